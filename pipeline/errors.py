@@ -1,0 +1,154 @@
+"""Every error of the project, and the status each has in each protocol.
+
+    ServingError                 10000 / 500 / INTERNAL
+    |-- InvalidInput              5000 / 400 / INVALID_ARGUMENT    the request's content
+    |   |-- BadPackage            8000 / 400                       the message around it
+    |   |-- UnprintableAnswer     7000 / 500 / INTERNAL            an Op's answer has a type that can't be sent
+    |   `-- TooLarge              5000 / 413                       a limit of `limits`
+    |-- UnknownService            3002 / 404 / NOT_FOUND
+    |-- ProductError         as the Op says / 400                  the app's own code, 50..99 by custom
+    |-- DeadlineExceeded          6000 / 504 / DEADLINE_EXCEEDED
+    |-- Overloaded                3001 / 429 / RESOURCE_EXHAUSTED
+    |-- NotReady                  3001 / 503 / UNAVAILABLE
+    |-- WorkerLost                9000 / 503 / UNAVAILABLE         the worker died and the request may not be retried
+    |-- PoisonRequest             9000 / 500 / INTERNAL            it killed a worker that ran nothing else
+    |-- HookFailed               10000 / 500 / INTERNAL            user code raised
+    |-- ModelFailed               9000 / 500 / INTERNAL            the engine refused to run
+    |-- ConfigError               4000                             config.yml or the app, at start-up
+    |-- StartFailed               3003                             a worker could not start
+    `-- ConversionError                                            convert/; exit code 2
+        `-- ParityError                                            the outputs disagree; exit code 1
+"""
+
+from __future__ import annotations
+
+
+class ServingError(Exception):
+    """What went wrong, with which field or file, and what to do, in one message."""
+
+    err_no = 10000
+    http_status = 500
+    grpc_code = "INTERNAL"
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0]) if self.args else type(self).__name__
+
+
+class InvalidInput(ServingError):
+    """The content of a request can't be used; the message names the field."""
+
+    err_no = 5000
+    http_status = 400
+    grpc_code = "INVALID_ARGUMENT"
+
+
+class BadPackage(InvalidInput):
+    """The message around the content can't be read (Paddle Serving: rpc package error)."""
+
+    err_no = 8000
+
+
+class UnprintableAnswer(InvalidInput):
+    """An Op answered with a value that has no form on this route."""
+
+    err_no = 7000
+    http_status = 500
+    grpc_code = "INTERNAL"
+
+
+class TooLarge(InvalidInput):
+    """A request is over one of the `limits` of config.yml."""
+
+    http_status = 413
+
+
+class UnknownService(ServingError):
+    """The path or the request's `name` is not a service of this process."""
+
+    err_no = 3002
+    http_status = 404
+    grpc_code = "NOT_FOUND"
+
+
+class ProductError(ServingError):
+    """The app's own refusal, with its own number: `raise ProductError("...", err_no=51)`."""
+
+    http_status = 400
+    grpc_code = "INVALID_ARGUMENT"
+
+    def __init__(self, message: str, err_no: int = 50) -> None:
+        super().__init__(message)
+        self.err_no = err_no
+
+
+class DeadlineExceeded(ServingError):
+    """The request's deadline passed before its answer was there."""
+
+    err_no = 6000
+    http_status = 504
+    grpc_code = "DEADLINE_EXCEEDED"
+
+
+class Overloaded(ServingError):
+    """Too much is pending; `retry_after_s` says when to try again."""
+
+    err_no = 3001
+    http_status = 429
+    grpc_code = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class NotReady(ServingError):
+    """An Op has no running instance, or the service is stopping."""
+
+    err_no = 3001
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
+
+
+class WorkerLost(ServingError):
+    """The worker died under the request, and `crash_retry: false` forbids another try."""
+
+    err_no = 9000
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
+
+
+class PoisonRequest(ServingError):
+    """The request killed a worker that was running nothing else."""
+
+    err_no = 9000
+
+
+class HookFailed(ServingError):
+    """A hook of the app raised; its traceback is in the log under the request's id."""
+
+
+class ModelFailed(ServingError):
+    """The engine refused to run this request's feeds."""
+
+    err_no = 9000
+
+
+class ConfigError(ServingError):
+    """config.yml or the app can't be served as it is. Carries all mistakes, one a line."""
+
+    err_no = 4000
+
+
+class StartFailed(ServingError):
+    """A worker did not become ready; the message has its reason and traceback."""
+
+    err_no = 3003
+
+
+class ConversionError(ServingError):
+    """A model can't be converted: one sentence with file, expectation and remedy."""
+
+
+class ParityError(ConversionError):
+    """Source and result of a conversion disagree; nothing was written."""
