@@ -1,0 +1,253 @@
+"""What config.yml says: frozen models in which an unknown key is a mistake, and how to read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AliasChoices, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from pipeline.config_op import (
+    FeedPaddingConfig,
+    FetchPaddingConfig,
+    LocalServiceConf,
+    OpConfig,
+    PaddingConfig,
+    TensorRtConf,
+    TensorShapes,
+)
+from pipeline.config_report import BETWEEN_KEYS, describe_mistakes, read_yaml
+from pipeline.config_types import ClientType, Int, Port, PositiveInt, Seconds, Section
+from pipeline.errors import ConfigError
+
+__all__ = [
+    "DagConfig",
+    "FeedPaddingConfig",
+    "FetchPaddingConfig",
+    "Limits",
+    "LocalServiceConf",
+    "LoggingConfig",
+    "OpConfig",
+    "PaddingConfig",
+    "ServiceConfig",
+    "TensorRtConf",
+    "TensorShapes",
+    "TracerConfig",
+    "V2Config",
+    "check_service_name",
+    "dump_config",
+    "load_config",
+]
+
+RESERVED_SERVICE_NAMES = ("v1", "v2", "health", "metrics", "docs")  # first segments of our own paths
+DEFAULT_MAX_PENDING_REQUESTS = 1000
+
+
+class TracerConfig(Section):
+    """`dag.tracer`."""
+
+    interval_s: Int = Field(
+        default=-1, description="Seconds between summaries of the timings in the log; -1: none."
+    )
+
+
+class DagConfig(Section):
+    """`dag`: what holds for whole requests."""
+
+    is_thread_op: bool = Field(
+        default=True, description="Instances share a process where the engine releases the GIL."
+    )
+    retry: PositiveInt = Field(default=1, description="Tries of a whole request after a time-out.")
+    client_type: ClientType | None = Field(
+        default=None, description="client_type of remote Ops that name none."
+    )
+    use_profile: bool = Field(default=False, description="Return stage timings with every answer.")
+    tracer: TracerConfig = Field(default=TracerConfig(), description="Timings in the log.")
+    channel_size: Annotated[Int, Field(ge=0)] = Field(
+        default=0, description="Bounds what is admitted; 0: no bound of its own."
+    )
+    channel_recv_frist_arrive: bool = Field(
+        default=False,
+        validation_alias=AliasChoices("channel_recv_frist_arrive", "channel_recv_first_arrive"),
+        serialization_alias="channel_recv_frist_arrive",  # the original's spelling
+        description="A join goes on with the input that came first.",
+    )
+    max_pending_requests: PositiveInt = Field(
+        default=0,
+        description="Requests admitted and not yet answered, at most; 0: channel_size, or 1000 without it.",
+    )
+    request_timeout: Seconds = Field(
+        default=30.0, description="Seconds a request may take in all; 0: no deadline."
+    )
+    drain_delay: Seconds = Field(
+        default=0.0, description="Seconds served as usual after SIGTERM, not ready any more."
+    )
+    drain_timeout: Seconds = Field(
+        default=30.0, description="Seconds that admitted requests have after SIGTERM."
+    )
+    http_errors: Literal["original", "status"] = Field(
+        default="original",
+        description="original: HTTP 200 with err_no, as Paddle Serving; status: 4xx and 5xx.",
+    )
+    max_hops: PositiveInt = Field(default=100, description="Jumps (jump_to_ops) one request may make.")
+
+    @field_validator("max_pending_requests", mode="before")
+    @classmethod
+    def _bounded_by_channel_size(cls, value: Any, info: ValidationInfo) -> Any:
+        channel_size = info.data.get("channel_size", 0)
+        if value in (0, "0"):
+            return channel_size or DEFAULT_MAX_PENDING_REQUESTS
+        if channel_size and isinstance(value, int):
+            return min(value, channel_size)
+        return value
+
+
+class V2Config(Section):
+    """`v2`: Triton's ports, opened beside `http_port` and `rpc_port`."""
+
+    http_port: Port | None = Field(default=None, description="KServe v2 over HTTP (Triton: 8000).")
+    grpc_port: Port | None = Field(default=None, description="KServe v2 over gRPC (Triton: 8001).")
+    metrics_port: Port | None = Field(default=None, description="Prometheus metrics (Triton: 8002).")
+
+
+class LoggingConfig(Section):
+    """`logging`."""
+
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="Least severe level logged."
+    )
+    format: Literal["text", "json"] = Field(default="text", description="Lines for people or for machines.")
+    directory: str | None = Field(default=None, description="Folder of log files; absent: standard error.")
+
+    @field_validator("level", mode="before")
+    @classmethod
+    def _upper_case(cls, value: Any) -> Any:
+        return value.upper() if isinstance(value, str) else value
+
+
+class Limits(Section):
+    """`limits`: the largest that is accepted from a client; more is refused, not cut."""
+
+    body_bytes: PositiveInt = Field(default=64 << 20, description="Bytes of an HTTP body or gRPC message.")
+    response_bytes: PositiveInt = Field(default=512 << 20, description="Bytes of an answer.")
+    header_count: PositiveInt = Field(default=64, description="Headers of an HTTP request.")
+    header_bytes: PositiveInt = Field(
+        default=32 << 10, description="Bytes of all headers of an HTTP request."
+    )
+    json_depth: PositiveInt = Field(default=32, description="Nesting of a JSON body.")
+    tensor_rank: Annotated[Int, Field(ge=1, le=32)] = Field(default=16, description="Dimensions of a tensor.")
+    text_chars: PositiveInt = Field(default=100_000, description="Characters of one text value.")
+    header_timeout_s: Annotated[Seconds, Field(gt=0)] = Field(
+        default=10.0, description="Seconds to send the headers."
+    )
+    body_timeout_s: Annotated[Seconds, Field(gt=0)] = Field(
+        default=30.0, description="Seconds to send the body."
+    )
+    max_connections: PositiveInt = Field(default=10_000, description="Open connections.")
+
+
+class ServiceConfig(Section):
+    """All of config.yml."""
+
+    http_port: Port | None = Field(
+        default=None, description="HTTP; at least one of http_port and rpc_port is needed."
+    )
+    rpc_port: Port = Field(default=0, description="gRPC; absent: http_port + 1.")
+    worker_num: PositiveInt = Field(
+        default=1, description="Multiplies the instances when build_dag_each_worker is true."
+    )
+    build_dag_each_worker: bool = Field(
+        default=False, description="worker_num times the instances of every Op."
+    )
+    dag: DagConfig = Field(default=DagConfig(), description="What holds for whole requests.")
+    op: dict[str, OpConfig] = Field(default={}, description="One section per Op, by its name.")
+    v2: V2Config = Field(default=V2Config(), description="Ports of the KServe v2 protocol.")
+    logging: LoggingConfig = Field(default=LoggingConfig(), description="Where and how we log.")
+    limits: Limits = Field(default=Limits(), description="The largest that is accepted.")
+
+    @field_validator("rpc_port", mode="before")
+    @classmethod
+    def _follows_http_port(cls, value: Any, info: ValidationInfo) -> Any:
+        if value not in (0, "0"):
+            return value
+        if "http_port" not in info.data:
+            return 1024  # http_port is a mistake already told; none about this one
+        http_port = info.data["http_port"]
+        if http_port is None:
+            raise PydanticCustomError(
+                BETWEEN_KEYS, "http_port or rpc_port is needed, e.g. `http_port: 18082`"
+            )
+        return http_port + 1
+
+    @field_validator("v2")
+    @classmethod
+    def _one_port_each(cls, v2: V2Config, info: ValidationInfo) -> V2Config:
+        ports = [(key, info.data.get(key)) for key in ("http_port", "rpc_port")]
+        ports += [(f"v2.{key}", getattr(v2, key)) for key in V2Config.model_fields]
+        taken: dict[int, str] = {}
+        for name, port in ports:
+            if port is not None and taken.setdefault(port, name) != name:
+                same = {"one": taken[port], "other": name, "port": port}
+                raise PydanticCustomError(
+                    BETWEEN_KEYS, "{one} and {other} are both {port}; give each a port of its own", same
+                )
+        return v2
+
+
+def check_service_name(name: str) -> None:
+    """Refuse, with ConfigError, a name that can't be the first segment of a path or is one of our own."""
+    if name in RESERVED_SERVICE_NAMES:
+        raise ConfigError(
+            f"A service can't be named {name!r}: {', '.join(RESERVED_SERVICE_NAMES)} are paths of the "
+            "server itself; choose another name in WebService(name=...)."
+        )
+    if not re.fullmatch(r"[^\s/?#:]+", name):
+        raise ConfigError(
+            f"A service can't be named {name!r}: the name is the first part of its path /{{name}}/{{method}} "
+            "and can't be empty or hold blanks, '/', '?', '#' or ':'."
+        )
+
+
+def load_config(
+    source: str | Path | Mapping[str, Any], *, op_overrides: Mapping[str, Mapping[str, Any]] | None = None
+) -> ServiceConfig:
+    """Read config.yml (a path, or its content as a mapping).
+
+    `op_overrides` are the arguments of the app's Ops by Op name; they win over the file, and None among
+    them is not given. Raises one ConfigError with every mistake, one a line.
+    """
+    if isinstance(source, Mapping):
+        name, data = "configuration", dict(source)
+    else:
+        name, data = str(source), read_yaml(Path(source))
+    overrides = {
+        op: {key: value for key, value in given.items() if value is not None}
+        for op, given in (op_overrides or {}).items()
+    }
+    data = _merged(data, overrides)
+    try:
+        return ServiceConfig.model_validate(data, by_name=False, by_alias=True)
+    except ValidationError as error:
+        raise ConfigError(describe_mistakes(name, error, ServiceConfig, overrides)) from None
+
+
+def _merged(data: dict[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The file with the Ops' own arguments laid over it; a malformed `op` is left to validation."""
+    ops = data.get("op")
+    if not overrides or not (ops is None or isinstance(ops, Mapping)):
+        return data
+    ops = dict(ops or {})
+    for name, given in overrides.items():
+        section = ops.get(name)
+        if section is None or isinstance(section, Mapping):
+            ops[name] = {**(section or {}), **given}
+    return {**data, "op": ops}
+
+
+def dump_config(config: ServiceConfig) -> str:
+    """The resolved configuration as YAML that load_config reads back to an equal one."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,189 @@
+"""Mistakes of a configuration file, told so that each can be mended: path, value, what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from pipeline.errors import ConfigError
+
+MAX_FILE_BYTES = 1 << 20
+BETWEEN_KEYS = "between_keys"  # type of PydanticCustomErrors about several keys at once, told without a path
+
+# pydantic's wording is for programmers; these are the ones a config.yml runs into.
+EXPECTED = {
+    "int_parsing": "an integer",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "a text",
+    "list_type": "a list",
+    "dict_type": "a section of keys and values",
+    "model_type": "a section of keys and values",
+    "model_attributes_type": "a section of keys and values",
+}
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice, of which it would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key!r} is given twice", key_node.start_mark
+                )
+            if isinstance(key, str):
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; ConfigError when it can't be read, is too big or is no mapping."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read ({error.strerror}); name the configuration file.") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path} is over {MAX_FILE_BYTES} bytes; a configuration file is some KB.")
+    try:
+        data = yaml.load(content, Loader=_UniqueKeyLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"{path}:{where}: no valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ConfigError(f"{path}: no valid YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(data, dict):
+        given = "is empty" if data is None else f"holds {_shown(data)}"
+        raise ConfigError(f"{path} {given}; expected keys and values, e.g. `http_port: 18082`.")
+    return data
+
+
+def describe_mistakes(
+    source: str, error: ValidationError, root: type[BaseModel], overrides: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """All mistakes, one a line: `source: key.path: what was given; what is allowed`.
+
+    `overrides` are the values that came from the app's code and not from the file.
+    """
+    lines = []
+    for mistake in error.errors(include_url=False):
+        path = tuple(part for part in mistake["loc"] if not str(part).startswith(("function-", "[key]")))
+        where = f"{source}: {'.'.join(map(str, path))}" if path else source
+        if len(path) >= 3 and path[0] == "op" and path[2] in overrides.get(str(path[1]), ()):
+            where = f"{source}: Op(name={path[1]!r}, {path[2]}=...)"
+        if mistake["type"] == BETWEEN_KEYS:
+            lines.append(f"{source}: {mistake['msg']}")
+        elif mistake["type"] == "extra_forbidden":
+            lines.append(f"{where}: unknown key; {_suggestion(root, path)}")
+        else:
+            lines.append(f"{where}: {_complaint(mistake)}")
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _complaint(mistake: Mapping[str, Any]) -> str:
+    kind, context, given = mistake["type"], mistake.get("ctx", {}), _shown(mistake["input"])
+    if kind == "missing":
+        return "missing"
+    if kind == "value_error":
+        reason = str(context["error"])
+        return reason if isinstance(mistake["input"], Mapping) else f"{given} given; {reason}"
+    if kind == "literal_error":
+        return f"{given} given; allowed: {context['expected']}"
+    if kind == "string_pattern_mismatch":
+        return f"{given} given; it must match {context['pattern']}"
+    if kind in EXPECTED:
+        return f"{given} given; expected {EXPECTED[kind]}"
+    bound = str(mistake["msg"]).removeprefix("Input should be ")
+    return f"{given} given; it must be {bound}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _suggestion(root: type[BaseModel], path: Sequence[Any]) -> str:
+    """Where the unknown key at the end of `path` was probably meant to go."""
+    key = str(path[-1])
+    section = _model_at(root, path[:-1])
+    known = list(_keys(section))
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {near[0]}?"
+    homes = [home for home, name in _all_keys(root) if name == key]
+    if homes:
+        return f"it belongs in {' or '.join(home or 'the top level' for home in homes)}"
+    return f"known here: {', '.join(known)}"
+
+
+def _keys(model: type[BaseModel]) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield _key(name, field)
+
+
+def _key(name: str, field: FieldInfo) -> str:
+    alias = field.validation_alias
+    if isinstance(alias, AliasChoices):
+        return str(alias.choices[0])
+    return alias if isinstance(alias, str) else name
+
+
+def _model_at(root: type[BaseModel], path: Sequence[Any]) -> type[BaseModel]:
+    """The model that `path` leads to; a mapping's own keys (Op and feed names) are any."""
+    model, inside_mapping = root, False
+    for part in path:
+        if inside_mapping:
+            inside_mapping = False
+            continue
+        fields = {_key(name, field): field for name, field in model.model_fields.items()}
+        if part not in fields:
+            break
+        child, inside_mapping = _child(fields[part].annotation)
+        if child is None:
+            break
+        model = child
+    return model
+
+
+def _child(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+    """(the model inside an annotation, whether it is a mapping's value)."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, False
+    origin = get_origin(annotation)
+    if origin is dict:
+        return _child(get_args(annotation)[1])[0], True
+    if origin in (Union, types.UnionType):
+        for option in get_args(annotation):
+            child, mapping = _child(option)
+            if child is not None:
+                return child, mapping
+    return None, False
+
+
+def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted section, key) of every key below `model`."""
+    for name, field in model.model_fields.items():
+        key = _key(name, field)
+        yield prefix, key
+        child, mapping = _child(field.annotation)
+        if child is not None:
+            section = f"{prefix}.{key}" if prefix else key
+            yield from _all_keys(child, f"{section}.<name>" if mapping else section)

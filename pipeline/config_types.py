@@ -1,0 +1,66 @@
+"""What the sections of config.yml are made of: their common base and the types of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+
+def refuse_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("expected an integer, not a boolean")
+    return value
+
+
+def as_list(value: Any) -> Any:
+    """`a` and `a, b` as the originals allow them where a list is meant."""
+    if isinstance(value, str):
+        return [item.strip() for item in value.split(",") if item.strip()]
+    return value
+
+
+def off_when_not_positive(off: int) -> BeforeValidator:
+    """0 and every negative number switch a time limit off, as in the original."""
+
+    def normalise(value: Any) -> Any:
+        refuse_bool(value)
+        try:
+            return off if float(value) <= 0 else value
+        except (TypeError, ValueError):
+            return value
+
+    return BeforeValidator(normalise)
+
+
+Int = Annotated[int, BeforeValidator(refuse_bool)]
+PositiveInt = Annotated[Int, Field(ge=1)]
+Port = Annotated[Int, Field(ge=1024, le=65535)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Names = Annotated[list[str], BeforeValidator(as_list)]
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
+ClientType = Literal["brpc", "grpc", "pipeline_grpc", "local_predictor"]
+
+
+class Section(BaseModel):
+    """A section of config.yml: frozen, unknown keys refused, an empty value the same as none."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+        ser_json_inf_nan="strings",  # a pad value may be -inf, and workers receive this as JSON
+        validate_default=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_absent(cls, data: Any) -> Any:
+        if data is None:
+            return {}
+        if isinstance(data, Mapping):
+            return {key: value for key, value in data.items() if value is not None}
+        return data
