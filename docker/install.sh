@@ -1,0 +1,71 @@
+#!/bin/sh
+# Every line that installs something, for `make setup` and for the images alike. Run from the project's root.
+#
+#   docker/install.sh native               system libraries a slim image lacks (Debian, Ubuntu; as root)
+#   docker/install.sh venv DIR PYTHON      a virtual environment, after checking the machine
+#   docker/install.sh serving DIR          the locked serving environment
+#   docker/install.sh gpu DIR INDEX        the same with Paddle's GPU build, from the given package index
+#   docker/install.sh project DIR          this project beside it, editable
+#   docker/install.sh dev DIR              the locked development tools beside it
+#   docker/install.sh trim DIR             leaves out what serving never loads (docker/trim.txt)
+set -eu
+
+fail() {
+    echo "install: $*" >&2
+    exit 1
+}
+
+pip_install() {
+    directory=$1
+    shift
+    "$directory/bin/python" -m pip --disable-pip-version-check install "$@"
+}
+
+check_machine() {
+    python=$1
+    command -v "$python" >/dev/null || fail "'$python' is not there; name a Python 3.11-3.13: make PYTHON=python3.12"
+    "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' ||
+        fail "'$python' is $("$python" --version), and Python 3.11-3.13 is needed: make PYTHON=python3.12"
+    [ "$(uname -sm)" = "Linux x86_64" ] || fail "this is $(uname -sm); Paddlewheel runs on Linux x86_64"
+    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+        fail "'$python' has no venv with ensurepip; on Debian and Ubuntu: apt-get install python3-venv"
+    "$python" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null ||
+        fail "libgomp.so.1 is missing, which Paddle loads; install gcc, or as root: docker/install.sh native"
+}
+
+case ${1:-} in
+native)
+    apt-get update
+    # shellcheck disable=SC2046  # one word per library is meant
+    apt-get install -y --no-install-recommends $(grep -v '^#' docker/native.txt)
+    rm -rf /var/lib/apt/lists/*
+    ;;
+venv)
+    check_machine "$3"
+    "$3" -m venv "$2"
+    ;;
+serving)
+    pip_install "$2" --requirement requirements/serving.txt
+    ;;
+project)
+    # The lock has installed every dependency and the build tool, so nothing is resolved or fetched here.
+    pip_install "$2" --no-deps --no-build-isolation --quiet --editable .
+    ;;
+dev)
+    pip_install "$2" --requirement requirements/dev.txt
+    ;;
+gpu)
+    [ -n "${3:-}" ] || fail "name the package index of Paddle's GPU wheels: --build-arg PADDLE_INDEX=..."
+    others=$(mktemp)
+    grep -v '^paddlepaddle==' requirements/serving.txt >"$others"
+    pip_install "$2" --requirement "$others"
+    rm "$others"
+    pip_install "$2" --index-url "$3" "$(sed -n 's/^paddlepaddle==/paddlepaddle-gpu==/p' requirements/serving.txt)"
+    ;;
+trim)
+    "$2/bin/python" docker/trim.py docker/trim.txt
+    ;;
+*)
+    fail "unknown step '${1:-}'; see the head of docker/install.sh"
+    ;;
+esac

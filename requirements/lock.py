@@ -1,0 +1,46 @@
+"""Pins what pyproject.toml asks for: python requirements/lock.py writes serving.txt and dev.txt beside it.
+
+Run it with the oldest supported Python: a version chosen there also installs on the newer ones.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+HEADER = "# Written by `make lock` from pyproject.toml, for Linux x86-64 and Python 3.11-3.13. Do not edit.\n"
+
+
+def resolve(requirements: list[str], constraints: Path | None = None) -> dict[str, str]:
+    """Version by name of everything the requirements need, chosen by pip; installs nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
+        command += ["--only-binary", ":all:", "--report", str(report)]
+        if constraints is not None:
+            command += ["--constraint", str(constraints)]
+        subprocess.run([*command, *requirements], check=True)
+        installs = json.loads(report.read_text(encoding="utf-8"))["install"]
+    return {entry["metadata"]["name"]: entry["metadata"]["version"].split("+")[0] for entry in installs}
+
+
+def write(path: Path, pins: dict[str, str], first_lines: str = "") -> None:
+    lines = [f"{name}=={version}\n" for name, version in sorted(pins.items(), key=lambda pin: pin[0].lower())]
+    path.write_text(HEADER + first_lines + "".join(lines), encoding="utf-8")
+
+
+def main() -> None:
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    asked = project["project"]["dependencies"] + project["build-system"]["requires"]
+    serving = resolve(asked)
+    write(HERE / "serving.txt", serving)
+    both = resolve(asked + project["dependency-groups"]["dev"], constraints=HERE / "serving.txt")
+    dev = {name: version for name, version in both.items() if name not in serving}
+    write(HERE / "dev.txt", dev, "-r serving.txt\n")
+
+
+if __name__ == "__main__":
+    main()
