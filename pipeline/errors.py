@@ -1,23 +1,24 @@
 """Every error of the project, and the status each has in each protocol.
 
-    ServingError                 10000 / 500 / INTERNAL
-    |-- InvalidInput              5000 / 400 / INVALID_ARGUMENT    the request's content
-    |   |-- BadPackage            8000 / 400                       the message around it
-    |   |-- UnprintableAnswer     7000 / 500 / INTERNAL            an Op's answer has a type that can't be sent
-    |   `-- TooLarge              5000 / 413                       a limit of `limits`
-    |-- UnknownService            3002 / 404 / NOT_FOUND
-    |-- ProductError         as the Op says / 400                  the app's own code, 50..99 by custom
-    |-- DeadlineExceeded          6000 / 504 / DEADLINE_EXCEEDED
-    |-- Overloaded                3001 / 429 / RESOURCE_EXHAUSTED
-    |-- NotReady                  3001 / 503 / UNAVAILABLE
-    |-- WorkerLost                9000 / 503 / UNAVAILABLE         the worker died and the request may not be retried
-    |-- PoisonRequest             9000 / 500 / INTERNAL            it killed a worker that ran nothing else
-    |-- HookFailed               10000 / 500 / INTERNAL            user code raised
-    |-- ModelFailed               9000 / 500 / INTERNAL            the engine refused to run
-    |-- ConfigError               4000                             config.yml or the app, at start-up
-    |-- StartFailed               3003                             a worker could not start
-    `-- ConversionError                                            convert/; exit code 2
-        `-- ParityError                                            the outputs disagree; exit code 1
+ServingError                 10000 / 500 / INTERNAL
+|-- InvalidInput              5000 / 400 / INVALID_ARGUMENT    the request's content
+|   |-- BadPackage            8000 / 400                       the message around it
+|   |   `-- MalformedBody     8000 / 400 always                no JSON, or none of this form
+|   |-- UnprintableAnswer     7000 / 500 / INTERNAL            an Op's answer has a type that can't be sent
+|   `-- TooLarge              5000 / 413                       a limit of `limits`
+|-- UnknownService            3002 / 404 / NOT_FOUND
+|-- ProductError         as the Op says / 400                  the app's own code, 50..99 by custom
+|-- DeadlineExceeded          6000 / 504 / DEADLINE_EXCEEDED
+|-- Overloaded                3001 / 429 / RESOURCE_EXHAUSTED
+|-- NotReady                  3001 / 503 / UNAVAILABLE
+|-- WorkerLost                9000 / 503 / UNAVAILABLE         the worker died and the request may not be retried
+|-- PoisonRequest             9000 / 500 / INTERNAL            it killed a worker that ran nothing else
+|-- HookFailed               10000 / 500 / INTERNAL            user code raised
+|-- ModelFailed               9000 / 500 / INTERNAL            the engine refused to run
+|-- ConfigError               4000                             config.yml or the app, at start-up
+|-- StartFailed               3003                             a worker could not start
+`-- ConversionError                                            convert/; exit code 2
+    `-- ParityError                                            the outputs disagree; exit code 1
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class ServingError(Exception):
     err_no = 10000
     http_status = 500
     grpc_code = "INTERNAL"
+    always_status = False  # True: `http_status` also where `dag.http_errors: original` answers 200
 
     @property
     def message(self) -> str:
@@ -47,6 +49,12 @@ class BadPackage(InvalidInput):
     """The message around the content can't be read (Paddle Serving: rpc package error)."""
 
     err_no = 8000
+
+
+class MalformedBody(BadPackage):
+    """The body is no JSON, or a field of it has another type; the original's gateway answered 400, too."""
+
+    always_status = True
 
 
 class UnprintableAnswer(InvalidInput):

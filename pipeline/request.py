@@ -1,0 +1,35 @@
+"""One request on its way through the engine, and the form its answer shall have."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+
+class AnswerForm(IntEnum):
+    """What the worker that answers prints: the door's complete response body."""
+
+    JSON = 0  # key/value JSON, {"err_no": 0, "err_msg": "", "key": [...], "value": [...], "tensors": []}
+    PROTO = 1  # a serialized PipelineService Response with text values
+
+
+@dataclass(slots=True)
+class Request:
+    """What a codec makes of one message.
+
+    inputs: str, bytes, ndarray or list by name, in the order given. log_id: the client's own, 0 without.
+    deadline: an instant of time.monotonic(), math.inf for none. priority: smaller leaves first.
+    profile: the answer shall carry its timings.
+    """
+
+    service: str
+    method: str
+    inputs: dict[str, Any]
+    log_id: int = 0
+    client_ip: str = ""
+    form: AnswerForm = AnswerForm.JSON
+    deadline: float = math.inf
+    priority: int = 0
+    profile: bool = False
