@@ -13,6 +13,7 @@ help:  ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 setup: $(SERVING)  ## Make .venv and install the locked serving environment
+	@echo "$(VENV) holds the serving environment"
 
 serve: $(SERVING)  ## Train and convert the demo model once, then serve it on 18082 (HTTP) and 8088 (gRPC)
 	$(PY) -m convert demo
