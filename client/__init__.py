@@ -1,1 +1,1 @@
-"""Clients of the service: over HTTP, over gRPC, the original PipelineClient, and a load test. Stands alone."""
+"""Clients of the service over HTTP and gRPC, the original PipelineClient, and a load test; stands alone."""

@@ -1,7 +1,7 @@
 """Writes `<name>_pb2.py` and `.pyi` from every .proto in this folder; needs grpcio-tools.
 
 protoc's own Python output registers its messages in the default descriptor pool, one for the process, where a
-second copy of the same messages under another file name (the original client's, say) is a TypeError at import.
+second copy of the same messages under another file name (the original client, say) is a TypeError at import.
 What is written here has a pool of its own, and does not tie the runtime to the protobuf it was made with.
 """
 

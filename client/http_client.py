@@ -1,0 +1,122 @@
+"""Asks the service over HTTP; as a script, classifies the texts it is given."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":  # a script's own folder is on the path, the package's parent is not
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    from client.environment import use_project_environment
+
+    use_project_environment("rich")
+
+import http.client
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from client.errors import (
+    BadAnswer,
+    ClientError,
+    RequestRefused,
+    RequestTimedOut,
+    ServiceUnavailable,
+    TooManyRequests,
+)
+from client.exchange import Answer, Inputs, as_feed
+from client.http_connection import ConnectionPool, HttpReply
+from client.retry import call_with_retries, parse_retry_after
+
+DEFAULT_URL = "http://127.0.0.1:18082"
+TIMED_OUT_ERR_NO = 6000
+REFUSALS: dict[int, type[RequestRefused]] = {
+    http.client.TOO_MANY_REQUESTS: TooManyRequests,
+    http.client.BAD_GATEWAY: ServiceUnavailable,
+    http.client.SERVICE_UNAVAILABLE: ServiceUnavailable,
+}
+
+
+class HttpClient:
+    """`POST {url}/{service}/{method}` over kept-alive connections; may be shared by threads.
+
+    `timeout_s` bounds a whole `predict`, its retries and their waits included.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        service: str = "bert",
+        method: str = "prediction",
+        timeout_s: float = 10.0,
+        retries: int = 2,
+    ) -> None:
+        self._pool = ConnectionPool(url)
+        self._path = f"{self._pool.prefix}/{service}/{method}"
+        self._timeout_s = timeout_s
+        self._retries = retries
+
+    def predict(self, inputs: Inputs) -> Answer:
+        """Sends a text, a list of texts or `{key: text}`. Raises a ClientError, see `client.errors`."""
+        started = time.monotonic()
+        feed = as_feed(inputs)
+        body = json.dumps({"key": list(feed), "value": list(feed.values())}, ensure_ascii=False).encode()
+        answer = call_with_retries(
+            lambda remaining_s: _read(self._pool.post(self._path, body, remaining_s)),
+            timeout_s=self._timeout_s,
+            retries=self._retries,
+        )
+        elapsed_ms = (time.monotonic() - started) * 1000
+        outputs = dict(zip(answer.get("key", ()), answer.get("value", ()), strict=False))
+        return Answer(0, str(answer.get("err_msg", "")), outputs, elapsed_ms)
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def __enter__(self) -> HttpClient:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def _read(reply: HttpReply) -> dict[str, Any]:
+    """The JSON object of an answer without error; raises what the answer says otherwise."""
+    try:
+        answer = json.loads(reply.body)
+    except ValueError:
+        answer = None
+    if reply.status == http.client.OK and isinstance(answer, dict) and answer.get("err_no", 0) == 0:
+        return answer
+    raise _error(reply, answer)
+
+
+def _error(reply: HttpReply, answer: object) -> ClientError:
+    named = isinstance(answer, dict)
+    err_no = answer.get("err_no") if isinstance(answer, dict) else None
+    if err_no == TIMED_OUT_ERR_NO or reply.status == http.client.GATEWAY_TIMEOUT:
+        text = answer.get("err_msg") if isinstance(answer, dict) else None
+        return RequestTimedOut(f"the service gave up: {text or reply.reason}")
+    kind = REFUSALS.get(reply.status, RequestRefused)
+    if kind is RequestRefused and not named:
+        start = reply.body[:200].decode("utf-8", "replace")
+        return BadAnswer(f"HTTP {reply.status}, not a JSON object: {start!r}. Does the URL name the service?")
+    # The original's gateway calls it `message` when it could not read the request.
+    text = (answer.get("err_msg") or answer.get("message")) if isinstance(answer, dict) else None
+    retry_after_s = parse_retry_after(reply.retry_after)
+    return kind(err_no, str(text or reply.reason), reply.status, retry_after_s=retry_after_s)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    from client.script import parse_arguments, run
+
+    options = parse_arguments("http_client.py", "--url", DEFAULT_URL, arguments)
+    with HttpClient(
+        options.url, options.service, options.method, timeout_s=options.timeout, retries=options.retries
+    ) as client:
+        return run(client, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

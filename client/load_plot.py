@@ -1,0 +1,126 @@
+"""Draws a load test as an SVG: latency over time, and its distribution beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from client.load_report import Sample, histogram, percentile
+
+WIDTH, HEIGHT = 960, 420
+TOP, BOTTOM = 64, 372  # of both panels
+LEFT, SPLIT, BARS, RIGHT = 72, 680, 704, 904
+MAX_POINTS = 5000  # an SVG of more is slow to open
+ANSWERED, FAILED, GRID, INK, FAINT = "#2a6fdb", "#d1343c", "#e3e6ea", "#1f2933", "#66727f"
+MARKS = ((50, "p50"), (99, "p99"))
+
+
+class _Scale:
+    """Logarithmic milliseconds to pixels, the least at the bottom."""
+
+    def __init__(self, low_ms: float, high_ms: float) -> None:
+        self.low = math.log10(max(low_ms, 0.001)) - 0.05
+        self.high = max(math.log10(max(high_ms, 0.001)) + 0.05, self.low + 0.3)
+
+    def y(self, ms: float) -> float:
+        part = (math.log10(max(ms, 0.001)) - self.low) / (self.high - self.low)
+        return BOTTOM - part * (BOTTOM - TOP)
+
+    def ticks(self) -> Iterator[float]:
+        for power in range(math.floor(self.low), math.ceil(self.high) + 1):
+            for digit in (1, 2, 5):
+                if self.low <= math.log10(tick := digit * 10.0**power) <= self.high:
+                    yield tick
+
+
+def write_plot(path: Path, title: str, samples: Sequence[Sample]) -> None:
+    """Writes the picture; `samples` holds at least one."""
+    path.write_text(draw(title, samples), encoding="utf-8")
+
+
+def draw(title: str, samples: Sequence[Sample]) -> str:
+    latencies = [sample.latency_ms for sample in samples]
+    answered = sorted(sample.latency_ms for sample in samples if sample.error is None)
+    scale = _Scale(min(latencies), max(latencies))
+    failed = len(samples) - len(answered)
+    head = f"{len(answered)} answered, {failed} failed"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
+        f'height="{HEIGHT}" font-family="system-ui, sans-serif" font-size="12" fill="{INK}">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+        _text(LEFT, 28, title, size=15),
+        _text(LEFT, 48, f"latency in ms over time; {head}", fill=FAINT),
+        _text(BARS, 48, "requests by latency", fill=FAINT),
+        *_grid(scale),
+        *_points(samples, scale),
+        *_bars(latencies, scale),
+    ]
+    if answered:
+        parts += _marks(answered, scale)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _grid(scale: _Scale) -> Iterator[str]:
+    for tick in scale.ticks():
+        y = scale.y(tick)
+        yield f'<path d="M{LEFT} {y:.1f}H{SPLIT}M{BARS} {y:.1f}H{RIGHT}" stroke="{GRID}"/>'
+        yield _text(LEFT - 8, y + 4, f"{tick:g}", anchor="end", fill=FAINT)
+
+
+def _points(samples: Sequence[Sample], scale: _Scale) -> Iterator[str]:
+    end_s = max(max(sample.at_s for sample in samples), 0.001)
+    step = _round_step(end_s / 6)
+    for number in range(int(end_s / step) + 1):
+        x = LEFT + number * step / end_s * (SPLIT - LEFT)
+        yield _text(x, BOTTOM + 18, f"{number * step:g} s", anchor="middle", fill=FAINT)
+    for sample in _thinned(samples):
+        x = LEFT + sample.at_s / end_s * (SPLIT - LEFT)
+        colour, radius = (ANSWERED, 1.6) if sample.error is None else (FAILED, 2.6)
+        y = scale.y(sample.latency_ms)
+        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}" fill-opacity="0.45"/>'
+
+
+def _thinned(samples: Sequence[Sample]) -> list[Sample]:
+    """Every n-th of them, and all that failed or were slowest: those are what one looks for."""
+    if len(samples) <= MAX_POINTS:
+        return list(samples)
+    stride = math.ceil(len(samples) / MAX_POINTS)
+    slow_ms = percentile(sorted(sample.latency_ms for sample in samples), 99.5)
+    return [
+        sample
+        for number, sample in enumerate(samples)
+        if number % stride == 0 or sample.error is not None or sample.latency_ms >= slow_ms
+    ]
+
+
+def _bars(latencies_ms: Sequence[float], scale: _Scale) -> Iterator[str]:
+    bins = histogram(latencies_ms, bins=32)
+    most = max(bin.size for bin in bins)
+    for bin in bins:
+        top, bottom = scale.y(bin.high_ms), scale.y(bin.low_ms)
+        width = bin.size / most * (RIGHT - BARS)
+        height = max(bottom - top - 1, 1)
+        yield f'<rect x="{BARS}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{ANSWERED}"/>'
+    yield _text(RIGHT, BOTTOM + 18, str(most), anchor="end", fill=FAINT)
+    yield _text(BARS, BOTTOM + 18, "0", fill=FAINT)
+
+
+def _marks(answered: Sequence[float], scale: _Scale) -> Iterator[str]:
+    for percent, name in MARKS:
+        ms = percentile(answered, percent)
+        y = scale.y(ms)
+        yield f'<path d="M{LEFT} {y:.1f}H{RIGHT}" stroke="{INK}" stroke-dasharray="4 3" stroke-width="0.8"/>'
+        yield _text(RIGHT + 6, y + 4, f"{name} {ms:.3g}")
+
+
+def _round_step(step: float) -> float:
+    """The next of 1, 2, 5, 10, ... (times a power of ten) that is at least `step`."""
+    power: float = 10.0 ** math.floor(math.log10(step))
+    return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= step * 0.999)
+
+
+def _text(x: float, y: float, text: str, *, size: int = 12, anchor: str = "start", fill: str = INK) -> str:
+    style = f'font-size="{size}" text-anchor="{anchor}" fill="{fill}"'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>'

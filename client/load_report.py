@@ -1,0 +1,81 @@
+"""What a load test measured, in numbers and as a histogram of text."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+BAR_WIDTH = 40
+BLOCKS = " ▏▎▍▌▋▊▉█"
+
+
+class Sample(NamedTuple):
+    """One request of a load test."""
+
+    at_s: float
+    """When it ended, from the start of the test."""
+
+    latency_ms: float
+    error: str | None
+
+
+class Bin(NamedTuple):
+    """The latencies from `low_ms` up to `high_ms`."""
+
+    low_ms: float
+    high_ms: float
+    size: int
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The smallest of the sorted values that `percent` of them do not exceed (nearest rank)."""
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def histogram(latencies_ms: Sequence[float], bins: int = 16) -> list[Bin]:
+    """Equal steps on a logarithmic scale from the least to the greatest: latencies have long tails."""
+    low, high = max(min(latencies_ms), 0.001), max(latencies_ms)
+    if high <= low:
+        return [Bin(low, high, len(latencies_ms))]
+    step = math.log(high / low) / bins
+    counts = Counter(min(bins - 1, max(0, int(math.log(max(x, low) / low) / step))) for x in latencies_ms)
+    edges = [low * math.exp(step * number) for number in range(bins)] + [high]
+    return [Bin(edges[number], edges[number + 1], counts[number]) for number in range(bins)]
+
+
+def print_report(console: Console, title: str, samples: Sequence[Sample], elapsed_s: float) -> int:
+    """Prints the summary and returns the number of failed requests."""
+    answered = sorted(sample.latency_ms for sample in samples if sample.error is None)
+    errors = Counter(sample.error for sample in samples if sample.error is not None)
+    table = Table(title=title, show_header=False, title_justify="left")
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("requests", f"{len(samples)} in {elapsed_s:.1f} s")
+    table.add_row("answered/s", f"{len(answered) / elapsed_s:.1f}")
+    if answered:
+        for percent in (50, 90, 99):
+            table.add_row(f"p{percent}", f"{percentile(answered, percent):.2f} ms")
+        table.add_row("max", f"{answered[-1]:.2f} ms")
+    table.add_row("errors", str(errors.total()))
+    for kind, count in errors.most_common():
+        table.add_row(f"  {kind}", str(count))
+    console.print(table)
+    if answered:
+        console.print("\n".join(histogram_lines(histogram(answered))), soft_wrap=True)
+    return errors.total()
+
+
+def histogram_lines(bins: Sequence[Bin]) -> list[str]:
+    """A bar for each bin, drawn to an eighth of a character."""
+    most = max(bin.size for bin in bins)
+    lines = []
+    for bin in bins:
+        eighths = math.ceil(bin.size / most * BAR_WIDTH * 8)
+        bar = (BLOCKS[8] * (eighths // 8) + BLOCKS[eighths % 8]).rstrip()
+        lines.append(f"{bin.low_ms:9.2f} - {bin.high_ms:9.2f} ms  {bar} {bin.size}")
+    return lines

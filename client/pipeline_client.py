@@ -1,0 +1,186 @@
+"""The client of Paddle Serving's Pipeline: same calls, same bytes."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from client.errors import ClientError
+from client.protos.pipeline_service_pb2 import Request, Response, Tensor
+from client.retry import call_with_retries
+from client.rpc_channel import RpcChannel
+
+PROFILE_KEY = "pipeline.profile"
+STRING, BYTES = 12, 13
+# numpy dtype: (elem_type, field). NumPy has no bfloat16: its bits travel as uint16.
+ENCODINGS = {
+    "int64": (0, "int64_data"),
+    "float32": (1, "float_data"),
+    "int32": (2, "int_data"),
+    "float64": (3, "float64_data"),
+    "int16": (4, "int_data"),
+    "float16": (5, "float_data"),
+    "uint16": (6, "uint32_data"),
+    "uint8": (7, "uint32_data"),
+    "int8": (8, "int_data"),
+    "bool": (9, "bool_data"),
+}
+NUMPY_1 = "1.25" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else False
+
+
+class PipelineClient:
+    """Paddle Serving's `PipelineClient`. A call without answer raises `grpc.RpcError`, as there.
+
+    `timeout_s` bounds one `predict`, retries of an unreachable or busy service included; None waits for ever,
+    as the original did. A future is not tried again.
+    """
+
+    def __init__(self, timeout_s: float | None = 60.0, retries: int = 2) -> None:
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._channel: RpcChannel | None = None
+
+    def connect(self, endpoints: Sequence[str]) -> None:
+        """Uses the services at `["host:port", ...]` in turn; nothing is sent yet."""
+        self.close()
+        self._channel = RpcChannel(*endpoints)
+
+    @overload
+    def predict(
+        self,
+        feed_dict: dict[str, Any],
+        fetch: list[str] | None = None,
+        asyn: Literal[False] = False,
+        pack_tensor_format: bool = False,
+        use_tensor_bytes: bool = False,
+        profile: bool = False,
+        log_id: int = 0,
+    ) -> Response: ...
+    @overload
+    def predict(
+        self,
+        feed_dict: dict[str, Any],
+        fetch: list[str] | None = None,
+        *,
+        asyn: Literal[True],
+        pack_tensor_format: bool = False,
+        use_tensor_bytes: bool = False,
+        profile: bool = False,
+        log_id: int = 0,
+    ) -> grpc.CallFuture[Response]: ...
+    def predict(
+        self,
+        feed_dict: dict[str, Any],
+        fetch: list[str] | None = None,
+        asyn: bool = False,
+        pack_tensor_format: bool = False,
+        use_tensor_bytes: bool = False,
+        profile: bool = False,
+        log_id: int = 0,
+    ) -> Response | grpc.CallFuture[Response]:
+        """Sends `{key: str, ndarray or list}`; `Response.err_no` says how it went.
+
+        The keys "logid" and "clientip" fill the fields of that name. `fetch` is checked and has no effect, as
+        in 0.9. Raises TypeError for what can't be sent, RuntimeError before `connect`.
+        """
+        if self._channel is None:
+            raise RuntimeError('not connected; call connect(["127.0.0.1:8088"]) first')
+        if fetch is not None and not isinstance(fetch, list):
+            raise TypeError("fetch must be a list of names")
+        request = pack_request(
+            feed_dict,
+            pack_tensor_format=pack_tensor_format,
+            use_tensor_bytes=use_tensor_bytes,
+            profile=profile,
+            log_id=log_id,
+        )
+        if asyn:
+            return self._channel.call_later(request, self._timeout_s)
+        return self._call(self._channel, request)
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def __enter__(self) -> PipelineClient:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _call(self, channel: RpcChannel, request: Request) -> Response:
+        bounded = self._timeout_s is not None
+        try:
+            return call_with_retries(
+                lambda remaining_s: channel.call(request, remaining_s if bounded else None),
+                timeout_s=self._timeout_s if self._timeout_s is not None else float("inf"),
+                retries=self._retries,
+            )
+        except ClientError as error:
+            if isinstance(error.__cause__, grpc.RpcError):
+                raise error.__cause__ from None
+            raise
+
+
+def pack_request(
+    feed_dict: dict[str, Any],
+    *,
+    pack_tensor_format: bool = False,
+    use_tensor_bytes: bool = False,
+    profile: bool = False,
+    log_id: int = 0,
+) -> Request:
+    """The message for a feed; `feed_dict` is left as it is."""
+    if not isinstance(feed_dict, dict):
+        raise TypeError("feed must be a dict {key: str, ndarray or list}")
+    feed = dict(feed_dict)
+    request = Request(logid=int(feed.pop("logid", log_id)), clientip=str(feed.pop("clientip", "")))
+    for key, value in feed.items():
+        if pack_tensor_format:
+            request.tensors.append(pack_tensor(key, value, as_bytes=use_tensor_bytes))
+        else:
+            request.key.append(key)
+            request.value.append(value if isinstance(value, str) else print_array(as_array(key, value)))
+    if profile:
+        request.key.append(PROFILE_KEY)
+        request.value.append("1")
+    return request
+
+
+def pack_tensor(name: str, value: Any, *, as_bytes: bool = False) -> Tensor:
+    """A str or a list of str as STRING, an array by its dtype, or as BYTES (the .npy format)."""
+    texts = [value] if isinstance(value, str) else value
+    if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
+        return Tensor(name=name, elem_type=STRING, str_data=texts)
+    array = as_array(name, value)
+    if as_bytes:
+        buffer = io.BytesIO()
+        np.save(buffer, array, allow_pickle=False)
+        return Tensor(name=name, elem_type=BYTES, shape=array.shape, byte_data=buffer.getvalue())
+    if array.dtype.name not in ENCODINGS:
+        raise TypeError(f"{name!r}: a Tensor can't hold {array.dtype}, only {', '.join(ENCODINGS)} and str")
+    elem_type, field = ENCODINGS[array.dtype.name]
+    tensor = Tensor(name=name, elem_type=elem_type, shape=array.shape)
+    getattr(tensor, field).extend(array.ravel().tolist())
+    return tensor
+
+
+def as_array(key: str, value: Any) -> NDArray[Any]:
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, list):
+        return np.array(value)
+    raise TypeError(f"{key!r}: {type(value).__name__} can't be sent, only str, ndarray and list")
+
+
+def print_array(array: NDArray[Any]) -> str:
+    """The repr of all elements, as NumPy 1 printed it: the form in which key/value requests carry arrays."""
+    with np.printoptions(threshold=sys.maxsize, legacy=NUMPY_1):  # type: ignore[arg-type]
+        return repr(array)

@@ -1,0 +1,68 @@
+"""When a failed call is sent again, and how long to wait before."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+from client.errors import ClientError, RequestTimedOut
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+
+T = TypeVar("T")
+
+
+def pause_s(tries: int, retry_after_s: float | None, jitter: float) -> float:
+    """Seconds to wait after `tries` failed tries; `jitter` in [0, 1) spreads clients that failed together.
+
+    What the service asked for is a lower bound: the jitter only adds to it.
+    """
+    if retry_after_s is not None:
+        return retry_after_s * (1 + 0.1 * jitter)
+    longest: float = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tries - 1))
+    return longest * (0.5 + 0.5 * jitter)
+
+
+def call_with_retries(send: Callable[[float], T], *, timeout_s: float, retries: int) -> T:
+    """Calls `send(remaining_s)` until it answers, at most `retries` times more than once, within `timeout_s`.
+
+    Raises what the last `send` raised. A wait that would outlast `timeout_s` is not begun: the caller learns
+    at once that the service wants more patience than the call has.
+    """
+    deadline = time.monotonic() + timeout_s
+    tries = 0
+    while True:
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0:
+            raise RequestTimedOut(f"no answer within timeout_s={timeout_s:g}")
+        try:
+            return send(remaining_s)
+        except ClientError as error:
+            tries += 1
+            if not error.retryable or tries > retries:
+                raise
+            wait_s = pause_s(tries, error.retry_after_s, random.random())
+            if time.monotonic() + wait_s >= deadline:
+                raise
+        time.sleep(wait_s)
+
+
+def parse_retry_after(header: str | None, now: datetime | None = None) -> float | None:
+    """Seconds that a Retry-After header asks for, in seconds or as a date (RFC 9110, 10.2.3), or None."""
+    if header is None:
+        return None
+    text = header.strip()
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())

@@ -1,0 +1,144 @@
+"""A gRPC connection to the service, and what its statuses mean to a caller."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+import grpc
+
+from client.errors import (
+    BadAnswer,
+    ClientError,
+    RequestRefused,
+    RequestTimedOut,
+    ServiceUnavailable,
+    ServiceUnreachable,
+    TooManyRequests,
+)
+from client.protos.pipeline_service_pb2 import Request, Response
+
+METHOD_PATH = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+PUSHBACK_KEY = "grpc-retry-pushback-ms"
+MAX_MESSAGE_BYTES = 512 * 1024 * 1024
+OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.lb_policy_name", "round_robin"),
+    # Channels of one process share connections by default; here a client is a connection.
+    ("grpc.use_local_subchannel_pool", 1),
+    # After a failed connection gRPC waits 1 s, longer than our own first retries.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.enable_http_proxy", 0),
+]
+TOO_LARGE_ERR_NO = 5000
+# What gRPC itself puts into an UNAVAILABLE, lower case.
+TRANSPORT_PHRASES = (
+    "failed to connect",
+    "connections to all backends failing",
+    "connection re",  # refused, reset
+    "dns resolution failed",
+    "socket closed",
+    "stream removed",
+    "goaway",
+    "broken pipe",
+    "endpoint closing",
+    "transport closed",
+    "empty address list",
+    "keepalive",
+)
+# What a service's own refusal means, by Paddle Serving's numbers; a gRPC status carries no err_no.
+ERR_NO_OF_STATUS = {
+    grpc.StatusCode.UNIMPLEMENTED: 3000,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 3001,
+    grpc.StatusCode.UNAVAILABLE: 3001,
+    grpc.StatusCode.NOT_FOUND: 3002,
+    grpc.StatusCode.INVALID_ARGUMENT: 5000,
+    grpc.StatusCode.INTERNAL: 10000,
+}
+
+
+class RpcChannel:
+    """The connection to one address, or to several in turn."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.target = target_of(addresses)
+        self._channel = grpc.insecure_channel(self.target, options=OPTIONS)
+        self._inference = self._channel.unary_unary(
+            METHOD_PATH,
+            request_serializer=Request.SerializeToString,
+            response_deserializer=Response.FromString,
+        )
+
+    def call(self, request: Request, timeout_s: float | None) -> Response:
+        """One try. Raises a ClientError whose `__cause__` is gRPC's own error."""
+        try:
+            response: Response = self._inference(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise client_error(error, self.target) from error
+        return response
+
+    def call_later(self, request: Request, timeout_s: float | None) -> grpc.CallFuture[Response]:
+        """Sends at once and returns gRPC's future."""
+        future: grpc.CallFuture[Response] = self._inference.future(request, timeout=timeout_s)
+        return future
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def target_of(addresses: Sequence[str]) -> str:
+    """gRPC's name for one or several `host:port`; several need numbers, so their names are looked up here."""
+    if not addresses:
+        raise ValueError("no address to connect to; give ['127.0.0.1:8088']")
+    for address in addresses:
+        if not address.rpartition(":")[2].isdigit():
+            raise ValueError(f"address {address!r} is not of the form host:port")
+    if len(addresses) == 1:
+        return addresses[0]
+    pairs = [address.rpartition(":") for address in addresses]
+    return "ipv4:" + ",".join(f"{socket.gethostbyname(host)}:{port}" for host, _, port in pairs)
+
+
+def client_error(error: grpc.RpcError, target: str) -> ClientError:
+    """The ClientError for a failed call, with the pushback its trailing metadata may carry."""
+    code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return RequestTimedOut(f"no answer from {target} in time: {details}")
+    pushback_ms = next((m.value for m in error.trailing_metadata() or () if m.key == PUSHBACK_KEY), None)
+    found: ClientError
+    if code is grpc.StatusCode.CANCELLED or (
+        code is grpc.StatusCode.UNAVAILABLE and _is_of_transport(details)
+    ):
+        # Nobody here cancels: a call that crosses the GOAWAY of a stopping server ends so.
+        found = ServiceUnreachable(f"no answer from {target}: {details}; is the service started?")
+    elif code is grpc.StatusCode.UNAVAILABLE:
+        found = ServiceUnavailable(ERR_NO_OF_STATUS[code], details)
+    elif code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+        return RequestRefused(TOO_LARGE_ERR_NO, details)  # gRPC's limits have the same status as overload
+    elif code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        found = TooManyRequests(ERR_NO_OF_STATUS[code], details)
+    elif code in ERR_NO_OF_STATUS:
+        return RequestRefused(ERR_NO_OF_STATUS[code], details)
+    else:
+        return BadAnswer(f"{target} answered {code.name}: {details}")
+    _heed_pushback(found, pushback_ms)
+    return found
+
+
+def _heed_pushback(error: ClientError, pushback_ms: str | bytes | None) -> None:
+    """gRFC A6: milliseconds to wait; a negative or unreadable value forbids the retry."""
+    if pushback_ms is None:
+        return
+    text = pushback_ms.decode("ascii", "replace") if isinstance(pushback_ms, bytes) else pushback_ms
+    if text.isascii() and text.isdigit():
+        error.retry_after_s = int(text) / 1000
+    else:
+        error.retryable = False
+
+
+def _is_of_transport(details: str) -> bool:
+    """Whether this side's gRPC made the status, since the status itself does not say."""
+    return any(phrase in details.lower() for phrase in TRANSPORT_PHRASES)

@@ -1,0 +1,97 @@
+"""The command line that both clients share: texts in, a table or JSON out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Protocol
+
+from rich.console import Console
+from rich.table import Table
+
+from client.errors import ClientError
+from client.exchange import Answer, Inputs
+from client.values import Value, parse_value
+
+EXAMPLES = """examples:
+  python3 client/{name} "央行宣布下调存款准备金率"
+  python3 client/{name} "国足客场两球取胜" "新款电动车开启预售"
+  python3 client/{name} {address_option} {default} --service bert --json "国足客场两球取胜"
+"""
+
+
+class Client(Protocol):
+    def predict(self, inputs: Inputs) -> Answer: ...
+
+
+def parse_arguments(
+    name: str, address_option: str, default: str, arguments: Sequence[str] | None
+) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=name,
+        description="Send texts to a running service and print its answer.",
+        epilog=EXAMPLES.format(name=name, address_option=address_option, default=default),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("texts", nargs="+", metavar="TEXT", help="sent together, as one request")
+    parser.add_argument(address_option, default=default, help="where the service is (default: %(default)s)")
+    parser.add_argument("--service", default="bert", help="its name (default: %(default)s)")
+    parser.add_argument("--method", default="prediction", help="(default: %(default)s)")
+    parser.add_argument(
+        "--timeout", type=float, default=10.0, metavar="SECONDS", help="for the whole call (default: 10)"
+    )
+    parser.add_argument(
+        "--retries", type=int, default=2, help="further tries when unavailable or busy (default: 2)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON, values as they came")
+    return parser.parse_args(arguments)
+
+
+def plain_console(*, stderr: bool = False) -> Console:
+    """A console that prints texts as they are: "[red]" and ":car:" are no commands in a headline."""
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+
+def run(client: Client, options: argparse.Namespace) -> int:
+    """Asks and prints; returns the exit code, 1 when there was no answer."""
+    try:
+        answer = client.predict(options.texts)
+    except ClientError as error:
+        plain_console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", soft_wrap=True)
+        return 1
+    console = plain_console()
+    if options.json:
+        document = {"err_no": answer.err_no, "err_msg": answer.err_msg, "outputs": answer.outputs}
+        console.print(json.dumps(document, ensure_ascii=False), soft_wrap=True)
+    else:
+        console.print(answer_table(options.texts, answer))
+        console.print(f"{answer.elapsed_ms:.1f} ms", style="dim")
+    return 0
+
+
+def answer_table(texts: Sequence[str], answer: Answer) -> Table:
+    """A row for each text when every output has one element for each text, else a row for each output."""
+    values = {key: parse_value(text) for key, text in answer.outputs.items()}
+    columns = {
+        key: value for key, value in values.items() if isinstance(value, list) and len(value) == len(texts)
+    }
+    table = Table()
+    if len(columns) < len(values) or not values:
+        table.add_column("output")
+        table.add_column("value")
+        for key, value in values.items():
+            table.add_row(key, _cell(value))
+        return table
+    # The class first, its number is of less interest to a reader.
+    names = sorted(columns, key=lambda key: {"label": 0, "confidence": 1}.get(key, 2))
+    table.add_column("text")
+    for name in names:
+        table.add_column(name)
+    for row, text in enumerate(texts):
+        table.add_row(text, *(_cell(columns[name][row]) for name in names))
+    return table
+
+
+def _cell(value: Value) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
