@@ -1,7 +1,7 @@
 """The response body of key/value routes, printed where the answer is made: in the worker.
 
-A value is what Paddle Serving sent for it: a str as it is, an ndarray as NumPy 1 printed its repr without
-abbreviation, a list of str as its repr. All values are arrays and lists, or all are str; nothing else is sent.
+A value is what Paddle Serving sent for it: a str as it is, an ndarray as NumPy 1 printed its repr, in
+full, a list of str as its repr. All values are arrays and lists, or all are str; nothing else is sent.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _INT32 = range(-(1 << 31), 1 << 31)
 _UNKNOWN_ERROR = 10000
 _json = msgspec.json.encode
 
-# NumPy keeps its print options in a context variable, so a context of our own neither sees nor changes those of
-# the app. Copying and entering it costs 0.1 us, `np.printoptions` 10.
+# NumPy keeps print options in a context variable: a context of our own neither sees nor changes the app's.
+# Copying and entering it costs 0.1 us, `np.printoptions` 10.
 _numpy_1 = contextvars.Context()
 _numpy_1.run(np.set_printoptions, legacy="1.25", threshold=sys.maxsize)
 
@@ -88,8 +88,8 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return str(value)  # np.str_ among them
     raise UnprintableAnswer(
-        f"@DAGExecutor fetch var type must be str({type(value)}). An answer holds either str values alone, or "
-        "ndarray and list-of-str values alone."
+        f"@DAGExecutor fetch var type must be str({type(value)}). An answer holds either str values "
+        "alone, or ndarray and list-of-str values alone."
     )
 
 
@@ -97,7 +97,8 @@ def _key_text(key: Any) -> str:
     if isinstance(key, str):
         return str(key)
     raise _bad_message(
-        f"{key!r} has type {type(key).__name__}, but expected one of: bytes, unicode; the keys of an answer are str"
+        f"{key!r} has type {type(key).__name__}, but expected one of: bytes, unicode; "
+        "the keys of an answer are str"
     )
 
 

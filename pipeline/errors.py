@@ -11,7 +11,7 @@ ServingError                 10000 / 500 / INTERNAL
 |-- DeadlineExceeded          6000 / 504 / DEADLINE_EXCEEDED
 |-- Overloaded                3001 / 429 / RESOURCE_EXHAUSTED
 |-- NotReady                  3001 / 503 / UNAVAILABLE
-|-- WorkerLost                9000 / 503 / UNAVAILABLE         the worker died and the request may not be retried
+|-- WorkerLost                9000 / 503 / UNAVAILABLE         the worker died, and no retry is allowed
 |-- PoisonRequest             9000 / 500 / INTERNAL            it killed a worker that ran nothing else
 |-- HookFailed               10000 / 500 / INTERNAL            user code raised
 |-- ModelFailed               9000 / 500 / INTERNAL            the engine refused to run

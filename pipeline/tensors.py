@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 STRING, BYTES = 12, 13
 # elem_type -> (the field that carries it, dtype). BF16 is its uint16 bits: NumPy has no such type.
-NUMERIC = {
+NUMERIC: dict[int, tuple[str, np.dtype[Any]]] = {
     0: ("int64_data", np.dtype(np.int64)),
     1: ("float_data", np.dtype(np.float32)),
     2: ("int_data", np.dtype(np.int32)),
@@ -87,7 +87,8 @@ def to_npy(array: Array) -> bytes:
 def from_npy(data: bytes, name: str, limits: Limits) -> Array:
     """The array of an npy file, a read-only view of `data` where it can be.
 
-    The header is held against the bytes that are there before anything is allocated. Raises BadPackage, TooLarge.
+    The header is held against the bytes that are there before anything is allocated. Raises BadPackage and
+    TooLarge.
     """
     file = io.BytesIO(data)
     try:
@@ -138,8 +139,8 @@ def _value(tensor: TensorMessage, limits: Limits) -> str | Array:
         return from_npy(getattr(tensor, "byte_data"), tensor.name, limits)  # noqa: B009
     if tensor.elem_type in (10, 11):
         raise BadPackage(
-            f"rpc package error: Sorry, the type {tensor.elem_type} of tensor {tensor.name} is not supported; "
-            "complex numbers travel as elem_type 13 (npy)."
+            f"rpc package error: Sorry, the type {tensor.elem_type} of tensor {tensor.name} is not "
+            "supported. Complex numbers travel as elem_type 13 (npy)."
         )
     raise BadPackage(
         f"rpc package error: elem_type:{tensor.elem_type} error in tensor {tensor.name!r}; 0 to 13 exist"
@@ -158,8 +159,8 @@ def _numbers(tensor: TensorMessage, field: str, dtype: np.dtype[Any]) -> Array:
         bounds, low, high = np.iinfo(dtype), numbers.min(), numbers.max()
         if low < bounds.min or high > bounds.max:
             raise BadPackage(
-                f"rpc package error: {field} of tensor {tensor.name!r} reaches from {low} to {high}; {dtype} holds "
-                f"{bounds.min} to {bounds.max}"
+                f"rpc package error: {field} of tensor {tensor.name!r} reaches from {low} to {high}; "
+                f"{dtype} holds {bounds.min} to {bounds.max}"
             )
     with np.errstate(over="ignore"):  # what is too large for FP16 is inf there, as in any cast
         return numbers.astype(dtype)

@@ -1,0 +1,128 @@
+"""Key/value messages, `{"key": [...], "value": [...]}` over HTTP and `Request` over gRPC, to a Request.
+
+What is accepted and what is refused is what Paddle Serving's gateway did: unknown fields are ignored, the
+first JSON value counts and what follows it doesn't, null is the empty value of its type, bytes that are no
+UTF-8 become U+FFFD. Only a message that gives nothing at all, which reached the Op there, is told what to send.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from client.protos.pipeline_service_pb2 import Request as RequestMessage
+from pipeline.config import Limits
+from pipeline.errors import BadPackage, MalformedBody, TooLarge
+from pipeline.request import AnswerForm, Request
+from pipeline.server.codecs.key_value_json import (
+    INT64,
+    Body,
+    JsonTensor,
+    check_depth,
+    decode_leniently,
+    integer,
+)
+from pipeline.tensors import add_tensors
+
+EXAMPLE = '{"key": ["0"], "value": ["..."]}'
+PROFILE_KEY = "pipeline.profile"
+
+_decoder = msgspec.json.Decoder(Body)
+
+
+def parse_http(body: bytes, service: str, method: str, limits: Limits) -> Request:
+    """The request in an HTTP body; `deadline` and an empty `client_ip` are for the server to set.
+
+    `service` and `method` are the path's and win over the body's. Raises MalformedBody (HTTP 400 always),
+    BadPackage and TooLarge, each with a valid body in its message.
+    """
+    try:
+        message = _decode(body, limits)
+        inputs = _inputs(message.key, message.value, limits)
+        if message.tensors:
+            add_tensors(inputs, [JsonTensor.of(tensor) for tensor in message.tensors], limits)
+        if not inputs:
+            _refuse_nothing(message)
+        log_id = 0 if message.logid is None else integer(message.logid, INT64, "'logid'")
+        client_ip = message.clientip or ""
+    except (BadPackage, TooLarge) as error:
+        raise _with_example(error) from None
+    profile = PROFILE_KEY in inputs and inputs[PROFILE_KEY] == "1"
+    return Request(service, method, inputs, log_id, client_ip, AnswerForm.JSON, profile=profile)
+
+
+def parse_proto(data: bytes, limits: Limits) -> Request:
+    """The request in a serialized `Request`; `service` and `method` are empty where the message names none.
+
+    Raises MalformedBody for bytes that are no such message, BadPackage and TooLarge.
+    """
+    message = RequestMessage()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as exc:
+        raise MalformedBody(
+            f"the {len(data)} bytes are no Request of baidu.paddle_serving.pipeline_serving ({exc}); "
+            'send one with key: ["0"], value: ["..."]'
+        ) from None
+    try:
+        inputs = _inputs(message.key, message.value, limits)
+        add_tensors(inputs, message.tensors, limits)
+        if not inputs and not message.value:
+            raise BadPackage("the message has neither key, value nor tensors")
+    except (BadPackage, TooLarge) as error:
+        raise _with_example(error) from None
+    return Request(
+        message.name,
+        message.method,
+        inputs,
+        message.logid,
+        message.clientip,
+        AnswerForm.PROTO,
+        profile=PROFILE_KEY in inputs and inputs[PROFILE_KEY] == "1",
+    )
+
+
+def _decode(body: bytes, limits: Limits) -> Body:
+    # Every level of nesting has a bracket: few brackets are a shallow body, without a walk through it.
+    if body.count(b"[") + body.count(b"{") > limits.json_depth:
+        check_depth(body, limits.json_depth)
+    try:
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return decode_leniently(body)
+
+
+def _inputs(keys: Any, values: Any, limits: Limits) -> dict[str, Any]:
+    """value i under key i; of a key given twice the last, of values without a key none."""
+    if not keys:
+        return {}
+    values = values or ()
+    count = len(values)
+    if len(keys) > count:
+        raise BadPackage(
+            f"rpc package error: list index ({count}) out of range: 'key' has {len(keys)} elements and "
+            f"'value' {count}; give each key its value"
+        )
+    inputs = {}
+    for key, value in zip(keys, values, strict=False):
+        if value is None:
+            value = ""
+        elif len(value) > limits.text_chars:
+            raise TooLarge(
+                f"the value of key {key!r} has {len(value)} characters; limits.text_chars is "
+                f"{limits.text_chars}"
+            )
+        inputs[key or ""] = value
+    return inputs
+
+
+def _refuse_nothing(message: Body) -> None:
+    """An empty list is a choice, and the Op's to judge; the absence of all three fields is a mistake."""
+    if message.key is None and message.value is None and message.tensors is None:
+        raise BadPackage("the body has neither 'key', 'value' nor 'tensors'")
+
+
+def _with_example(error: BadPackage | TooLarge) -> BadPackage | TooLarge:
+    return type(error)(f"{error.message}. A valid message: {EXAMPLE}")

@@ -1,0 +1,242 @@
+"""The JSON of a key/value body: its fields, and the slow, exact reading of what the fast one can't decode."""
+
+from __future__ import annotations
+
+import binascii
+import codecs
+import json
+import math
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.errors import MalformedBody, TooLarge
+
+Number = int | float | str | None
+Integer = int | str | None
+
+_INT32 = range(-(1 << 31), 1 << 31)
+INT64 = range(-(1 << 63), 1 << 63)
+_UINT32 = range(1 << 32)
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_INTEGER = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_MAX_DIGITS = 400  # more are beyond every type, and int() of many thousand takes long
+
+
+class BodyTensor(msgspec.Struct, gc=False):
+    """A `Tensor` in JSON: either spelling of a name, 64-bit integers and numbers as text, too."""
+
+    name: str | None = None
+    elem_type: Integer = None
+    elemType: Integer = None
+    shape: list[Integer] | None = None
+    lod: list[Integer] | None = None
+    int64_data: list[Integer] | None = None
+    int64Data: list[Integer] | None = None
+    float_data: list[Number] | None = None
+    floatData: list[Number] | None = None
+    int_data: list[Integer] | None = None
+    intData: list[Integer] | None = None
+    float64_data: list[Number] | None = None
+    float64Data: list[Number] | None = None
+    uint32_data: list[Integer] | None = None
+    uint32Data: list[Integer] | None = None
+    bool_data: list[bool | None] | None = None
+    boolData: list[bool | None] | None = None
+    complex64_data: list[Number] | None = None
+    complex64Data: list[Number] | None = None
+    complex128_data: list[Number] | None = None
+    complex128Data: list[Number] | None = None
+    str_data: list[str | None] | None = None
+    strData: list[str | None] | None = None
+    byte_data: str | None = None
+    byteData: str | None = None
+
+
+class Body(msgspec.Struct, gc=False):
+    """A `Request` in JSON; None is null or absent."""
+
+    key: list[str | None] | None = None
+    value: list[str | None] | None = None
+    tensors: list[BodyTensor | None] | None = None
+    logid: Integer = None
+    clientip: str | None = None
+    name: str | None = None
+    method: str | None = None
+
+
+class JsonTensor:
+    """A tensor of a JSON body with the fields of the protobuf message, its numbers as arrays."""
+
+    def __init__(self, tensor: BodyTensor) -> None:
+        self.name = tensor.name or ""
+        where = f"of tensor {self.name!r}"
+        elem_type = tensor.elem_type if tensor.elemType is None else tensor.elemType
+        self.elem_type = integer(elem_type, _INT32, f"'elem_type' {where}")
+        self.shape = [integer(size, _INT32, f"'shape' {where}") for size in tensor.shape or ()]
+        self.lod = [integer(offset, _INT32, f"'lod' {where}") for offset in tensor.lod or ()]
+        self.int64_data = _integers(
+            tensor.int64_data or tensor.int64Data, INT64, np.int64, f"'int64_data' {where}"
+        )
+        self.int_data = _integers(tensor.int_data or tensor.intData, _INT32, np.int32, f"'int_data' {where}")
+        self.uint32_data = _integers(
+            tensor.uint32_data or tensor.uint32Data, _UINT32, np.uint32, f"'uint32_data' {where}"
+        )
+        self.float_data = _floats(tensor.float_data or tensor.floatData, np.float32, f"'float_data' {where}")
+        self.float64_data = _floats(
+            tensor.float64_data or tensor.float64Data, np.float64, f"'float64_data' {where}"
+        )
+        self.bool_data = np.array(
+            [bool(item) for item in tensor.bool_data or tensor.boolData or ()], np.bool_
+        )
+        self.str_data = [item or "" for item in tensor.str_data or tensor.strData or ()]
+        self.byte_data = _base64(tensor.byte_data or tensor.byteData or "", f"'byte_data' {where}")
+
+    @classmethod
+    def of(cls, tensor: BodyTensor | None) -> JsonTensor:
+        return cls(tensor or BodyTensor())
+
+
+def check_depth(body: bytes, limit: int) -> None:
+    """Raise TooLarge when the body nests deeper than `limit`; costs some 10 ns a byte."""
+    plain = np.frombuffer(body.replace(b"\\\\", b"  ").replace(b'\\"', b"  "), np.uint8)
+    outside = np.bitwise_xor.accumulate((plain == ord('"')).view(np.uint8)) == 0
+    opened = outside & ((plain == ord("[")) | (plain == ord("{")))
+    closed = outside & ((plain == ord("]")) | (plain == ord("}")))
+    depth = np.cumsum(opened.view(np.int8) - closed.view(np.int8), dtype=np.int32)
+    if depth.size and depth.max() > limit:
+        raise TooLarge(f"the body nests {depth.max()} levels deep; limits.json_depth is {limit}")
+
+
+def decode_leniently(body: bytes) -> Body:
+    """What the fast decoder refused, as the gateway read it: first value only, U+FFFD for what is no text.
+
+    Raises MalformedBody with the place for what is no JSON, and with the field for what has another type.
+    """
+    if body.startswith(codecs.BOM_UTF8):
+        raise MalformedBody("the body starts with a byte order mark; JSON has none")
+    text = body.decode("utf-8", _ONE_EACH)
+    start = len(text) - len(text.lstrip(" \t\r\n"))
+    if start == len(text):
+        return Body()
+    try:
+        document, _ = _json.raw_decode(text, start)
+    except json.JSONDecodeError as exc:
+        raise MalformedBody(
+            f"the body is no valid JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}"
+        ) from None
+    except ValueError as exc:  # of our own hooks
+        raise MalformedBody(f"the body is no valid JSON: {exc}") from None
+    except RecursionError:
+        raise TooLarge("the body nests too deep") from None
+    if document is None:
+        return Body()
+    if not isinstance(document, dict):
+        raise MalformedBody(f"the body is a {type(document).__name__}, not an object with 'key' and 'value'")
+    try:
+        return msgspec.convert(_mended(document), Body)
+    except msgspec.ValidationError as exc:
+        reason, _, path = str(exc).partition(" - at `$")
+        where = path.strip(".`") or "the body"
+        raise MalformedBody(f"'{where}': {reason}") from None
+
+
+def integer(given: Integer, bounds: range, what: str) -> int:
+    """A JSON integer, or the text of one; null is 0. Raises MalformedBody."""
+    if isinstance(given, str):
+        if len(given) > _MAX_DIGITS or not _INTEGER.fullmatch(given):
+            raise MalformedBody(f"{what}: {given[:40]!r} is no integer")
+        given = int(given)
+    if given is None:
+        return 0
+    if given not in bounds:
+        raise MalformedBody(f"{what}: {given} is outside {bounds[0]} to {bounds[-1]}")
+    return given
+
+
+def _integers(
+    given: list[Integer] | None, bounds: range, dtype: npt.DTypeLike, what: str
+) -> npt.NDArray[Any]:
+    if given is None:
+        return np.empty(0, dtype)
+    if not all(type(item) is int for item in given):
+        given = [integer(item, bounds, what) for item in given]
+    try:
+        return np.array(given, dtype)
+    except OverflowError:
+        worst = next(item for item in given if item not in bounds)
+        raise MalformedBody(f"{what}: {worst} is outside {bounds[0]} to {bounds[-1]}") from None
+
+
+def _floats(given: list[Number] | None, dtype: npt.DTypeLike, what: str) -> npt.NDArray[Any]:
+    if given is None:
+        return np.empty(0, dtype)
+    named = any(type(item) is str or item is None for item in given)
+    try:
+        numbers = np.array([_float(item, what) for item in given] if named else given, np.float64)
+    except OverflowError:
+        raise MalformedBody(f"{what} holds a number too large for {np.dtype(dtype)}") from None
+    with np.errstate(over="ignore"):
+        result = numbers.astype(dtype)
+    too_large = np.isinf(result) if not named else np.isinf(result) & np.isfinite(numbers)
+    if too_large.any():
+        raise MalformedBody(
+            f'{what} holds a number too large for {np.dtype(dtype)}; infinity is the text "Infinity"'
+        )
+    return result
+
+
+def _float(given: Number, what: str) -> float:
+    if given is None:
+        return 0.0
+    if isinstance(given, str):
+        if given in _NOT_FINITE:
+            return _NOT_FINITE[given]
+        if len(given) > _MAX_DIGITS or not _NUMBER.fullmatch(given):
+            raise MalformedBody(f"{what}: {given[:40]!r} is no number")
+        given = float(given)
+    if isinstance(given, float) and not math.isfinite(given):
+        raise OverflowError
+    return float(given)
+
+
+def _base64(given: str, what: str) -> bytes:
+    try:
+        return binascii.a2b_base64(given.replace("\n", "").replace("\r", ""), strict_mode=True)
+    except (binascii.Error, ValueError) as exc:
+        raise MalformedBody(f"{what} is no base64: {exc}") from None
+
+
+def _mended(value: Any) -> Any:
+    """A decoded document without the lone surrogates that `\\ud800` escapes leave."""
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_mended(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _mended(item) for key, item in value.items()}
+    return value
+
+
+def _one_replacement_each(error: UnicodeError) -> tuple[str, int]:
+    """U+FFFD for every byte that is no UTF-8, as Go has it; Python's own handler joins some of them."""
+    assert isinstance(error, UnicodeDecodeError)
+    return "\ufffd" * (error.end - error.start), error.end
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f'{name} is no JSON; write the text "{name}"')
+
+
+def _bounded_int(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _MAX_DIGITS else math.inf
+
+
+_ONE_EACH = "paddlewheel.one_replacement_each"
+codecs.register_error(_ONE_EACH, _one_replacement_each)
+_json = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_bounded_int)
