@@ -1,1 +1,7 @@
 """Paddlewheel: a DAG of models behind key/value JSON and gRPC. Importing it imports no framework."""
+
+from pipeline.errors import InvalidInput, ProductError, ServingError
+from pipeline.op import Op, OpRequest, RequestOp
+from pipeline.service import WebService
+
+__all__ = ["InvalidInput", "Op", "OpRequest", "ProductError", "RequestOp", "ServingError", "WebService"]

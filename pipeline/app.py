@@ -1,0 +1,63 @@
+"""App: a user's service reduced to data, as it is handed from the script to the front and on to the workers."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+
+from pipeline.config import ServiceConfig
+from pipeline.dag import Dag, Node
+
+
+@dataclass(frozen=True)
+class App:
+    """What the front knows of a service, and what a worker needs to run the script again.
+
+    script: the file that called run_service; arguments: its sys.argv[1:]; folder: where it was started.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    response: str
+    config: ServiceConfig
+    script: str
+    arguments: tuple[str, ...]
+    folder: str
+
+    @property
+    def dag(self) -> Dag:
+        return Dag(self.nodes, self.response)
+
+    def to_json(self) -> str:
+        fields = {**asdict(self), "nodes": self.nodes, "config": None}
+        return json.dumps({**fields, "config": self.config.model_dump(mode="json", by_alias=True)})
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> App:
+        fields = json.loads(text)
+        return cls(
+            name=fields["name"],
+            nodes=tuple(Node(name, tuple(inputs), tuple(jumps)) for name, inputs, jumps in fields["nodes"]),
+            response=fields["response"],
+            config=ServiceConfig.model_validate(fields["config"]),
+            script=fields["script"],
+            arguments=tuple(fields["arguments"]),
+            folder=fields["folder"],
+        )
+
+
+def write_app(app: App) -> int:
+    """The app in a memfd that survives exec; returns its descriptor."""
+    fd = os.memfd_create("paddlewheel-app", 0)
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(app.to_json().encode())
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.set_inheritable(fd, True)
+    return fd
+
+
+def read_app(fd: int) -> App:
+    """What `write_app` wrote; closes the descriptor."""
+    with os.fdopen(fd, "rb") as file:
+        return App.from_json(file.read())

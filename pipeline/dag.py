@@ -1,0 +1,103 @@
+"""Dag: the names and edges of a service's Ops, their order, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
+
+from pipeline.errors import ConfigError
+from pipeline.op import REQUEST_OP, Op, RequestOp
+
+
+class Node(NamedTuple):
+    """One Op as data: `inputs` and `jumps` are names of other nodes, `inputs` may name the request itself."""
+
+    name: str
+    inputs: tuple[str, ...]
+    jumps: tuple[str, ...] = ()
+
+
+class Dag:
+    """A checked DAG; `response` names the node whose output is the answer."""
+
+    def __init__(self, nodes: tuple[Node, ...], response: str) -> None:
+        self.nodes: Mapping[str, Node] = {node.name: node for node in nodes}
+        self.response = response
+        self.consumers: Mapping[str, tuple[str, ...]] = {
+            name: tuple(node.name for node in nodes if name in node.inputs)
+            for name in (REQUEST_OP, *self.nodes)
+        }
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """The nodes so that each comes after its inputs."""
+        graph = {node.name: set(node.inputs) - {REQUEST_OP} for node in self.nodes.values()}
+        return tuple(TopologicalSorter(graph).static_order())
+
+    def descendants(self, name: str) -> frozenset[str]:
+        """Every node that runs, directly or not, on the output of `name`."""
+        found: set[str] = set()
+        todo = list(self.consumers[name])
+        while todo:
+            consumer = todo.pop()
+            if consumer not in found:
+                found.add(consumer)
+                todo += self.consumers[consumer]
+        return frozenset(found)
+
+
+def collect_ops(last: Op) -> dict[str, Op]:
+    """All Ops that the last one needs, inputs first, without the RequestOp.
+
+    Raises ConfigError for two Ops of one name, a cycle, an Op without an input, or a jump to an Op outside.
+    """
+    if not isinstance(last, Op) or isinstance(last, RequestOp):
+        raise ConfigError(
+            f"get_pipeline_response returned {type(last).__name__}; return the last Op of the service"
+        )
+    ops = _reachable(last)
+    try:
+        order = list(TopologicalSorter({name: _input_names(op) for name, op in ops.items()}).static_order())
+    except CycleError as exc:
+        raise ConfigError(
+            f"the Ops form a cycle: {' -> '.join(exc.args[1])}; use jump_to_ops for loops"
+        ) from exc
+    flaws = [f"Op {op.name} has no input_ops; give it [read_op]" for op in ops.values() if not op.input_ops]
+    flaws += [
+        f"Op {op.name} jumps to {target.name}, which the last Op does not need"
+        for op in ops.values()
+        for target in op.jump_to_ops
+        if target.name not in ops
+    ]
+    if flaws:
+        raise ConfigError("\n".join(flaws))
+    return {name: ops[name] for name in order if name != REQUEST_OP}
+
+
+def dag_of(ops: Mapping[str, Op], last: Op) -> Dag:
+    """The edges of collected Ops as data."""
+    nodes = tuple(
+        Node(op.name, tuple(i.name for i in op.input_ops), tuple(j.name for j in op.jump_to_ops))
+        for op in ops.values()
+    )
+    return Dag(nodes, last.name)
+
+
+def _reachable(last: Op) -> dict[str, Op]:
+    ops: dict[str, Op] = {}
+    todo: list[Op] = [last]
+    while todo:
+        op = todo.pop()
+        if isinstance(op, RequestOp) or ops.get(op.name) is op:
+            continue
+        if op.name in ops:
+            raise ConfigError(f"two Ops are named {op.name}; give each its own name")
+        ops[op.name] = op
+        todo += op.input_ops
+    return ops
+
+
+def _input_names(op: Op) -> set[str]:
+    return {i.name for i in op.input_ops}

@@ -1,0 +1,170 @@
+"""What an engine looks like from the worker, and the checks every engine makes of its feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from pipeline.errors import ConfigError, InvalidInput
+from pipeline.predictors.dynamic_shape import ShapeRange
+from pipeline.serving_model import ServingModel, Variable
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Predictor(Protocol):
+    """A loaded model of one instance. Not thread-safe."""
+
+    @property
+    def feeds(self) -> tuple[Variable, ...]: ...
+    @property
+    def fetches(self) -> tuple[Variable, ...]:
+        """The outputs `run` returns, in the order of the fetch list."""
+        ...
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Arrays by alias in, arrays by alias out; the outputs own their memory.
+
+        Raises InvalidInput for feeds the model does not take, ModelFailed where the engine refuses.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the model; the predictor can't be run any more."""
+        ...
+
+
+class PredictorTensorRtConf(Protocol):
+    """What the predictors read of `local_service_conf.tensorrt`."""
+
+    @property
+    def precision(self) -> str | None: ...
+    @property
+    def cache_dir(self) -> str: ...
+    @property
+    def shapes(self) -> Mapping[str, ShapeRange] | str:
+        """Ranges by tensor, or the path of a file of collected ranges."""
+        ...
+
+    @property
+    def auto_collect(self) -> bool: ...
+
+
+class PredictorConf(Protocol):
+    """What the predictors read of `local_service_conf`; LocalServiceConf is one."""
+
+    @property
+    def device_type(self) -> int: ...
+    @property
+    def devices(self) -> str: ...
+    @property
+    def thread_num(self) -> int: ...
+    @property
+    def ir_optim(self) -> bool: ...
+    @property
+    def mem_optim(self) -> bool: ...
+    @property
+    def use_calib(self) -> bool: ...
+    @property
+    def use_mkldnn(self) -> bool | None: ...
+    @property
+    def mkldnn_cache_capacity(self) -> int: ...
+    @property
+    def mkldnn_op_list(self) -> Sequence[str] | None: ...
+    @property
+    def mkldnn_bf16_op_list(self) -> Sequence[str] | None: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def min_subgraph_size(self) -> int: ...
+    @property
+    def fetch_list(self) -> Sequence[str]: ...
+    @property
+    def tensorrt(self) -> PredictorTensorRtConf: ...
+
+
+def select_fetches(model: ServingModel, aliases: Sequence[str]) -> tuple[Variable, ...]:
+    """The fetches of these aliases, all when empty. Raises ConfigError for one the model lacks."""
+    known = {variable.alias: variable for variable in model.fetches}
+    for alias in aliases:
+        if alias not in known:
+            raise ConfigError(f"fetch_list: the model has no {alias!r}, only {', '.join(known)}")
+    return tuple(known[alias] for alias in aliases) or model.fetches
+
+
+def check_feeds(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The feeds by alias, contiguous and in the declared dtypes.
+
+    Integers (bool included) are cast to the declared integer type when every value survives, floats to the
+    declared float type when none overflows. Raises InvalidInput for anything else that does not fit.
+    """
+    unknown = feeds.keys() - {variable.alias for variable in declared}
+    if unknown:
+        known = ", ".join(variable.alias for variable in declared)
+        raise InvalidInput(f"the model has no feed {min(map(str, unknown))!r}, only {known}")
+    checked = {}
+    for variable in declared:
+        if variable.alias not in feeds:
+            raise InvalidInput(f"feed {variable.alias!r} is missing ({_expected(variable)})")
+        array = feeds[variable.alias]
+        if not isinstance(array, np.ndarray):
+            raise InvalidInput(
+                f"feed {variable.alias!r} is {type(array).__name__}, expected an ndarray ({_expected(variable)})"
+            )
+        _check_shape(variable, array)
+        checked[variable.alias] = np.ascontiguousarray(_cast(variable, array))
+    return checked
+
+
+def input_examples(model: ServingModel, rows: int, length: int) -> dict[str, Array]:
+    """Feeds of ones by alias, for warm-up: -1 is `rows` on axis 0 and `length` elsewhere.
+
+    Ones, because an attention mask of zeros divides by zero, and 1 is an id of any vocabulary.
+    """
+    examples = {}
+    for variable in model.feeds:
+        shape = [length if dim == -1 else dim for dim in variable.shape]
+        shape[0] = rows
+        examples[variable.alias] = np.ones(shape, variable.numpy_dtype)
+    return examples
+
+
+def _check_shape(variable: Variable, array: Array) -> None:
+    if array.size == 0:
+        raise InvalidInput(f"feed {variable.alias!r} has shape {array.shape} and so no element")
+    fits = variable.is_lod or (
+        array.ndim == len(variable.shape)
+        and all(want in (-1, got) for want, got in zip(variable.shape, array.shape, strict=True))
+    )
+    if not fits:
+        raise InvalidInput(f"feed {variable.alias!r} has shape {array.shape}, expected {_expected(variable)}")
+
+
+def _cast(variable: Variable, array: Array) -> Array:
+    wanted = variable.numpy_dtype
+    if array.dtype == wanted:
+        return array
+    given = array.dtype
+    if given.kind in "iub" and wanted.kind in "iu":
+        cast = array.astype(wanted)
+        # A comparison of int64 with uint64 goes through float64, so the sign is looked at by itself.
+        if np.array_equal(cast, array) and np.array_equal(cast < 0, array < 0):
+            return cast
+        raise InvalidInput(
+            f"feed {variable.alias!r} is {given} with values beyond {wanted}, which the model takes"
+        )
+    if given.kind == "f" and wanted.kind == "f":
+        with np.errstate(over="ignore"):
+            cast = array.astype(wanted)
+        if np.array_equal(np.isinf(cast), np.isinf(array)):
+            return cast
+        raise InvalidInput(
+            f"feed {variable.alias!r} is {given} with values beyond {wanted}, which the model takes"
+        )
+    raise InvalidInput(f"feed {variable.alias!r} is {given}, expected {wanted}")
+
+
+def _expected(variable: Variable) -> str:
+    return f"{variable.dtype} {list(variable.shape)}"

@@ -1,0 +1,113 @@
+"""The shapes a TensorRT engine is built for: smallest, most likely and largest, per tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from pipeline.errors import ConfigError
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+_FIELDS = {"min": "min_input_shape", "opt": "opt_input_shape", "max": "max_input_shape"}
+MAX_RANK = 16
+
+
+class ShapeRange(Protocol):
+    """One tensor of `tensorrt.shapes` in config.yml."""
+
+    @property
+    def min(self) -> Iterable[int]: ...
+    @property
+    def opt(self) -> Iterable[int]: ...
+    @property
+    def max(self) -> Iterable[int]: ...
+
+
+@dataclass(frozen=True)
+class DynamicShapes:
+    """min <= opt <= max for every tensor, by name; tensors inside the model may be among them."""
+
+    min: Shapes
+    opt: Shapes
+    max: Shapes
+
+    @classmethod
+    def from_info(cls, info: object, source: str = "dynamic_shape_info") -> DynamicShapes:
+        """Of what `set_dynamic_shape_info` leaves: three dicts from tensor to shape.
+
+        Raises ConfigError with all flaws, one a line, each with its field; `source` begins each.
+        """
+        if not isinstance(info, Mapping) or info.keys() != set(_FIELDS.values()):
+            raise ConfigError(f"{source} must have exactly the keys {', '.join(_FIELDS.values())}")
+        flaws: list[str] = []
+        parsed = {field: _shapes(info[field], f"{source}.{field}", flaws) for field in _FIELDS.values()}
+        if not flaws:
+            flaws = _disorder(parsed, source)
+        if flaws:
+            raise ConfigError("\n".join(flaws))
+        return cls(**{bound: parsed[field] for bound, field in _FIELDS.items()})
+
+    @classmethod
+    def from_ranges(cls, ranges: Mapping[str, ShapeRange]) -> DynamicShapes:
+        """Of `tensorrt.shapes` in config.yml."""
+        info = {
+            field: {name: list(getattr(shape_range, bound)) for name, shape_range in ranges.items()}
+            for bound, field in _FIELDS.items()
+        }
+        return cls.from_info(info, "tensorrt.shapes")
+
+    def max_rows(self, feed_names: Iterable[str]) -> int | None:
+        """The smallest axis-0 maximum of the model's feeds; None when none of them is described."""
+        return min((self.max[name][0] for name in feed_names if self.max.get(name)), default=None)
+
+    def renamed(self, names: Mapping[str, str]) -> DynamicShapes:
+        """The same shapes under other names, as where a feed is described by its alias."""
+        return DynamicShapes(
+            *(
+                {names.get(name, name): shape for name, shape in s.items()}
+                for s in (self.min, self.opt, self.max)
+            )
+        )
+
+
+def _shapes(value: object, where: str, flaws: list[str]) -> dict[str, tuple[int, ...]]:
+    if not isinstance(value, Mapping):
+        flaws.append(f"{where} is {type(value).__name__}, expected a dict from tensor name to shape")
+        return {}
+    shapes = {}
+    for name, shape in value.items():
+        dims = tuple(shape) if isinstance(shape, list | tuple) else None
+        if (
+            not isinstance(name, str)
+            or dims is None
+            or len(dims) > MAX_RANK
+            or not all(map(_is_length, dims))
+        ):
+            flaws.append(
+                f"{where}[{name!r}] is {shape!r}, expected a list of at most {MAX_RANK} lengths >= 1"
+            )
+        else:
+            shapes[name] = dims
+    return shapes
+
+
+def _is_length(dim: object) -> bool:
+    return isinstance(dim, int) and not isinstance(dim, bool) and dim >= 1
+
+
+def _disorder(shapes: Mapping[str, Shapes], source: str) -> list[str]:
+    flaws = []
+    names = {name: None for field in shapes.values() for name in field}
+    for name in names:
+        missing = [field for field, of in shapes.items() if name not in of]
+        if missing:
+            flaws.append(f"{source}: tensor {name!r} is missing in {' and '.join(missing)}")
+            continue
+        low, opt, high = (shapes[field][name] for field in _FIELDS.values())
+        if not len(low) == len(opt) == len(high):
+            flaws.append(f"{source}: tensor {name!r} differs in rank: {low}, {opt}, {high}")
+        elif not all(a <= b <= c for a, b, c in zip(low, opt, high, strict=True)):
+            flaws.append(f"{source}: tensor {name!r} breaks min {low} <= opt {opt} <= max {high}")
+    return flaws

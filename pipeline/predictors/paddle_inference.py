@@ -1,0 +1,97 @@
+"""Runs .pdmodel and PIR programs with Paddle Inference."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from pipeline.errors import ConfigError, ModelFailed
+from pipeline.predictors.base import Array, PredictorConf, check_feeds, select_fetches
+from pipeline.predictors.dynamic_shape import DynamicShapes
+from pipeline.predictors.paddle_config import build_config
+from pipeline.predictors.paddle_import import inference
+from pipeline.serving_model import ServingModel, Variable
+
+# The sentence of an error: "(InvalidArgument) ..." or "InvalidArgumentError: ...", after lines of preamble.
+_SENTENCE = re.compile(r"^\s*(\([A-Z]\w+\) .+|\w+Error: .+)$", re.MULTILINE)
+MAX_ERROR_CHARS = 400
+
+
+class PaddlePredictor:
+    """One instance of a Paddle model. Holds the GIL while it runs; one thread at a time."""
+
+    def __init__(
+        self,
+        model: ServingModel,
+        conf: PredictorConf,
+        *,
+        instance_index: int = 0,
+        dynamic_shapes: DynamicShapes | None = None,
+        fetch_list: Sequence[str] = (),
+    ) -> None:
+        _refuse_unfeedable(model)
+        self.feeds = model.feeds
+        self.fetches = select_fetches(model, fetch_list or conf.fetch_list)
+        config = build_config(model, conf, instance_index=instance_index, dynamic_shapes=dynamic_shapes)
+        try:
+            self._predictor = inference.create_predictor(config)
+        except Exception as exc:
+            raise ConfigError(f"{model.program} can't be loaded: {error_sentence(exc)}") from exc
+        _compare_names(model.feeds, self._predictor.get_input_names(), "feed", model)
+        _compare_names(self.fetches, self._predictor.get_output_names(), "fetch", model)
+        # A handle stays valid as long as the predictor, and looking it up costs as much as a small copy.
+        self._inputs = {v.alias: self._predictor.get_input_handle(v.name) for v in self.feeds}
+        self._outputs = {v.alias: self._predictor.get_output_handle(v.name) for v in self.fetches}
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Arrays by alias in, arrays by alias out. Raises InvalidInput, or ModelFailed with Paddle's reason."""
+        if self._predictor is None:
+            raise ModelFailed("the predictor is closed")
+        checked = check_feeds(self.feeds, feeds)
+        try:
+            for alias, array in checked.items():
+                self._inputs[alias].copy_from_cpu(array)
+            self._predictor.run()
+            return {alias: handle.copy_to_cpu() for alias, handle in self._outputs.items()}
+        except Exception as exc:
+            shapes = ", ".join(f"{alias} {list(array.shape)}" for alias, array in checked.items())
+            raise ModelFailed(f"Paddle refused the feeds {shapes}: {error_sentence(exc)}") from exc
+
+    def close(self) -> None:
+        """Free the model."""
+        self._inputs, self._outputs = {}, {}
+        self._predictor = None
+
+
+def error_sentence(exc: Exception) -> str:
+    """Paddle's own sentence out of an error that comes with hints and a native traceback."""
+    text = str(exc)
+    match = _SENTENCE.search(text)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    sentence = match[1] if match else lines[0] if lines else type(exc).__name__
+    return sentence[:MAX_ERROR_CHARS].strip()
+
+
+def _refuse_unfeedable(model: ServingModel) -> None:
+    for variable in model.feeds:
+        if variable.is_lod or variable.dtype in ("bfloat16", "string"):
+            kind = "a LoD tensor" if variable.is_lod else f"of type {variable.dtype}"
+            raise ConfigError(
+                f"feed {variable.alias!r} of {model.program} is {kind}, which can't be fed here: "
+                "export the model with dense inputs of numbers"
+            )
+
+
+def _compare_names(
+    declared: Sequence[Variable], actual: Sequence[str], kind: str, model: ServingModel
+) -> None:
+    """A description that does not belong to the program is told now, not at the first request."""
+    names = {variable.name for variable in declared}
+    missing = names - set(actual)
+    if kind == "feed":
+        missing ^= set(actual) - names
+    if missing:
+        raise ConfigError(
+            f"{model.directory / 'serving_server_conf.prototxt'} does not fit {model.program.name}: {kind} "
+            f"{min(missing)!r} is only in one of them; the program has {', '.join(actual)}"
+        )

@@ -1,0 +1,153 @@
+"""The queue in front of one Op: gathers jobs into hand-overs and gives each to an instance with room."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import math
+import time
+from collections.abc import Sequence
+
+from pipeline.app import App
+from pipeline.errors import PoisonRequest, WorkerLost
+from pipeline.server.batching import BatchPolicy, handover_size, may_queue_behind, ripe_in
+from pipeline.server.crew import Crew
+from pipeline.server.instances import Handover, Instance
+from pipeline.server.job import Inputs, Job
+from pipeline.server.metrics import OpMetrics
+from pipeline.server.walk import Walk
+
+log = logging.getLogger(__name__)
+
+HANG_GRACE_S = 5.0  # after the latest deadline of a hand-over its worker is taken for stuck
+_SMOOTHING = 0.2
+
+_numbers = itertools.count()
+
+
+class Batcher:
+    """Work-conserving: while jobs wait and an instance is idle, a hand-over leaves."""
+
+    def __init__(self, app: App, op: str, metrics: OpMetrics) -> None:
+        config = app.config.op[op]
+        self.op = op
+        self.crew = Crew(app, op, self)
+        self._policy = BatchPolicy(config.batch_size, config.auto_batching_timeout / 1000)
+        self._crash_retry = config.crash_retry
+        self._metrics = metrics
+        self._queue: list[Job] = []
+        self._usual_s: float | None = None  # what a hand-over took of late
+        self._dispatching = False
+        self._ripening: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Jobs in the queue, those nobody waits for any more included."""
+        return len(self._queue)
+
+    def put(self, walk: Walk, inputs: Inputs) -> None:
+        """Queue an Op's share of a request. It leaves with others that arrive in the same turn of the loop."""
+        self._push(Job(walk, self.op, inputs, next(_numbers), time.monotonic()))
+
+    def _push(self, job: Job) -> None:
+        heapq.heappush(self._queue, job)
+        self._dispatch_soon()
+
+    def _dispatch_soon(self) -> None:
+        if not self._dispatching:
+            self._dispatching = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatching = False
+        now = time.monotonic()
+        while self._queue:
+            self._drop_unwanted()
+            free = self._free(now)
+            if not self._queue or not free or self._hold_back(now):
+                return
+            self._hand_over(free[0], len(free), now)
+
+    def _drop_unwanted(self) -> None:
+        while self._queue and not self._queue[0].wanted:
+            heapq.heappop(self._queue)
+
+    def _free(self, now: float) -> list[Instance]:
+        """Idle instances, or else those that may already be given their next hand-over."""
+        open_ = [i for i in self.crew.instances if i.has_place]
+        idle = [i for i in open_ if not i.in_flight]
+        return idle or [i for i in open_ if may_queue_behind(i.in_flight[0].began, self._usual_s, now)]
+
+    def _hold_back(self, now: float) -> bool:
+        wait = ripe_in(len(self._queue), self._queue[0].queued_at, self._policy, now)
+        if wait <= 0:
+            return False
+        if self._ripening is None:
+            self._ripening = asyncio.get_running_loop().call_later(wait, self._ripen)
+        return True
+
+    def _ripen(self) -> None:
+        self._ripening = None
+        self._dispatch()
+
+    def _hand_over(self, instance: Instance, free: int, now: float) -> None:
+        size = handover_size(len(self._queue), free, self._policy, self._usual_s)
+        jobs = self._take(size)
+        if not jobs:
+            return
+        deadline = max(job.walk.request.deadline for job in jobs)
+        for job in jobs:
+            self._metrics.queue_s.observe(now - job.queued_at)
+        instance.hand_over(jobs, deadline + HANG_GRACE_S if deadline < math.inf else math.inf)
+
+    def _take(self, size: int) -> list[Job]:
+        """Take the next jobs that are still wanted. One that must be alone is taken alone."""
+        jobs: list[Job] = []
+        while self._queue and len(jobs) < size:
+            if self._queue[0].alone and jobs:
+                break
+            job = heapq.heappop(self._queue)
+            if not job.wanted:
+                continue
+            jobs.append(job)
+            if job.alone:
+                break
+        return jobs
+
+    # What the instances report:
+
+    def became_ready(self, instance: Instance) -> None:
+        self.crew.became_ready(instance)
+        self._dispatch_soon()
+
+    def replied(self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int]) -> None:
+        self._metrics.observe_run(timings)
+        if not last:
+            return
+        took_s = time.monotonic() - handover.began
+        self._usual_s = (
+            took_s if self._usual_s is None else self._usual_s + _SMOOTHING * (took_s - self._usual_s)
+        )
+        self._dispatch_soon()
+
+    def died(self, instance: Instance) -> None:
+        """Queue the lost jobs again: those that may have killed the worker alone, the others as they were."""
+        for age, handover in enumerate(instance.in_flight):
+            for job in handover.open_jobs():
+                if age == 0:
+                    self._blame(job, instance)
+                if job.wanted:
+                    self._push(job)
+        self.crew.died(instance)
+        self._dispatch_soon()
+
+    def _blame(self, job: Job, instance: Instance) -> None:
+        job.tries += 1
+        why = f"the worker of Op {self.op} died under this request ({instance.describe_death()})"
+        if job.alone:
+            job.fail(PoisonRequest(f"{why} twice, the second time alone; it is not tried again"))
+        elif not self._crash_retry:
+            job.fail(WorkerLost(f"{why}; crash_retry is off for this Op, so it was not tried again"))
+        job.alone = True

@@ -1,0 +1,45 @@
+"""The batching decision: how many queued jobs leave in the next hand-over. Pure: a table of cases tests it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FAST_HANDOVER_S = 0.010  # below this, waiting for the front between two hand-overs is a visible loss
+BATCHES_WHEN_FAST = 4
+BATCHES_WHEN_SLOW = 2
+
+
+@dataclass(frozen=True)
+class BatchPolicy:
+    """batch_size: requests in a predictor batch. max_queue_delay_s: how long a partial one may be held back."""
+
+    batch_size: int
+    max_queue_delay_s: float = 0.0
+
+
+def ripe_in(waiting: int, oldest: float, policy: BatchPolicy, now: float) -> float:
+    """Seconds until a hand-over may leave; 0 means now."""
+    if waiting >= policy.batch_size:
+        return 0.0
+    return max(0.0, oldest + policy.max_queue_delay_s - now)
+
+
+def handover_size(waiting: int, free_instances: int, policy: BatchPolicy, usual_s: float | None) -> int:
+    """Jobs in the next hand-over: an even share, and at most a few predictor batches.
+
+    Several batches' worth give the worker's plan lengths to choose from; a slow model gets fewer, so that the
+    last request of a hand-over does not wait while another instance is idle.
+    usual_s: what a hand-over took of late; None before the first.
+    """
+    batches = BATCHES_WHEN_FAST if usual_s is not None and usual_s < FAST_HANDOVER_S else BATCHES_WHEN_SLOW
+    share = -(-waiting // max(1, free_instances))
+    return max(1, min(share, policy.batch_size * batches))
+
+
+def may_queue_behind(began: float, usual_s: float | None, now: float) -> bool:
+    """Whether an instance that is busy since `began` may be given its next hand-over already.
+
+    It spares a fast model the wait for the front. Behind a slow or late run it would only bind requests to one
+    instance that another could take earlier, and tear apart a batch that could still grow.
+    """
+    return usual_s is not None and usual_s < FAST_HANDOVER_S and now - began < 2 * usual_s + 0.001

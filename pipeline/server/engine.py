@@ -1,0 +1,184 @@
+"""Engine: admits requests, walks them through the DAG, and keeps the Ops running. Knows no protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Iterable
+
+from pipeline.app import App
+from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed
+from pipeline.request import Request
+from pipeline.server.batcher import Batcher
+from pipeline.server.deadlines import Deadlines
+from pipeline.server.metrics import Metrics, resident_bytes
+from pipeline.server.walk import Answer, Walk
+
+log = logging.getLogger(__name__)
+
+_SMOOTHING = 0.05
+
+
+class Engine:
+    """One service: its batchers, their workers, and the requests on their way."""
+
+    def __init__(self, app: App, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+        self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
+        self._dag = app.dag
+        self._deadlines = Deadlines()
+        self._batchers = {node: Batcher(app, node, metrics.of_op(node)) for node in self._dag.order}
+        self._max_pending = app.config.dag.max_pending_requests
+        self._max_hops = app.config.dag.max_hops
+        self._timeout_s = app.config.dag.request_timeout or math.inf
+        self._pending = 0
+        self._usual_gap_s = 0.0  # between two answers, of late, while requests are pending
+        self._last_answer = 0.0
+        self._drained = asyncio.Event()
+        self._became_ready = asyncio.Event()
+        self._accepting = True
+        for batcher in self._batchers.values():
+            batcher.crew.on_fatal = self._fail_for_good
+            batcher.crew.on_ready = self._note_ready
+        self._register_gauges()
+
+    @property
+    def pending(self) -> int:
+        """Admitted requests without an answer."""
+        return self._pending
+
+    @property
+    def ready(self) -> bool:
+        """Every Op has a warmed instance, and the service is not stopping."""
+        return self._accepting and all(b.crew.ready for b in self._batchers.values())
+
+    def readiness(self) -> dict[str, dict[str, int]]:
+        """Instances by Op: how many are ready, and how many there shall be."""
+        return {
+            name: {"ready": batcher.crew.ready, "instances": batcher.crew.size}
+            for name, batcher in self._batchers.items()
+        }
+
+    def deadline(self, timeout_s: float = math.inf) -> float:
+        """The instant (time.monotonic) until which a request that arrives now may take."""
+        return time.monotonic() + min(timeout_s, self._timeout_s)
+
+    async def infer(self, request: Request) -> Answer:
+        """The complete response body, in the form that the request asks for, or a ServingError.
+
+        Never raises for what a request holds. When the caller is cancelled, queued work is dropped.
+        """
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
+        started = time.monotonic()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        walk = Walk(request, self._dag, self._batchers, future, self._max_hops)
+        watched = self._deadlines.add(walk, request.deadline) if request.deadline < math.inf else None
+        self._pending += 1
+        try:
+            walk.begin()
+            return await future
+        finally:
+            if not future.done():
+                future.cancel()
+            if watched is not None:
+                self._deadlines.discard(walk, watched)
+            self._note_answer(started)
+
+    def _refusal(self, request: Request) -> ServingError | None:
+        if self._pending >= self._max_pending:
+            wait_s = min(60.0, max(0.1, self._pending * self._usual_gap_s))
+            return Overloaded(
+                f"{self._pending} requests are pending, the most that dag.max_pending_requests allows; "
+                f"try again in {wait_s:.1f} s",
+                retry_after_s=wait_s,
+            )
+        if request.deadline <= time.monotonic():
+            return DeadlineExceeded("the request's deadline had passed when it arrived")
+        if not self._became_ready.is_set():
+            return NotReady("the service is starting; ask /health/ready")
+        return None
+
+    def _note_answer(self, started: float) -> None:
+        now = time.monotonic()
+        self._pending -= 1
+        self.metrics.request_s.observe(now - started)
+        gap = min(now - self._last_answer, now - started)
+        self._usual_gap_s += _SMOOTHING * (gap - self._usual_gap_s)
+        self._last_answer = now
+        if self._pending == 0 and not self._accepting:
+            self._drained.set()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Workers start on entry and are gone on exit."""
+        wheel = asyncio.create_task(self._deadlines.run(), name="deadlines")
+        try:
+            for batcher in self._batchers.values():
+                batcher.crew.start()
+            yield
+        finally:
+            wheel.cancel()
+            await asyncio.gather(*(b.crew.stop(grace_s=5) for b in self._batchers.values()))
+
+    async def until_ready(self) -> None:
+        """Return when every Op has its first instance. Raises StartFailed when one can't be started."""
+        waiter = asyncio.ensure_future(self._became_ready.wait())
+        await asyncio.wait({waiter, self.fatal}, return_when=asyncio.FIRST_COMPLETED)
+        waiter.cancel()
+        if self.fatal.done():
+            raise self.fatal.result()
+
+    def say_not_ready(self) -> None:
+        """From now on readiness fails; requests are still served."""
+        self._accepting = False
+        if self._pending == 0:
+            self._drained.set()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Finish what was admitted; false when something was left after the timeout."""
+        if self._pending == 0:
+            return True
+        self._drained.clear()
+        try:
+            await asyncio.wait_for(self._drained.wait(), timeout_s)
+        except TimeoutError:
+            log.error("%d requests were not answered in drain_timeout (%g s)", self._pending, timeout_s)
+            return False
+        return True
+
+    def _fail_for_good(self, reason: StartFailed) -> None:
+        if not self.fatal.done():
+            self.fatal.set_result(reason)
+
+    def _note_ready(self) -> None:
+        if all(b.crew.ready for b in self._batchers.values()):
+            self._became_ready.set()
+
+    def _register_gauges(self) -> None:
+        def per_op(read: str) -> Iterable[tuple[dict[str, str], float]]:
+            for name, batcher in self._batchers.items():
+                value = batcher.waiting if read == "waiting" else getattr(batcher.crew, read)
+                yield {"op": name}, float(value)
+
+        def memory() -> Iterable[tuple[dict[str, str], float]]:
+            yield {"process": "front"}, resident_bytes()
+            for name, batcher in self._batchers.items():
+                for instance in batcher.crew.instances:
+                    yield {"process": f"{name}.{instance.number}"}, resident_bytes(instance.pid)
+
+        watch = self.metrics.watch
+        watch(
+            "paddlewheel_pending_requests",
+            "Admitted, not yet answered.",
+            lambda: [({}, float(self._pending))],
+        )
+        watch("paddlewheel_op_queue_length", "Requests queued before an Op.", lambda: per_op("waiting"))
+        watch("paddlewheel_op_ready_instances", "Instances that take requests.", lambda: per_op("ready"))
+        watch("paddlewheel_op_restarts_total", "Workers replaced.", lambda: per_op("restarts"))
+        watch("paddlewheel_resident_bytes", "Resident memory by process.", memory)

@@ -1,0 +1,153 @@
+"""One HTTP connection: uvicorn's protocol with the limits it lacks, and a way to close it without losing a request."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import struct
+import termios
+import time
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from pipeline.answers import render_error
+from pipeline.config import Limits
+from pipeline.errors import InvalidInput, ServingError, TooLarge
+from pipeline.request import AnswerForm
+
+logging.getLogger("uvicorn.error").setLevel(
+    logging.CRITICAL
+)  # what it reports are clients' doings, counted here
+
+HEADER_TOO_LARGE = 431
+REQUEST_TIMEOUT = 408
+
+
+class Connection(HttpToolsProtocol):  # type: ignore[misc]
+    """Refuses headers and bodies over `limits` while they arrive, and drops the work of a client that left."""
+
+    limits: Limits  # set on the subclass that `http_server` makes for its service
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.seen_at = time.monotonic()
+        self._receiving_since: float | None = None  # when the request that is still arriving began
+        self._in_body = False
+        self._header_bytes = 0
+        self._body_bytes = 0
+        self._refusal: ServingError | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # What arrives:
+
+    def data_received(self, data: bytes) -> None:
+        self.seen_at = time.monotonic()
+        if self._refusal is not None:
+            return
+        if not self._in_body:
+            self._header_bytes += len(data)
+        if self._receiving_since is None:
+            self._receiving_since = self.seen_at
+        super().data_received(data)
+        if not self._in_body and self._header_bytes > self.limits.header_bytes and self._refusal is None:
+            self._refusal = _too_large(f"headers over {self.limits.header_bytes} bytes", HEADER_TOO_LARGE)
+            self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        self._receiving_since = self.seen_at
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self.headers) >= self.limits.header_count:
+            self._refuse(_too_large(f"more than {self.limits.header_count} headers", HEADER_TOO_LARGE))
+        super().on_header(name, value)
+        if name.lower() == b"content-length" and value.isdigit() and int(value) > self.limits.body_bytes:
+            self._refuse(
+                _too_large(f"content-length {value.decode()} is over {self.limits.body_bytes} bytes")
+            )
+
+    def on_headers_complete(self) -> None:
+        self._in_body = True
+        self._body_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._body_bytes > self.limits.body_bytes:
+            self._refuse(_too_large(f"the body is over {self.limits.body_bytes} bytes"))
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._receiving_since = None
+        self._in_body = False
+        self._header_bytes = 0
+        super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._task = self.loop.create_task(cycle.run_asgi(app))
+
+    # What is refused:
+
+    def _refuse(self, error: ServingError) -> None:
+        """Leave the parser with an exception; `send_400_response` answers with the error."""
+        self._refusal = error
+        raise httptools.HttpParserError(error.message)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, or over a limit, and close."""
+        error = self._refusal or InvalidInput(f"{msg} Send POST /{{name}}/{{method}} with a JSON body.")
+        self._refusal = error
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self.cycle.response_started:
+                self.transport.close()
+                return
+            self.cycle.disconnected = True  # this answer takes the place of the app's
+            self.cycle.message_event.set()
+        body = render_error(error, AnswerForm.JSON)
+        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
+            body
+        )
+        self.transport.write(STATUS_LINE[error.http_status] + head + body)
+        self.transport.close()
+
+    def close_if_slow(self, now: float) -> None:
+        """Refuse a request that takes too long to arrive (slow loris)."""
+        if self._receiving_since is None or self.transport.is_closing():
+            return
+        limit_s = self.limits.body_timeout_s if self._in_body else self.limits.header_timeout_s
+        if now - self._receiving_since > limit_s:
+            what = "body" if self._in_body else "headers"
+            self._refusal = InvalidInput(f"the {what} did not arrive within {limit_s:g} s")
+            self._refusal.http_status = REQUEST_TIMEOUT
+            self.send_400_response("")
+
+    # How it ends:
+
+    def close_if_silent(self, silent_since: float) -> None:
+        """Close when nothing is being answered and nothing arrived since `silent_since` (time.monotonic)."""
+        busy = self._receiving_since is not None or (
+            self.cycle is not None and not self.cycle.response_complete
+        )
+        if busy or self.seen_at > silent_since or self.transport.is_closing() or self._unread():
+            return
+        self.transport.close()
+
+    def _unread(self) -> int:
+        """Bytes that the kernel has for us: a request that was sent before we closed is still answered."""
+        sock = self.transport.get_extra_info("socket")
+        counted = fcntl.ioctl(sock.fileno(), termios.FIONREAD, b"\0" * 4)
+        return int(struct.unpack("i", counted)[0])
+
+
+def _too_large(what: str, http_status: int = 413) -> ServingError:
+    error = TooLarge(f"{what}; the limits of this service are in config.yml under limits")
+    error.http_status = http_status
+    return error

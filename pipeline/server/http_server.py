@@ -1,0 +1,107 @@
+"""The HTTP listener: binds, accepts, watches over slow connections, and stops without losing a request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import socket
+import time
+from collections.abc import AsyncIterator
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from pipeline.config import Limits
+from pipeline.errors import StartFailed
+from pipeline.server.http_app import HttpApp
+from pipeline.server.http_protocol import Connection
+
+KEEP_ALIVE_S = 75  # longer than usual clients keep a connection, so that they close it, not we
+SILENT_S = 1.0  # while stopping, a connection without a word for this long is closed
+_BACKLOG = 2048
+_WATCH_EVERY_S = 0.5
+
+
+class HttpServer:
+    """Serves an app on one port of every interface."""
+
+    def __init__(self, app: HttpApp, port: int, limits: Limits) -> None:
+        self._app = app
+        self._port = port
+        self._limits = limits
+        self._state = ServerState()
+        self._config = Config(
+            app, lifespan="off", ws="none", log_config=None, access_log=False, proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S, interface="asgi3",
+        )  # fmt: skip
+        self._config.load()
+        self._class = type("ServiceConnection", (Connection,), {"limits": limits})
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Listens on entry; on exit whatever is left is closed. Raises StartFailed for a used port."""
+        loop = asyncio.get_running_loop()
+        self._socket = bind(self._port)
+        self._server = await loop.create_server(self._connection, sock=self._socket, backlog=_BACKLOG)
+        watcher = asyncio.create_task(self._watch(), name="http-watcher")
+        try:
+            yield
+        finally:
+            watcher.cancel()
+            self._server.close()
+            for connection in list(self._state.connections):
+                connection.transport.close()
+
+    async def stop_listening(self) -> None:
+        """Accept what the kernel has accepted already, then close the port. Open connections stay."""
+        self._app.draining = True
+        loop = asyncio.get_running_loop()
+        listener = self._socket.dup()
+        listener.setblocking(False)
+        with listener, contextlib.suppress(BlockingIOError):
+            while True:
+                accepted, _ = listener.accept()
+                await loop.connect_accepted_socket(self._connection, accepted)
+        self._server.close()
+
+    async def until_silent(self, timeout_s: float) -> None:
+        """Answer what still comes on open connections, and close each that says nothing for a second."""
+        started = time.monotonic()
+        while self._state.connections and time.monotonic() < started + timeout_s + SILENT_S:
+            await asyncio.sleep(SILENT_S / 20)
+            silent_since = time.monotonic() - SILENT_S
+            if silent_since < started:
+                continue
+            for connection in list(self._state.connections):
+                connection.close_if_silent(silent_since)
+
+    def _connection(self) -> asyncio.Protocol:
+        connection: asyncio.Protocol = self._class(
+            config=self._config, server_state=self._state, app_state={}
+        )
+        return connection
+
+    async def _watch(self) -> None:
+        """Once in a while: the date header, and requests that take too long to arrive."""
+        while True:
+            date = email.utils.formatdate(usegmt=True).encode()
+            self._state.default_headers = [(b"date", date)]
+            now = time.monotonic()
+            for connection in list(self._state.connections):
+                connection.close_if_slow(now)
+            await asyncio.sleep(_WATCH_EVERY_S)
+
+
+def bind(port: int) -> socket.socket:
+    """A listening socket on IPv4 and, where the system has it, IPv6. Raises StartFailed when it is taken."""
+    try:
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(
+                ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
+            )
+        return socket.create_server(("", port), backlog=_BACKLOG)
+    except OSError as exc:
+        raise StartFailed(
+            f"http_port {port} can't be opened: {exc.strerror}; stop what uses it or choose another in config.yml"
+        ) from exc

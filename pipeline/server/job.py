@@ -1,0 +1,53 @@
+"""Job: one Op's share of one request, from the batcher's queue to its settling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import ServingError
+from pipeline.values import Part
+from pipeline.wire import Outcome, stow
+
+if TYPE_CHECKING:
+    from pipeline.server.walk import Walk
+
+Inputs = list[tuple[str, list[Part]]]
+
+
+class Job:
+    """What a batcher queues and a worker settles.
+
+    tries: how many workers died under it. alone: it may only travel by itself from now on.
+    """
+
+    __slots__ = ("alone", "inputs", "node", "number", "queued_at", "tries", "walk")
+
+    def __init__(self, walk: Walk, node: str, inputs: Inputs, number: int, queued_at: float) -> None:
+        self.walk = walk
+        self.node = node
+        self.inputs = inputs
+        self.number = number
+        self.queued_at = queued_at
+        self.tries = 0
+        self.alone = False
+
+    def __lt__(self, other: Job) -> bool:
+        mine, theirs = self.walk.request.priority, other.walk.request.priority
+        return self.number < other.number if mine == theirs else mine < theirs
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anyone still waits for it."""
+        return not self.walk.future.done()
+
+    def row(self, index: int, tail: list[Part]) -> list[Any]:
+        """How it stands in a hand-over: [index, log_id, answer form, [[input's name, value], ...]]."""
+        request = self.walk.request
+        inputs = [[name, stow(parts, tail)] for name, parts in self.inputs]
+        return [index, request.log_id, int(request.form), inputs]
+
+    def settle(self, outcome: Outcome, parts: list[Part]) -> None:
+        self.walk.settle(self.node, outcome, parts)
+
+    def fail(self, error: ServingError) -> None:
+        self.walk.fail(error)

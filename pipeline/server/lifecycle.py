@@ -1,0 +1,99 @@
+"""The front process from its first line to its last: start, serve, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+
+import uvloop
+
+from pipeline.app import App, read_app
+from pipeline.errors import StartFailed
+from pipeline.log import set_up_logging
+from pipeline.server.engine import Engine
+from pipeline.server.http_app import HttpApp
+from pipeline.server.http_server import HttpServer
+from pipeline.server.metrics import Metrics
+from pipeline.server.rpc_server import RpcServer
+
+log = logging.getLogger(__name__)
+
+
+async def serve(app: App) -> None:
+    """Serve until SIGTERM or SIGINT. Raises StartFailed when a port is taken or an Op can't be started."""
+    stop_requested = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_requested.set)
+    engine = Engine(app, Metrics(app.name))
+    config = app.config
+    async with contextlib.AsyncExitStack() as stack:
+        http = rpc = None
+        if config.http_port:
+            http = HttpServer(HttpApp(engine), config.http_port, config.limits)
+            await stack.enter_async_context(http.running())
+        if config.rpc_port:
+            rpc = RpcServer(engine, config.rpc_port)
+            await stack.enter_async_context(rpc.running())
+        await stack.enter_async_context(engine.running())
+        if not await _ready_or_stopped(engine, stop_requested):
+            return
+        log.info(
+            "Service %s is ready: http_port %s, rpc_port %s", app.name, config.http_port, config.rpc_port
+        )
+        await _stopped_or_fatal(engine, stop_requested)
+        await _drain(engine, http, rpc)
+    log.info("Service %s has stopped", app.name)
+
+
+async def _ready_or_stopped(engine: Engine, stop_requested: asyncio.Event) -> bool:
+    ready = asyncio.create_task(engine.until_ready())
+    stop = asyncio.create_task(stop_requested.wait())
+    await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if not ready.done():
+        ready.cancel()
+        return False
+    ready.result()
+    return True
+
+
+async def _stopped_or_fatal(engine: Engine, stop_requested: asyncio.Event) -> None:
+    stop = asyncio.create_task(stop_requested.wait())
+    await asyncio.wait({stop, engine.fatal}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if engine.fatal.done():
+        raise engine.fatal.result()
+
+
+async def _drain(engine: Engine, http: HttpServer | None, rpc: RpcServer | None) -> None:
+    """Stop without losing a request; the order is the one of docs/design.md section 4."""
+    dag = engine.app.config.dag
+    log.info("Stopping: not ready any more, %d requests pending", engine.pending)
+    engine.say_not_ready()
+    await asyncio.sleep(dag.drain_delay)
+    if http is not None:
+        await http.stop_listening()
+    async with asyncio.TaskGroup() as group:
+        if rpc is not None:
+            group.create_task(rpc.stop(grace_s=dag.drain_timeout))
+        if http is not None:
+            group.create_task(http.until_silent(dag.drain_timeout))
+    await engine.drain(dag.drain_timeout)
+
+
+def main(arguments: list[str]) -> None:
+    """`python -m pipeline.server APP_FD`: what `run_service` becomes."""
+    app = read_app(int(arguments[0]))
+    set_up_logging(app.config.logging, "front")
+    try:
+        uvloop.run(serve(app))
+    except StartFailed as exc:
+        log.error("%s", exc.message)
+        sys.exit(1)
+    except ExceptionGroup as group:  # what a task of the drain raised
+        log.error("The service did not stop in order", exc_info=group)
+        sys.exit(1)

@@ -1,0 +1,108 @@
+"""The gRPC listener: PipelineService over raw bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+
+from pipeline.answers import render_error
+from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed, UnknownService
+from pipeline.request import AnswerForm
+from pipeline.server.codecs.key_value import parse_proto
+from pipeline.server.engine import Engine
+
+log = logging.getLogger(__name__)
+
+METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+DOOR = "grpc"
+# These are the transport's own refusals; the original answers all others as a message with err_no.
+_AS_STATUS = (Overloaded, NotReady)
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Routes the one method. Messages stay bytes: the codec parses them, the worker prints the answer."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._name = engine.app.name
+        self._limits = engine.app.config.limits
+        self._method = grpc.unary_unary_rpc_method_handler(self._infer)
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        return self._method if details.method == METHOD else None
+
+    async def _infer(self, data: bytes, context: Context) -> bytes:
+        try:
+            request = parse_proto(data, self._limits)
+            if request.service and request.service != self._name:
+                raise UnknownService(
+                    f"Service name error: no service {request.service!r} here, only {self._name!r}"
+                )
+            remaining_s = context.time_remaining()
+            request.deadline = self._engine.deadline(math.inf if remaining_s is None else remaining_s)
+            answer = await self._engine.infer(request)
+        except ServingError as exc:
+            answer = exc
+        if not isinstance(answer, ServingError):
+            self._engine.metrics.count(DOOR, 0)
+            return bytes(answer)
+        self._engine.metrics.count(DOOR, answer.err_no)
+        if isinstance(answer, _AS_STATUS):
+            await self._abort(context, answer)
+        if isinstance(answer, DeadlineExceeded) and context.time_remaining() is not None:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, answer.message)
+        return render_error(answer, AnswerForm.PROTO)
+
+    async def _abort(self, context: Context, error: ServingError) -> None:
+        """End the call with a status; `grpc-retry-pushback-ms` tells clients when to come again."""
+        if isinstance(error, Overloaded):
+            context.set_trailing_metadata((("grpc-retry-pushback-ms", str(int(error.retry_after_s * 1000))),))
+        await context.abort(getattr(grpc.StatusCode, error.grpc_code), error.message)
+
+
+class RpcServer:
+    """Serves PipelineService on one port of every interface."""
+
+    def __init__(self, engine: Engine, port: int) -> None:
+        self._engine = engine
+        self._port = port
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Listens on entry, stops on exit. Raises StartFailed for a used port."""
+        limits = self._engine.app.config.limits
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", limits.body_bytes),
+                ("grpc.max_send_message_length", limits.response_bytes),
+                ("grpc.so_reuseport", 0),  # a second service on the port must fail, not share it
+                ("grpc.max_metadata_size", limits.header_bytes),
+            ]
+        )
+        self._server.add_generic_rpc_handlers((PipelineHandler(self._engine),))
+        try:
+            port = self._server.add_insecure_port(f"[::]:{self._port}")
+        except RuntimeError:
+            port = 0
+        if port == 0:
+            raise StartFailed(
+                f"rpc_port {self._port} can't be opened: it is in use; stop what uses it or choose another in config.yml"
+            )
+        await self._server.start()
+        try:
+            yield
+        finally:
+            await self.stop(grace_s=0)
+
+    async def stop(self, grace_s: float) -> None:
+        """Say GOAWAY, let the calls that a handler has end, cancel what is left after `grace_s`."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._server.stop(grace_s)

@@ -1,0 +1,84 @@
+"""Walk: the way of one request through the DAG."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pipeline.dag import Dag
+from pipeline.errors import HookFailed, ServingError
+from pipeline.op import REQUEST_OP
+from pipeline.request import Request
+from pipeline.values import Part, encode
+from pipeline.wire import Outcome
+
+if TYPE_CHECKING:
+    from pipeline.server.batcher import Batcher
+
+Answer = bytes | bytearray | memoryview | ServingError
+"""A complete response body, or why there is none."""
+
+
+class Walk:
+    """Starts an Op when all its inputs are there; ends with the answer or the first error.
+
+    future: settled with an Answer, never with an exception: nobody may be left to retrieve it.
+    """
+
+    __slots__ = ("_batchers", "_dag", "_hops_left", "_outputs", "future", "request")
+
+    def __init__(
+        self,
+        request: Request,
+        dag: Dag,
+        batchers: Mapping[str, Batcher],
+        future: asyncio.Future[Answer],
+        max_hops: int,
+    ) -> None:
+        self.request = request
+        self.future = future
+        self._dag = dag
+        self._batchers = batchers
+        self._hops_left = max_hops
+        # By node: under which name its consumers see the output, and the output. They differ after a jump.
+        self._outputs: dict[str, tuple[str, list[Part]]] = {}
+
+    def begin(self) -> None:
+        """Raises NotEncodable for an input of a type that a codec must not let through."""
+        self._deliver(REQUEST_OP, REQUEST_OP, encode(self.request.inputs, allow_pickle=False))
+
+    def settle(self, node: str, outcome: Outcome, parts: list[Part]) -> None:
+        """Take an Op's output and go on."""
+        if self.future.done():
+            return
+        if outcome is Outcome.ANSWER:
+            self.future.set_result(parts[0])  # type: ignore[arg-type]
+        elif outcome is Outcome.VALUE:
+            self._deliver(node, node, parts)
+        else:
+            self._jump(node, parts)
+
+    def fail(self, error: ServingError) -> None:
+        if not self.future.done():
+            self.future.set_result(error)
+
+    def _deliver(self, node: str, label: str, parts: list[Part]) -> None:
+        outputs = self._outputs
+        outputs[node] = (label, parts)
+        for consumer in self._dag.consumers[node]:
+            inputs = self._dag.nodes[consumer].inputs
+            if all(name in outputs for name in inputs):
+                self._batchers[consumer].put(self, [outputs[name] for name in inputs])
+
+    def _jump(self, node: str, parts: list[Part]) -> None:
+        """The output goes to the consumers of the jump's targets, as if it were the targets' own."""
+        self._hops_left -= 1
+        if self._hops_left < 0:
+            self.fail(HookFailed(f"[{node}] jumped too often: more than dag.max_hops times in one request"))
+            return
+        for target in self._dag.nodes[node].jumps:
+            for stale in self._dag.descendants(target):
+                self._outputs.pop(stale, None)
+        for target in self._dag.nodes[node].jumps:
+            self._deliver(target, node, parts)

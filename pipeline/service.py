@@ -1,0 +1,104 @@
+"""WebService: what a user's script makes, configures and runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.app import App, write_app
+from pipeline.config import ServiceConfig, check_service_name, load_config
+from pipeline.dag import collect_ops, dag_of
+from pipeline.errors import ConfigError
+from pipeline.op import Op, RequestOp
+
+serve_instead: Callable[[WebService], None] | None = None
+"""Set in a worker before it runs the script: there `run_service` becomes the worker's loop."""
+
+
+class WebService:
+    """A service over HTTP and gRPC. Override `get_pipeline_response`, then prepare and run.
+
+    name: the first segment of the URL.
+    """
+
+    def __init__(self, name: str = "default_service") -> None:
+        self.name = name
+        self._config_source: str | Path | Mapping[str, Any] | None = None
+
+    def get_pipeline_response(self, read_op: RequestOp) -> Op:
+        """Builds the Ops and returns the last one; its output is the answer."""
+        raise ConfigError(f"service {self.name}: get_pipeline_response is not overridden; return its last Op")
+
+    def prepare_pipeline_config(
+        self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
+    ) -> None:
+        """Names the configuration: a file, or its content as a dict. It is read by `run_service`."""
+        if (yml_file is None) == (yml_dict is None):
+            raise ConfigError("prepare_pipeline_config takes either yml_file or yml_dict")
+        self._config_source = yml_file if yml_file is not None else yml_dict
+
+    def resolve(self) -> tuple[dict[str, Op], Op, ServiceConfig]:
+        """The Ops by name, the last of them, and the configuration with the Ops' own arguments in it.
+
+        Raises ConfigError with all mistakes.
+        """
+        if self._config_source is None:
+            raise ConfigError(
+                f"service {self.name}: call prepare_pipeline_config('config.yml') before run_service"
+            )
+        check_service_name(self.name)
+        last = self.get_pipeline_response(RequestOp())
+        ops = collect_ops(last)
+        config = load_config(self._config_source, op_overrides={op.name: op.options for op in ops.values()})
+        return ops, last, config
+
+    def run_service(self) -> None:
+        """Serves until SIGTERM or SIGINT. Does not return: the server takes over this process.
+
+        The script's own modules are left behind; workers run the script again, each in a process of its own.
+        Leaves with exit code 2 and all mistakes on stderr when the configuration can't be served.
+        """
+        if serve_instead is not None:
+            serve_instead(self)
+            return
+        try:
+            app = self._as_app()
+        except ConfigError as exc:
+            sys.stderr.write(f"{exc.message}\n")
+            sys.exit(2)
+        fd = write_app(app)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, server_command(fd))
+
+    def _as_app(self) -> App:
+        ops, last, config = self.resolve()
+        script = getattr(sys.modules["__main__"], "__file__", None)
+        if script is None:
+            raise ConfigError("run_service needs a script: workers run it again; save it as web_service.py")
+        return App(
+            name=self.name,
+            nodes=tuple(dag_of(ops, last).nodes.values()),
+            response=last.name,
+            config=config,
+            script=str(Path(script).resolve()),
+            arguments=tuple(sys.argv[1:]),
+            folder=str(Path.cwd()),
+        )
+
+
+def server_command(app_fd: int) -> list[str]:
+    return [*python_module("pipeline.server"), str(app_fd)]
+
+
+def python_module(module: str) -> list[str]:
+    """The command that runs a module of ours, whatever an app's own folder holds.
+
+    -P keeps the working folder off sys.path, where a pipeline.py of the app would be found first.
+    """
+    root = str(Path(__file__).resolve().parent.parent)
+    start = f"import sys; sys.path.insert(0, {root!r}); import runpy; runpy.run_module({module!r}, run_name='__main__')"
+    return [sys.executable, "-P", "-c", start]

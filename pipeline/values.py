@@ -1,0 +1,110 @@
+"""The typed encoding of what passes between Ops: a msgpack tree with its large arrays beside it.
+
+str, bytes, numbers, bool, None, lists, tuples, dicts, ndarrays and NumPy scalars keep their type. Anything else
+is pickled, and only where `allow_pickle` says that a worker of ours made it: what a client sent is encoded by the
+front without it, so no byte from outside can come out of here as a pickle.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgpack
+import numpy as np
+
+Part: TypeAlias = bytes | bytearray | memoryview
+
+INLINE_BYTES = 4096  # smaller arrays stay in the tree: a part of its own costs about as much as copying 4 KB
+
+_TUPLE, _ARRAY, _ARRAY_PART, _SCALAR, _PICKLE = 1, 2, 3, 4, 5
+
+
+class NotEncodable(TypeError):
+    """A value has no typed encoding and can't be pickled either; the message names its type."""
+
+
+def encode(value: object, *, allow_pickle: bool) -> list[Part]:
+    """The value as parts: first the tree, then the arrays over `INLINE_BYTES`, not copied.
+
+    Raises NotEncodable for what has no encoding.
+    """
+    parts: list[Part] = [b""]
+    try:
+        parts[0] = _packer(parts, allow_pickle).pack(value)
+    except (OverflowError, ValueError, RecursionError) as exc:  # ints over 64 bits, very deep nesting
+        if not allow_pickle:
+            raise NotEncodable(f"a {type(value).__name__} can't be passed on: {exc}") from exc
+        return [_pack_ext(_PICKLE, _pickled(value))]
+    return parts
+
+
+def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
+    """Rebuild a value. Arrays view the parts they were given, and are writable where those are.
+
+    Raises ValueError for bytes that `encode` did not make.
+    """
+
+    def extension(code: int, data: bytes) -> Any:
+        if code == _TUPLE:
+            return tuple(unpack(data))
+        if code == _ARRAY:
+            dtype, shape, raw = unpack(data)
+            return np.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
+        if code == _ARRAY_PART:
+            dtype, shape, index = unpack(data)
+            return np.frombuffer(parts[index], dtype=dtype).reshape(shape)
+        if code == _SCALAR:
+            dtype, raw = unpack(data)
+            return np.frombuffer(raw, dtype=dtype)[0]
+        if code == _PICKLE and allow_pickle:
+            return pickle.loads(data)  # noqa: S301 - made by a worker of ours, see the module's first lines
+        raise ValueError(f"unknown extension {code} in a value")
+
+    def unpack(data: Part) -> Any:
+        return msgpack.unpackb(
+            data, ext_hook=extension, strict_map_key=False, unicode_errors="surrogatepass", use_list=True
+        )
+
+    return unpack(parts[0])
+
+
+def _packer(parts: list[Part], allow_pickle: bool) -> msgpack.Packer:
+    def default(value: object) -> Any:
+        return _extension(value, parts, allow_pickle, pack)
+
+    def pack(value: object) -> bytes:
+        return msgpack.packb(value, default=default, strict_types=True, unicode_errors="surrogatepass")
+
+    return msgpack.Packer(default=default, strict_types=True, unicode_errors="surrogatepass", autoreset=True)
+
+
+def _extension(
+    value: object, parts: list[Part], allow_pickle: bool, pack: Callable[[object], bytes]
+) -> msgpack.ExtType:
+    if type(value) is tuple:
+        return msgpack.ExtType(_TUPLE, pack(list(value)))
+    if type(value) is np.ndarray and value.dtype.kind not in "OV":
+        flat = np.ascontiguousarray(value)
+        if flat.nbytes < INLINE_BYTES:
+            return msgpack.ExtType(_ARRAY, pack([flat.dtype.str, list(value.shape), flat.tobytes()]))
+        parts.append(memoryview(flat.reshape(-1).view(np.uint8)))
+        return msgpack.ExtType(_ARRAY_PART, pack([flat.dtype.str, list(value.shape), len(parts) - 1]))
+    if isinstance(value, np.generic) and value.dtype.kind not in "OV":
+        return msgpack.ExtType(_SCALAR, pack([value.dtype.str, value.tobytes()]))
+    if allow_pickle:
+        return msgpack.ExtType(_PICKLE, _pickled(value))
+    raise NotEncodable(f"a {type(value).__name__} can't be passed on")
+
+
+def _pickled(value: object) -> bytes:
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception as exc:  # pickle raises whatever the object's own methods raise
+        raise NotEncodable(f"a {type(value).__name__} can't be passed between Ops: {exc}") from exc
+
+
+def _pack_ext(code: int, data: bytes) -> bytes:
+    packed: bytes = msgpack.packb(msgpack.ExtType(code, data))
+    return packed

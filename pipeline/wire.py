@@ -1,0 +1,206 @@
+"""Frames and shared memory between the front process and one worker.
+
+A frame is a header, a msgpack head and a tail of large parts. The tail follows the head on the socket, or lies in
+the worker's memfd when it is over `ARENA_BYTES_FROM` and fits there. The memfd has four regions, one for the
+requests and one for the replies of each of the two hand-overs that may be under way; whoever reads a tail copies
+it out at once, so a region is free again as soon as its hand-over's last reply was read.
+
+| kind | from | head |
+|---|---|---|
+| START | front | what the worker shall be: application, Op, index |
+| HANDOVER | front | id, then a row per request: see `pipeline.server.handover` |
+| READY, FAILED | worker | feeds and fetches of its model; the reason with its traceback |
+| REPLY | worker | hand-over id, last, a row per request that it settles, timings |
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import msgpack
+
+from pipeline.values import INLINE_BYTES, Part
+
+ARENA_BYTES_FROM = 32 * 1024  # below this the socket is as fast as the memfd (bench/transport.py)
+REGION_BYTES = 16 * 1024 * 1024  # sparse: only touched pages cost memory
+HANDOVERS_IN_FLIGHT = 2
+ARENA_BYTES = 2 * HANDOVERS_IN_FLIGHT * REGION_BYTES
+FRAME_LIMIT = 2**31
+
+_HEADER = struct.Struct("<BxxxIIi")  # kind, head bytes, tail bytes, arena offset or -1
+
+
+class Kind(IntEnum):
+    START = 1
+    HANDOVER = 2
+    READY = 3
+    FAILED = 4
+    REPLY = 5
+
+
+class Frame(NamedTuple):
+    kind: int
+    head: Any
+    tail: "Tail"
+
+
+class Outcome(IntEnum):
+    """How a worker settled one request."""
+
+    ANSWER = 0  # the complete response body, in the form the request asked for
+    VALUE = 1  # the Op's output, for its consumers
+    ERROR = 2  # err_no, HTTP status, gRPC code, message
+    JUMP = 3  # the Op's output, for the consumers of its jump targets
+
+
+class Arena:
+    """The memfd of one worker, mapped on both sides."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = mmap.mmap(fd, ARENA_BYTES)
+        self.view = memoryview(self._map)
+
+    def put(self, parts: Sequence[Part], region: "Region") -> int:
+        """Copy the parts into the region; their offset in the arena, or -1 when they don't fit."""
+        size = sum(map(len, parts))
+        offset = region.take(size)
+        at = offset
+        for part in parts if offset >= 0 else ():
+            self.view[at : at + len(part)] = part
+            at += len(part)
+        return offset
+
+    def close(self) -> None:
+        self.view.release()
+        self._map.close()
+
+
+class Region:
+    """One direction of one hand-over: filled from its start, emptied as a whole."""
+
+    def __init__(self, number: int) -> None:
+        self._start = number * REGION_BYTES
+        self._used = 0
+
+    def reset(self) -> None:
+        self._used = 0
+
+    def take(self, size: int) -> int:
+        if size > REGION_BYTES - self._used:
+            return -1
+        offset = self._start + self._used
+        self._used += size
+        return offset
+
+
+def request_region(handover_id: int) -> Region:
+    return Region(handover_id % HANDOVERS_IN_FLIGHT)
+
+
+def reply_region(handover_id: int) -> Region:
+    return Region(HANDOVERS_IN_FLIGHT + handover_id % HANDOVERS_IN_FLIGHT)
+
+
+def create_arena_fd() -> int:
+    """A sealed-size memfd, inheritable by name only; the caller owns and closes it."""
+    fd = os.memfd_create("paddlewheel", os.MFD_CLOEXEC)
+    os.ftruncate(fd, ARENA_BYTES)
+    return fd
+
+
+def stow(parts: Sequence[Part], tail: list[Part]) -> list[Any]:
+    """Parts as they go into a head: the small ones themselves, of the large ones the length, their bytes in `tail`."""
+    stowed: list[Any] = []
+    for part in parts:
+        if len(part) < INLINE_BYTES:
+            stowed.append(part)
+        else:
+            tail.append(part)
+            stowed.append(len(part))
+    return stowed
+
+
+class Tail:
+    """The large parts of a frame, handed out in the order in which `stow` put them there."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: Part) -> None:
+        self._data = data
+        self._at = 0
+
+    def unstow(self, stowed: Sequence[Any]) -> list[Part]:
+        """The parts that `stow` was given; the large ones are writable copies."""
+        return [self._next(part) if type(part) is int else part for part in stowed]
+
+    def _next(self, size: int) -> bytearray:
+        start = self._at
+        self._at = start + size
+        if self._at > len(self._data):
+            raise ValueError(f"a frame's tail has {len(self._data)} bytes, {self._at} were announced")
+        return bytearray(memoryview(self._data)[start : self._at])
+
+
+_NO_TAIL = Tail(b"")
+
+
+def frame(
+    kind: Kind,
+    head: object,
+    tail: Sequence[Part] = (),
+    arena: Arena | None = None,
+    region: Region | None = None,
+) -> list[Part]:
+    """The buffers of one frame, to be written to the socket in order."""
+    packed: bytes = msgpack.packb(head)
+    size = sum(map(len, tail)) if tail else 0
+    offset = -1
+    if arena is not None and region is not None and size >= ARENA_BYTES_FROM:
+        offset = arena.put(tail, region)
+    header = _HEADER.pack(kind, len(packed), size, offset)
+    if size == 0 or offset >= 0:
+        return [header + packed]
+    return [header + packed, *tail]
+
+
+class FrameReader:
+    """Cuts the bytes of a socket into frames."""
+
+    def __init__(self, arena: Arena | None) -> None:
+        self._arena = arena
+        self._buffer = bytearray()
+
+    def feed(self, data: Part) -> Iterator[Frame]:
+        """The frames that these bytes complete. An arena tail must be unstowed before the next hand-over's."""
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        while len(buffer) - at >= _HEADER.size:
+            kind, head_size, tail_size, offset = _HEADER.unpack_from(buffer, at)
+            if head_size + tail_size > FRAME_LIMIT:
+                raise ValueError(f"a frame of {head_size + tail_size} bytes is over {FRAME_LIMIT}")
+            tail_at = at + _HEADER.size + head_size
+            end = tail_at if offset >= 0 else tail_at + tail_size
+            if len(buffer) < end:
+                break
+            head = msgpack.unpackb(
+                memoryview(buffer)[at + _HEADER.size : tail_at], strict_map_key=False, raw=False
+            )
+            yield Frame(kind, head, self._tail(buffer, tail_at, end, tail_size, offset))
+            at = end
+        if at:
+            del buffer[:at]
+
+    def _tail(self, buffer: bytearray, start: int, end: int, size: int, offset: int) -> Tail:
+        if size == 0:
+            return _NO_TAIL
+        if offset < 0:
+            return Tail(bytes(memoryview(buffer)[start:end]))
+        if self._arena is None or offset + size > ARENA_BYTES:
+            raise ValueError("a frame points outside its arena")
+        return Tail(self._arena.view[offset : offset + size])

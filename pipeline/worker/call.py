@@ -1,0 +1,86 @@
+"""Call: one request inside the worker, from its hand-over to its answer."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import BadPackage, ServingError
+from pipeline.op import Op, OpRequest
+from pipeline.values import decode
+from pipeline.wire import Tail
+
+_data_ids = itertools.count(1)
+
+
+class Call:
+    """A request's hooks, feeds and results.
+
+    own: the Op as this request's hooks see it. feeds: what is to be run, None once there is a fetch without.
+    output: what postprocess made. error: set as soon as the request can't be answered otherwise.
+    """
+
+    __slots__ = (
+        "_fetches",
+        "_missing",
+        "error",
+        "feed_is_list",
+        "feeds",
+        "form",
+        "id",
+        "output",
+        "own",
+        "request",
+    )
+
+    def __init__(self, row: list[Any], tail: Tail, own: Op | None) -> None:
+        self.id: int
+        self.id, log_id, self.form, stowed = row
+        self.own = own
+        self.error: ServingError | None = None
+        self.feeds: list[Any] | None = None
+        self.feed_is_list = False
+        self.output: Any = None
+        self._fetches: list[list[Any]] = []
+        self._missing = 0
+        inputs: dict[str, Any] = {}
+        for name, parts in stowed:
+            # Only a worker's own output may hold pickles; what the front encoded for the first Op can't.
+            inputs[name] = decode(tail.unstow(parts), allow_pickle=True)
+        self.request = OpRequest(inputs, next(_data_ids), log_id)
+
+    @property
+    def fetched(self) -> bool:
+        """Whether every fetch is there."""
+        return self._missing == 0
+
+    def skip_model(self, fetch: Any) -> None:
+        """Take what preprocess returned for the fetch."""
+        self.feeds = None
+        self._fetches = [[fetch]]
+
+    def expect(self, slices: list[int]) -> None:
+        """How many slices each of the request's feeds is run in."""
+        self._fetches = [[None] * count for count in slices]
+        self._missing = sum(slices)
+
+    def take(self, feed: int, at: int, fetch: Any) -> None:
+        """Keep one slice's fetch."""
+        self._fetches[feed][at] = fetch
+        self._missing -= 1
+
+    def fetch(self) -> Any:
+        """What postprocess is given: the fetch dict, or a list of them for a mini-batch."""
+        whole = [_rejoined(slices) for slices in self._fetches]
+        return whole if self.feed_is_list else whole[0]
+
+
+def _rejoined(slices: list[Any]) -> Any:
+    if len(slices) == 1:
+        return slices[0]
+    try:
+        return {name: np.concatenate([part[name] for part in slices]) for name in slices[0]}
+    except ValueError as exc:
+        raise BadPackage(f"the slices of one request have fetches of different shapes: {exc}") from exc

@@ -1,0 +1,231 @@
+"""Executor: runs one hand-over, from its requests' inputs to their replies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from pipeline.answers import render
+from pipeline.errors import HookFailed, ModelFailed, ServingError
+from pipeline.request import AnswerForm
+from pipeline.values import NotEncodable, Part, encode
+from pipeline.wire import Outcome, Tail, stow
+from pipeline.worker.call import Call
+from pipeline.worker.hooks import Hooks
+from pipeline.worker.merge import Feed, Joining, describe, join, slices, split
+from pipeline.worker.plan import BatchLimits, Item, plan
+
+
+class Piece(NamedTuple):
+    """A feed, or a slice of one, on its way through the model."""
+
+    call: Call
+    feed_number: int
+    slice_number: int
+    feed: Feed
+    item: Item
+
+
+class Reply(NamedTuple):
+    """What the front is told of some requests of a hand-over. `timings`: see `Executor.run`."""
+
+    rows: list[list[Any]]
+    tail: list[Part]
+    timings: list[int]
+
+
+Send = Callable[[Reply, bool], None]
+
+
+class Executor:
+    """The part of a worker that knows the Op and its model."""
+
+    def __init__(self, hooks: Hooks, limits: BatchLimits, joining: Joining, *, answers: bool) -> None:
+        self._hooks = hooks
+        self._limits = limits
+        self._joining = joining
+        self._answers = answers  # this Op's output is the response
+        self._runs_model = hooks.op.predictor is not None or hooks.own_process
+
+    def run(self, rows: Sequence[list[Any]], tail: Tail, send: Send) -> None:
+        """Answer every request of a hand-over. Each predictor batch's replies are sent as it ends.
+
+        A reply's timings are nanoseconds and counts: [preprocess, process, postprocess, predictor batches,
+        rows, tokens, tokens with padding]. `send` is called with last=True exactly once, at the end.
+        """
+        started = time.perf_counter_ns()
+        calls = self._calls(rows, tail)
+        self._preprocess(calls)
+        pieces = self._pieces(calls)
+        self._preprocess_ns = time.perf_counter_ns() - started
+        settled = self._settled_early(calls)
+        batches = plan([piece.item for piece in pieces], self._limits) if pieces else []
+        for number, batch in enumerate(batches):
+            done, timings = self._run_batch([pieces[i] for i in batch])
+            self._send(settled + done, timings, send, last=number == len(batches) - 1)
+            settled = []
+        if not batches:
+            self._send(settled, [0] * 7, send, last=True)
+
+    def _calls(self, rows: Sequence[list[Any]], tail: Tail) -> list[Call]:
+        copies = not self._hooks.batch_preprocess or not self._hooks.batch_postprocess
+        return [Call(row, tail, self._hooks.own_copy() if copies else None) for row in rows]
+
+    def _preprocess(self, calls: Sequence[Call]) -> None:
+        if self._hooks.batch_preprocess:
+            feeds = self._hooks.preprocess_batch([call.request for call in calls])
+            for call, feed in zip(calls, feeds, strict=True):
+                self._take_feed(call, feed, skip=False)
+            return
+        for call in calls:
+            assert call.own is not None
+            try:
+                self._take_feed(call, *self._hooks.preprocess(call.own, call.request))
+            except ServingError as exc:
+                call.error = exc
+
+    def _take_feed(self, call: Call, feed: Any, skip: bool) -> None:
+        if isinstance(feed, ServingError):
+            call.error = feed
+            return
+        if skip or not self._runs_model:
+            call.skip_model(feed)
+            return
+        call.feed_is_list = isinstance(feed, list)
+        call.feeds = feed if isinstance(feed, list) else [feed]
+        if not call.feeds or not all(isinstance(f, dict) for f in call.feeds):
+            call.error = HookFailed(
+                f"[{self._hooks.op.name}] preprocess returned {type(feed).__name__}; return a feed dict "
+                "{name: ndarray} or a list of them"
+            )
+
+    def _pieces(self, calls: Sequence[Call]) -> list[Piece]:
+        pieces: list[Piece] = []
+        for call in calls:
+            if call.error is not None or call.feeds is None:
+                continue
+            counts = []
+            for number, feed in enumerate(call.feeds):
+                parts = slices(feed, item := describe(feed, self._joining), self._limits.rows)
+                counts.append(len(parts))
+                if len(parts) == 1:
+                    pieces.append(Piece(call, number, 0, feed, item))
+                    continue
+                for at, part in enumerate(parts):
+                    pieces.append(Piece(call, number, at, part, describe(part, self._joining)))
+            call.expect(counts)
+        return pieces
+
+    def _settled_early(self, calls: Sequence[Call]) -> list[Call]:
+        """Refused by preprocess, or without a run of the model."""
+        early = [call for call in calls if call.error is not None or call.feeds is None]
+        self._postprocess([call for call in early if call.error is None])
+        return early
+
+    def _run_batch(self, batch: list[Piece]) -> tuple[list[Call], list[int]]:
+        started = time.perf_counter_ns()
+        fetches = self._process(batch)
+        process_ns = time.perf_counter_ns() - started
+        done: list[Call] = []
+        for piece, fetch in zip(batch, fetches, strict=True):
+            if isinstance(fetch, ServingError):
+                piece.call.error = piece.call.error or fetch
+                fetch = None
+            piece.call.take(piece.feed_number, piece.slice_number, fetch)
+            if piece.call.fetched:
+                done.append(piece.call)
+        started = time.perf_counter_ns()
+        self._postprocess([call for call in done if call.error is None])
+        postprocess_ns = time.perf_counter_ns() - started
+        rows = sum(piece.item.rows for piece in batch)
+        tokens = sum(piece.item.rows * piece.item.length for piece in batch)
+        padded = rows * max(piece.item.length for piece in batch)
+        timings = [self._preprocess_ns, process_ns, postprocess_ns, 1, rows, tokens, padded]
+        self._preprocess_ns = 0
+        return done, timings
+
+    def _process(self, batch: list[Piece]) -> list[Any]:
+        """A fetch or a ServingError for each piece; an engine error is traced to its feed by halves."""
+        try:
+            merged = join([piece.feed for piece in batch], self._joining)
+            if self._hooks.own_process:
+                fetches = self._hooks.process(merged, batch[0].call.request.log_id)
+            else:
+                fetches = self._hooks.op.predictor.run(merged)
+        except Exception as exc:
+            if len(batch) == 1:
+                return [self._as_model_error(exc, batch[0])]
+            half = len(batch) // 2
+            return self._process(batch[:half]) + self._process(batch[half:])
+        parts = (
+            split(fetches, [piece.item for piece in batch], self._joining.padding)
+            if isinstance(fetches, dict)
+            else None
+        )
+        if parts is not None:
+            return parts
+        if len(batch) == 1:  # a fetch without a batch axis belongs to the only request
+            return [fetches]
+        return [result for piece in batch for result in self._process([piece])]
+
+    def _as_model_error(self, exc: Exception, piece: Piece) -> ServingError:
+        if self._hooks.own_process or isinstance(exc, ServingError):
+            return self._hooks.failure(exc, "process", piece.call.request)
+        return ModelFailed(f"[{self._hooks.op.name}] failed to predict: {exc}. Please check the input dict")
+
+    def _postprocess(self, calls: Sequence[Call]) -> None:
+        """Give each call its output or its error."""
+        if self._hooks.batch_postprocess and calls:
+            outputs = self._hooks.postprocess_batch([c.request for c in calls], [c.fetch() for c in calls])
+            for call, output in zip(calls, outputs, strict=True):
+                _take_output(call, output)
+            return
+        for call in calls:
+            assert call.own is not None
+            try:
+                _take_output(call, self._hooks.postprocess(call.own, call.request, call.fetch()))
+            except ServingError as exc:
+                call.error = exc
+
+    def _send(self, calls: Iterable[Call], timings: list[int], send: Send, *, last: bool) -> None:
+        tail: list[Part] = []
+        rows = [self._row(call, tail) for call in calls]
+        send(Reply(rows, tail, timings), last)
+
+    def _row(self, call: Call, tail: list[Part]) -> list[Any]:
+        if call.error is None:
+            try:
+                return self._settle(call, tail)
+            except ServingError as exc:
+                call.error = exc
+            except Exception as exc:  # an answer's own __repr__, say: it must not take the batch along
+                call.error = self._hooks.failure(exc, "the answer's printing", call.request)
+        error = call.error
+        return [call.id, Outcome.ERROR, error.err_no, error.http_status, error.grpc_code, error.message]
+
+    def _settle(self, call: Call, tail: list[Part]) -> list[Any]:
+        output = call.output
+        if self._hooks.jumps and self._hooks.jump(call.own or self._hooks.op, call.request, output):
+            return [call.id, Outcome.JUMP, stow(self._encoded(output), tail)]
+        if self._answers:
+            return [call.id, Outcome.ANSWER, stow([render(output, AnswerForm(call.form))], tail)]
+        return [call.id, Outcome.VALUE, stow(self._encoded(output), tail)]
+
+    def _encoded(self, output: Any) -> list[Part]:
+        try:
+            return encode(output, allow_pickle=True)
+        except NotEncodable:
+            for key, value in output.items():
+                try:
+                    encode(value, allow_pickle=True)
+                except NotEncodable as exc:
+                    raise HookFailed(f"[{self._hooks.op.name}] output {key!r}: {exc}") from exc
+            raise
+
+
+def _take_output(call: Call, output: Any) -> None:
+    if isinstance(output, ServingError):
+        call.error = output
+    else:
+        call.output = output

@@ -1,0 +1,147 @@
+"""The worker process: set up, run the user's script up to its `run_service`, then serve hand-overs."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import runpy
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from pipeline import service
+from pipeline.answers import print_as_numpy_1
+from pipeline.app import App
+from pipeline.dag import collect_ops
+from pipeline.errors import ConfigError, ServingError, StartFailed
+from pipeline.log import set_up_logging
+from pipeline.op import Op
+from pipeline.wire import Arena, Frame, FrameReader, Kind, Part, frame, reply_region
+from pipeline.worker.executor import Executor, Reply, Send
+from pipeline.worker.hooks import Hooks
+from pipeline.worker.model import Model
+
+_PR_SET_PDEATHSIG = 1
+_RECEIVE_BYTES = 256 * 1024
+
+
+class Front:
+    """The front process as its worker sees it: frames in, frames out, end of file to stop."""
+
+    def __init__(self, socket_fd: int, arena_fd: int) -> None:
+        self._socket = socket.socket(fileno=socket_fd)
+        self._arena = Arena(arena_fd)
+        self._frames = self._read()
+
+    def receive(self) -> Frame | None:
+        """The next frame; None when the front wants this worker to end."""
+        return next(self._frames, None)
+
+    def _read(self) -> Iterator[Frame]:
+        reader = FrameReader(self._arena)
+        while data := self._socket.recv(_RECEIVE_BYTES):
+            yield from reader.feed(data)
+
+    def tell(self, kind: Kind, head: object) -> None:
+        self._write(frame(kind, head))
+
+    def replier(self, handover_id: int) -> Send:
+        region = reply_region(handover_id)
+
+        def send(reply: Reply, last: bool) -> None:
+            head = [handover_id, last, reply.rows, reply.timings]
+            self._write(frame(Kind.REPLY, head, reply.tail, self._arena, region))
+
+        return send
+
+    def _write(self, buffers: list[Part]) -> None:
+        for buffer in buffers:
+            self._socket.sendall(buffer)
+
+
+class Worker:
+    """One instance of one Op, serving until end of file."""
+
+    def __init__(self, front: Front, app: App, op_name: str, instance: int) -> None:
+        self._front = front
+        self._app = app
+        self._op_name = op_name
+        self._instance = instance
+
+    def run_script(self) -> NoReturn:
+        """Run the user's script as the front's user did; its `run_service` becomes `serve`."""
+        service.serve_instead = self.serve
+        sys.argv = [self._app.script, *self._app.arguments]
+        os.chdir(self._app.folder)
+        sys.path.insert(0, str(Path(self._app.script).parent))
+        runpy.run_path(self._app.script, run_name="__main__")
+        raise StartFailed(f"{self._app.script} ended without calling run_service")
+
+    def serve(self, web_service: service.WebService) -> NoReturn:
+        """Make the Op ready, say so, and answer hand-overs. Leaves the process at end of file."""
+        executor = self._executor(self._find_op(web_service))
+        self._front.tell(Kind.READY, os.getpid())
+        while (received := self._front.receive()) is not None:
+            handover_id, rows = received.head
+            executor.run(rows, received.tail, self._front.replier(handover_id))
+        logging.shutdown()
+        os._exit(0)  # frameworks' exit handlers may hang or crash; there is nothing left to save
+
+    def _find_op(self, web_service: service.WebService) -> Op:
+        if web_service.name != self._app.name:
+            raise StartFailed(
+                f"{self._app.script} runs service {web_service.name} in the worker and {self._app.name} in the front"
+            )
+        ops = collect_ops(web_service.get_pipeline_response(service.RequestOp()))
+        if self._op_name not in ops:
+            raise StartFailed(
+                f"{self._app.script} has no Op {self._op_name} in the worker, only {', '.join(ops)}: the script must "
+                "build the same Ops each time it runs"
+            )
+        return ops[self._op_name]
+
+    def _executor(self, op: Op) -> Executor:
+        config = self._app.config.op[self._op_name]
+        op.concurrency_idx = self._instance
+        model = Model(op, config, self._app.folder, self._instance)
+        op.predictor = model.predictor
+        op.init_op()
+        model.warm_up()
+        print_as_numpy_1()
+        answers = self._app.response == self._op_name
+        return Executor(Hooks(op), model.limits, model.joining, answers=answers)
+
+
+def main(arguments: list[str]) -> None:
+    """`python -m pipeline.worker SOCKET_FD ARENA_FD FRONT_PID`: started by the front alone."""
+    socket_fd, arena_fd, front_pid = map(int, arguments)
+    _die_with(front_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    front = Front(socket_fd, arena_fd)
+    start = front.receive()
+    if start is None:
+        return
+    app_json, op_name, instance = start.head
+    app = App.from_json(app_json)
+    set_up_logging(app.config.logging, f"{op_name}.{instance}")
+    try:
+        Worker(front, app, op_name, instance).run_script()
+    except ConfigError as exc:
+        front.tell(Kind.FAILED, [exc.message, True])
+    except BaseException as exc:  # the script may also raise SystemExit
+        reason = exc.message if isinstance(exc, ServingError) else traceback.format_exc()
+        front.tell(Kind.FAILED, [reason, False])
+    os._exit(1)
+
+
+def _die_with(front_pid: int) -> None:
+    """Have the kernel kill this process when the front dies, also inside a native call."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != front_pid:
+        os._exit(1)

@@ -1,0 +1,110 @@
+"""Joining feeds into one batch and cutting the fetches apart again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.serving_model import Padding
+from pipeline.worker.plan import Item, bucket
+
+Feed = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Joining:
+    """What may be padded, and to which lengths. `most`: longest length an engine takes, by feed."""
+
+    padding: Padding | None = None
+    buckets: tuple[int, ...] | None = None
+    most: Mapping[str, int] | None = None
+
+
+def describe(feed: Feed, joining: Joining) -> Item:
+    """A feed as the plan sees it."""
+    padded = joining.padding.feeds if joining.padding else {}
+    rows = -1
+    length = 1
+    shape = []
+    for name, value in feed.items():
+        if not isinstance(value, np.ndarray) or value.ndim == 0 or rows not in (-1, value.shape[0]):
+            return Item(1, 1, None)
+        dims = value.shape
+        rows = dims[0]
+        rule = padded.get(name)
+        if rule is not None and 0 < rule.axis < value.ndim:
+            length = max(length, dims[rule.axis])
+            dims = dims[: rule.axis] + (-1,) + dims[rule.axis + 1 :]
+        shape.append((name, value.dtype.char, dims[1:]))
+    return Item(max(rows, 1), length, tuple(shape) if shape and rows > 0 else None)
+
+
+def join(feeds: Sequence[Feed], joining: Joining) -> dict[str, Any]:
+    """The feeds of one planned batch, rows after rows; padded axes are as long as the longest, rounded up."""
+    if len(feeds) == 1 and not joining.padding:
+        return dict(feeds[0])
+    merged: dict[str, Any] = {}
+    for name in feeds[0]:
+        arrays = [feed[name] for feed in feeds]
+        rule = joining.padding.feeds.get(name) if joining.padding else None
+        if rule is not None and isinstance(arrays[0], np.ndarray) and 0 < rule.axis < arrays[0].ndim:
+            longest = max(a.shape[rule.axis] for a in arrays)
+            most = joining.most.get(name) if joining.most else None
+            merged[name] = _pad(arrays, rule.axis, bucket(longest, joining.buckets, most), rule.value)
+        else:
+            merged[name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    return merged
+
+
+def _pad(arrays: Sequence[np.ndarray], axis: int, length: int, value: float) -> np.ndarray:
+    first = arrays[0]
+    if len(arrays) == 1 and first.shape[axis] == length:
+        return first
+    rows = sum(a.shape[0] for a in arrays)
+    shape = (rows, *first.shape[1:axis], length, *first.shape[axis + 1 :])
+    padded = np.zeros(shape, first.dtype) if value == 0 else np.full(shape, value, first.dtype)
+    start = 0
+    for array in arrays:
+        stop = start + array.shape[0]
+        padded[(slice(start, stop), *(slice(None),) * (axis - 1), slice(array.shape[axis]))] = array
+        start = stop
+    return padded
+
+
+def split(
+    fetches: Mapping[str, Any], items: Sequence[Item], padding: Padding | None
+) -> list[dict[str, Any]] | None:
+    """Each item's rows of the fetches, cut back to its own length; None when a fetch has no row for each row.
+
+    The parts are copies where there are several, so that nobody's answer keeps the whole batch alive or can
+    be changed through a neighbour's.
+    """
+    rows = sum(item.rows for item in items)
+    if any(not isinstance(f, np.ndarray) or f.ndim == 0 or f.shape[0] != rows for f in fetches.values()):
+        return None
+    cuts = padding.fetches if padding else {}
+    parts = []
+    start = 0
+    for item in items:
+        stop = start + item.rows
+        part = {}
+        for name, fetch in fetches.items():
+            own = fetch[start:stop]
+            axis = cuts.get(name)
+            if axis is not None and 0 < axis < fetch.ndim:
+                own = own[(slice(None),) * axis + (slice(item.length),)]
+            part[name] = own.copy() if len(items) > 1 else own
+        parts.append(part)
+        start = stop
+    return parts
+
+
+def slices(feed: Feed, item: Item, most_rows: int | None) -> list[Feed]:
+    """The feed in pieces of at most `most_rows` rows; itself when it has no more or its rows can't be told."""
+    if most_rows is None or item.shape is None or item.rows <= most_rows:
+        return [feed]
+    starts = range(0, item.rows, most_rows)
+    return [{name: array[at : at + most_rows] for name, array in feed.items()} for at in starts]

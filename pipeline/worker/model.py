@@ -1,0 +1,87 @@
+"""The model of a worker's Op: its predictor, what may be padded, the limits of a batch, and the warm-up."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from pipeline.config import OpConfig
+from pipeline.op import Op
+from pipeline.predictors import create_predictor
+from pipeline.predictors.base import Predictor, input_examples
+from pipeline.predictors.dynamic_shape import DynamicShapes
+from pipeline.serving_model import FeedPadding, Padding, ServingModel, load_serving_model
+from pipeline.worker.merge import Joining
+from pipeline.worker.plan import BatchLimits
+
+log = logging.getLogger(__name__)
+
+WARMUP_LENGTHS = (16, 64)
+DEFAULT_BATCH_TOKENS = 16_384  # rows x longest row: 32 texts of 512, 1,024 of 16
+
+
+class Model:
+    """Loads what `local_service_conf` names. An Op without it has no predictor and no padding."""
+
+    def __init__(self, op: Op, config: OpConfig, folder: str, instance: int) -> None:
+        self._config = config
+        self._shapes = DynamicShapes.from_info(op.dynamic_shape_info) if op.dynamic_shape_info else None
+        self._model: ServingModel | None = None
+        self.predictor: Predictor | None = None
+        conf = config.local_service_conf
+        if conf is None or not conf.model_dir:
+            return
+        self._model = load_serving_model(Path(folder, conf.model_dir))
+        self.predictor = create_predictor(
+            self._model,
+            conf,
+            instance_index=instance,
+            dynamic_shapes=self._shapes,
+            fetch_list=config.fetch_list or conf.fetch_list,
+        )
+
+    @property
+    def limits(self) -> BatchLimits:
+        """What caps a predictor batch: config.yml and the maximum of the Op's dynamic shapes."""
+        rows = [self._config.max_batch_rows]
+        if self._shapes is not None:
+            rows.append(self._shapes.max_rows([f.alias for f in self._model.feeds] if self._model else None))
+        known = [r for r in rows if r is not None]
+        return BatchLimits(
+            requests=self._config.batch_size,
+            rows=min(known) if known else None,
+            tokens=self._config.max_batch_tokens or DEFAULT_BATCH_TOKENS,
+        )
+
+    @property
+    def joining(self) -> Joining:
+        padding = self._padding()
+        if padding is None:
+            return Joining()
+        return Joining(padding, tuple(self._config.length_buckets or ()), self._longest(padding))
+
+    def _padding(self) -> Padding | None:
+        named = self._config.padding
+        if named is None:
+            return self._model.padding if self._model else None
+        return Padding(
+            {name: FeedPadding(feed.axis, feed.value) for name, feed in named.feeds.items()},
+            {name: fetch.axis for name, fetch in named.fetches.items()},
+        )
+
+    def _longest(self, padding: Padding) -> dict[str, int]:
+        most = self._shapes.max if self._shapes else {}
+        return {
+            name: most[name][rule.axis]
+            for name, rule in padding.feeds.items()
+            if name in most and rule.axis < len(most[name])
+        }
+
+    def warm_up(self) -> None:
+        """Run the predictor on the smallest and a usual shape, so that no request pays for the first run."""
+        if self.predictor is None or self._model is None or not self._config.warmup:
+            return
+        for length in WARMUP_LENGTHS:
+            self.predictor.run(input_examples(self._model, rows=1, length=length))
+        log.info("Op's model %s is warm", os.fspath(self._model.directory))
