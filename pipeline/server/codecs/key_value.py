@@ -2,7 +2,8 @@
 
 What is accepted and what is refused is what Paddle Serving's gateway did: unknown fields are ignored, the
 first JSON value counts and what follows it doesn't, null is the empty value of its type, bytes that are no
-UTF-8 become U+FFFD. Only a message that gives nothing at all, which reached the Op there, is told what to send.
+UTF-8 become U+FFFD. Only a message that gives nothing at all, which reached the Op there, is told what to
+send.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pipeline.tensors import add_tensors
 EXAMPLE = '{"key": ["0"], "value": ["..."]}'
 PROFILE_KEY = "pipeline.profile"
 
+_JSON, _PROTO = AnswerForm.JSON, AnswerForm.PROTO  # looking a member up costs as much as a short loop
 _decoder = msgspec.json.Decoder(Body)
 
 
@@ -49,8 +51,7 @@ def parse_http(body: bytes, service: str, method: str, limits: Limits) -> Reques
         client_ip = message.clientip or ""
     except (BadPackage, TooLarge) as error:
         raise _with_example(error) from None
-    profile = PROFILE_KEY in inputs and inputs[PROFILE_KEY] == "1"
-    return Request(service, method, inputs, log_id, client_ip, AnswerForm.JSON, profile=profile)
+    return Request(service, method, inputs, log_id, client_ip, _JSON, profile=_wants_profile(inputs))
 
 
 def parse_proto(data: bytes, limits: Limits) -> Request:
@@ -79,8 +80,8 @@ def parse_proto(data: bytes, limits: Limits) -> Request:
         inputs,
         message.logid,
         message.clientip,
-        AnswerForm.PROTO,
-        profile=PROFILE_KEY in inputs and inputs[PROFILE_KEY] == "1",
+        _PROTO,
+        profile=_wants_profile(inputs),
     )
 
 
@@ -116,6 +117,11 @@ def _inputs(keys: Any, values: Any, limits: Limits) -> dict[str, Any]:
             )
         inputs[key or ""] = value
     return inputs
+
+
+def _wants_profile(inputs: dict[str, Any]) -> bool:
+    given = inputs.get(PROFILE_KEY)
+    return isinstance(given, str) and given == "1"
 
 
 def _refuse_nothing(message: Body) -> None:
