@@ -1,4 +1,4 @@
-"""The engines that run models. Importing this imports none of them; `create_predictor` imports the one it needs."""
+"""The engines that run models; importing this imports none, `create_predictor` imports the one it needs."""
 
 from __future__ import annotations
 

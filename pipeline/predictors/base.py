@@ -111,7 +111,7 @@ def check_feeds(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dic
         array = feeds[variable.alias]
         if not isinstance(array, np.ndarray):
             raise InvalidInput(
-                f"feed {variable.alias!r} is {type(array).__name__}, expected an ndarray ({_expected(variable)})"
+                f"feed {variable.alias!r} is of type {type(array).__name__}, expected an ndarray"
             )
         _check_shape(variable, array)
         checked[variable.alias] = np.ascontiguousarray(_cast(variable, array))

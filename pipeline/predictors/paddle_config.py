@@ -1,4 +1,4 @@
-"""From `local_service_conf` to a `paddle.inference.Config`: devices, oneDNN, TensorRT, and what a build can't do."""
+"""From `local_service_conf` to a `paddle.inference.Config`, and what a build of Paddle can't do."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pipeline.serving_model import ServingModel
 
 log = logging.getLogger(__name__)
 
-# Input shapes whose oneDNN primitives are kept. 2,000 random shapes (16 x 512 at most) through a 2 x 128 BERT end
-# at 680 MB with 10 and stay there from the first 250 on; 100 costs 220 MB more at 1,000 small shapes, and is no
-# faster on 24 shapes in turn. 0, Paddle's "unbounded", fails with a bare std::exception after some hundred shapes.
+# Input shapes whose oneDNN primitives are kept. With 10, 2,000 random shapes (up to 16 x 512) through a
+# 2 x 128 BERT end at 680 MB, reached within the first 250; 100 costs 220 MB more and is no faster on 24
+# shapes in turn.
 DEFAULT_ONEDNN_CACHE = 10
 GPU_POOL_MB = 100  # Paddle's usual start; it grows
 TENSORRT_WORKSPACE_BYTES = 1 << 30
@@ -110,8 +110,8 @@ def refuse_unsupported(device: Device, conf: PredictorConf, cpu_flags: Collectio
     version = paddle.__version__
     if not paddle.is_compiled_with_cuda():
         raise ConfigError(
-            f"device_type {conf.device_type} with devices {conf.devices!r} needs a GPU build of Paddle, "
-            f"but {version} is a CPU build: install paddlepaddle-gpu (docker/Dockerfile.gpu) or set device_type: 0"
+            f"device_type {conf.device_type} with devices {conf.devices!r} needs a GPU build of Paddle, but "
+            f"{version} is a CPU build: install a GPU build (docker/Dockerfile.gpu) or set device_type: 0"
         )
     count = paddle.device.cuda.device_count()
     for card in conf.devices.split(",") if conf.devices else ["0"]:
@@ -159,8 +159,8 @@ def _needs_ir_optim(device: Device, conf: PredictorConf) -> bool:
 
 
 def _use_cpu(config: inference.Config, conf: PredictorConf) -> None:
-    # oneDNN when nothing is said: 1.6 / 4.3 / 15.8 ms against 2.3 / 14.8 / 59.2 for batches of 1 / 8 / 32 x 32
-    # tokens, 2 x 128 BERT, one thread, Paddle 3.3.1.
+    # oneDNN when nothing is said: 1.7 / 5.0 / 13 ms of CPU against 2.3 / 8.7 / 41 for batches of 1 / 8 / 32
+    # with 32 tokens each (2 x 128 BERT, one thread, Paddle 3.3.1).
     if conf.use_mkldnn is False:
         if config.mkldnn_enabled():
             _onednn(config, "disable_{}")
@@ -222,6 +222,10 @@ def _shapes(
 ) -> DynamicShapes | Path | None:
     """The Op's own shapes, else those of config.yml: ranges, or a file of collected ones."""
     configured = conf.tensorrt.shapes
+    if conf.tensorrt.auto_collect and dynamic_shapes is None and not configured:
+        raise ConfigError(
+            "tensorrt.auto_collect is not supported yet: give set_dynamic_shape_info or tensorrt.shapes"
+        )
     if dynamic_shapes is None and isinstance(configured, str) and configured:
         path = Path(configured)
         if not path.is_file():

@@ -44,7 +44,7 @@ class PaddlePredictor:
         self._outputs = {v.alias: self._predictor.get_output_handle(v.name) for v in self.fetches}
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Arrays by alias in, arrays by alias out. Raises InvalidInput, or ModelFailed with Paddle's reason."""
+        """Arrays by alias in and out. Raises InvalidInput, or ModelFailed with Paddle's reason."""
         if self._predictor is None:
             raise ModelFailed("the predictor is closed")
         checked = check_feeds(self.feeds, feeds)
