@@ -259,7 +259,7 @@ class TestDocuments:
 
     def test_every_file_that_the_design_names_as_a_place_exists(self, root: Path) -> None:
         places = (root / "docs/design.md").read_text(encoding="utf-8").split("## 9. ")[1]
-        files = set(re.findall(r"`((?:[\w.]+/)*\w+\.(?:py|yml|md|sh|txt))`", places))
+        files = set(re.findall(r"`((?:[\w.]+/)*\w+\.(?:py|yml|md|sh|txt|toml))`", places))
         assert len(files) > 15
         assert sorted(file for file in files if not (root / file).exists()) == []
 
