@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interrupted = _watch(test, None if loops is None else loops * options.threads, options.seconds)
     elapsed_s, samples = test.elapsed_s(), test.samples()
     door = f"gRPC {options.rpc}" if options.rpc is not None else f"HTTP {options.url}"
-    title = f"{door}, {options.threads} threads, {options.rows} texts a request"
+    title = f"{door}, {options.threads} threads, texts a request: {options.rows}"
     failed = print_report(console, title, samples, elapsed_s)
     if options.plot is not None and samples:
         write_plot(options.plot, title, samples)

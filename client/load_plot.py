@@ -9,12 +9,14 @@ from pathlib import Path
 
 from client.load_report import Sample, histogram, percentile
 
-WIDTH, HEIGHT = 960, 420
+WIDTH, HEIGHT = 1000, 420
 TOP, BOTTOM = 64, 372  # of both panels
 LEFT, SPLIT, BARS, RIGHT = 72, 680, 704, 904
 MAX_POINTS = 5000  # an SVG of more is slow to open
-ANSWERED, FAILED, GRID, INK, FAINT = "#2a6fdb", "#d1343c", "#e3e6ea", "#1f2933", "#66727f"
-MARKS = ((50, "p50"), (99, "p99"))
+ANSWERED, GRID, INK, FAINT = "#2a6fdb", "#e3e6ea", "#1f2933", "#66727f"
+POINT = f'r="1.6" fill="{ANSWERED}" fill-opacity="0.45"'
+FAILED_POINT = 'r="2.6" fill="#d1343c" fill-opacity="0.9"'
+LINE = 14  # from one label to the next, at least
 
 
 class _Scale:
@@ -77,9 +79,9 @@ def _points(samples: Sequence[Sample], scale: _Scale) -> Iterator[str]:
         yield _text(x, BOTTOM + 18, f"{number * step:g} s", anchor="middle", fill=FAINT)
     for sample in _thinned(samples):
         x = LEFT + sample.at_s / end_s * (SPLIT - LEFT)
-        colour, radius = (ANSWERED, 1.6) if sample.error is None else (FAILED, 2.6)
+        style = POINT if sample.error is None else FAILED_POINT
         y = scale.y(sample.latency_ms)
-        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}" fill-opacity="0.45"/>'
+        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" {style}/>'
 
 
 def _thinned(samples: Sequence[Sample]) -> list[Sample]:
@@ -108,11 +110,13 @@ def _bars(latencies_ms: Sequence[float], scale: _Scale) -> Iterator[str]:
 
 
 def _marks(answered: Sequence[float], scale: _Scale) -> Iterator[str]:
-    for percent, name in MARKS:
+    label_y = float(HEIGHT)
+    for percent in (50, 99):
         ms = percentile(answered, percent)
         y = scale.y(ms)
+        label_y = min(y + 4, label_y - LINE)
         yield f'<path d="M{LEFT} {y:.1f}H{RIGHT}" stroke="{INK}" stroke-dasharray="4 3" stroke-width="0.8"/>'
-        yield _text(RIGHT + 6, y + 4, f"{name} {ms:.3g}")
+        yield _text(RIGHT + 6, label_y, f"p{percent} {ms:.3g}")
 
 
 def _round_step(step: float) -> float:

@@ -52,7 +52,7 @@ def print_report(console: Console, title: str, samples: Sequence[Sample], elapse
     """Prints the summary and returns the number of failed requests."""
     answered = sorted(sample.latency_ms for sample in samples if sample.error is None)
     errors = Counter(sample.error for sample in samples if sample.error is not None)
-    table = Table(title=title, show_header=False, title_justify="left")
+    table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_row("requests", f"{len(samples)} in {elapsed_s:.1f} s")
@@ -64,6 +64,7 @@ def print_report(console: Console, title: str, samples: Sequence[Sample], elapse
     table.add_row("errors", str(errors.total()))
     for kind, count in errors.most_common():
         table.add_row(f"  {kind}", str(count))
+    console.print(title, style="bold", soft_wrap=True)
     console.print(table)
     if answered:
         console.print("\n".join(histogram_lines(histogram(answered))), soft_wrap=True)

@@ -68,6 +68,7 @@ Step = Callable[["Handler"], None]
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: HttpServer
 
     def do_POST(self) -> None:
@@ -265,6 +266,14 @@ def test_http_connection_is_kept_for_the_next_request() -> None:
             client.predict("text")
     assert len(server.ports) == 3
     assert len(set(server.ports)) == 1
+
+
+def test_a_connection_that_the_server_announced_to_close_is_not_used_again() -> None:
+    last = respond(close=True, Connection="close")
+    with http_server(last) as server, HttpClient(server.url, retries=0) as client:
+        for _ in range(3):
+            client.predict("text")
+    assert len(set(server.ports)) == 3
 
 
 # --- retries ---
