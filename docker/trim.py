@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 IMPORTED_IN_SERVING = (
-    "client.protos, grpc.aio, httptools, httpx, msgspec, numpy, paddle.inference, prometheus_client, "
-    "pydantic, rich.console, tokenizers, uvicorn, uvloop, yaml"
+    "client.protos, grpc.aio, httptools, httpx, msgpack, msgspec, numpy, paddle.inference, "
+    "prometheus_client, pydantic, rich.console, tokenizers, uvicorn, uvloop, yaml"
 )
 
 

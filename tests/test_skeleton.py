@@ -13,6 +13,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
+
+from pipeline.config import load_config
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE_IMAGE_MB = 140  # python:3.11-slim and libgomp1, unpacked
@@ -128,17 +131,30 @@ class TestInstallLines:
         assert done.returncode == 1
         assert "PADDLE_INDEX" in done.stderr
 
-    def test_a_python_that_is_too_old_is_refused_in_one_sentence(self, root: Path, tmp_path: Path) -> None:
-        old = tmp_path / "python3"
-        old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.9.2"\nexit 1\n', encoding="utf-8")
-        old.chmod(0o755)
+    @pytest.mark.parametrize(
+        ("lacks", "told"),
+        [
+            ("version_info", "Python 3.11-3.13 is needed"),
+            ("ensurepip", "apt-get install python3-venv"),
+            ("libgomp", "docker/install.sh native"),
+        ],
+    )
+    def test_a_machine_that_lacks_something_is_told_so_in_one_sentence(
+        self, root: Path, tmp_path: Path, lacks: str, told: str
+    ) -> None:
+        python = tmp_path / "python3"
+        python.write_text(
+            f'#!/bin/sh\ncase "$*" in *{lacks}*) exit 1 ;; esac\nexec {sys.executable} "$@"\n',
+            encoding="utf-8",
+        )
+        python.chmod(0o755)
         done = subprocess.run(
-            ["docker/install.sh", "venv", str(tmp_path / "venv"), str(old)],
+            ["docker/install.sh", "venv", str(tmp_path / "venv"), str(python)],
             cwd=root, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 1
+        assert told in done.stderr
         assert done.stderr.count("\n") == 1
-        assert "Python 3.9.2" in done.stderr and "3.11-3.13" in done.stderr
         assert not (tmp_path / "venv").exists()
 
 
@@ -250,6 +266,12 @@ class TestDocuments:
     def test_the_readme_s_python_is_python(self, root: Path) -> None:
         for block in code_blocks(root / "README.md", "python"):
             ast.parse(block)
+
+    def test_the_readme_s_configuration_is_accepted(self, root: Path) -> None:
+        (block,) = code_blocks(root / "README.md", "yaml")
+        config = load_config(yaml.safe_load(block), op_overrides={"sentiment": {}})
+        assert config.http_port == 18082
+        assert config.op["sentiment"].concurrency == 2
 
     @pytest.mark.parametrize("name", ["README.md", "README_zh.md", "docs/design.md"])
     def test_every_file_a_document_links_to_exists(self, root: Path, name: str) -> None:
