@@ -1,4 +1,4 @@
-"""The demo's labelled headlines, and the split into train and held-out that was fixed before the first training."""
+"""The demo's labelled headlines, and their split into train and held-out, fixed before the first training."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def is_held_out(text: str) -> bool:
 
 
 def split_headlines(headlines: Iterable[Headline]) -> Split:
-    """Split by headline. A train headline too much like a held-out one is left out, the held-out one stays."""
+    """Split by headline; a train headline too much like a held-out one is left out."""
     train: list[Headline] = []
     held_out: list[Headline] = []
     for headline in headlines:

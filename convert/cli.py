@@ -1,0 +1,206 @@
+"""The command line of `python -m convert`: arguments in, one conversion, an exit code out."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+from rich.table import Table
+
+from convert.parity import TOLERANCE, ParityReport
+from convert.progress import ShownSteps
+from convert.result import Conversion, ConversionOptions
+from convert.sample_feeds import LENGTHS
+from pipeline.errors import ParityError, ServingError
+
+EXIT_PARITY, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
+
+Command = Callable[[argparse.Namespace, ConversionOptions], Conversion]
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Tells a mistake in one sentence instead of the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_ERROR, f"{self.prog}: {message}; --help shows an example.\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Exit codes: 0 done, 1 outputs disagree, 2 it can't be done, 130 interrupted."""
+    arguments = _parser().parse_args(argv)
+    errors = Console(stderr=True, soft_wrap=True)
+    # A stop request leaves through the same door as Ctrl-C, so that no half result stays.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        conversion = _run(arguments)
+    except KeyboardInterrupt:
+        errors.print("Interrupted; nothing was written.")
+        return EXIT_INTERRUPTED
+    except ServingError as exc:
+        if arguments.debug:
+            raise
+        errors.print(f"{exc.message.rstrip('.')}.", markup=False, highlight=False)
+        return EXIT_PARITY if isinstance(exc, ParityError) else EXIT_ERROR
+    console = Console()
+    if conversion.reports:
+        console.print(parity_table(conversion.reports))
+    console.print(f"{conversion.message}.", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def parity_table(reports: Sequence[ParityReport]) -> Table:
+    """The reports as a person reads them."""
+    table = Table(title="Parity", title_justify="left")
+    for column in ("step", "output", "max |diff|", "mean |diff|", "cosine", "top-1", "tolerance"):
+        table.add_column(column, justify="left" if column in ("step", "output") else "right")
+    for report in reports:
+        for output in report.outputs:
+            top1 = "" if output.top1_agreement is None else f"{output.top1_agreement:.1%}"
+            diffs = (f"{output.max_abs_diff:.2e}", f"{output.mean_abs_diff:.2e}", f"{output.cosine:.6f}")
+            table.add_row(report.step, output.name, *diffs, top1, f"{report.tolerance:g}")
+    return table
+
+
+def _run(arguments: argparse.Namespace) -> Conversion:
+    command: Command = arguments.command
+    with ShownSteps(Console(stderr=True)) as steps:
+        options = ConversionOptions(
+            tolerance=arguments.tolerance,
+            lengths=arguments.lengths,
+            force=arguments.force,
+            dry_run=arguments.dry_run,
+            steps=steps,
+        )
+        return command(arguments, options)
+
+
+def _demo(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.demo import convert_demo
+
+    return convert_demo(arguments.out, options=options)
+
+
+def _paddle(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.from_paddle import convert_paddle
+
+    return convert_paddle(
+        arguments.factory, arguments.input_spec, arguments.out, params=arguments.params, options=options
+    )
+
+
+def _serving(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.to_serving import convert_serving
+
+    return convert_serving(
+        arguments.inference_dir,
+        arguments.out,
+        fetch_alias=arguments.fetch_alias,
+        padding=arguments.padding,
+        labels=[label.strip() for label in arguments.labels.split(",") if label.strip()],
+        files=arguments.file,
+        options=options,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(
+        prog="python -m convert",
+        description="Convert models into serving models, with their outputs compared at each step.",
+        epilog="Example: python -m convert demo",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_demo(commands)
+    _add_paddle(commands)
+    _add_serving(commands)
+    return parser
+
+
+Commands = argparse._SubParsersAction
+
+
+def _add_demo(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        commands,
+        "demo",
+        _demo,
+        "train the small BERT news classifier on the CPU and make its serving model",
+        "python -m convert demo --out models/demo",
+    )
+    parser.add_argument("--out", type=Path, default=Path("models/demo"), help="folder to write (%(default)s)")
+
+
+def _add_paddle(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        commands,
+        "paddle",
+        _paddle,
+        "export a dynamic paddle.nn.Layer to an inference model",
+        "python -m convert paddle my_model:create_model --params my_model.pdparams "
+        '--input-spec "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]" build/inference',
+    )
+    parser.add_argument("factory", metavar="MODULE:FACTORY", help="function or class that returns the Layer")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
+    parser.add_argument("--params", type=Path, metavar="FILE.pdparams", help="weights for the Layer")
+    parser.add_argument(
+        "--input-spec", required=True, metavar="SPEC", help="name:dtype[dims];... in the order of forward()"
+    )
+
+
+def _add_serving(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        commands,
+        "serving",
+        _serving,
+        "make a serving model of an inference model",
+        "python -m convert serving build/inference models/mine --fetch-alias logits "
+        '--padding "input_ids=0,attention_mask=0" --labels bad,neutral,good --file vocab.txt',
+    )
+    parser.add_argument("inference_dir", type=Path, metavar="INFERENCE_DIR", help="folder of the program")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
+    parser.add_argument(
+        "--fetch-alias", action="append", default=[], metavar="NAME", help="name of an output, in their order"
+    )
+    parser.add_argument(
+        "--padding", default="", metavar="FEED=VALUE,...", help="feeds that may be padded; proven first"
+    )
+    parser.add_argument("--labels", default="", metavar="A,B,...", help="names of the classes, in order")
+    parser.add_argument(
+        "--file", action="append", default=[], type=Path, metavar="FILE", help="file to copy beside the model"
+    )
+
+
+def _add(
+    commands: Commands[argparse.ArgumentParser], name: str, command: Command, help_text: str, example: str
+) -> argparse.ArgumentParser:
+    """A command with the options that all of them have."""
+    description = f"{help_text[0].upper()}{help_text[1:]}."
+    parser = commands.add_parser(name, help=help_text, description=description, epilog=f"Example: {example}")
+    parser.set_defaults(command=command)
+    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest |diff| (%(default)s)")
+    parser.add_argument(
+        "--lengths",
+        type=_lengths,
+        default=LENGTHS,
+        metavar="N,N,...",
+        help=f"lengths tried on axes that vary ({','.join(map(str, LENGTHS))})",
+    )
+    parser.add_argument("--force", action="store_true", help="make it again although it is up to date")
+    parser.add_argument("--dry-run", action="store_true", help="check the arguments, write nothing")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers like 5,16,33") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""The demo's model: a two-layer BERT classifier in plain `paddle.nn`, as a user would write it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import paddle
+from paddle import nn
+
+
+@dataclass(frozen=True)
+class BertSize:
+    """The sizes of a BERT classifier."""
+
+    vocabulary: int
+    classes: int
+    hidden: int = 128
+    layers: int = 2
+    heads: int = 4
+    feed_forward: int = 512
+    positions: int = 512
+    token_types: int = 2
+    dropout: float = 0.1
+
+
+def gelu_tanh(x: Any) -> Any:
+    """GELU by its tanh approximation: a quarter of the time of the exact one on the CPU."""
+    return nn.functional.gelu(x, approximate=True)
+
+
+class BertEmbeddings(nn.Layer):  # type: ignore[misc]
+    """Word, position and token-type embeddings, summed and normalised: [N, L] -> [N, L, hidden]."""
+
+    def __init__(self, size: BertSize) -> None:
+        super().__init__()
+        normal = paddle.ParamAttr(initializer=nn.initializer.Normal(std=0.02))
+        self.word = nn.Embedding(size.vocabulary, size.hidden, weight_attr=normal)
+        self.position = nn.Embedding(size.positions, size.hidden, weight_attr=normal)
+        self.token_type = nn.Embedding(size.token_types, size.hidden, weight_attr=normal)
+        self.norm = nn.LayerNorm(size.hidden)
+        self.dropout = nn.Dropout(size.dropout)
+
+    def forward(self, input_ids: Any, token_type_ids: Any) -> Any:
+        positions = paddle.arange(input_ids.shape[1], dtype="int64").unsqueeze(0)
+        summed = self.word(input_ids) + self.position(positions) + self.token_type(token_type_ids)
+        return self.dropout(self.norm(summed))
+
+
+class BertClassifier(nn.Layer):  # type: ignore[misc]
+    """Embeddings, encoder, pooler, classifier.
+
+    input_ids, token_type_ids, attention_mask: int64 [N, L]; logits: float32 [N, classes]. A position
+    whose attention_mask is 0 changes no logits, so rows may be padded to a common length.
+    """
+
+    def __init__(self, size: BertSize) -> None:
+        super().__init__()
+        self.embeddings = BertEmbeddings(size)
+        layer = nn.TransformerEncoderLayer(
+            size.hidden, size.heads, size.feed_forward, dropout=size.dropout, act_dropout=0.0
+        )
+        self.encoder = nn.TransformerEncoder(layer, size.layers)
+        for encoder_layer in self.encoder.layers:
+            encoder_layer.activation = gelu_tanh
+        self.pooler = nn.Linear(size.hidden, size.hidden)
+        self.dropout = nn.Dropout(size.dropout)
+        self.classifier = nn.Linear(size.hidden, size.classes)
+
+    def encode(self, input_ids: Any, token_type_ids: Any, attention_mask: Any) -> Any:
+        """Hidden states, float32 [N, L, hidden]."""
+        masked = (1.0 - attention_mask.astype("float32")) * -1e4
+        return self.encoder(self.embeddings(input_ids, token_type_ids), masked.unsqueeze([1, 2]))
+
+    def forward(self, input_ids: Any, token_type_ids: Any, attention_mask: Any) -> Any:
+        hidden = self.encode(input_ids, token_type_ids, attention_mask)
+        # The mean over a row's own tokens learns from 1,500 headlines where [CLS] alone does not.
+        weights = attention_mask.astype("float32").unsqueeze(-1)
+        mean = (hidden * weights).sum(axis=1) / weights.sum(axis=1).clip(min=1.0)
+        pooled = paddle.tanh(self.pooler(mean))
+        return self.classifier(self.dropout(pooled))

@@ -1,0 +1,35 @@
+"""Paddle, imported late and without its chatter."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from importlib import metadata
+from types import ModuleType
+
+from pipeline.errors import ConversionError
+
+_DISTRIBUTIONS = ("paddlepaddle", "paddlepaddle-gpu")
+
+
+def import_paddle() -> ModuleType:
+    """Import Paddle on the CPU; raises ConversionError where it isn't installed."""
+    os.environ.setdefault("GLOG_minloglevel", "2")
+    warnings.filterwarnings("ignore", module=r"paddle(\..*)?")
+    try:
+        import paddle
+    except ImportError as exc:
+        raise ConversionError(f"Paddle can't be imported ({exc}); run `make setup` first.") from exc
+    paddle.set_device("cpu")
+    paddle.disable_static()
+    return paddle  # type: ignore[no-any-return]
+
+
+def paddle_version() -> str:
+    """The installed version, found without importing Paddle."""
+    for distribution in _DISTRIBUTIONS:
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    raise ConversionError("Paddle isn't installed; run `make setup` first.")

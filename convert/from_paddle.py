@@ -1,0 +1,180 @@
+"""Dynamic to static: a `paddle.nn.Layer` becomes an inference program that gives the same outputs."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from convert.engine import import_paddle, paddle_version
+from convert.input_spec import TensorSpec, parse_input_spec
+from convert.params_file import read_params
+from convert.parity import ParityReport, compare, write_reports
+from convert.program import InferenceProgram, first_line, read_program
+from convert.result import Conversion, ConversionOptions
+from convert.runners import layer_runner, program_runner
+from convert.sample_feeds import Feeds, sample_batches
+from convert.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
+from pipeline.errors import ConversionError
+
+PARITY_FILE = "parity.json"
+PROGRAM_NAME = "inference"
+
+
+def convert_paddle(
+    factory: str,
+    input_spec: str,
+    out: Path,
+    *,
+    params: Path | None = None,
+    options: ConversionOptions | None = None,
+) -> Conversion:
+    """Export the Layer that `module:factory` returns to `out` (inference.json, inference.pdiparams).
+
+    `factory` is called without arguments; `params` is a .pdparams file for its weights; `input_spec` is
+    text as `parse_input_spec` reads it, in the order of the arguments of `forward`. Raises ConversionError
+    for what can't be used and ParityError when static and dynamic outputs differ; then nothing is written.
+    """
+    options = options or ConversionOptions()
+    steps = options.steps
+    feeds = parse_input_spec(input_spec)
+    check_replaceable(out)
+    steps.step("Importing Paddle and the model")
+    import_paddle()
+    module, layer = create_layer(factory)
+    if params is not None:
+        load_params(layer, params)
+    layer.eval()
+    fingerprint = _fingerprint(layer, module, feeds, options)
+    if options.dry_run:
+        return Conversion(out, False, f"would export {factory} to {out}; nothing was written")
+    if not options.force and is_current(out, fingerprint):
+        return Conversion(out, False, f"{out} is up to date")
+    with staged(out) as made:
+        steps.step("Dynamic to static")
+        program = export_layer(layer, feeds, made)
+        steps.step("Parity of dynamic and static")
+        batches = sample_batches(feeds, program.id_limits, options.lengths)
+        report = layer_parity(layer, program, feeds, batches, options.tolerance)
+        report.require()
+        write_reports(made / PARITY_FILE, [report])
+        write_stamp(made, fingerprint, {"source": factory})
+    return Conversion(out, True, f"{out} holds the inference model", (report,))
+
+
+def create_layer(factory: str) -> tuple[ModuleType, Any]:
+    """Import `module` and call `factory` of "module:factory"; raises ConversionError unless a Layer comes."""
+    module_name, colon, name = factory.partition(":")
+    if not colon or not module_name or not name:
+        raise ConversionError(f"{factory!r} is not module:factory; write it like my_model:create_model.")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        missing = exc.name or module_name
+        hint = (
+            "run from the folder that holds it"
+            if missing == module_name
+            else "install it or correct the import"
+        )
+        raise ConversionError(f"there is no module {missing!r} ({factory}); {hint}.") from exc
+    except Exception as exc:
+        raise ConversionError(f"importing {module_name!r} failed ({first_line(exc)}).") from exc
+    create = getattr(module, name, None)
+    if not callable(create):
+        raise ConversionError(f"module {module_name!r} has no function or class {name!r} to call.")
+    try:
+        layer = create()
+    except Exception as exc:
+        raise ConversionError(f"calling {factory} without arguments failed ({first_line(exc)}).") from exc
+    if not isinstance(layer, import_paddle().nn.Layer):
+        raise ConversionError(f"{factory} returned a {type(layer).__name__}, not a paddle.nn.Layer.")
+    return module, layer
+
+
+def load_params(layer: Any, path: Path) -> None:
+    """Set every weight of `layer` from a .pdparams file; raises ConversionError unless names and shapes match."""
+    arrays = read_params(path)
+    state = layer.state_dict()
+    absent, extra = sorted(state.keys() - arrays.keys()), sorted(arrays.keys() - state.keys())
+    if absent or extra:
+        what = f"lacks {absent[0]!r}" if absent else f"has {extra[0]!r}, which the layer lacks"
+        raise ConversionError(
+            f"{path} {what} ({len(absent)} missing, {len(extra)} extra); is it of this model?"
+        )
+    for name, tensor in state.items():
+        if tuple(tensor.shape) != arrays[name].shape:
+            raise ConversionError(
+                f"{path}: {name!r} has shape {list(arrays[name].shape)}, the layer's is {list(tensor.shape)}."
+            )
+    layer.set_state_dict(arrays)
+
+
+def export_layer(layer: Any, feeds: Sequence[TensorSpec], directory: Path) -> InferenceProgram:
+    """Write the static program of an evaluated Layer to `directory` and read it back.
+
+    Raises ConversionError when Paddle can't make the Layer static.
+    """
+    paddle = import_paddle()
+    specs = [
+        paddle.static.InputSpec([None if d < 0 else d for d in feed.shape], feed.dtype, feed.name)
+        for feed in feeds
+    ]
+    layer.eval()
+    try:
+        static = paddle.jit.to_static(layer, input_spec=specs, full_graph=True)
+        paddle.jit.save(static, str(directory / PROGRAM_NAME))
+    except Exception as exc:
+        raise ConversionError(
+            f"the layer can't be made static ({first_line(exc)}); --debug shows where in forward()."
+        ) from exc
+    finally:
+        # to_static replaces forward() for good; the dynamic one is the reference of parity.
+        if hasattr(layer.forward, "rollback"):
+            layer.forward.rollback()
+    program = read_program(directory)
+    unused = [feed.name for feed in feeds if feed.name not in {f.name for f in program.feeds}]
+    if unused:
+        raise ConversionError(f"forward() doesn't use {unused[0]!r}; leave it out of --input-spec.")
+    return program
+
+
+def layer_parity(
+    layer: Any,
+    program: InferenceProgram,
+    feeds: Sequence[TensorSpec],
+    batches: Sequence[Feeds],
+    tolerance: float,
+) -> ParityReport:
+    """Compare the dynamic Layer with its exported program."""
+    layer.eval()
+    names = [fetch.name for fetch in program.fetches]
+    dynamic = layer_runner(layer, feeds)
+    return compare("dynamic to static", names, dynamic, program_runner(program), batches, tolerance)
+
+
+def _fingerprint(
+    layer: Any, module: ModuleType, feeds: Sequence[TensorSpec], options: ConversionOptions
+) -> str:
+    """Of the weights and of every imported source file outside the installed packages."""
+    weights = hashlib.sha256()
+    for name, tensor in sorted(layer.state_dict().items()):
+        weights.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        weights.update(tensor.astype("float64").numpy().tobytes())
+    installed = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+    files = {getattr(m, "__file__", None) for m in list(sys.modules.values())} | {module.__file__}
+    sources = sorted(Path(f) for f in files if f and f.endswith(".py") and not f.startswith(installed))
+    settings = {
+        "feeds": [str(feed) for feed in feeds],
+        "paddle": paddle_version(),
+        "weights": weights.hexdigest(),
+        "tolerance": options.tolerance,
+        "lengths": options.lengths,
+    }
+    return fingerprint_of([s for s in sources if s.is_file()], settings)

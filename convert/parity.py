@@ -1,0 +1,202 @@
+"""Parity: whether two forms of a model give the same outputs, and whether padding leaves them as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convert.sample_feeds import Array, Feeds
+from pipeline.errors import ConversionError, ParityError
+from pipeline.serving_model import FeedPadding, Padding
+
+TOLERANCE = 1e-4
+
+Runner = Callable[[Mapping[str, Array]], Sequence[Array]]
+"""Runs a model: feeds by name in, outputs in the order of its fetches out."""
+
+
+@dataclass(frozen=True)
+class OutputParity:
+    """How far one output is from its reference, over all batches."""
+
+    name: str
+    max_abs_diff: float
+    mean_abs_diff: float
+    cosine: float
+    top1_agreement: float | None
+
+
+@dataclass(frozen=True)
+class ParityReport:
+    """One comparison. `batches` are the shapes of the first feed of each batch that was run."""
+
+    step: str
+    tolerance: float
+    outputs: tuple[OutputParity, ...]
+    batches: tuple[tuple[int, ...], ...]
+
+    @property
+    def max_abs_diff(self) -> float:
+        return max((output.max_abs_diff for output in self.outputs), default=0.0)
+
+    @property
+    def passed(self) -> bool:
+        # NaN compares as false, so it fails.
+        return all(output.max_abs_diff <= self.tolerance for output in self.outputs)
+
+    def require(self) -> None:
+        """Raise ParityError naming the output that is furthest off."""
+        if self.passed:
+            return
+        failed = [output for output in self.outputs if not output.max_abs_diff <= self.tolerance]
+        raise ParityError(
+            f"{self.step}: output {failed[0].name!r} is off by {failed[0].max_abs_diff:.3g}, over the tolerance "
+            f"of {self.tolerance:g}; nothing was written."
+        )
+
+
+def compare(
+    step: str,
+    names: Sequence[str],
+    reference: Runner,
+    candidate: Runner,
+    batches: Iterable[Mapping[str, Array]],
+    tolerance: float = TOLERANCE,
+) -> ParityReport:
+    """Run both on every batch. Raises ParityError when they differ in number or shape of outputs."""
+    expected: list[list[Array]] = [[] for _ in names]
+    actual: list[list[Array]] = [[] for _ in names]
+    shapes = []
+    for feeds in batches:
+        left, right = reference(feeds), candidate(feeds)
+        if len(left) != len(names) or len(right) != len(names):
+            raise ParityError(
+                f"{step}: {len(left)} and {len(right)} outputs, expected {len(names)}; nothing was written."
+            )
+        for i, (one, other) in enumerate(zip(left, right, strict=True)):
+            if one.shape != other.shape:
+                raise ParityError(
+                    f"{step}: output {names[i]!r} has shape {list(one.shape)} and then {list(other.shape)}; "
+                    "nothing was written."
+                )
+            expected[i].append(one)
+            actual[i].append(other)
+        shapes.append(tuple(next(iter(feeds.values())).shape))
+    outputs = tuple(_output_parity(n, e, a) for n, e, a in zip(names, expected, actual, strict=True))
+    return ParityReport(step, tolerance, outputs, tuple(shapes))
+
+
+def padding_parity(
+    runner: Runner,
+    names: Sequence[str],
+    rows: Sequence[Feeds],
+    padding: Mapping[str, FeedPadding],
+    tolerance: float = TOLERANCE,
+) -> tuple[ParityReport, dict[str, int]]:
+    """Compare rows run alone with the same rows padded into one batch.
+
+    `rows` are batches of one, of different lengths. Also returns, by output, the axis along which an
+    output grows with its row, and so is to be cut back. Raises ConversionError when no such axis is clear.
+    """
+    alone = [runner(row) for row in rows]
+    cuts = {}
+    for i, name in enumerate(names):
+        axis = _growing_axis(name, [output[i] for output in alone])
+        if axis is not None:
+            cuts[name] = axis
+    together = runner(pad_rows(rows, padding))
+    recut: list[list[Array]] = []
+    for number, outputs in enumerate(alone):
+        recut.append([])
+        for i, name in enumerate(names):
+            row = together[i][number : number + 1]
+            if name in cuts:
+                row = row.take(range(outputs[i].shape[cuts[name]]), axis=cuts[name])
+            recut[-1].append(row)
+    position = {id(row): number for number, row in enumerate(rows)}
+    report = compare(
+        "padding",
+        names,
+        lambda feeds: alone[position[id(feeds)]],
+        lambda feeds: recut[position[id(feeds)]],
+        rows,
+        tolerance,
+    )
+    return report, cuts
+
+
+def pad_rows(rows: Sequence[Mapping[str, Array]], padding: Mapping[str, FeedPadding]) -> Feeds:
+    """Fill each row up to the longest along its declared axis, and join them along the batch axis."""
+    joined = {}
+    for name in rows[0]:
+        arrays = [row[name] for row in rows]
+        if name in padding:
+            axis, value = padding[name].axis, padding[name].value
+            longest = max(array.shape[axis] for array in arrays)
+            arrays = [_pad(array, axis, longest, value) for array in arrays]
+        joined[name] = np.concatenate(arrays)
+    return joined
+
+
+def padding_of(cuts: Mapping[str, int], feeds: Mapping[str, FeedPadding]) -> Padding:
+    """What serving.yml declares once padding was proven safe."""
+    return Padding(feeds=dict(feeds), fetches=dict(cuts))
+
+
+def write_reports(path: Path, reports: Iterable[ParityReport]) -> None:
+    """Store reports as JSON."""
+    path.write_text(json.dumps(summaries(reports), indent=2) + "\n", encoding="utf-8")
+
+
+def summaries(reports: Iterable[ParityReport]) -> list[dict[str, Any]]:
+    """Reports as JSON and YAML can hold them."""
+    return [
+        json.loads(json.dumps({**asdict(r), "passed": r.passed, "max_abs_diff": r.max_abs_diff}))
+        for r in reports
+    ]
+
+
+def _pad(array: Array, axis: int, length: int, value: float) -> Array:
+    widths = [(0, 0)] * array.ndim
+    widths[axis] = (0, length - array.shape[axis])
+    return np.pad(array, widths, constant_values=value)
+
+
+def _growing_axis(name: str, outputs: Sequence[Array]) -> int | None:
+    if len({output.ndim for output in outputs}) != 1:
+        raise ConversionError(f"output {name!r} changes its rank with its input, so rows can't be padded.")
+    axes = [a for a in range(1, outputs[0].ndim) if len({output.shape[a] for output in outputs}) > 1]
+    if len(axes) > 1:
+        raise ConversionError(
+            f"output {name!r} grows along axes {axes} with its input; only one can be cut back, so padding "
+            "can't be declared."
+        )
+    return axes[0] if axes else None
+
+
+def _output_parity(name: str, expected: Sequence[Array], actual: Sequence[Array]) -> OutputParity:
+    one = np.concatenate([a.astype(np.float64).ravel() for a in expected])
+    other = np.concatenate([a.astype(np.float64).ravel() for a in actual])
+    # Equal infinities are equal; inf - inf would be NaN.
+    difference = np.where(one == other, 0.0, np.abs(one - other))
+    norm = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return OutputParity(
+        name=name,
+        max_abs_diff=float(difference.max(initial=0.0)),
+        mean_abs_diff=float(difference.mean()) if difference.size else 0.0,
+        cosine=float(one @ other) / norm if norm > 0 else 1.0,
+        top1_agreement=_top1_agreement(expected, actual),
+    )
+
+
+def _top1_agreement(expected: Sequence[Array], actual: Sequence[Array]) -> float | None:
+    """Share of rows whose largest entry is at the same place; None for outputs without classes."""
+    if any(a.ndim < 2 or a.shape[-1] < 2 or a.dtype.kind != "f" for a in expected):
+        return None
+    same = [(e.argmax(-1) == a.argmax(-1)).ravel() for e, a in zip(expected, actual, strict=True)]
+    return float(np.concatenate(same).mean())

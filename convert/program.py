@@ -1,0 +1,160 @@
+"""An exported Paddle program: its feeds and fetches with dtypes and shapes, and which ids its feeds may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convert.engine import import_paddle
+from convert.input_spec import TensorSpec
+from pipeline.errors import ConfigError, ConversionError
+from pipeline.serving_model import find_model_files
+
+# Between a feed of ids and the embedding that looks them up.
+_SHAPE_ONLY = {"pd_op.cast", "pd_op.reshape", "pd_op.unsqueeze", "pd_op.squeeze", "pd_op.flatten"}
+
+
+@dataclass(frozen=True)
+class InferenceProgram:
+    """A program and its parameters on disk.
+
+    Fetches carry the names under which Paddle Inference returns them. `id_limits` gives, for each feed
+    that an embedding looks up, the number of its rows: ids from 0 to below that are valid.
+    """
+
+    program: Path
+    params: Path | None
+    feeds: tuple[TensorSpec, ...]
+    fetches: tuple[TensorSpec, ...]
+    id_limits: Mapping[str, int]
+
+
+def read_program(directory: Path) -> InferenceProgram:
+    """Read an inference directory: *.json or *.pdmodel with *.pdiparams, whatever their names.
+
+    Raises ConversionError when there is none, or when Paddle can't read it.
+    """
+    if not directory.is_dir():
+        raise ConversionError(
+            f"{directory} is not a folder; name one with *.json or *.pdmodel and *.pdiparams."
+        )
+    try:
+        program, params, kind = find_model_files(directory)
+    except ConfigError as exc:
+        raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
+    if kind == "onnx":
+        raise ConversionError(f"{program} is an ONNX model; this conversion reads Paddle programs.")
+    import_paddle()
+    names = fetch_names(program, params)
+    if kind == "pir":
+        return _read_pir(program, params, names)
+    return _read_program_desc(program, params, names)
+
+
+def unoptimised_predictor(program: Path, params: Path | None) -> Any:
+    """A Paddle Inference predictor that runs the program as it is written."""
+    import_paddle()
+    from paddle import inference
+
+    config = inference.Config(str(program), str(params) if params else "")
+    config.disable_gpu()
+    config.disable_glog_info()
+    config.switch_ir_optim(False)
+    if hasattr(config, "disable_mkldnn"):
+        config.disable_mkldnn()
+    try:
+        return inference.create_predictor(config)
+    except Exception as exc:
+        raise ConversionError(f"{program} can't be loaded by Paddle: {first_line(exc)}.") from exc
+
+
+def fetch_names(program: Path, params: Path | None) -> tuple[str, ...]:
+    """The outputs' names as Paddle Inference gives them."""
+    return tuple(unoptimised_predictor(program, params).get_output_names())
+
+
+def first_line(error: BaseException) -> str:
+    """The sentence of an error of Paddle, without its C++ stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Error:" in line or "Hint:" in line or line.startswith("(")]
+    text = (telling or lines or [type(error).__name__])[0]
+    return f"{type(error).__name__}: {text[:300]}".rstrip(".")
+
+
+def _read_pir(program: Path, params: Path | None, names: tuple[str, ...]) -> InferenceProgram:
+    import paddle
+
+    layer = paddle.jit.load(str(program.with_suffix("")))
+    # TranslatedLayer has no public way to its specs.
+    feeds = tuple(_spec(s.name, s.dtype, s.shape) for s in layer._input_spec())
+    outputs = layer._output_spec()
+    fetches = tuple(_spec(n, s.dtype, s.shape) for n, s in zip(names, outputs, strict=True))
+    limits: dict[str, int] = {}
+    for op in layer.program().global_block().ops:
+        if op.name() == "pd_op.data":
+            limit = _embedding_rows(op.result(0), depth=4)
+            if limit:
+                limits[op.attrs()["name"]] = limit
+    return InferenceProgram(program, params, feeds, fetches, limits)
+
+
+def _embedding_rows(value: Any, depth: int) -> int:
+    """Rows of the smallest embedding that looks up `value`; 0 when none does."""
+    rows = []
+    for op in value.all_used_ops():
+        if op.name() == "pd_op.embedding" and op.operand_source(0).is_same(value):
+            rows.append(int(op.operand_source(1).shape[0]))
+        elif op.name() in _SHAPE_ONLY and depth:
+            rows.append(_embedding_rows(op.result(0), depth - 1))
+    return min(filter(None, rows), default=0)
+
+
+def _spec(name: str, dtype: Any, shape: Any) -> TensorSpec:
+    return TensorSpec(
+        name, str(dtype).rpartition(".")[2], tuple(int(d) if int(d) >= 0 else -1 for d in shape)
+    )
+
+
+_DESC_DTYPES = {
+    "BOOL": "bool",
+    "INT8": "int8",
+    "UINT8": "uint8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "FP16": "float16",
+    "BF16": "bfloat16",
+    "FP32": "float32",
+    "FP64": "float64",
+}
+
+
+def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...]) -> InferenceProgram:
+    """Read a .pdmodel as the protobuf it is: today's static API loads only programs of its own format."""
+    from paddle.base.proto import framework_pb2
+
+    desc = framework_pb2.ProgramDesc()
+    try:
+        desc.ParseFromString(program.read_bytes())
+    except Exception as exc:
+        raise ConversionError(f"{program} is not a Paddle program: {first_line(exc)}.") from exc
+    block = desc.blocks[0]
+    tensors = {v.name: v.type.dense_tensor.tensor for v in block.vars}
+
+    def spec(name: str) -> TensorSpec:
+        number = framework_pb2.VarType.Type.Name(tensors[name].data_type)
+        if number not in _DESC_DTYPES:
+            raise ConversionError(f"{program}: {name} is of type {number}, which can't be served.")
+        return _spec(name, _DESC_DTYPES[number], tensors[name].dims)
+
+    feeds = tuple(spec(op.outputs[0].arguments[0]) for op in block.ops if op.type == "feed")
+    limits = {}
+    for op in block.ops:
+        if op.type in ("lookup_table", "lookup_table_v2"):
+            inputs = {i.parameter: i.arguments[0] for i in op.inputs}
+            limits[inputs["Ids"]] = int(tensors[inputs["W"]].dims[0])
+    known = {feed.name for feed in feeds}
+    limits = {name: limit for name, limit in limits.items() if name in known}
+    return InferenceProgram(program, params, feeds, tuple(spec(name) for name in names), limits)

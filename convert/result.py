@@ -1,0 +1,42 @@
+"""What a conversion hands back, and the settings all of them share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from convert.parity import TOLERANCE, ParityReport
+from convert.progress import SilentSteps, Steps
+from convert.sample_feeds import LENGTHS
+from pipeline.errors import ConversionError
+
+
+@dataclass(frozen=True)
+class ConversionOptions:
+    """How to convert.
+
+    `tolerance` is the largest difference an output may have, absolute; `lengths` are tried on the axes
+    that vary; `force` makes a result again that is up to date; `dry_run` checks the arguments and stops.
+    """
+
+    tolerance: float = TOLERANCE
+    lengths: tuple[int, ...] = LENGTHS
+    force: bool = False
+    dry_run: bool = False
+    steps: Steps = field(default_factory=SilentSteps)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tolerance < float("inf"):
+            raise ConversionError(f"the tolerance {self.tolerance} is not a number from 0 up.")
+        if not self.lengths or min(self.lengths) < 1 or max(self.lengths) > 1 << 20:
+            raise ConversionError(f"the lengths {self.lengths} are not whole numbers from 1 to {1 << 20}.")
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A result at `out`. `made` is false when it was up to date or nothing was to be written."""
+
+    out: Path
+    made: bool
+    message: str
+    reports: tuple[ParityReport, ...] = ()

@@ -1,0 +1,105 @@
+"""The three forms of a model that parity compares: dynamic Layer, exported program, serving model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convert.engine import import_paddle
+from convert.input_spec import TensorSpec
+from convert.parity import Runner
+from convert.program import InferenceProgram, first_line, unoptimised_predictor
+from convert.sample_feeds import Array
+from pipeline.config import LocalServiceConf
+from pipeline.errors import ConversionError, ServingError
+from pipeline.serving_model import load_serving_model
+
+
+def layer_runner(layer: Any, feeds: Sequence[TensorSpec]) -> Runner:
+    """Run a dynamic `paddle.nn.Layer` with its inputs in the order of `feeds`."""
+    paddle = import_paddle()
+
+    def run(arrays: Mapping[str, Array]) -> list[Array]:
+        tensors = [_tensor(paddle, arrays[feed.name], feed.dtype) for feed in feeds]
+        with paddle.no_grad():
+            try:
+                outputs = layer(*tensors)
+            except Exception as exc:
+                shapes = ", ".join(f"{feed.name} {list(arrays[feed.name].shape)}" for feed in feeds)
+                raise ConversionError(
+                    f"the layer can't run {shapes} ({first_line(exc)}); name lengths it accepts with --lengths."
+                ) from exc
+        return [_array(tensor) for tensor in flatten_outputs(outputs)]
+
+    return run
+
+
+def program_runner(program: InferenceProgram) -> Runner:
+    """Run an exported program as it is written, without optimisation."""
+    predictor = unoptimised_predictor(program.program, program.params)
+
+    def run(arrays: Mapping[str, Array]) -> list[Array]:
+        for feed in program.feeds:
+            predictor.get_input_handle(feed.name).copy_from_cpu(np.ascontiguousarray(arrays[feed.name]))
+        try:
+            predictor.run()
+        except Exception as exc:
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+            raise ConversionError(
+                f"{program.program} can't run {shapes} ({first_line(exc)}); name lengths it accepts with --lengths."
+            ) from exc
+        return [_float(predictor.get_output_handle(f.name).copy_to_cpu(), f.dtype) for f in program.fetches]
+
+    return run
+
+
+def serving_runner(directory: Path) -> Runner:
+    """Run a serving model as the service will, through its predictor with default settings."""
+    from pipeline.predictors import create_predictor
+
+    model = load_serving_model(directory)
+    alias_of = {feed.name: feed.alias for feed in model.feeds}
+    predictor = create_predictor(model, LocalServiceConf.model_validate({"model_config": str(directory)}))
+
+    def run(arrays: Mapping[str, Array]) -> list[Array]:
+        try:
+            answers = predictor.run({alias_of[name]: array for name, array in arrays.items()})
+        except ServingError as exc:
+            raise ConversionError(f"the serving model can't be run: {exc.message.rstrip('.')}.") from exc
+        return [_float(np.asarray(answers[fetch.alias]), fetch.dtype) for fetch in model.fetches]
+
+    return run
+
+
+def flatten_outputs(outputs: Any) -> list[Any]:
+    """The tensors of a Layer's return value, in the order in which export lists them."""
+    if isinstance(outputs, list | tuple):
+        return [tensor for item in outputs for tensor in flatten_outputs(item)]
+    if isinstance(outputs, dict):
+        return [tensor for item in outputs.values() for tensor in flatten_outputs(item)]
+    return [] if outputs is None else [outputs]
+
+
+def _tensor(paddle: Any, array: Array, dtype: str) -> Any:
+    if dtype == "bfloat16":
+        return paddle.to_tensor(widen_bfloat16(array)).astype("bfloat16")
+    return paddle.to_tensor(array)
+
+
+def _array(tensor: Any) -> Array:
+    if str(tensor.dtype).endswith("bfloat16"):
+        tensor = tensor.astype("float32")
+    array: Array = tensor.numpy()
+    return array
+
+
+def _float(array: Array, dtype: str) -> Array:
+    return widen_bfloat16(array) if dtype == "bfloat16" and array.dtype == np.uint16 else array
+
+
+def widen_bfloat16(array: Array) -> Array:
+    """uint16 bit patterns of bfloat16 as float32."""
+    return (array.astype(np.uint32) << 16).view(np.float32)

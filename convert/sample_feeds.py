@@ -1,0 +1,64 @@
+"""Random inputs that a program accepts, for comparing two forms of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from convert.input_spec import TensorSpec
+
+Array = npt.NDArray[Any]
+Feeds = dict[str, Array]
+
+BATCH_SIZES = (1, 2, 5)
+LENGTHS = (5, 16, 33)
+
+
+def sample_batches(
+    feeds: Sequence[TensorSpec], id_limits: Mapping[str, int], lengths: Sequence[int] = LENGTHS
+) -> list[Feeds]:
+    """One batch for each length and batch size; the same on every call."""
+    rng = np.random.default_rng(0)
+    return [sample_feeds(feeds, id_limits, rng, size, n) for n in lengths for size in BATCH_SIZES]
+
+
+def sample_feeds(
+    feeds: Sequence[TensorSpec],
+    id_limits: Mapping[str, int],
+    rng: np.random.Generator,
+    batch: int,
+    length: int,
+) -> Feeds:
+    """One batch. Every axis that varies, the batch aside, has `length`.
+
+    Integers are ids below their limit where an embedding looks them up, and else masks: ones, then zeros.
+    """
+    made = {}
+    for feed in feeds:
+        shape = (batch, *(length if dim < 0 else dim for dim in feed.shape[1:]))
+        made[feed.name] = _values(feed, shape, id_limits.get(feed.name, 0), rng)
+    return made
+
+
+def _values(feed: TensorSpec, shape: tuple[int, ...], limit: int, rng: np.random.Generator) -> Array:
+    if feed.dtype == "bfloat16":
+        bits = rng.standard_normal(shape).astype(np.float32).view(np.uint32) >> 16
+        return bits.astype(np.uint16)
+    if feed.dtype.startswith("float"):
+        return rng.standard_normal(shape).astype(feed.dtype)
+    if limit:
+        return rng.integers(0, limit, shape).astype(feed.dtype)
+    return _masks(shape).astype(feed.dtype)
+
+
+def _masks(shape: tuple[int, ...]) -> Array:
+    """Ones on the first part of the second axis, a different part in each row, never none."""
+    if len(shape) < 2:
+        return np.ones(shape, np.int64)
+    length = shape[1]
+    kept = np.array([max(1, length - row * length // 4 % length) for row in range(shape[0])])
+    mask = np.arange(length)[None, :] < kept[:, None]
+    return np.broadcast_to(mask.reshape(mask.shape + (1,) * (len(shape) - 2)), shape)

@@ -1,0 +1,75 @@
+"""Atomic results: a folder is made beside its place and moved there whole, with a stamp of what it was made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.errors import ConversionError
+
+STAMP_FILE = "convert.json"
+
+
+@contextmanager
+def staged(out: Path) -> Iterator[Path]:
+    """Yield an empty folder that becomes `out` when the block ends, and vanishes when the block raises.
+
+    A folder already at `out` is replaced only if it is empty or was written by `convert` (has its stamp),
+    and only at the end.
+    """
+    check_replaceable(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        made = scratch / "new"
+        made.mkdir()
+        yield made
+        if out.exists():
+            out.rename(scratch / "old")
+        made.rename(out)
+    except OSError as exc:
+        raise ConversionError(f"{out} can't be written ({exc.strerror}); see to it and run again.") from exc
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def check_replaceable(out: Path) -> None:
+    """Raise ConversionError unless `out` is absent, empty, or a result of `convert`."""
+    if out.is_dir():
+        if any(out.iterdir()) and not (out / STAMP_FILE).is_file():
+            raise ConversionError(f"{out} holds files that convert didn't write; name another folder.")
+    elif out.exists() or out.is_symlink():
+        raise ConversionError(f"{out} is not a folder; name another place for the result.")
+
+
+def write_stamp(directory: Path, fingerprint: str, facts: Mapping[str, object]) -> None:
+    """Store what a result was made from, and `facts` about it, in its convert.json."""
+    stamp = {"fingerprint": fingerprint, **facts}
+    (directory / STAMP_FILE).write_text(
+        json.dumps(stamp, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+
+
+def is_current(out: Path, fingerprint: str) -> bool:
+    """Whether `out` was made from exactly this."""
+    try:
+        stamp = json.loads((out / STAMP_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(stamp, dict) and stamp.get("fingerprint") == fingerprint
+
+
+def fingerprint_of(files: Iterable[Path], settings: Mapping[str, object]) -> str:
+    """A SHA-256 over the contents of files, in the order given, and over settings that JSON can hold."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for path in files:
+        digest.update(f"\n{path.name} {path.stat().st_size}\n".encode())
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    return digest.hexdigest()
