@@ -1,4 +1,4 @@
-"""App: a user's service reduced to data, as it is handed from the script to the front and on to the workers."""
+"""App: a user's service reduced to data, handed from the script to the front and on to the workers."""
 
 from __future__ import annotations
 

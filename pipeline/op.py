@@ -11,17 +11,13 @@ from pipeline.errors import ConfigError, InvalidInput
 
 REQUEST_OP = "@DAGExecutor"  # the name under which the first Op finds the request in `input_dicts`
 
-_OPTIONS = (
-    "server_endpoints", "fetch_list", "client_config", "client_type", "concurrency", "timeout", "retry",
-    "batch_size", "auto_batching_timeout",
-)  # fmt: skip
 _numbers = itertools.count()
 
 
 class OpRequest:
     """One request as the batch-wise hooks see it.
 
-    input_dicts: the output of each input Op by its name; the first Op's input is {"@DAGExecutor": {key: value}}.
+    input_dicts: the output of each input Op by its name; the request is {"@DAGExecutor": {key: value}}.
     state: whatever preprocess_batch wants to find again in postprocess_batch.
     """
 
@@ -56,8 +52,8 @@ class Op:
     """Optional: `preprocess_batch(self, requests: list[OpRequest]) -> list[feed dict or Exception]`, for all
     requests that travel together; an exception as an element refuses that request alone."""
     postprocess_batch: ClassVar[Any] = None
-    """Optional: `postprocess_batch(self, requests: list[OpRequest], fetches: list[fetch dict]) -> list[dict or
-    Exception]`, for the requests of one predictor batch."""
+    """Optional: `postprocess_batch(self, requests: list[OpRequest], fetches: list[fetch dict])
+    -> list[dict or Exception]`, for the requests of one predictor batch."""
 
     def __init__(
         self,
@@ -76,12 +72,18 @@ class Op:
         jump_to_ops: Sequence[Op] | None = None,
     ) -> None:
         self.name = name or f"{type(self).__name__}_{next(_numbers)}"
-        given = dict(
-            server_endpoints=server_endpoints, fetch_list=fetch_list, client_config=client_config,
-            client_type=client_type, concurrency=concurrency, timeout=timeout, retry=retry,
-            batch_size=batch_size, auto_batching_timeout=auto_batching_timeout,
-        )  # fmt: skip
-        self.options = {key: given[key] for key in _OPTIONS if given[key] is not None}
+        given = {
+            "server_endpoints": server_endpoints,
+            "fetch_list": fetch_list,
+            "client_config": client_config,
+            "client_type": client_type,
+            "concurrency": concurrency,
+            "timeout": timeout,
+            "retry": retry,
+            "batch_size": batch_size,
+            "auto_batching_timeout": auto_batching_timeout,
+        }
+        self.options = {key: value for key, value in given.items() if value is not None}
         self.input_ops = self._checked(input_ops, "input_ops")
         self.jump_to_ops = self._checked(jump_to_ops, "jump_to_ops")
         self.dynamic_shape_info = {}
@@ -105,8 +107,8 @@ class Op:
         `{"min_input_shape": {tensor: shape}, "max_input_shape": ..., "opt_input_shape": ...}`."""
 
     def preprocess(self, input_dicts: dict[str, Any], data_id: int = 0, log_id: int = 0) -> Any:
-        """A request to a feed: `(feed dict or list of feed dicts, is_skip_process, prod_errcode, prod_errinfo)`
-        or the feed alone. The default passes the only input on."""
+        """A request to a feed or a list of feeds: `(feed, is_skip_process, prod_errcode, prod_errinfo)`, or
+        the feed alone. The default passes the only input on."""
         if len(input_dicts) != 1:
             raise InvalidInput(
                 f"Op {self.name} has the inputs {sorted(input_dicts)}: override preprocess to join them"
@@ -123,8 +125,8 @@ class Op:
     def postprocess(
         self, input_dicts: dict[str, Any], fetch_dict: Any, data_id: int = 0, log_id: int = 0
     ) -> Any:
-        """A request's rows of the fetch to its output: `(dict, prod_errcode, prod_errinfo)` or the dict alone.
-        The default returns the fetch."""
+        """A request's rows of the fetch to its output: `(dict, prod_errcode, prod_errinfo)` or the dict
+        alone. The default returns the fetch."""
         return fetch_dict, None, ""
 
     def check_jumping(self, input_data: Any) -> bool:

@@ -100,5 +100,7 @@ def python_module(module: str) -> list[str]:
     -P keeps the working folder off sys.path, where a pipeline.py of the app would be found first.
     """
     root = str(Path(__file__).resolve().parent.parent)
-    start = f"import sys; sys.path.insert(0, {root!r}); import runpy; runpy.run_module({module!r}, run_name='__main__')"
+    start = (
+        f"import sys, runpy; sys.path.insert(0, {root!r}); runpy.run_module({module!r}, run_name='__main__')"
+    )
     return [sys.executable, "-P", "-c", start]

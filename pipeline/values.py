@@ -1,8 +1,8 @@
 """The typed encoding of what passes between Ops: a msgpack tree with its large arrays beside it.
 
-str, bytes, numbers, bool, None, lists, tuples, dicts, ndarrays and NumPy scalars keep their type. Anything else
-is pickled, and only where `allow_pickle` says that a worker of ours made it: what a client sent is encoded by the
-front without it, so no byte from outside can come out of here as a pickle.
+str, bytes, numbers, bool, None, lists, tuples, dicts, ndarrays and NumPy scalars keep their type. Anything
+else is pickled, and only where `allow_pickle` says that a worker of ours made it: what a client sent is
+encoded by the front without it, so no byte from outside can come out of here as a pickle.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ def _packer(parts: list[Part], allow_pickle: bool) -> msgpack.Packer:
         return _extension(value, parts, allow_pickle, pack)
 
     def pack(value: object) -> bytes:
-        return msgpack.packb(value, default=default, strict_types=True, unicode_errors="surrogatepass")
+        packed: bytes = msgpack.packb(
+            value, default=default, strict_types=True, unicode_errors="surrogatepass"
+        )
+        return packed
 
     return msgpack.Packer(default=default, strict_types=True, unicode_errors="surrogatepass", autoreset=True)
 
@@ -89,7 +92,7 @@ def _extension(
         flat = np.ascontiguousarray(value)
         if flat.nbytes < INLINE_BYTES:
             return msgpack.ExtType(_ARRAY, pack([flat.dtype.str, list(value.shape), flat.tobytes()]))
-        parts.append(memoryview(flat.reshape(-1).view(np.uint8)))
+        parts.append(flat.reshape(-1).view(np.uint8).data)
         return msgpack.ExtType(_ARRAY_PART, pack([flat.dtype.str, list(value.shape), len(parts) - 1]))
     if isinstance(value, np.generic) and value.dtype.kind not in "OV":
         return msgpack.ExtType(_SCALAR, pack([value.dtype.str, value.tobytes()]))

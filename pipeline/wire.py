@@ -1,9 +1,9 @@
 """Frames and shared memory between the front process and one worker.
 
-A frame is a header, a msgpack head and a tail of large parts. The tail follows the head on the socket, or lies in
-the worker's memfd when it is over `ARENA_BYTES_FROM` and fits there. The memfd has four regions, one for the
-requests and one for the replies of each of the two hand-overs that may be under way; whoever reads a tail copies
-it out at once, so a region is free again as soon as its hand-over's last reply was read.
+A frame is a header, a msgpack head and a tail of large parts. The tail follows the head on the socket, or
+lies in the worker's memfd when it is over `ARENA_BYTES_FROM` and fits there. The memfd has four regions, one
+for the requests and one for the replies of each of the two hand-overs that may be under way; whoever reads a
+tail copies it out at once, so a region is free again as soon as its hand-over's last reply was read.
 
 | kind | from | head |
 |---|---|---|
@@ -46,7 +46,7 @@ class Kind(IntEnum):
 class Frame(NamedTuple):
     kind: int
     head: Any
-    tail: "Tail"
+    tail: Tail
 
 
 class Outcome(IntEnum):
@@ -65,7 +65,7 @@ class Arena:
         self._map = mmap.mmap(fd, ARENA_BYTES)
         self.view = memoryview(self._map)
 
-    def put(self, parts: Sequence[Part], region: "Region") -> int:
+    def put(self, parts: Sequence[Part], region: Region) -> int:
         """Copy the parts into the region; their offset in the arena, or -1 when they don't fit."""
         size = sum(map(len, parts))
         offset = region.take(size)
@@ -114,7 +114,7 @@ def create_arena_fd() -> int:
 
 
 def stow(parts: Sequence[Part], tail: list[Part]) -> list[Any]:
-    """Parts as they go into a head: the small ones themselves, of the large ones the length, their bytes in `tail`."""
+    """Parts as they go into a head: small ones themselves, of large ones the length, the bytes in `tail`."""
     stowed: list[Any] = []
     for part in parts:
         if len(part) < INLINE_BYTES:
@@ -176,7 +176,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: Part) -> Iterator[Frame]:
-        """The frames that these bytes complete. An arena tail must be unstowed before the next hand-over's."""
+        """The frames that these bytes complete; unstow a frame's tail before asking for the next."""
         buffer = self._buffer
         buffer += data
         at = 0

@@ -48,7 +48,7 @@ class Batcher:
         return len(self._queue)
 
     def put(self, walk: Walk, inputs: Inputs) -> None:
-        """Queue an Op's share of a request. It leaves with others that arrive in the same turn of the loop."""
+        """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
         self._push(Job(walk, self.op, inputs, next(_numbers), time.monotonic()))
 
     def _push(self, job: Job) -> None:

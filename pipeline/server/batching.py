@@ -1,4 +1,4 @@
-"""The batching decision: how many queued jobs leave in the next hand-over. Pure: a table of cases tests it."""
+"""The batching decision: how many queued jobs leave in the next hand-over. Pure: no clock, no socket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BATCHES_WHEN_SLOW = 2
 
 @dataclass(frozen=True)
 class BatchPolicy:
-    """batch_size: requests in a predictor batch. max_queue_delay_s: how long a partial one may be held back."""
+    """batch_size: requests in a predictor batch. max_queue_delay_s: how long a partial one may wait."""
 
     batch_size: int
     max_queue_delay_s: float = 0.0
@@ -39,7 +39,7 @@ def handover_size(waiting: int, free_instances: int, policy: BatchPolicy, usual_
 def may_queue_behind(began: float, usual_s: float | None, now: float) -> bool:
     """Whether an instance that is busy since `began` may be given its next hand-over already.
 
-    It spares a fast model the wait for the front. Behind a slow or late run it would only bind requests to one
-    instance that another could take earlier, and tear apart a batch that could still grow.
+    It spares a fast model the wait for the front. Behind a slow or late run it would only bind requests to
+    one instance that another could take earlier, and tear apart a batch that could still grow.
     """
     return usual_s is not None and usual_s < FAST_HANDOVER_S and now - began < 2 * usual_s + 0.001

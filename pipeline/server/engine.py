@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
 from pipeline.app import App
 from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed
@@ -129,7 +130,8 @@ class Engine:
     async def until_ready(self) -> None:
         """Return when every Op has its first instance. Raises StartFailed when one can't be started."""
         waiter = asyncio.ensure_future(self._became_ready.wait())
-        await asyncio.wait({waiter, self.fatal}, return_when=asyncio.FIRST_COMPLETED)
+        both: set[asyncio.Future[Any]] = {waiter, self.fatal}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         waiter.cancel()
         if self.fatal.done():
             raise self.fatal.result()

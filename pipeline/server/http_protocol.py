@@ -1,4 +1,4 @@
-"""One HTTP connection: uvicorn's protocol with the limits it lacks, and a way to close it without losing a request."""
+"""One HTTP connection: uvicorn's protocol with the limits it lacks, and an end that loses no request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REQUEST_TIMEOUT = 408
 
 
 class Connection(HttpToolsProtocol):  # type: ignore[misc]
-    """Refuses headers and bodies over `limits` while they arrive, and drops the work of a client that left."""
+    """Refuses headers and bodies over `limits` while they arrive; drops the work of a client that left."""
 
     limits: Limits  # set on the subclass that `http_server` makes for its service
 

@@ -103,5 +103,5 @@ def bind(port: int) -> socket.socket:
         return socket.create_server(("", port), backlog=_BACKLOG)
     except OSError as exc:
         raise StartFailed(
-            f"http_port {port} can't be opened: {exc.strerror}; stop what uses it or choose another in config.yml"
+            f"http_port {port} can't be opened ({exc.strerror}): stop what uses it, or choose another one"
         ) from exc

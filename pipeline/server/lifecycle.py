@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import sys
+from typing import Any
 
 import uvloop
 
@@ -62,8 +63,9 @@ async def _ready_or_stopped(engine: Engine, stop_requested: asyncio.Event) -> bo
 
 
 async def _stopped_or_fatal(engine: Engine, stop_requested: asyncio.Event) -> None:
-    stop = asyncio.create_task(stop_requested.wait())
-    await asyncio.wait({stop, engine.fatal}, return_when=asyncio.FIRST_COMPLETED)
+    stop = asyncio.ensure_future(stop_requested.wait())
+    either: set[asyncio.Future[Any]] = {stop, engine.fatal}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
     if engine.fatal.done():
         raise engine.fatal.result()

@@ -27,7 +27,7 @@ _AS_STATUS = (Overloaded, NotReady)
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
-class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
+class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     """Routes the one method. Messages stay bytes: the codec parses them, the worker prints the answer."""
 
     def __init__(self, engine: Engine) -> None:
@@ -36,7 +36,7 @@ class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._limits = engine.app.config.limits
         self._method = grpc.unary_unary_rpc_method_handler(self._infer)
 
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
         return self._method if details.method == METHOD else None
 
     async def _infer(self, data: bytes, context: Context) -> bytes:
@@ -94,7 +94,7 @@ class RpcServer:
             port = 0
         if port == 0:
             raise StartFailed(
-                f"rpc_port {self._port} can't be opened: it is in use; stop what uses it or choose another in config.yml"
+                f"rpc_port {self._port} can't be opened: stop what uses it, or choose another in config.yml"
             )
         await self._server.start()
         try:

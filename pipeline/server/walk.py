@@ -53,7 +53,7 @@ class Walk:
         if self.future.done():
             return
         if outcome is Outcome.ANSWER:
-            self.future.set_result(parts[0])  # type: ignore[arg-type]
+            self.future.set_result(parts[0])
         elif outcome is Outcome.VALUE:
             self._deliver(node, node, parts)
         else:

@@ -55,7 +55,7 @@ class Hooks:
         return feed, bool(skip)
 
     def preprocess_batch(self, requests: Sequence[OpRequest]) -> list[Any]:
-        """A feed or a ServingError for each request. One that makes the whole call raise is found by halves."""
+        """A feed or a ServingError for each request; one that makes the call raise is found by halves."""
         return self._by_halves("preprocess_batch", self.op.preprocess_batch, requests, None)
 
     def process(self, feed: dict[str, Any], log_id: int) -> Any:
@@ -85,12 +85,7 @@ class Hooks:
     def postprocess_batch(self, requests: Sequence[OpRequest], fetches: Sequence[Any]) -> list[Any]:
         """An output or a ServingError for each request."""
         outputs = self._by_halves("postprocess_batch", self.op.postprocess_batch, requests, fetches)
-        return [
-            o
-            if isinstance(o, dict | ServingError)
-            else _error_of(lambda o=o: self._checked_output(o, "postprocess_batch"))
-            for o in outputs
-        ]
+        return [self._checked_or_error(output) for output in outputs]
 
     def jump(self, own: Op, request: OpRequest, output: Any) -> bool:
         try:
@@ -104,15 +99,26 @@ class Hooks:
             return exc
         log.error("request %d: %s of Op %s raised", request.data_id, hook, self.op.name, exc_info=exc)
         return HookFailed(
-            f"Log_id: {request.log_id}  Raise_msg: {exc}  ClassName: {type(self.op).__name__}  FunctionName: {hook}"
+            f"Log_id: {request.log_id}  Raise_msg: {exc}  "
+            f"ClassName: {type(self.op).__name__}  FunctionName: {hook}"
         )
 
     def _checked_output(self, output: Any, hook: str) -> Any:
         if isinstance(output, dict):
             return output
         raise UnprintableAnswer(
-            f"[{self.op.name}] {hook} should return dict, not {type(output).__name__}: {{name: str or ndarray}}"
+            f"[{self.op.name}] {hook} should return dict of str or ndarray, not {type(output).__name__}"
         )
+
+    def _checked_or_error(self, output: Any) -> Any:
+        try:
+            return (
+                output
+                if isinstance(output, ServingError)
+                else self._checked_output(output, "postprocess_batch")
+            )
+        except ServingError as exc:
+            return exc
 
     def _by_halves(
         self,
@@ -177,10 +183,3 @@ def _product_error(code: Any, info: Any) -> ServingError:
         error.http_status = 500
         return error
     return ProductError(info, code)
-
-
-def _error_of(function: Callable[[], Any]) -> Any:
-    try:
-        return function()
-    except ServingError as exc:
-        return exc

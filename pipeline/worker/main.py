@@ -20,8 +20,9 @@ from pipeline.app import App
 from pipeline.dag import collect_ops
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.log import set_up_logging
-from pipeline.op import Op
-from pipeline.wire import Arena, Frame, FrameReader, Kind, Part, frame, reply_region
+from pipeline.op import Op, RequestOp
+from pipeline.values import Part
+from pipeline.wire import Arena, Frame, FrameReader, Kind, frame, reply_region
 from pipeline.worker.executor import Executor, Reply, Send
 from pipeline.worker.hooks import Hooks
 from pipeline.worker.model import Model
@@ -95,13 +96,13 @@ class Worker:
     def _find_op(self, web_service: service.WebService) -> Op:
         if web_service.name != self._app.name:
             raise StartFailed(
-                f"{self._app.script} runs service {web_service.name} in the worker and {self._app.name} in the front"
+                f"{self._app.script} runs service {web_service.name} in a worker, not {self._app.name}"
             )
-        ops = collect_ops(web_service.get_pipeline_response(service.RequestOp()))
+        ops = collect_ops(web_service.get_pipeline_response(RequestOp()))
         if self._op_name not in ops:
             raise StartFailed(
-                f"{self._app.script} has no Op {self._op_name} in the worker, only {', '.join(ops)}: the script must "
-                "build the same Ops each time it runs"
+                f"{self._app.script} has no Op {self._op_name} in the worker, only {', '.join(ops)}: "
+                "the script must build the same Ops each time it runs"
             )
         return ops[self._op_name]
 

@@ -37,7 +37,7 @@ def describe(feed: Feed, joining: Joining) -> Item:
         rule = padded.get(name)
         if rule is not None and 0 < rule.axis < value.ndim:
             length = max(length, dims[rule.axis])
-            dims = dims[: rule.axis] + (-1,) + dims[rule.axis + 1 :]
+            dims = (*dims[: rule.axis], -1, *dims[rule.axis + 1 :])
         shape.append((name, value.dtype.char, dims[1:]))
     return Item(max(rows, 1), length, tuple(shape) if shape and rows > 0 else None)
 
@@ -103,7 +103,7 @@ def split(
 
 
 def slices(feed: Feed, item: Item, most_rows: int | None) -> list[Feed]:
-    """The feed in pieces of at most `most_rows` rows; itself when it has no more or its rows can't be told."""
+    """The feed in slices of at most `most_rows` rows; itself when it has no more, or none can be told."""
     if most_rows is None or item.shape is None or item.rows <= most_rows:
         return [feed]
     starts = range(0, item.rows, most_rows)

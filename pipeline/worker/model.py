@@ -46,7 +46,8 @@ class Model:
         """What caps a predictor batch: config.yml and the maximum of the Op's dynamic shapes."""
         rows = [self._config.max_batch_rows]
         if self._shapes is not None:
-            rows.append(self._shapes.max_rows([f.alias for f in self._model.feeds] if self._model else None))
+            feeds = [feed.alias for feed in self._model.feeds] if self._model else self._shapes.max
+            rows.append(self._shapes.max_rows(feeds))
         known = [r for r in rows if r is not None]
         return BatchLimits(
             requests=self._config.batch_size,

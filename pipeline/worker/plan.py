@@ -31,8 +31,8 @@ class BatchLimits:
 def plan(items: Sequence[Item], limits: BatchLimits) -> list[list[int]]:
     """The predictor batches, as indices into `items`, short ones first.
 
-    Feeds of one shape are sorted by length, so that a batch wastes little padding, and cut where a limit would
-    be passed. An item over a limit by itself is a batch of its own.
+    Feeds of one shape are sorted by length, so that a batch wastes little padding, and cut where a limit
+    would be passed. An item over a limit by itself is a batch of its own.
     """
     batches: list[list[int]] = []
     open_shape: Hashable = None

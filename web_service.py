@@ -1,0 +1,89 @@
+"""The default service: news headlines to one of 15 classes, with the model of `python -m convert demo`."""
+
+from pathlib import Path
+
+import numpy as np
+
+from pipeline import InvalidInput, Op, WebService
+from pipeline.script import prepare_from_arguments
+from pipeline.serving_model import load_serving_model
+
+HERE = Path(__file__).resolve().parent
+MODEL = HERE / "models" / "demo"
+MAX_TOKENS = 512
+MAX_CHARS = 20 * MAX_TOKENS  # looked at before the tokenizer has any work with it
+
+
+class BertOp(Op):
+    def init_op(self):
+        from tokenizers import BertWordPieceTokenizer  # imported here: in the worker, after it was started
+
+        self.labels = np.array(load_serving_model(MODEL).labels)
+        self.tokenizer = BertWordPieceTokenizer(str(MODEL / "serving_server" / "vocab.txt"), lowercase=True)
+
+    def set_dynamic_shape_info(self):
+        names = ("input_ids", "token_type_ids", "attention_mask")
+        self.dynamic_shape_info = {
+            "min_input_shape": {name: [1, 1] for name in names},
+            "max_input_shape": {name: [32, MAX_TOKENS] for name in names},
+            "opt_input_shape": {name: [8, 32] for name in names},
+        }
+
+    def preprocess_batch(self, requests):
+        texts = [_texts(request.inputs) for request in requests]
+        encoded = iter(
+            self.tokenizer.encode_batch([t for many in texts if isinstance(many, list) for t in many])
+        )
+        return [
+            _feed([next(encoded).ids for _ in many]) if isinstance(many, list) else many for many in texts
+        ]
+
+    def postprocess_batch(self, requests, fetches):
+        logits = np.concatenate([fetch["logits"] for fetch in fetches])
+        scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        label_ids = scores.argmax(axis=-1)
+        confidences = scores.max(axis=-1) / scores.sum(axis=-1)
+        ends = np.cumsum([len(fetch["logits"]) for fetch in fetches])[:-1]
+        split = (np.split(values, ends) for values in (self.labels[label_ids], label_ids, confidences))
+        return [{"label": a, "label_id": b, "confidence": c} for a, b, c in zip(*split, strict=True)]
+
+
+def _texts(inputs):
+    """The texts under "0", "1", ..., or why they can't be classified."""
+    if not inputs:
+        return InvalidInput('no texts: send {"key": ["0"], "value": ["a headline"]}')
+    texts = [inputs.get(str(i)) for i in range(len(inputs))]
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            return InvalidInput(
+                f"text {i} is missing: {len(inputs)} texts have the keys '0' to '{len(inputs) - 1}'"
+            )
+        if not text.strip():
+            return InvalidInput(f"the text under key '{i}' is empty")
+        if len(text) > MAX_CHARS:
+            return InvalidInput(
+                f"the text under key '{i}' has {len(text)} characters, {MAX_CHARS} are allowed"
+            )
+    return texts
+
+
+def _feed(ids):
+    longest = max(map(len, ids))
+    if longest > MAX_TOKENS:
+        return InvalidInput(f"a text has {longest} tokens, the model reads {MAX_TOKENS}: shorten or split it")
+    input_ids = np.zeros((len(ids), longest), "int64")
+    for row, text_ids in zip(input_ids, ids, strict=True):
+        row[: len(text_ids)] = text_ids
+    mask = (input_ids != 0).astype("int64")
+    return {"input_ids": input_ids, "token_type_ids": np.zeros_like(input_ids), "attention_mask": mask}
+
+
+class BertService(WebService):
+    def get_pipeline_response(self, read_op):
+        return BertOp(name="bert", input_ops=[read_op])
+
+
+if __name__ == "__main__":
+    service = BertService(name="bert")
+    prepare_from_arguments(service, HERE / "config.yml")
+    service.run_service()
