@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from client.protos.pipeline_service_pb2 import Response
+from pipeline.array_text import array_repr
 from pipeline.errors import ServingError, UnprintableAnswer
 from pipeline.request import AnswerForm
 
@@ -73,7 +74,7 @@ def render_error(error: ServingError | tuple[int, str], form: AnswerForm) -> byt
 def _texts(values: list[Any]) -> list[str]:
     """Runs in the context that prints as NumPy 1 did."""
     if all(_is_tensor(value) for value in values):
-        return [repr(value) for value in values]
+        return [array_repr(value) if isinstance(value, np.ndarray) else repr(value) for value in values]
     return [_text(value) for value in values]
 
 

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,6 +20,7 @@ from pipeline.config import Limits
 from pipeline.errors import BadPackage, MalformedBody, ProductError, ServingError, TooLarge, UnprintableAnswer
 from pipeline.request import AnswerForm, Request
 from pipeline.server.codecs.key_value import parse_http, parse_proto
+from pipeline.server.codecs.key_value_json import Body, decode_leniently
 from pipeline.tensors import add_tensors, to_message, to_npy
 
 LIMITS = Limits()
@@ -164,6 +166,18 @@ def test_a_text_over_the_limit_is_refused_by_its_key() -> None:
     error = refusal('{"key":["0"],"value":["六个字符了呀"]}', limits)
     assert (type(error), error.err_no, error.http_status) == (TooLarge, 5000, 413)
     assert "the value of key '0' has 6 characters; limits.text_chars is 5" in error.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"key":["0",null],"value":["体育","\\u4f53\\n"],"logid":"-7","clientip":null,"name":"a","foo":[{}]}',
+        '{"tensors":[{"name":"x","elemType":"1","floatData":[1,"NaN",2.5e3],"shape":[3],"lod":[0,3]}]}',
+        '{"tensors":[null,{"str_data":["a",null],"elem_type":12,"int64_data":["1",2]}]}',
+    ],
+)
+def test_the_fast_and_the_exact_reading_agree(body: str) -> None:
+    assert msgspec.json.decode(body, type=Body) == decode_leniently(body.encode())
 
 
 # Tensors ---------------------------------------------------------------------------------------------
