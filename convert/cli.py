@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +22,9 @@ EXIT_PARITY, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 
 Command = Callable[[argparse.Namespace, ConversionOptions], Conversion]
 
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction["OneLineParser"]
+
 
 class OneLineParser(argparse.ArgumentParser):
     """Tells a mistake in one sentence instead of the whole usage."""
@@ -35,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     errors = Console(stderr=True, soft_wrap=True)
     # A stop request leaves through the same door as Ctrl-C, so that no half result stays.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         conversion = _run(arguments)
     except KeyboardInterrupt:
@@ -46,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         errors.print(f"{exc.message.rstrip('.')}.", markup=False, highlight=False)
         return EXIT_PARITY if isinstance(exc, ParityError) else EXIT_ERROR
+    finally:
+        signal.signal(signal.SIGTERM, before)
     console = Console()
     if conversion.reports:
         console.print(parity_table(conversion.reports))
@@ -55,14 +60,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parity_table(reports: Sequence[ParityReport]) -> Table:
     """The reports as a person reads them."""
-    table = Table(title="Parity", title_justify="left")
-    for column in ("step", "output", "max |diff|", "mean |diff|", "cosine", "top-1", "tolerance"):
-        table.add_column(column, justify="left" if column in ("step", "output") else "right")
+    table = Table(title=f"Parity, tolerance {reports[0].tolerance:g}", title_justify="left")
+    for column in ("step", "output"):
+        table.add_column(column, no_wrap=True)
+    for column in ("max |diff|", "mean", "cosine", "top-1"):
+        table.add_column(column, justify="right", no_wrap=True)
     for report in reports:
         for output in report.outputs:
             top1 = "" if output.top1_agreement is None else f"{output.top1_agreement:.1%}"
             diffs = (f"{output.max_abs_diff:.2e}", f"{output.mean_abs_diff:.2e}", f"{output.cosine:.6f}")
-            table.add_row(report.step, output.name, *diffs, top1, f"{report.tolerance:g}")
+            table.add_row(report.step, output.name, *diffs, top1)
     return table
 
 
@@ -120,10 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-Commands = argparse._SubParsersAction
-
-
-def _add_demo(commands: Commands[argparse.ArgumentParser]) -> None:
+def _add_demo(commands: Commands) -> None:
     parser = _add(
         commands,
         "demo",
@@ -134,7 +138,7 @@ def _add_demo(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--out", type=Path, default=Path("models/demo"), help="folder to write (%(default)s)")
 
 
-def _add_paddle(commands: Commands[argparse.ArgumentParser]) -> None:
+def _add_paddle(commands: Commands) -> None:
     parser = _add(
         commands,
         "paddle",
@@ -151,7 +155,7 @@ def _add_paddle(commands: Commands[argparse.ArgumentParser]) -> None:
     )
 
 
-def _add_serving(commands: Commands[argparse.ArgumentParser]) -> None:
+def _add_serving(commands: Commands) -> None:
     parser = _add(
         commands,
         "serving",
@@ -175,7 +179,7 @@ def _add_serving(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _add(
-    commands: Commands[argparse.ArgumentParser], name: str, command: Command, help_text: str, example: str
+    commands: Commands, name: str, command: Command, help_text: str, example: str
 ) -> argparse.ArgumentParser:
     """A command with the options that all of them have."""
     description = f"{help_text[0].upper()}{help_text[1:]}."

@@ -99,7 +99,7 @@ def create_layer(factory: str) -> tuple[ModuleType, Any]:
 
 
 def load_params(layer: Any, path: Path) -> None:
-    """Set every weight of `layer` from a .pdparams file; raises ConversionError unless names and shapes match."""
+    """Set every weight of `layer` from a .pdparams file; raises ConversionError unless all match."""
     arrays = read_params(path)
     state = layer.state_dict()
     absent, extra = sorted(state.keys() - arrays.keys()), sorted(arrays.keys() - state.keys())

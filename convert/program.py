@@ -1,4 +1,4 @@
-"""An exported Paddle program: its feeds and fetches with dtypes and shapes, and which ids its feeds may hold."""
+"""An exported Paddle program: its feeds and fetches, and which ids the feeds may hold."""
 
 from __future__ import annotations
 
@@ -112,9 +112,8 @@ def _embedding_rows(value: Any, depth: int) -> int:
 
 
 def _spec(name: str, dtype: Any, shape: Any) -> TensorSpec:
-    return TensorSpec(
-        name, str(dtype).rpartition(".")[2], tuple(int(d) if int(d) >= 0 else -1 for d in shape)
-    )
+    dims = tuple(int(dim) if int(dim) >= 0 else -1 for dim in shape)
+    return TensorSpec(name, str(dtype).rpartition(".")[2], dims)
 
 
 _DESC_DTYPES = {

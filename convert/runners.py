@@ -30,7 +30,7 @@ def layer_runner(layer: Any, feeds: Sequence[TensorSpec]) -> Runner:
             except Exception as exc:
                 shapes = ", ".join(f"{feed.name} {list(arrays[feed.name].shape)}" for feed in feeds)
                 raise ConversionError(
-                    f"the layer can't run {shapes} ({first_line(exc)}); name lengths it accepts with --lengths."
+                    f"the layer can't run {shapes} ({first_line(exc)}); name others with --lengths."
                 ) from exc
         return [_array(tensor) for tensor in flatten_outputs(outputs)]
 
@@ -49,7 +49,7 @@ def program_runner(program: InferenceProgram) -> Runner:
         except Exception as exc:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
             raise ConversionError(
-                f"{program.program} can't run {shapes} ({first_line(exc)}); name lengths it accepts with --lengths."
+                f"{program.program} can't run {shapes} ({first_line(exc)}); name others with --lengths."
             ) from exc
         return [_float(predictor.get_output_handle(f.name).copy_to_cpu(), f.dtype) for f in program.fetches]
 

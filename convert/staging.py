@@ -1,4 +1,4 @@
-"""Atomic results: a folder is made beside its place and moved there whole, with a stamp of what it was made from."""
+"""Atomic results: a folder is made beside its place, moved there whole, and stamped with its sources."""
 
 from __future__ import annotations
 
@@ -49,19 +49,27 @@ def check_replaceable(out: Path) -> None:
 
 def write_stamp(directory: Path, fingerprint: str, facts: Mapping[str, object]) -> None:
     """Store what a result was made from, and `facts` about it, in its convert.json."""
-    stamp = {"fingerprint": fingerprint, **facts}
-    (directory / STAMP_FILE).write_text(
-        json.dumps(stamp, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    sizes = {path.relative_to(directory).as_posix(): path.stat().st_size for path in files}
+    stamp = {"fingerprint": fingerprint, **facts, "files": sizes}
+    text = json.dumps(stamp, indent=2, ensure_ascii=False)
+    (directory / STAMP_FILE).write_text(f"{text}\n", encoding="utf-8")
 
 
 def is_current(out: Path, fingerprint: str) -> bool:
-    """Whether `out` was made from exactly this."""
+    """Whether `out` was made from exactly this, and all its files still stand."""
     try:
         stamp = json.loads((out / STAMP_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(stamp, dict) and stamp.get("fingerprint") == fingerprint
+    if not isinstance(stamp, dict) or stamp.get("fingerprint") != fingerprint:
+        return False
+    sizes = stamp.get("files")
+    return isinstance(sizes, dict) and all(_has_size(out / name, size) for name, size in sizes.items())
+
+
+def _has_size(path: Path, size: object) -> bool:
+    return path.is_file() and path.stat().st_size == size
 
 
 def fingerprint_of(files: Iterable[Path], settings: Mapping[str, object]) -> str:
