@@ -118,9 +118,10 @@ def check_feeds(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dic
     return checked
 
 
-def input_examples(model: ServingModel, rows: int, length: int) -> dict[str, Array]:
+def input_examples(model: ServingModel | Predictor, rows: int, length: int) -> dict[str, Array]:
     """Feeds of ones by alias, for warm-up: -1 is `rows` on axis 0 and `length` elsewhere.
 
+    Give it the predictor where there is one: it knows the rank of feeds whose description left axes out.
     Ones, because an attention mask of zeros divides by zero, and 1 is an id of any vocabulary.
     """
     examples = {}

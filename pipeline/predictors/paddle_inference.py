@@ -10,6 +10,7 @@ from pipeline.predictors.base import Array, PredictorConf, check_feeds, select_f
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.paddle_config import build_config
 from pipeline.predictors.paddle_import import inference
+from pipeline.predictors.paddle_program import corrected_feeds, inspect_program
 from pipeline.serving_model import ServingModel, Variable
 
 # The sentence of an error: "(InvalidArgument) ..." or "InvalidArgumentError: ...", after lines of preamble.
@@ -30,7 +31,7 @@ class PaddlePredictor:
         fetch_list: Sequence[str] = (),
     ) -> None:
         _refuse_unfeedable(model)
-        self.feeds = model.feeds
+        self.feeds = corrected_feeds(model, inspect_program(model))
         self.fetches = select_fetches(model, fetch_list or conf.fetch_list)
         config = build_config(model, conf, instance_index=instance_index, dynamic_shapes=dynamic_shapes)
         try:
