@@ -1,0 +1,349 @@
+"""A user's own model through `python -m convert paddle` and `python -m convert serving`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convert.cli import main
+from convert.input_spec import TensorSpec, parse_input_spec
+from pipeline.config import LocalServiceConf
+from pipeline.predictors import create_predictor
+from pipeline.serving_model import load_serving_model
+
+ROOT = Path(__file__).parents[1]
+SPEC = "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]"
+PADDING = "input_ids=0,attention_mask=0"
+
+MODELS = '''
+import paddle
+
+
+class Sentiment(paddle.nn.Layer):
+    """Three classes from the mean of the words the mask keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.word = paddle.nn.Embedding(50, 16)
+        self.out = paddle.nn.Linear(16, 3)
+
+    def forward(self, input_ids, attention_mask):
+        kept = attention_mask.astype("float32").unsqueeze(-1)
+        return self.out((self.word(input_ids) * kept).sum(1) / kept.sum(1))
+
+
+class Tagger(Sentiment):
+    """Three classes for every word."""
+
+    def forward(self, input_ids, attention_mask):
+        return self.out(self.word(input_ids)) * attention_mask.astype("float32").unsqueeze(-1)
+
+
+class Perturbed(Sentiment):
+    """Its static form answers otherwise."""
+
+    def forward(self, input_ids, attention_mask):
+        logits = super().forward(input_ids, attention_mask)
+        return logits + 0.01 if paddle.in_dynamic_mode() else logits
+
+
+class IgnoresMask(Sentiment):
+    def forward(self, input_ids, attention_mask):
+        return self.out(self.word(input_ids).mean(1)) + 0.0 * attention_mask.sum(1, keepdim=True)
+
+
+class Interrupted(Sentiment):
+    """Ctrl-C during the comparison."""
+
+    def forward(self, input_ids, attention_mask):
+        if paddle.in_dynamic_mode():
+            raise KeyboardInterrupt
+        return super().forward(input_ids, attention_mask)
+
+
+def broken():
+    raise RuntimeError("no such checkpoint")
+
+
+def not_a_layer():
+    return 3
+'''
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the user's models as the module `own_models`, and the current directory."""
+    (tmp_path / "own_models.py").write_text(MODELS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_models", raising=False)
+    yield tmp_path
+    sys.modules.pop("own_models", None)
+
+
+def export(name: str, *more: str) -> int:
+    return main(["paddle", f"own_models:{name}", "--input-spec", SPEC, "inference", *more])
+
+
+def snapshot(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+def test_a_users_layer_is_served_with_the_logits_of_its_dynamic_form(project: Path) -> None:
+    import own_models
+    import paddle
+
+    layer = own_models.Sentiment()
+    paddle.save(layer.state_dict(), "mine.pdparams")
+    assert export("Sentiment", "--params", "mine.pdparams") == 0
+    assert main(["serving", "inference", "served", "--fetch-alias", "logits", "--labels", "bad,so,good"]) == 0
+    model = load_serving_model("served")
+    assert [(v.alias, v.dtype, v.shape) for v in (*model.feeds, *model.fetches)] == [
+        ("input_ids", "int64", (-1, -1)),
+        ("attention_mask", "int64", (-1, -1)),
+        ("logits", "float32", (-1, 3)),
+    ]
+    assert model.labels == ("bad", "so", "good")
+    assert model.padding is None
+    ids = np.random.default_rng(3).integers(0, 50, (4, 9))
+    mask = np.arange(9)[None, :] < np.array([[9], [5], [1], [7]])
+    feeds = {"input_ids": ids, "attention_mask": mask.astype(np.int64)}
+    predictor = create_predictor(model, LocalServiceConf.model_validate({"model_config": "served"}))
+    expected = layer(*(paddle.to_tensor(array) for array in feeds.values())).numpy()
+    np.testing.assert_allclose(predictor.run(feeds)["logits"], expected, rtol=0, atol=1e-5)
+
+
+def test_padding_is_declared_once_it_is_proven(project: Path) -> None:
+    assert export("Tagger") == 0
+    assert main(["serving", "inference", "served", "--fetch-alias", "tags", "--padding", PADDING]) == 0
+    padding = load_serving_model("served").padding
+    assert padding is not None
+    assert {alias: (p.axis, p.value) for alias, p in padding.feeds.items()} == {
+        "input_ids": (1, 0),
+        "attention_mask": (1, 0),
+    }
+    assert dict(padding.fetches) == {"tags": 1}
+
+
+def test_the_parity_report_is_stored_beside_the_model(project: Path) -> None:
+    assert export("Sentiment") == 0
+    assert main(["serving", "inference", "served", "--padding", PADDING]) == 0
+    exported = json.loads(Path("inference/parity.json").read_text())
+    served = json.loads(Path("served/serving_server/parity.json").read_text())
+    assert [report["step"] for report in exported + served] == [
+        "dynamic to static",
+        "static to serving",
+        "padding",
+    ]
+    assert all(report["passed"] and report["max_abs_diff"] <= 1e-5 for report in exported + served)
+    assert len({tuple(shape) for shape in exported[0]["batches"]}) >= 4
+
+
+def test_a_result_that_is_up_to_date_is_not_made_again(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("own_models.py").write_text(
+        MODELS.replace("super().__init__()", "super().__init__(); paddle.seed(1)")
+    )
+    assert export("Sentiment") == 0
+    assert main(["serving", "inference", "served"]) == 0
+    before = Path("inference").stat().st_ino, Path("served").stat().st_ino
+    capsys.readouterr()
+    assert export("Sentiment") == 0
+    assert main(["serving", "inference", "served"]) == 0
+    assert (Path("inference").stat().st_ino, Path("served").stat().st_ino) == before
+    assert capsys.readouterr().out.count("is up to date") == 2
+    Path("served/serving_server/serving_server_conf.prototxt").unlink()
+    assert main(["serving", "inference", "served"]) == 0
+    assert load_serving_model("served").fetches
+
+
+def test_a_perturbed_model_fails_parity_and_leaves_the_old_result(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export("Perturbed") == 1
+    assert not Path("inference").exists()
+    assert export("Sentiment") == 0
+    before = snapshot(project / "inference")
+    capsys.readouterr()
+    assert export("Perturbed") == 1
+    assert "is off by 0.01, over the tolerance of 0.0001" in capsys.readouterr().err
+    assert snapshot(project / "inference") == before
+
+
+def test_padding_that_changes_answers_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert export("IgnoresMask") == 0
+    assert main(["serving", "inference", "served", "--padding", PADDING]) == 1
+    assert "padding: output" in capsys.readouterr().err
+    assert sorted(path.name for path in project.iterdir() if path.name != "__pycache__") == [
+        "inference",
+        "own_models.py",
+    ]
+
+
+def test_a_dry_run_writes_nothing(project: Path) -> None:
+    assert export("Sentiment") == 0
+    before = snapshot(project)
+    assert export("Tagger", "--dry-run") == 0
+    assert main(["serving", "inference", "served", "--dry-run"]) == 0
+    assert main(["demo", "--out", "demo", "--dry-run"]) == 0
+    assert snapshot(project) == before
+
+
+def test_an_interrupt_leaves_no_half_directory(project: Path) -> None:
+    before = {path.name for path in project.iterdir()}
+    assert export("Interrupted") == 130
+    assert {path.name for path in project.iterdir()} - {"__pycache__"} == before
+
+
+BAD_SPECS = {
+    "": "--input-spec is empty",
+    "input_ids": "'input_ids' is not name:dtype[dims]",
+    "input_ids:int63[-1]": "dtype 'int63'",
+    "input_ids:int64[-1,x]": "'x' in 'input_ids:int64[-1,x]' is not a dimension",
+    "input_ids:int64[-1,0]": "'0' in 'input_ids:int64[-1,0]' is not a dimension",
+    "input_ids:int64[8,-1]": "is the batch and must be -1, not 8",
+    "in put:int64[-1]": "'in put' in 'in put:int64[-1]' is not a name",
+    "x:int64[-1];x:int64[-1]": "names 'x' twice",
+}
+
+
+@pytest.mark.parametrize(("spec", "told"), BAD_SPECS.items(), ids=lambda text: text or "empty")
+def test_a_bad_input_spec_is_told_with_the_bad_part(
+    spec: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["paddle", "m:f", "--input-spec", spec, "out"]) == 2
+    assert_one_sentence(capsys.readouterr().err, told)
+
+
+def test_an_input_spec_is_read_as_it_is_written() -> None:
+    assert parse_input_spec(" a:int64[-1, 7] ;b:float32[-1];") == (
+        TensorSpec("a", "int64", (-1, 7)),
+        TensorSpec("b", "float32", (-1,)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("factory", "told"),
+    [
+        ("own_models", "'own_models' is not module:factory"),
+        ("absent_models:create", "there is no module 'absent_models'"),
+        ("own_models:Absent", "has no function or class 'Absent'"),
+        ("own_models:broken", "RuntimeError: no such checkpoint"),
+        ("own_models:not_a_layer", "returned a int, not a paddle.nn.Layer"),
+    ],
+)
+def test_a_factory_that_gives_no_layer_is_told_in_one_sentence(
+    project: Path, factory: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["paddle", factory, "--input-spec", SPEC, "inference"]) == 2
+    assert_one_sentence(capsys.readouterr().err, told)
+    assert not Path("inference").exists()
+
+
+def test_params_of_another_model_are_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import paddle
+
+    paddle.save(paddle.nn.Linear(2, 2).state_dict(), "other.pdparams")
+    assert export("Sentiment", "--params", "other.pdparams") == 2
+    assert_one_sentence(capsys.readouterr().err, "other.pdparams lacks 'out.bias'")
+    assert export("Sentiment", "--params", "absent.pdparams") == 2
+    assert_one_sentence(capsys.readouterr().err, "absent.pdparams can't be read")
+
+
+def test_a_params_file_can_not_run_code(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Touch:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, ("touched",)
+
+    Path("evil.pdparams").write_bytes(pickle.dumps({"out.bias": Touch()}))
+    assert export("Sentiment", "--params", "evil.pdparams") == 2
+    assert_one_sentence(capsys.readouterr().err, "mkdir, which no array needs")
+    assert not Path("touched").exists()
+
+
+def test_arguments_of_serving_that_can_not_be_used_are_told(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("empty").mkdir()
+    Path("foreign").mkdir()
+    Path("foreign/thesis.txt").write_text("years of work")
+    assert export("Sentiment") == 0
+    capsys.readouterr()
+    for arguments, told in (
+        (["absent", "served"], "absent is not a folder"),
+        (["empty", "served"], "empty holds no model"),
+        (["inference", "foreign"], "foreign holds files that convert didn't write"),
+        (["inference", "own_models.py"], "own_models.py is not a folder"),
+        (["inference", "served", "--fetch-alias", "a,b"], "the model has 1 outputs (fetch_name_0)"),
+        (["inference", "served", "--padding", "ids=0"], "'ids' is not a feed"),
+        (["inference", "served", "--padding", "input_ids=x"], "'input_ids=x' is not feed=value"),
+        (["inference", "served", "--file", "vocab.txt"], "vocab.txt is not a file"),
+        (["inference", "served", "--tolerance", "-1"], "the tolerance -1.0"),
+    ):
+        assert main(["serving", *arguments]) == 2, arguments
+        assert_one_sentence(capsys.readouterr().err, told)
+    assert not Path("served").exists()
+    assert Path("foreign/thesis.txt").read_text() == "years of work"
+
+
+def test_a_program_cut_short_is_told_in_one_sentence(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export("Sentiment") == 0
+    program = Path("inference/inference.json")
+    program.write_bytes(program.read_bytes()[:700])
+    capsys.readouterr()
+    assert main(["serving", "inference", "served"]) == 2
+    assert_one_sentence(capsys.readouterr().err, "inference.json can't be loaded by Paddle")
+
+
+def test_a_program_of_paddle_2_becomes_a_serving_model(project: Path) -> None:
+    code = (
+        "import paddle; paddle.enable_static(); x = paddle.static.data('x', [-1, 4], 'float32');"
+        "y = paddle.static.nn.fc(x, 3); exe = paddle.static.Executor(paddle.CPUPlace());"
+        "exe.run(paddle.static.default_startup_program());"
+        "paddle.static.save_inference_model('old/model', [x], [y], exe)"
+    )
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"FLAGS_enable_pir_api": "0"}, check=True)
+    assert Path("old/model.pdmodel").is_file()
+    assert main(["serving", "old", "served", "--fetch-alias", "scores"]) == 0
+    model = load_serving_model("served")
+    assert [(v.name, v.alias, v.dtype, v.shape) for v in (*model.feeds, *model.fetches)] == [
+        ("x", "x", "float32", (-1, 4)),
+        ("fc_0.tmp_1", "scores", "float32", (-1, 3)),
+    ]
+
+
+@pytest.mark.parametrize("command", ["demo", "paddle", "serving"])
+def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main([command, "--help"])
+    assert leaving.value.code == 0
+    assert f"Example: python -m convert {command}" in capsys.readouterr().out
+
+
+def test_the_command_tells_a_mistake_in_one_line_without_importing_a_framework() -> None:
+    code = (
+        "import sys; from convert.cli import main; code = main(sys.argv[1:]);"
+        "sys.exit(99 if {'paddle', 'torch', 'onnxruntime'} & set(sys.modules) else code)"
+    )
+    command = [sys.executable, "-c", code, "paddle", "m:f", "--input-spec", "ids:int65[-1]", "out"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert_one_sentence(done.stderr, "dtype 'int65' in 'ids:int65[-1]'")
+
+
+def assert_one_sentence(err: str, told: str) -> None:
+    """The last line tells it; whatever progress was shown, nothing looks like a traceback."""
+    assert "Traceback" not in err
+    assert told in err.strip().splitlines()[-1]
+    assert err.rstrip().endswith(".")
