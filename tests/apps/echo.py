@@ -1,0 +1,110 @@
+"""One Op without a model that answers with what it was asked, and misbehaves on request.
+
+Inputs: `number` (an integer, 0 without), `action` (one of ACTIONS) and its `argument`. Every batch goes through
+`process`, which doubles the numbers. The `rows` of an answer say how many requests shared its run.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from pipeline import InvalidInput, Op, ProductError, WebService
+
+
+def hang(_: str) -> None:
+    while True:
+        signal.pause()
+
+
+def wait_for_file(path: str) -> None:
+    Path(path + ".waiting").touch()
+    while not Path(path).exists():
+        time.sleep(0.005)
+
+
+def fail(text: str) -> None:
+    raise KeyError(text)
+
+
+def refuse(text: str) -> None:
+    raise InvalidInput(text)
+
+
+def refuse_with_51(text: str) -> None:
+    raise ProductError(text, err_no=51)
+
+
+def die(_: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_once(path: str) -> None:
+    try:
+        Path(path).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    die("")
+
+
+ACTIONS = {
+    "": lambda _: None,
+    "hang": hang,
+    "wait": wait_for_file,
+    "raise": fail,
+    "refuse": refuse,
+    "refuse_51": refuse_with_51,
+    "die": die,
+    "die_once": die_once,
+    "exit": sys.exit,
+}
+
+
+class EchoOp(Op):
+    def init_op(self):
+        self.started_by = os.getpid()
+        self.seen = []
+        self.lock = threading.Lock()
+
+    def preprocess(self, input_dicts, data_id, log_id):
+        (inputs,) = input_dicts.values()
+        self.own_number = int(inputs.get("number", "0"))
+        self.own_text = inputs.get("text", "")
+        with self.lock:
+            self.seen.append(self.own_number)
+        ACTIONS[inputs.get("action", "")](inputs.get("argument", ""))
+        refused = inputs.get("action_in_process", "") == "raise"
+        return {"number": np.array([[self.own_number, refused]])}, False, None, ""
+
+    def process(self, feed_batch, typical_logid=0):
+        numbers = feed_batch[0]["number"]
+        if numbers[:, 1].any():
+            raise ValueError("the engine does not take this")
+        rows = np.full(len(numbers), len(numbers))
+        return {"doubled": numbers[:, 0] * 2, "rows": rows}, None, ""
+
+    def postprocess(self, input_dicts, fetch_dict, data_id, log_id):
+        answer = {
+            "number": self.own_number,
+            "doubled": fetch_dict["doubled"][0],
+            "rows": fetch_dict["rows"][0],
+            "seen": len(self.seen),
+            "pid": self.started_by,
+            "text": self.own_text,
+        }
+        return {key: str(value) for key, value in answer.items()}, None, ""
+
+
+class EchoService(WebService):
+    def get_pipeline_response(self, read_op):
+        return EchoOp(name="echo", input_ops=[read_op])
+
+
+if __name__ == "__main__":
+    service = EchoService(name="test")
+    service.prepare_pipeline_config(os.environ["SERVICE_CONFIG"])
+    service.run_service()
