@@ -104,6 +104,7 @@ class Overloaded(ServingError):
     err_no = 3001
     http_status = 429
     grpc_code = "RESOURCE_EXHAUSTED"
+    always_status = True  # the original had no such refusal to be true to
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -116,6 +117,7 @@ class NotReady(ServingError):
     err_no = 3001
     http_status = 503
     grpc_code = "UNAVAILABLE"
+    always_status = True  # the original had no such refusal to be true to
 
 
 class WorkerLost(ServingError):

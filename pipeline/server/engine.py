@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from pipeline.app import App
-from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed
+from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed, UnprintableAnswer
 from pipeline.request import Request
 from pipeline.server.batcher import Batcher
 from pipeline.server.deadlines import Deadlines
@@ -83,7 +83,7 @@ class Engine:
         self._pending += 1
         try:
             walk.begin()
-            return await future
+            return self._bounded(await future)
         finally:
             if not future.done():
                 future.cancel()
@@ -104,6 +104,12 @@ class Engine:
         if not self._became_ready.is_set():
             return NotReady("the service is starting; ask /health/ready")
         return None
+
+    def _bounded(self, answer: Answer) -> Answer:
+        most = self.app.config.limits.response_bytes
+        if isinstance(answer, ServingError) or len(answer) <= most:
+            return answer
+        return UnprintableAnswer(f"the answer has {len(answer)} bytes, limits.response_bytes allows {most}")
 
     def _note_answer(self, started: float) -> None:
         now = time.monotonic()
