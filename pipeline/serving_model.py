@@ -9,84 +9,43 @@ project's addition and may be absent. Importing this module imports no framework
 
 from __future__ import annotations
 
-import difflib
-import math
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-import numpy as np
 import yaml
 
 from pipeline.errors import ConfigError
-from pipeline.prototxt import Message, format_prototxt, read_prototxt
+from pipeline.model_additions import (
+    FeedPadding,
+    Padding,
+    additions_document,
+    parse_labels,
+    parse_padding,
+    read_additions,
+)
+from pipeline.model_signature import DTYPES, Variable, read_signature, signature_text
+
+__all__ = [
+    "DTYPES",
+    "FeedPadding",
+    "Format",
+    "Padding",
+    "ServingModel",
+    "Variable",
+    "find_model_files",
+    "load_serving_model",
+    "write_serving_model",
+]
 
 Format = Literal["pir", "pdmodel", "onnx"]
-T = TypeVar("T")
 
 SERVER_FOLDER, CLIENT_FOLDER = "serving_server", "serving_client"
 SERVER_CONF, CLIENT_CONF = "serving_server_conf.prototxt", "serving_client_conf.prototxt"
 ADDITIONS = "serving.yml"
-
-# GeneralModelConfig's numbers; 9 is the one its tensors on the wire use for bool.
-DTYPES = {
-    0: "int64",
-    1: "float32",
-    2: "int32",
-    3: "float64",
-    4: "int16",
-    5: "float16",
-    6: "bfloat16",
-    7: "uint8",
-    8: "int8",
-    9: "bool",
-    20: "string",
-}
-_DTYPE_NUMBERS = {name: number for number, name in DTYPES.items()}
-
-MAX_VARIABLES = 1024
-MAX_RANK = 16
-MAX_ADDITIONS_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A feed or fetch of the model.
-
-    `name` is the program's, `alias` what requests and Ops use. `dtype` is NumPy's name ("int64", "float32"),
-    or "bfloat16" or "string". `shape` starts with the batch axis; -1 is any length. `is_lod` marks Paddle's
-    ragged tensors, whose stored shape can't be trusted.
-    """
-
-    name: str
-    alias: str
-    dtype: str
-    shape: tuple[int, ...]
-    is_lod: bool = False
-
-    @property
-    def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype of its arrays: bfloat16 travels as uint16, strings as object."""
-        return np.dtype({"bfloat16": "uint16", "string": "object"}.get(self.dtype, self.dtype))
-
-
-@dataclass(frozen=True)
-class FeedPadding:
-    """`axis` of a feed may be filled up with `value` without changing the answer."""
-
-    axis: int
-    value: float = 0
-
-
-@dataclass(frozen=True)
-class Padding:
-    """What was proven safe to pad, by alias; `fetches` gives the axis to cut back to the row's own length."""
-
-    feeds: Mapping[str, FeedPadding]
-    fetches: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -115,20 +74,18 @@ def load_serving_model(directory: Path | str) -> ServingModel:
     """
     folder = _server_folder(Path(directory))
     conf = folder / SERVER_CONF
-    message = read_prototxt(conf)
-    feeds = _variables(message, "feed", conf)
-    fetches = _variables(message, "fetch", conf)
+    feeds, fetches = read_signature(conf)
     program, params, format_ = find_model_files(folder)
-    additions = _read_additions(folder / ADDITIONS)
+    additions = read_additions(folder / ADDITIONS)
     return ServingModel(
         directory=folder,
         program=program,
         params=params,
         feeds=feeds,
         fetches=fetches,
-        padding=_padding(additions.get("padding"), feeds, fetches, folder / ADDITIONS),
+        padding=parse_padding(additions.get("padding"), feeds, fetches, folder / ADDITIONS),
         format=format_,
-        labels=_labels(additions.get("labels"), folder / ADDITIONS),
+        labels=parse_labels(additions.get("labels"), folder / ADDITIONS),
         additions=additions,
     )
 
@@ -166,10 +123,10 @@ def write_serving_model(
                     f"two files named {file.name} would go to {target / SERVER_FOLDER}: rename one"
                 )
             shutil.copyfile(file, server / file.name)
-        description = _description(feeds, fetches)
+        description = signature_text(feeds, fetches)
         (server / SERVER_CONF).write_text(description, encoding="utf-8")
         (client / CLIENT_CONF).write_text(description, encoding="utf-8")
-        document = _additions(padding, labels, additions or {})
+        document = additions_document(padding, labels, additions or {})
         if document:
             text = yaml.safe_dump(document, allow_unicode=True, sort_keys=False)
             (server / ADDITIONS).write_text(text, encoding="utf-8")
@@ -239,167 +196,6 @@ def _server_folder(directory: Path) -> Path:
         f"{directory} has neither {SERVER_CONF} nor {SERVER_FOLDER}/{SERVER_CONF}: "
         "convert the model with `python -m convert serving INFERENCE_DIR OUT`"
     )
-
-
-def _variables(message: Message, kind: Literal["feed", "fetch"], conf: Path) -> tuple[Variable, ...]:
-    unknown = message.keys() - {"feed_var", "fetch_var"}
-    if unknown:
-        raise ConfigError(f"{conf}: unknown field {min(unknown)!r}; a model has feed_var and fetch_var")
-    entries = message.get(f"{kind}_var", [])
-    if not 0 < len(entries) <= MAX_VARIABLES:
-        raise ConfigError(f"{conf}: {len(entries)} entries of {kind}_var, expected 1 to {MAX_VARIABLES}")
-    variables = tuple(_variable(entry, kind, f"{conf}: {kind}_var {i}") for i, entry in enumerate(entries))
-    for what in ("name", "alias"):
-        seen: set[str] = set()
-        for variable in variables:
-            value: str = getattr(variable, what)
-            if value in seen:
-                raise ConfigError(f"{conf}: two entries of {kind}_var have the {what} {value!r}")
-            seen.add(value)
-    return variables
-
-
-def _variable(entry: object, kind: str, where: str) -> Variable:
-    if not isinstance(entry, dict):
-        raise ConfigError(f"{where} is not a message in braces")
-    type_field = f"{kind}_type"
-    unknown = entry.keys() - {"name", "alias_name", "is_lod_tensor", type_field, "shape"}
-    if unknown:
-        raise ConfigError(f"{where}: unknown field {min(unknown)!r}")
-    name = _single(entry, "name", str, "", where)
-    alias = _single(entry, "alias_name", str, "", where) or name
-    if not alias:
-        raise ConfigError(f"{where} has no name")
-    number = _single(entry, type_field, int, 0, where)  # proto2's default
-    if number not in DTYPES:
-        known = ", ".join(f"{n} {dtype}" for n, dtype in DTYPES.items())
-        raise ConfigError(f"{where} ({alias}): {type_field} {number} is not one of {known}")
-    is_lod = _single(entry, "is_lod_tensor", bool, False, where)
-    return Variable(name or alias, alias, DTYPES[number], _shape(entry, f"{where} ({alias})"), is_lod)
-
-
-def _single(entry: Message, key: str, kind: type[T], default: T, where: str) -> T:
-    values = entry.get(key)
-    if not values:
-        return default
-    value = values[-1]  # text format: the last one counts
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ConfigError(f"{where}: {key} is {value!r}, expected {kind.__name__}")
-    return value
-
-
-def _shape(entry: Message, where: str) -> tuple[int, ...]:
-    dims = [dim for dim in entry.get("shape", []) if isinstance(dim, int) and not isinstance(dim, bool)]
-    if len(dims) != len(entry.get("shape", [])) or any(dim < -1 for dim in dims):
-        raise ConfigError(f"{where}: shape {entry['shape']} is not a list of lengths, -1 for any")
-    if len(dims) > MAX_RANK:
-        raise ConfigError(f"{where}: shape has {len(dims)} axes, at most {MAX_RANK} are served")
-    # Paddle Serving leaves the batch axis out or stores it as -1.
-    return tuple(dims) if dims[:1] == [-1] else (-1, *dims)
-
-
-def _read_additions(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    with path.open("rb") as file:
-        data = file.read(MAX_ADDITIONS_BYTES + 1)
-    if len(data) > MAX_ADDITIONS_BYTES:
-        raise ConfigError(f"{path} is over {MAX_ADDITIONS_BYTES} bytes")
-    try:
-        document = yaml.safe_load(data)
-    except yaml.YAMLError as exc:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(exc).split())}") from exc
-    if document is None:
-        return {}
-    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise ConfigError(f"{path} is not a mapping of names (padding, labels, parity)")
-    for key in document.keys() - {"padding", "labels", "parity"}:
-        # Further keys are notes of the conversion, but a misspelt one would be lost in silence.
-        near = difflib.get_close_matches(key.lower(), ("padding", "labels", "parity"), 1, 0.75)
-        if near:
-            raise ConfigError(f"{path}: unknown key {key!r}, did you mean {near[0]!r}?")
-    return document
-
-
-def _labels(value: object, path: Path) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(label, str) for label in value):
-        raise ConfigError(f"{path}: labels is not a list of strings (quote numbers and yes/no)")
-    return tuple(value)
-
-
-def _padding(
-    value: object, feeds: Sequence[Variable], fetches: Sequence[Variable], path: Path
-) -> Padding | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict) or value.keys() - {"feeds", "fetches"}:
-        raise ConfigError(f"{path}: padding is not a mapping with feeds and fetches")
-    padded = {}
-    for alias, entry in _mapping(value.get("feeds"), f"{path}: padding.feeds").items():
-        where = f"{path}: padding.feeds.{alias}"
-        if not isinstance(entry, dict) or "axis" not in entry or entry.keys() - {"axis", "value"}:
-            raise ConfigError(f"{where} is not of the form {{axis: 1, value: 0}}")
-        number = entry.get("value", 0)
-        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise ConfigError(f"{where}: value {number!r} is not a number")
-        padded[alias] = FeedPadding(_free_axis(alias, entry["axis"], feeds, where), number)
-    cut = {
-        alias: _free_axis(alias, axis, fetches, f"{path}: padding.fetches.{alias}")
-        for alias, axis in _mapping(value.get("fetches"), f"{path}: padding.fetches").items()
-    }
-    return Padding(padded, cut)
-
-
-def _mapping(value: object, where: str) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where} is not a mapping")
-    return value
-
-
-def _free_axis(alias: str, axis: object, variables: Sequence[Variable], where: str) -> int:
-    """The axis, after a look that the variable has it with any length."""
-    variable = next((v for v in variables if v.alias == alias), None)
-    if variable is None:
-        raise ConfigError(f"{where}: the model has only {', '.join(v.alias for v in variables)}")
-    if not isinstance(axis, int) or isinstance(axis, bool) or not 0 < axis < len(variable.shape):
-        raise ConfigError(f"{where}: axis {axis!r} is not one of 1 to {len(variable.shape) - 1}")
-    if variable.shape[axis] != -1:
-        raise ConfigError(f"{where}: axis {axis} always has length {variable.shape[axis]}, nothing to pad")
-    return axis
-
-
-def _description(feeds: Sequence[Variable], fetches: Sequence[Variable]) -> str:
-    def entry(variable: Variable, kind: str) -> dict[str, Sequence[object]]:
-        if variable.dtype not in _DTYPE_NUMBERS:
-            known = ", ".join(_DTYPE_NUMBERS)
-            raise ConfigError(f"{kind} {variable.alias!r}: dtype {variable.dtype!r} is not one of {known}")
-        return {
-            "name": [variable.name],
-            "alias_name": [variable.alias],
-            "is_lod_tensor": [variable.is_lod],
-            f"{kind}_type": [_DTYPE_NUMBERS[variable.dtype]],
-            "shape": list(variable.shape),
-        }
-
-    return format_prototxt(
-        {"feed_var": [entry(v, "feed") for v in feeds], "fetch_var": [entry(v, "fetch") for v in fetches]}
-    )
-
-
-def _additions(
-    padding: Padding | None, labels: Sequence[str], additions: Mapping[str, Any]
-) -> dict[str, Any]:
-    document: dict[str, Any] = {}
-    if padding is not None:
-        feeds = {alias: {"axis": p.axis, "value": p.value} for alias, p in padding.feeds.items()}
-        document["padding"] = {"feeds": feeds, "fetches": dict(padding.fetches)}
-    if labels:
-        document["labels"] = list(labels)
-    return document | dict(additions)
 
 
 def _refuse_foreign(target: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -406,10 +409,42 @@ def test_a_tensorrt_configuration_that_can_t_work_is_refused(
 
 
 def test_tensorrt_of_a_paddle_3_program_names_the_other_ways(classifier: ServingModel) -> None:
-    with pytest.raises(ConfigError, match=r"takes \.pdmodel programs only; .* or set device_type: 1"):
+    with pytest.raises(ConfigError, match=r"takes \.pdmodel programs only: .* or set device_type: 1"):
         configure(RecordingConfig(classifier), classifier, conf(device_type=2))
 
 
 def test_an_onnx_model_is_refused_with_its_name(classifier: ServingModel) -> None:
     with pytest.raises(ConfigError, match="is an ONNX model, which this version does not serve"):
         create_predictor(dataclasses.replace(classifier, format="onnx"), conf())
+
+
+def test_paddle_prints_nothing_of_its_own(folder: Path) -> None:
+    code = (
+        "import sys; from pipeline.config import LocalServiceConf; from pipeline.predictors import *;"
+        "from pipeline.serving_model import load_serving_model;"
+        "p = create_predictor(load_serving_model(sys.argv[1]), LocalServiceConf(model_config='-'));"
+        "p.run(input_examples(p, 1, 4)); p.close()"
+    )
+    command = [sys.executable, "-c", code, str(models.classifier_pdmodel(folder))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=quiet_environment())
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_worker_that_ignores_sigterm_still_does_with_a_model_loaded(folder: Path) -> None:
+    code = (
+        "import os, signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "from pipeline.config import LocalServiceConf; from pipeline.predictors import *;"
+        "from pipeline.serving_model import load_serving_model;"
+        "p = create_predictor(load_serving_model(sys.argv[1]), LocalServiceConf(model_config='-'));"
+        "os.kill(os.getpid(), signal.SIGTERM); print('still here')"
+    )
+    command = [sys.executable, "-c", code, str(models.classifier(folder))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "still here\n")
+
+
+def quiet_environment() -> dict[str, str]:
+    """This process's own, less what the import of Paddle above has set."""
+    return {
+        key: value for key, value in os.environ.items() if not key.startswith(("GLOG_", "FLAGS_", "OMP_"))
+    }

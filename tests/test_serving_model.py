@@ -180,6 +180,13 @@ def test_what_could_not_be_read_back_leaves_the_old_model_in_place(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
+def test_a_feed_of_a_fixed_batch_is_not_written(tmp_path: Path, files: tuple[Path, Path]) -> None:
+    fixed = Variable("image", "image", "float32", (1, 3, 8, 8))
+    with pytest.raises(ConfigError, match=r"shape \[1, 3, 8, 8\] does not begin with the batch axis -1"):
+        write_serving_model(tmp_path / "out", *files, [fixed], FETCHES)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_model_is_replaced_but_a_foreign_folder_is_not(tmp_path: Path, files: tuple[Path, Path]) -> None:
     out = tmp_path / "out"
     write_serving_model(out, *files, FEEDS, FETCHES, labels=["a"])

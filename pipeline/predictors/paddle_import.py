@@ -1,8 +1,10 @@
-"""Imports Paddle quietly: its native log, its wait policy and its warnings are settled before it loads."""
+"""Imports Paddle quietly: native log, waiting threads, warnings and signal handlers are settled."""
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import warnings
 
 # Only while unset, so that a user may ask for more. 2 lets errors through.
@@ -16,3 +18,16 @@ with warnings.catch_warnings():
     from paddle import inference
 
 __all__ = ["inference", "paddle"]
+
+
+def _restore_sigterm() -> None:
+    """Paddle's import replaces the disposition of SIGTERM in C, even where the process ignores the signal.
+
+    Python still knows what was set. Paddle's handlers for
+    SIGSEGV and the like stay: their traceback is of use.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
+
+
+_restore_sigterm()
