@@ -74,7 +74,7 @@ def signature_text(feeds: Sequence[Variable], fetches: Sequence[Variable]) -> st
             raise ConfigError(f"{kind} {variable.alias!r}: dtype {variable.dtype!r} is not one of {known}")
         if kind == "feed" and variable.shape[:1] != (-1,):
             raise ConfigError(
-                f"feed {variable.alias!r}: shape {list(variable.shape)} does not begin with the batch axis -1; "
+                f"feed {variable.alias!r}: shape {list(variable.shape)} does not begin with -1, the batch; "
                 "export the model for batches of any size"
             )
         return {
