@@ -14,7 +14,7 @@ from convert.demo_vocab import vocabulary, vocabulary_text
 from convert.engine import import_paddle, paddle_version
 from convert.from_paddle import export_layer, layer_parity
 from convert.input_spec import TensorSpec
-from convert.parity import ParityReport, write_reports
+from convert.parity import ParityReport
 from convert.result import Conversion, ConversionOptions
 from convert.sample_feeds import Feeds, sample_batches
 from convert.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
@@ -100,7 +100,7 @@ def _convert(model: Any, rows: list[Any], out: Path, options: ConversionOptions)
         exported.require()
         vocabulary_file = inference / VOCABULARY_FILE
         vocabulary_file.write_text(vocabulary_text(), encoding="utf-8")
-        served = build_serving_model(
+        reports = build_serving_model(
             program,
             out,
             aliases=(FETCH_ALIAS,),
@@ -109,11 +109,10 @@ def _convert(model: Any, rows: list[Any], out: Path, options: ConversionOptions)
             pads=parse_padding(PADDING, program.feeds),
             labels=LABELS,
             files=(vocabulary_file,),
+            earlier=(exported,),
             options=options,
         )
-    reports = (exported, *served)
     (out / VOCABULARY_FILE).write_text(vocabulary_text(), encoding="utf-8")
-    write_reports(out / "parity.json", reports)
     return reports
 
 

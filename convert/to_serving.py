@@ -95,9 +95,13 @@ def build_serving_model(
     pads: Mapping[str, FeedPadding],
     labels: Sequence[str] = (),
     files: Sequence[Path] = (),
+    earlier: Sequence[ParityReport] = (),
     options: ConversionOptions,
 ) -> tuple[ParityReport, ...]:
-    """Prove the serving model on `batches`, and its padding on `rows` (batches of one), then write it."""
+    """Prove the serving model on `batches`, and its padding on `rows` (batches of one), then write it.
+
+    Returns and stores the reports, after those of `earlier` steps.
+    """
     feeds = [_variable(feed, feed.name) for feed in program.feeds]
     fetches = [_variable(fetch, alias) for fetch, alias in zip(program.fetches, aliases, strict=True)]
     declared: Padding | None = None
@@ -110,7 +114,7 @@ def build_serving_model(
             "static to serving", aliases, program_runner(program), serving, batches, options.tolerance
         )
         report.require()
-        reports = [report]
+        reports = [*earlier, report]
         if pads:
             options.steps.step("Padding")
             padded, declared = prove_padding(serving, aliases, rows, pads, options.tolerance)
