@@ -1,0 +1,123 @@
+"""The command line of `paddlewheel`: run a service, make a new one, list the keys of config.yml."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from pipeline.errors import ServingError
+
+EXIT_MISTAKE = 2
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction["OneLineParser"]
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Tells a mistake in one sentence instead of the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_MISTAKE, f"{self.prog}: {message}; --help shows an example.\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Exit codes: 0 done, 2 it can't be done, and what a script leaves with."""
+    options = _parser().parse_args(argv)
+    try:
+        options.command(options)
+    except ServingError as exc:
+        sys.stderr.write(f"{exc.message}\n")
+        return EXIT_MISTAKE
+    return 0
+
+
+def _run(options: argparse.Namespace) -> None:
+    from pipeline.run_script import run_script
+
+    run_script(options.script, options.arguments, config=options.config, show_config=options.print_config)
+
+
+def _new(options: argparse.Namespace) -> None:
+    from pipeline.new_app import NewApp, write_app
+
+    app = NewApp.of(
+        options.directory, options.model, options.name, http_port=options.http_port, rpc_port=options.rpc_port
+    )
+    write_app(app)
+    sys.stdout.write(app.next_steps())
+
+
+def _config(_: argparse.Namespace) -> None:
+    from pipeline.config_reference import config_reference
+
+    sys.stdout.write(config_reference())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(
+        prog="paddlewheel",
+        description="Serve models over HTTP and gRPC. The same as `python -m pipeline`.",
+        epilog="Example: paddlewheel new myservice --model models/mine",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(commands)
+    _add_new(commands)
+    _add(
+        commands, "config", _config, "print every key of config.yml with type, default and meaning", "config"
+    )
+    return parser
+
+
+def _add_run(commands: Commands) -> None:
+    parser = _add(
+        commands,
+        "run",
+        _run,
+        "run a service's script, as `python3 SCRIPT` does",
+        "run --config production.yml web_service.py",
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="PATH", help="in place of the script's own configuration"
+    )
+    parser.add_argument(
+        "--print-config", action="store_true", help="print the resolved configuration and leave"
+    )
+    parser.add_argument("script", type=Path, metavar="SCRIPT", help="file that calls run_service()")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what the script is given")
+
+
+def _add_new(commands: Commands) -> None:
+    parser = _add(
+        commands,
+        "new",
+        _new,
+        "write a service for a serving model: web_service.py and config.yml",
+        "new myservice --model models/mine",
+    )
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="folder to write; it may not hold anything"
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        required=True,
+        metavar="SERVING_DIR",
+        help="what `python -m convert serving` wrote",
+    )
+    parser.add_argument("--name", help="of the service, the first part of its URL (the name of DIR)")
+    parser.add_argument("--http-port", type=int, default=18082, metavar="PORT", help="HTTP (%(default)s)")
+    parser.add_argument("--rpc-port", type=int, default=8088, metavar="PORT", help="gRPC (%(default)s)")
+
+
+def _add(
+    commands: Commands, name: str, command: object, help_text: str, example: str
+) -> argparse.ArgumentParser:
+    description = f"{help_text[0].upper()}{help_text[1:]}."
+    parser = commands.add_parser(
+        name, help=help_text, description=description, epilog=f"Example: paddlewheel {example}"
+    )
+    parser.set_defaults(command=command)
+    return parser

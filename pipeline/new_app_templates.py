@@ -1,0 +1,91 @@
+"""The texts of a new service; `$name` and the like are filled in by new_app."""
+
+from __future__ import annotations
+
+from string import Template
+
+SCRIPT = Template('''\
+"""The service $name. `python3 web_service.py` serves it as config.yml says; --help tells the options.
+
+    $question
+"""
+
+from pathlib import Path
+
+${imports}from pipeline import Op, WebService
+from pipeline.feeds import read_feeds
+from pipeline.script import prepare_from_arguments
+
+CONFIG = Path(__file__).resolve().parent / "config.yml"
+$labels
+
+class ModelOp(Op):
+    """Feeds of the model, -1 for any length:
+
+$feeds
+
+    and its fetches:
+
+$fetches
+    """
+
+    def init_op(self):
+        """Runs once in each worker process: import and load tokenizers and the like here."""
+
+    def preprocess(self, input_dicts, data_id, log_id):
+        """A request to the model's feeds, one row or several. Raise pipeline.InvalidInput to refuse it."""
+        (inputs,) = input_dicts.values()  # {key: value} of the request
+        # Edit here: tokenize inputs["text"], decode an image, scale numbers.
+        # Until then the client sends "[[1, 2, 3]]" under each feed's name, or a tensor.
+        return read_feeds(inputs, self.predictor.feeds$alike)
+
+    def postprocess(self, input_dicts, fetch_dict, data_id, log_id):
+        """The model's rows for this request to its answer: arrays alone, or str values alone."""
+$postprocess
+
+
+class ModelService(WebService):
+    def get_pipeline_response(self, read_op):
+        return ModelOp(name="$name", input_ops=[read_op])
+
+
+if __name__ == "__main__":
+    service = ModelService(name="$name")
+    prepare_from_arguments(service, CONFIG)
+    service.run_service()
+''')
+
+PLAIN_POSTPROCESS = Template("""\
+        # Edit here: fetch_dict["$fetch"].argmax(axis=-1), a threshold, names of classes.
+        return fetch_dict\
+""")
+
+LABELLED_POSTPROCESS = Template("""\
+        # Edit here: a threshold, the best three, scores as probabilities.
+        best = fetch_dict["$fetch"].argmax(axis=-1)
+        return {"label": np.array(LABELS)[best], **fetch_dict}\
+""")
+
+CONFIG = Template("""\
+# The service $name. `python3 web_service.py --print-config` prints every key with its value.
+
+http_port: $http_port# POST /$name/prediction; also /health/live, /health/ready, /metrics
+rpc_port: $rpc_port# gRPC: baidu.paddle_serving.pipeline_serving.PipelineService
+
+dag:
+  http_errors: status   # 4xx and 5xx for errors; `original` answers 200 with err_no, as Paddle Serving
+  request_timeout: 30   # seconds
+
+op:
+  $key:
+    concurrency: 1      # instances, a process each with its own copy of the model
+    batch_size: 32      # most requests in one predictor batch; they never wait for it to fill
+$padding
+    local_service_conf:
+      client_type: local_predictor
+      model_config: $model
+      device_type: 0    # 0 CPU, 1 GPU, 2 TensorRT
+      devices: ""       # cards, e.g. "0,1"
+      thread_num: 2     # CPU threads of an instance
+      precision: fp32   # bf16 where the CPU has it
+""")
