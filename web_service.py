@@ -6,10 +6,8 @@ import numpy as np
 
 from pipeline import InvalidInput, Op, WebService
 from pipeline.script import prepare_from_arguments
-from pipeline.serving_model import load_serving_model
 
 HERE = Path(__file__).resolve().parent
-MODEL = HERE / "models" / "demo"
 MAX_TOKENS = 512
 MAX_CHARS = 20 * MAX_TOKENS  # looked at before the tokenizer has any work with it
 
@@ -18,8 +16,8 @@ class BertOp(Op):
     def init_op(self):
         from tokenizers import BertWordPieceTokenizer  # imported here: in the worker, after it was started
 
-        self.labels = np.array(load_serving_model(MODEL).labels)
-        self.tokenizer = BertWordPieceTokenizer(str(MODEL / "serving_server" / "vocab.txt"), lowercase=True)
+        self.labels = np.array(self.model.labels)
+        self.tokenizer = BertWordPieceTokenizer(str(self.model.program.parent / "vocab.txt"), lowercase=True)
 
     def set_dynamic_shape_info(self):
         names = ("input_ids", "token_type_ids", "attention_mask")

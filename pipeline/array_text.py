@@ -8,6 +8,7 @@ default options: 8 digits, lines of 75, exponents for magnitudes that differ by 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -25,6 +26,9 @@ def array_repr(array: npt.NDArray[Any]) -> str:
     dtype = array.dtype
     if type(array) is not np.ndarray or not array.size or not array.ndim or not dtype.isnative:
         return repr(array)
+    word = _only_word(array) if array.size == 1 else None
+    if word is not None:
+        return _with_dtype(f"{_PREFIX}{'[' * array.ndim}{word}{']' * array.ndim}", dtype)
     words: list[str] | None = None
     if dtype.kind in "iu":
         words = _integer_words(array)
@@ -32,11 +36,34 @@ def array_repr(array: npt.NDArray[Any]) -> str:
         words = _float_words(array)
     if words is None:
         return repr(array)
-    text = f"{_PREFIX}{_nested(words, array.shape)}"
+    return _with_dtype(f"{_PREFIX}{_nested(words, array.shape)}", dtype)
+
+
+def _only_word(array: npt.NDArray[Any]) -> str | None:
+    """The word of a single element: one text's label, id or confidence, which most answers hold."""
+    kind = array.dtype.kind
+    if kind in "iuU":
+        return repr(array.item())
+    if kind == "f" and array.dtype.itemsize <= 8:
+        number = array.flat[0]
+        if number == 0 or 0.0001 <= abs(float(number)) < 1e8:
+            return np.format_float_positional(number, precision=_PRECISION, min_digits=0, trim=".")
+    return None
+
+
+@functools.cache
+def _ending(dtype: np.dtype[Any]) -> str:
+    """What follows the brackets; empty for a type that the literal itself has."""
     if dtype.name in _TYPELESS:
+        return ""
+    return f"dtype={dtype.str!r})" if dtype.kind == "U" else f"dtype={dtype.name})"
+
+
+def _with_dtype(text: str, dtype: np.dtype[Any]) -> str:
+    ending = _ending(dtype)
+    if not ending:
         return text + ")"
     text += ","
-    ending = f"dtype={dtype.name})"
     last_line = len(text) - (text.rfind("\n") + 1)
     fits = last_line + len(ending) + 1 <= _LINE_WIDTH
     return f"{text} {ending}" if fits else f"{text}\n{' ' * len(_PREFIX)}{ending}"

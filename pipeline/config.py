@@ -141,7 +141,7 @@ class Limits(Section):
     json_depth: PositiveInt = Field(default=32, description="Nesting of a JSON body.")
     tensor_rank: Annotated[Int, Field(ge=1, le=32)] = Field(default=16, description="Dimensions of a tensor.")
     text_chars: PositiveInt = Field(
-        default=64 << 20, description="Characters of one value; an image in base64 is one, so Ops bound texts."
+        default=64 << 20, description="Characters of one value: a text, or an image in base64."
     )
     header_timeout_s: Annotated[Seconds, Field(gt=0)] = Field(
         default=10.0, description="Seconds to send the headers."

@@ -162,3 +162,24 @@ class ConversionError(ServingError):
 
 class ParityError(ConversionError):
     """Source and result of a conversion disagree; nothing was written."""
+
+
+def described(error: ServingError) -> tuple[int, int, str, str]:
+    """err_no, HTTP status, gRPC code and message, as plain values whatever an app put into them."""
+    try:
+        err_no = int(error.err_no)
+        message = error.message
+    except Exception:
+        err_no, message = ServingError.err_no, text_of(error)
+    if not -(1 << 31) <= err_no < 1 << 31:  # the field of the answer is an int32
+        err_no, message = ServingError.err_no, f"{message} (err_no {err_no})"
+    return err_no, int(error.http_status), str(error.grpc_code), message.encode("utf-8", "replace").decode()
+
+
+def text_of(exc: BaseException) -> str:
+    """An exception's text, safe to send: one whose own __str__ raises is named by its class."""
+    try:
+        text = str(exc)
+    except Exception:
+        text = type(exc).__name__
+    return text.encode("utf-8", "replace").decode()

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from pipeline.errors import ConfigError, InvalidInput
+from pipeline.serving_model import ServingModel
 
 REQUEST_OP = "@DAGExecutor"  # the name under which the first Op finds the request in `input_dicts`
 
@@ -47,6 +48,7 @@ class Op:
     dynamic_shape_info: Mapping[str, Mapping[str, Sequence[int]]]
     concurrency_idx: int | None = None  # this instance's number, 0 to concurrency - 1
     predictor: Any = None  # the local predictor, from init_op on; None for an Op without a model
+    model: ServingModel | None = None  # what it runs: its folder, labels, feeds and fetches
 
     preprocess_batch: ClassVar[Any] = None
     """Optional: `preprocess_batch(self, requests: list[OpRequest]) -> list[feed dict or Exception]`, for all

@@ -13,9 +13,10 @@ from pipeline.config import ServiceConfig, check_service_name, load_config
 from pipeline.dag import collect_ops, dag_of
 from pipeline.errors import ConfigError
 from pipeline.op import Op, RequestOp
+from pipeline.serving_model import load_serving_model
 
 serve_instead: Callable[[WebService], None] | None = None
-"""Set in a worker before it runs the script: there `run_service` becomes the worker's loop."""
+"""Set before a worker, or `pipeline run`, runs the script: what `run_service` does there instead."""
 
 
 class WebService:
@@ -53,7 +54,39 @@ class WebService:
         last = self.get_pipeline_response(RequestOp())
         ops = collect_ops(last)
         config = load_config(self._config_source, op_overrides={op.name: op.options for op in ops.values()})
-        return ops, last, config
+        strangers = [name for name in config.op if name not in ops]
+        if strangers:
+            raise ConfigError(
+                "\n".join(
+                    f"op.{name}: service {self.name} has no such Op, only {', '.join(ops)}"
+                    for name in strangers
+                )
+            )
+        return ops, last, self._with_models(config)
+
+    def _with_models(self, config: ServiceConfig) -> ServiceConfig:
+        """The configuration with each model's folder resolved and looked into; all flaws in one ConfigError.
+
+        A relative folder is sought where the service was started, as in Paddle Serving, then beside config.yml.
+        """
+        flaws: list[str] = []
+        sections = dict(config.op)
+        for name, section in config.op.items():
+            conf = section.local_service_conf
+            if conf is None or not conf.model_dir:
+                continue
+            folder = Path(conf.model_dir)
+            if isinstance(self._config_source, str | Path) and not folder.exists():
+                folder = Path(self._config_source).resolve().parent / folder
+            try:
+                load_serving_model(folder)
+            except ConfigError as exc:
+                flaws.append(f"op.{name}.local_service_conf.model_config: {exc.message}")
+            conf = conf.model_copy(update={"model_dir": str(folder.resolve())})
+            sections[name] = section.model_copy(update={"local_service_conf": conf})
+        if flaws:
+            raise ConfigError("\n".join(flaws))
+        return config.model_copy(update={"op": sections})
 
     def run_service(self) -> None:
         """Serves until SIGTERM or SIGINT. Does not return: the server takes over this process.

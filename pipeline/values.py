@@ -94,7 +94,7 @@ def _extension(
             return msgpack.ExtType(_ARRAY, pack([flat.dtype.str, list(value.shape), flat.tobytes()]))
         parts.append(flat.reshape(-1).view(np.uint8).data)
         return msgpack.ExtType(_ARRAY_PART, pack([flat.dtype.str, list(value.shape), len(parts) - 1]))
-    if isinstance(value, np.generic) and value.dtype.kind not in "OV":
+    if isinstance(value, np.generic) and value.dtype.kind not in "OV" and value.dtype.itemsize:
         return msgpack.ExtType(_SCALAR, pack([value.dtype.str, value.tobytes()]))
     if allow_pickle:
         return msgpack.ExtType(_PICKLE, _pickled(value))

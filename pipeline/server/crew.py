@@ -86,7 +86,10 @@ class Crew:
             return
         why = instance.describe_death()
         if instance.ready_at:
-            log.error("Op %s: instance %d (pid %d) died: %s", self.op, instance.number, instance.pid, why)
+            told = f"\n{instance.failure[0]}" if instance.failure else ""
+            log.error(
+                "Op %s: instance %d (pid %d) died: %s%s", self.op, instance.number, instance.pid, why, told
+            )
         elif not self._may_try_again(instance, why):
             return
         self.restarts += 1

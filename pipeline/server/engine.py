@@ -11,7 +11,14 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from pipeline.app import App
-from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed, UnprintableAnswer
+from pipeline.errors import (
+    DeadlineExceeded,
+    NotReady,
+    Overloaded,
+    ServingError,
+    StartFailed,
+    UnprintableAnswer,
+)
 from pipeline.request import Request
 from pipeline.server.batcher import Batcher
 from pipeline.server.deadlines import Deadlines

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import BadPackage, ServingError
+from pipeline.errors import HookFailed, ModelFailed, ServingError, text_of
 from pipeline.op import Op, OpRequest
 from pipeline.values import decode
 from pipeline.wire import Tail
@@ -20,6 +20,7 @@ class Call:
 
     own: the Op as this request's hooks see it. feeds: what is to be run, None once there is a fetch without.
     output: what postprocess made. error: set as soon as the request can't be answered otherwise.
+    sent: its reply is on its way.
     """
 
     __slots__ = (
@@ -33,9 +34,11 @@ class Call:
         "output",
         "own",
         "request",
+        "sent",
     )
 
     def __init__(self, row: list[Any], tail: Tail, own: Op | None) -> None:
+        """Rebuild the request's inputs; an object of the app's that can't be is this request's error."""
         self.id: int
         self.id, log_id, self.form, stowed = row
         self.own = own
@@ -45,10 +48,15 @@ class Call:
         self.output: Any = None
         self._fetches: list[list[Any]] = []
         self._missing = 0
+        self.sent = False
         inputs: dict[str, Any] = {}
-        for name, parts in stowed:
-            # Only a worker's own output may hold pickles; what the front encoded for the first Op can't.
-            inputs[name] = decode(tail.unstow(parts), allow_pickle=True)
+        for name, stowed_parts in stowed:
+            parts = tail.unstow(stowed_parts)
+            try:
+                # Only a worker's own output may hold pickles; what the front encoded for the first Op can't.
+                inputs[name] = decode(parts, allow_pickle=True)
+            except Exception as exc:
+                self.error = HookFailed(f"input {name!r} can't be rebuilt: {text_of(exc)}")
         self.request = OpRequest(inputs, next(_data_ids), log_id)
 
     @property
@@ -82,5 +90,5 @@ def _rejoined(slices: list[Any]) -> Any:
         return slices[0]
     try:
         return {name: np.concatenate([part[name] for part in slices]) for name in slices[0]}
-    except ValueError as exc:
-        raise BadPackage(f"the slices of one request have fetches of different shapes: {exc}") from exc
+    except Exception as exc:
+        raise ModelFailed(f"the slices of one request have fetches that don't join: {text_of(exc)}") from exc

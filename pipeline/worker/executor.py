@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pipeline.answers import render
-from pipeline.errors import HookFailed, ModelFailed, ServingError
+from pipeline.errors import HookFailed, ModelFailed, ServingError, described, text_of
 from pipeline.request import AnswerForm
 from pipeline.values import NotEncodable, Part, encode
 from pipeline.wire import Outcome, Tail, stow
@@ -56,7 +56,16 @@ class Executor:
         """
         started = time.perf_counter_ns()
         calls = self._calls(rows, tail)
-        self._preprocess(calls)
+        try:
+            self._run(calls, started, send)
+        except Exception as exc:  # a fault of ours, or a hook's return of a kind that nobody foresaw
+            rest = [call for call in calls if not call.sent]
+            for call in rest:
+                call.error = self._hooks.failure(exc, "the hand-over", call.request)
+            self._send(rest, [0] * 7, send, last=True)
+
+    def _run(self, calls: list[Call], started: int, send: Send) -> None:
+        self._preprocess([call for call in calls if call.error is None])
         pieces = self._pieces(calls)
         self._preprocess_ns = time.perf_counter_ns() - started
         settled = self._settled_early(calls)
@@ -148,7 +157,7 @@ class Executor:
     def _process(self, batch: list[Piece]) -> list[Any]:
         """A fetch or a ServingError for each piece; an engine error is traced to its feed by halves."""
         try:
-            merged = join([piece.feed for piece in batch], self._joining)
+            merged = join([p.feed for p in batch], [p.item for p in batch], self._joining)
             if self._hooks.own_process:
                 fetches = self._hooks.process(merged, batch[0].call.request.log_id)
             else:
@@ -172,25 +181,37 @@ class Executor:
     def _as_model_error(self, exc: Exception, piece: Piece) -> ServingError:
         if self._hooks.own_process or isinstance(exc, ServingError):
             return self._hooks.failure(exc, "process", piece.call.request)
-        return ModelFailed(f"[{self._hooks.op.name}] failed to predict: {exc}. Please check the input dict")
+        return ModelFailed(
+            f"[{self._hooks.op.name}] failed to predict: {text_of(exc)}. Please check the input dict"
+        )
 
     def _postprocess(self, calls: Sequence[Call]) -> None:
         """Give each call its output or its error."""
-        if self._hooks.batch_postprocess and calls:
-            outputs = self._hooks.postprocess_batch([c.request for c in calls], [c.fetch() for c in calls])
-            for call, output in zip(calls, outputs, strict=True):
+        fetched = []
+        for call in calls:
+            try:
+                fetched.append((call, call.fetch()))
+            except ServingError as exc:
+                call.error = exc
+        if self._hooks.batch_postprocess and fetched:
+            requests, fetches = [call.request for call, _ in fetched], [fetch for _, fetch in fetched]
+            outputs = self._hooks.postprocess_batch(requests, fetches)
+            for (call, _), output in zip(fetched, outputs, strict=True):
                 _take_output(call, output)
             return
-        for call in calls:
+        for call, fetch in fetched:
             assert call.own is not None
             try:
-                _take_output(call, self._hooks.postprocess(call.own, call.request, call.fetch()))
+                call.output = self._hooks.postprocess(call.own, call.request, fetch)
             except ServingError as exc:
                 call.error = exc
 
     def _send(self, calls: Iterable[Call], timings: list[int], send: Send, *, last: bool) -> None:
         tail: list[Part] = []
-        rows = [self._row(call, tail) for call in calls]
+        rows = []
+        for call in calls:
+            rows.append(self._row(call, tail))
+            call.sent = True
         send(Reply(rows, tail, timings), last)
 
     def _row(self, call: Call, tail: list[Part]) -> list[Any]:
@@ -201,8 +222,7 @@ class Executor:
                 call.error = exc
             except Exception as exc:  # an answer's own __repr__, say: it must not take the batch along
                 call.error = self._hooks.failure(exc, "the answer's printing", call.request)
-        error = call.error
-        return [call.id, Outcome.ERROR, error.err_no, error.http_status, error.grpc_code, error.message]
+        return [call.id, Outcome.ERROR, *described(call.error)]
 
     def _settle(self, call: Call, tail: list[Part]) -> list[Any]:
         output = call.output

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipeline.errors import HookFailed, ModelFailed, ProductError, ServingError, UnprintableAnswer
+from pipeline.errors import HookFailed, ModelFailed, ProductError, ServingError, UnprintableAnswer, text_of
 from pipeline.op import Op, OpRequest
 
 log = logging.getLogger(__name__)
@@ -97,9 +98,10 @@ class Hooks:
         """The exception as an answer; what the app did not raise on purpose is logged with its traceback."""
         if isinstance(exc, ServingError):
             return exc
-        log.error("request %d: %s of Op %s raised", request.data_id, hook, self.op.name, exc_info=exc)
+        trace = "".join(traceback.format_exception(exc))  # here: logging would print its own failure instead
+        log.error("request %d: %s of Op %s raised\n%s", request.data_id, hook, self.op.name, trace)
         return HookFailed(
-            f"Log_id: {request.log_id}  Raise_msg: {exc}  "
+            f"Log_id: {request.log_id}  Raise_msg: {text_of(exc)}  "
             f"ClassName: {type(self.op).__name__}  FunctionName: {hook}"
         )
 

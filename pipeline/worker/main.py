@@ -86,6 +86,7 @@ class Worker:
     def serve(self, web_service: service.WebService) -> NoReturn:
         """Make the Op ready, say so, and answer hand-overs. Leaves the process at end of file."""
         executor = self._executor(self._find_op(web_service))
+        _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
         self._front.tell(Kind.READY, os.getpid())
         while (received := self._front.receive()) is not None:
             handover_id, rows = received.head
@@ -110,7 +111,7 @@ class Worker:
         config = self._app.config.op[self._op_name]
         op.concurrency_idx = self._instance
         model = Model(op, config, self._app.folder, self._instance)
-        op.predictor = model.predictor
+        op.model, op.predictor = model.serving_model, model.predictor
         op.init_op()
         model.warm_up()
         print_as_numpy_1()
@@ -122,8 +123,7 @@ def main(arguments: list[str]) -> None:
     """`python -m pipeline.worker SOCKET_FD ARENA_FD FRONT_PID`: started by the front alone."""
     socket_fd, arena_fd, front_pid = map(int, arguments)
     _die_with(front_pid)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _leave_signals_to_the_front()
     front = Front(socket_fd, arena_fd)
     start = front.receive()
     if start is None:
@@ -139,6 +139,11 @@ def main(arguments: list[str]) -> None:
         reason = exc.message if isinstance(exc, ServingError) else traceback.format_exc()
         front.tell(Kind.FAILED, [reason, False])
     os._exit(1)
+
+
+def _leave_signals_to_the_front() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _die_with(front_pid: int) -> None:

@@ -24,10 +24,14 @@ class Joining:
 
 
 def describe(feed: Feed, joining: Joining) -> Item:
-    """A feed as the plan sees it."""
+    """A feed as the plan sees it.
+
+    Where its padded feeds differ in length it runs alone and as it is: padding was declared for feeds that
+    belong together, and filling up the shorter one would hide the client's mistake.
+    """
     padded = joining.padding.feeds if joining.padding else {}
     rows = -1
-    length = 1
+    lengths = set()
     shape = []
     for name, value in feed.items():
         if not isinstance(value, np.ndarray) or value.ndim == 0 or rows not in (-1, value.shape[0]):
@@ -36,15 +40,17 @@ def describe(feed: Feed, joining: Joining) -> Item:
         rows = dims[0]
         rule = padded.get(name)
         if rule is not None and 0 < rule.axis < value.ndim:
-            length = max(length, dims[rule.axis])
+            lengths.add(dims[rule.axis])
             dims = (*dims[: rule.axis], -1, *dims[rule.axis + 1 :])
         shape.append((name, value.dtype.char, dims[1:]))
-    return Item(max(rows, 1), length, tuple(shape) if shape and rows > 0 else None)
+    if rows <= 0 or len(lengths) > 1:
+        return Item(max(rows, 1), 1, None)
+    return Item(rows, max(lengths, default=1), tuple(shape))
 
 
-def join(feeds: Sequence[Feed], joining: Joining) -> dict[str, Any]:
+def join(feeds: Sequence[Feed], items: Sequence[Item], joining: Joining) -> dict[str, Any]:
     """The feeds of one planned batch, rows after rows; padded axes are as long as the longest, rounded up."""
-    if len(feeds) == 1 and not joining.padding:
+    if len(feeds) == 1 and (not joining.padding or items[0].shape is None):
         return dict(feeds[0])
     merged: dict[str, Any] = {}
     for name in feeds[0]:

@@ -27,14 +27,14 @@ class Model:
     def __init__(self, op: Op, config: OpConfig, folder: str, instance: int) -> None:
         self._config = config
         self._shapes = DynamicShapes.from_info(op.dynamic_shape_info) if op.dynamic_shape_info else None
-        self._model: ServingModel | None = None
+        self.serving_model: ServingModel | None = None
         self.predictor: Predictor | None = None
         conf = config.local_service_conf
         if conf is None or not conf.model_dir:
             return
-        self._model = load_serving_model(Path(folder, conf.model_dir))
+        self.serving_model = load_serving_model(Path(folder, conf.model_dir))
         self.predictor = create_predictor(
-            self._model,
+            self.serving_model,
             conf,
             instance_index=instance,
             dynamic_shapes=self._shapes,
@@ -46,7 +46,9 @@ class Model:
         """What caps a predictor batch: config.yml and the maximum of the Op's dynamic shapes."""
         rows = [self._config.max_batch_rows]
         if self._shapes is not None:
-            feeds = [feed.alias for feed in self._model.feeds] if self._model else self._shapes.max
+            feeds = (
+                [feed.alias for feed in self.serving_model.feeds] if self.serving_model else self._shapes.max
+            )
             rows.append(self._shapes.max_rows(feeds))
         known = [r for r in rows if r is not None]
         return BatchLimits(
@@ -65,7 +67,7 @@ class Model:
     def _padding(self) -> Padding | None:
         named = self._config.padding
         if named is None:
-            return self._model.padding if self._model else None
+            return self.serving_model.padding if self.serving_model else None
         return Padding(
             {name: FeedPadding(feed.axis, feed.value) for name, feed in named.feeds.items()},
             {name: fetch.axis for name, fetch in named.fetches.items()},
@@ -81,8 +83,8 @@ class Model:
 
     def warm_up(self) -> None:
         """Run the predictor on the smallest and a usual shape, so that no request pays for the first run."""
-        if self.predictor is None or self._model is None or not self._config.warmup:
+        if self.predictor is None or self.serving_model is None or not self._config.warmup:
             return
         for length in WARMUP_LENGTHS:
-            self.predictor.run(input_examples(self._model, rows=1, length=length))
-        log.info("Op's model %s is warm", os.fspath(self._model.directory))
+            self.predictor.run(input_examples(self.predictor, rows=1, length=length))
+        log.info("Op's model %s is warm", os.fspath(self.serving_model.directory))
