@@ -29,9 +29,9 @@ check: $(DEV)  ## Linters, types and import rules only
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
 
-bench: $(DEV)  ## Measure the service against the bare predictor and a bare ASGI app
+bench: $(DEV)  ## Measure the service beside the bare predictor and a bare ASGI app (needs wrk)
 	$(PY) -m convert demo
-	$(PY) bench/serve.py
+	$(PY) -m bench.service
 
 docker:  ## Build the CPU image
 	docker build -f docker/Dockerfile -t $(IMAGE) .
