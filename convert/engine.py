@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import warnings
 from importlib import metadata
 from types import ModuleType
@@ -20,9 +22,19 @@ def import_paddle() -> ModuleType:
         import paddle
     except ImportError as exc:
         raise ConversionError(f"Paddle can't be imported ({exc}); run `make setup` first.") from exc
+    _restore_signals(paddle)
     paddle.set_device("cpu")
     paddle.disable_static()
     return paddle  # type: ignore[no-any-return]
+
+
+def _restore_signals(paddle: ModuleType) -> None:
+    """Paddle's import takes SIGTERM for a stack dump; Python takes it back to clear files away."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    paddle.disable_signal_handler()
+    signal.signal(signal.SIGTERM, handler)
 
 
 def paddle_version() -> str:
