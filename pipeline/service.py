@@ -67,7 +67,7 @@ class WebService:
     def _with_models(self, config: ServiceConfig) -> ServiceConfig:
         """The configuration with each model's folder resolved and looked into; all flaws in one ConfigError.
 
-        A relative folder is sought where the service was started, as in Paddle Serving, then beside config.yml.
+        A relative folder is sought where the service was started, as in Paddle Serving, or beside config.yml.
         """
         flaws: list[str] = []
         sections = dict(config.op)

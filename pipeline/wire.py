@@ -26,7 +26,7 @@ import msgpack
 
 from pipeline.values import INLINE_BYTES, Part
 
-ARENA_BYTES_FROM = 32 * 1024  # below this the socket is as fast as the memfd (bench/transport.py)
+ARENA_BYTES_FROM = INLINE_BYTES  # the memfd beats the socket at every size (bench/transport.py)
 REGION_BYTES = 16 * 1024 * 1024  # sparse: only touched pages cost memory
 HANDOVERS_IN_FLIGHT = 2
 ARENA_BYTES = 2 * HANDOVERS_IN_FLIGHT * REGION_BYTES

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from pipeline.app import App
-from pipeline.errors import PoisonRequest, WorkerLost
+from pipeline.errors import PoisonRequest, ServingError, WorkerLost, text_of
 from pipeline.server.batching import BatchPolicy, handover_size, may_queue_behind, ripe_in
 from pipeline.server.crew import Crew
 from pipeline.server.instances import Handover, Instance
@@ -100,7 +100,12 @@ class Batcher:
         deadline = max(job.walk.request.deadline for job in jobs)
         for job in jobs:
             self._metrics.queue_s.observe(now - job.queued_at)
-        instance.hand_over(jobs, deadline + HANG_GRACE_S if deadline < math.inf else math.inf)
+        try:
+            instance.hand_over(jobs, deadline + HANG_GRACE_S if deadline < math.inf else math.inf)
+        except Exception as exc:  # a fault of ours: better told to these requests than waited out by them
+            log.exception("Op %s: a hand-over of %d requests can't be sent", self.op, len(jobs))
+            for job in jobs:
+                job.fail(ServingError(f"the request can't be handed to Op {self.op}: {text_of(exc)}"))
 
     def _take(self, size: int) -> list[Job]:
         """Take the next jobs that are still wanted. One that must be alone is taken alone."""

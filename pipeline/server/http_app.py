@@ -147,4 +147,4 @@ class HttpApp:
         if self.draining:
             headers.append(_CLOSE)
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send({"type": "http.response.body", "body": bytes(body)})

@@ -23,6 +23,9 @@ logging.getLogger("uvicorn.error").setLevel(
 )  # what it reports are clients' doings, counted here
 
 _JOIN_BYTES = 64 * 1024  # copying more than this costs more than a second system call
+_CONTINUE = b"HTTP/1.1 100"
+_UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
+LINGER_S = 10.0  # how long a refused client may go on sending before the connection is closed
 HEADER_TOO_LARGE = 431
 REQUEST_TIMEOUT = 408
 
@@ -39,7 +42,9 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         self._in_body = False
         self._header_bytes = 0
         self._body_bytes = 0
+        self._arrived_bytes = 0
         self._refusal: ServingError | None = None
+        self._refused_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._answer: _JoinedWrites | None = None
 
@@ -49,22 +54,46 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         self.seen_at = time.monotonic()
         if self._refusal is not None:
             return
-        if not self._in_body:
-            self._header_bytes += len(data)
         if self._receiving_since is None:
             self._receiving_since = self.seen_at
-        super().data_received(data)
-        if not self._in_body and self._header_bytes > self.limits.header_bytes and self._refusal is None:
-            self._refusal = _too_large(f"headers over {self.limits.header_bytes} bytes", HEADER_TOO_LARGE)
-            self.send_400_response("")
+        if not self._in_body:
+            self._arrived_bytes += len(data)
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as stopped:
+            self._go_on_without_upgrade(data[stopped.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+        else:
+            if not self._in_body and self._arrived_bytes > self.limits.header_bytes:
+                self._refuse_at_once(_headers_too_large(f"over {self.limits.header_bytes} bytes"))
+
+    def _go_on_without_upgrade(self, rest: bytes) -> None:
+        """Feed the request again without its wish for another protocol (RFC 9110 section 7.8).
+
+        Java's client wishes for h2c with its first request; the parser stops there, before the body.
+        """
+        method: bytes = self.parser.get_method()
+        if method == b"CONNECT":
+            self.send_400_response("CONNECT is not served.")
+            return
+        lines = [b"%b %b HTTP/1.1" % (method, self.url)]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] not in _UPGRADE_HEADERS]
+        self.parser: Any = httptools.HttpRequestParser(self)
+        self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
 
     def on_message_begin(self) -> None:
         self._receiving_since = self.seen_at
+        self._header_bytes = 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value) + 4
+        if self._header_bytes > self.limits.header_bytes:
+            self._refuse(_headers_too_large(f"over {self.limits.header_bytes} bytes"))
         if len(self.headers) >= self.limits.header_count:
-            self._refuse(_too_large(f"more than {self.limits.header_count} headers", HEADER_TOO_LARGE))
+            self._refuse(_headers_too_large(f"more than {self.limits.header_count}"))
         super().on_header(name, value)
         if name.lower() == b"content-length" and value.isdigit() and int(value) > self.limits.body_bytes:
             self._refuse(
@@ -72,6 +101,8 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             )
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._in_body = True
         self._body_bytes = 0
         super().on_headers_complete()
@@ -83,9 +114,11 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._receiving_since = None
         self._in_body = False
-        self._header_bytes = 0
+        self._arrived_bytes = 0
         super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -109,33 +142,45 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         self._refusal = error
         raise httptools.HttpParserError(error.message)
 
+    def _refuse_at_once(self, error: ServingError) -> None:
+        self._refusal = error
+        self.send_400_response("")
+
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, or over a limit, and close."""
+        """Answer what is no HTTP, or over a limit, and end the connection."""
         error = self._refusal or InvalidInput(f"{msg} Send POST /{{name}}/{{method}} with a JSON body.")
         self._refusal = error
-        if self.cycle is not None and not self.cycle.response_complete:
-            if self.cycle.response_started:
-                self.transport.close()
+        self._refused_at = self.seen_at
+        self._receiving_since = None
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if not cycle.more_body:  # a whole request came before: its answer is the last of the connection
+                cycle.keep_alive = False
                 return
-            self.cycle.disconnected = True  # this answer takes the place of the app's
-            self.cycle.message_event.set()
+            cycle.disconnected = True  # this answer takes the place of the app's
+            cycle.message_event.set()
         body = render_error(error, AnswerForm.JSON)
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
             body
         )
         self.transport.write(STATUS_LINE[error.http_status] + head + body)
-        self.transport.close()
+        # Not closed yet: with input unread the kernel would reset the connection, and a client that sends all
+        # before it reads would never see the answer. `data_received` discards what still comes.
+        self.transport.write_eof()
+        self.flow.resume_reading()
 
     def close_if_slow(self, now: float) -> None:
         """Refuse a request that takes too long to arrive (slow loris)."""
+        if self._refusal is not None and now - self._refused_at > LINGER_S:
+            self.transport.close()
         if self._receiving_since is None or self.transport.is_closing():
             return
         limit_s = self.limits.body_timeout_s if self._in_body else self.limits.header_timeout_s
         if now - self._receiving_since > limit_s:
             what = "body" if self._in_body else "headers"
-            self._refusal = InvalidInput(f"the {what} did not arrive within {limit_s:g} s")
-            self._refusal.http_status = REQUEST_TIMEOUT
-            self.send_400_response("")
+            error = InvalidInput(f"the {what} did not arrive within {limit_s:g} s")
+            error.http_status = REQUEST_TIMEOUT
+            self._refuse_at_once(error)
 
     # How it ends:
 
@@ -165,15 +210,17 @@ class _JoinedWrites:
         self._head: bytes | None = b""
         self.is_closing = transport.is_closing
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._head is None:
+    def write(self, data: bytes) -> None:
+        if self._head is None or data.startswith(_CONTINUE):
             self._transport.write(data)
         elif self._head == b"":
-            self._head = bytes(data)
+            self._head = data
         else:
             head, self._head = self._head, None
-            self._transport.write(head + data if len(data) < _JOIN_BYTES else head)
-            if len(data) >= _JOIN_BYTES:
+            if len(data) < _JOIN_BYTES:
+                self._transport.write(head + data)
+            else:
+                self._transport.write(head)
                 self._transport.write(data)
 
     def flush(self) -> None:
@@ -185,6 +232,10 @@ class _JoinedWrites:
     def close(self) -> None:
         self.flush()
         self._transport.close()
+
+
+def _headers_too_large(what: str) -> ServingError:
+    return _too_large(f"headers: {what}", HEADER_TOO_LARGE)
 
 
 def _too_large(what: str, http_status: int = 413) -> ServingError:

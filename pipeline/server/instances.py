@@ -188,8 +188,15 @@ class Instance:
         if not data:
             self._loop.remove_reader(self._socket)  # the pidfd tells the rest
             return
-        for received in self._reader.feed(data):
-            self._take(received)
+        self._take_frames(data)
+
+    def _take_frames(self, data: bytes) -> None:
+        try:
+            for received in self._reader.feed(data):
+                self._take(received)
+        except Exception:
+            log.exception("Op %s: instance %d sent what is no frame", self.op, self.number)
+            self.kill("it sent what is no frame")
 
     def _take(self, received: Frame) -> None:
         if received.kind == Kind.REPLY:
@@ -262,8 +269,7 @@ class Instance:
         self._process.wait()
         with contextlib.suppress(BlockingIOError, OSError):
             while data := self._socket.recv(_RECEIVE_BYTES):
-                for received in self._reader.feed(data):
-                    self._take(received)
+                self._take_frames(data)
         self.state = State.DEAD
         self._cancel_timer()
         self._loop.remove_reader(self._socket)

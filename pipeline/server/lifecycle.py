@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import sys
+from itertools import repeat
 from typing import Any
 
 import uvloop
@@ -14,6 +15,8 @@ import uvloop
 from pipeline.app import App, read_app
 from pipeline.errors import StartFailed
 from pipeline.log import set_up_logging
+from pipeline.memory import settle_memory
+from pipeline.server.crew import instances_of
 from pipeline.server.engine import Engine
 from pipeline.server.http_app import HttpApp
 from pipeline.server.http_server import HttpServer
@@ -31,6 +34,7 @@ async def serve(app: App) -> None:
         loop.add_signal_handler(number, stop_requested.set)
     engine = Engine(app, Metrics(app.name))
     config = app.config
+    log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.dag.order, repeat(app))))
     async with contextlib.AsyncExitStack() as stack:
         http = rpc = None
         if config.http_port:
@@ -42,12 +46,19 @@ async def serve(app: App) -> None:
         await stack.enter_async_context(engine.running())
         if not await _ready_or_stopped(engine, stop_requested):
             return
+        settle_memory()
         log.info(
             "Service %s is ready: http_port %s, rpc_port %s", app.name, config.http_port, config.rpc_port
         )
         await _stopped_or_fatal(engine, stop_requested)
         await _drain(engine, http, rpc)
     log.info("Service %s has stopped", app.name)
+
+
+def _describe(op: str, app: App) -> str:
+    """An Op and its processes. `is_thread_op` shares none where a model holds the GIL, as Paddle's does."""
+    count = instances_of(app, op)
+    return f"Op {op} in {count} process{'es' if count > 1 else ''}"
 
 
 async def _ready_or_stopped(engine: Engine, stop_requested: asyncio.Event) -> bool:

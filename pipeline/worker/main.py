@@ -20,6 +20,7 @@ from pipeline.app import App
 from pipeline.dag import collect_ops
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.log import set_up_logging
+from pipeline.memory import settle_memory
 from pipeline.op import Op, RequestOp
 from pipeline.values import Part
 from pipeline.wire import Arena, Frame, FrameReader, Kind, frame, reply_region
@@ -87,6 +88,7 @@ class Worker:
         """Make the Op ready, say so, and answer hand-overs. Leaves the process at end of file."""
         executor = self._executor(self._find_op(web_service))
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
+        settle_memory()
         self._front.tell(Kind.READY, os.getpid())
         while (received := self._front.receive()) is not None:
             handover_id, rows = received.head
