@@ -47,7 +47,7 @@ class ServiceProcess:
 
     script: a service script, or the folder of its web_service.py. config: the content of config.yml; free
     ports are put in, and it is written to a file whose path the script finds in the environment as
-    SERVICE_CONFIG, and in place of "{config}" among `arguments`. name: the service's, for `ask` and `predict`.
+    SERVICE_CONFIG, and in place of "{config}" among `arguments`. name: of the service, for `ask`.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """One Op without a model that answers with what it was asked, and misbehaves on request.
 
-Inputs: `number` (an integer, 0 without), `action` (one of ACTIONS) and its `argument`. Every batch goes through
-`process`, which doubles the numbers. The `rows` of an answer say how many requests shared its run.
+Inputs: `number` (an integer, 0 without), `action` (one of ACTIONS) and its `argument`. Every batch goes
+through `process`, which doubles the numbers. The `rows` of an answer say how many requests shared its run.
 """
 
 import os

@@ -1,0 +1,224 @@
+"""Which feeds run together, how they are joined and padded, and how fetches are cut apart again."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.serving_model import FeedPadding, Padding
+from pipeline.worker.merge import Joining, describe, join, slices, split
+from pipeline.worker.plan import BatchLimits, Item, bucket, plan
+
+TEXT = "text"
+TENS = [[*range(i, i + 10)] for i in range(0, 40, 10)]
+
+
+def texts(*lengths: int, rows: int = 1) -> list[Item]:
+    return [Item(rows, length, TEXT) for length in lengths]
+
+
+@pytest.mark.parametrize(
+    ("items", "limits", "expected"),
+    [
+        ([], BatchLimits(), []),
+        (texts(5), BatchLimits(), [[0]]),
+        (texts(5, 5, 5), BatchLimits(requests=1), [[0], [1], [2]]),
+        (texts(5, 5, 5), BatchLimits(requests=2), [[0, 1], [2]]),
+        (texts(30, 10, 20), BatchLimits(requests=8), [[1, 2, 0]]),
+        (texts(30, 10, 20), BatchLimits(requests=2), [[1, 2], [0]]),
+        (texts(1, 1, 1, 1, rows=3), BatchLimits(requests=8, rows=6), [[0, 1], [2, 3]]),
+        (texts(1, 1, 1, 1, rows=4), BatchLimits(requests=8, rows=6), [[0], [1], [2], [3]]),
+        (texts(1, 1, rows=7), BatchLimits(requests=8, rows=6), [[0], [1]]),
+        (texts(10, 20, 40), BatchLimits(requests=8, tokens=40), [[0, 1], [2]]),
+        (texts(10, 20, 100), BatchLimits(requests=8, tokens=40), [[0, 1], [2]]),
+        (texts(*[1] * 40), BatchLimits(requests=40, rows=10), TENS),
+        ([Item(1, 1, None), Item(1, 1, None)], BatchLimits(requests=8), [[0], [1]]),
+    ],
+    ids=[
+        "nothing", "one", "batch_size 1", "batch_size 2", "short ones first", "a long one by itself",
+        "rows fill up", "rows do not fit", "one over the rows", "tokens with padding", "one over the tokens",
+        "10+10+10+10", "what has no shape runs alone",
+    ],
+)  # fmt: skip
+def test_batches_are_cut_where_a_limit_would_be_passed(
+    items: Sequence[Item], limits: BatchLimits, expected: list[list[int]]
+) -> None:
+    assert plan(items, limits) == expected
+
+
+def test_different_shapes_never_share_a_batch_and_the_shortest_batch_runs_first() -> None:
+    items = [Item(1, 9, "a"), Item(1, 3, "b"), Item(1, 8, "a"), Item(1, 4, "b"), Item(1, 1, None)]
+    batches = plan(items, BatchLimits(requests=8))
+    assert [sorted(batch) for batch in batches] == [[4], [1, 3], [0, 2]]
+
+
+def test_any_plan_runs_every_item_once_within_the_limits() -> None:
+    dice = random.Random(7)
+    for _ in range(300):
+        items = [
+            Item(dice.randint(1, 6), dice.randint(1, 50), dice.choice(["a", "b", "c", None]))
+            for _ in range(dice.randint(0, 40))
+        ]
+        limits = BatchLimits(
+            requests=dice.randint(1, 10),
+            rows=dice.choice([None, 1, 5, 20]),
+            tokens=dice.choice([None, 30, 300]),
+        )
+        batches = plan(items, limits)
+        assert sorted(itertools.chain(*batches)) == list(range(len(items)))
+        longest = [max(items[i].length for i in batch) for batch in batches]
+        assert longest == sorted(longest)
+        for batch in batches:
+            members = [items[i] for i in batch]
+            if len(batch) == 1:
+                continue
+            assert len({item.shape for item in members}) == 1
+            assert members[0].shape is not None
+            rows = sum(item.rows for item in members)
+            assert len(batch) <= limits.requests
+            assert limits.rows is None or rows <= limits.rows
+            assert limits.tokens is None or rows * max(item.length for item in members) <= limits.tokens
+
+
+def test_shapes_whose_hashes_collide_are_kept_apart() -> None:
+    """hash(-1) == hash(-2): sorting by hash may interleave such shapes."""
+    items = [Item(1, length, shape) for length, shape in zip(range(1, 9), itertools.cycle([-1, -2]))]
+    for batch in plan(items, BatchLimits(requests=8)):
+        assert len({items[i].shape for i in batch}) == 1
+
+
+@pytest.mark.parametrize(
+    ("length", "buckets", "most", "expected"),
+    [
+        (1, None, None, 8), (8, None, None, 8), (9, None, None, 16), (64, None, None, 64),
+        (65, None, None, 72), (129, None, None, 144), (500, None, None, 512), (513, None, None, 576),
+        (5, [16, 64], None, 16), (16, [16, 64], None, 16), (17, [16, 64], None, 64),
+        (65, [16, 64], None, 65),
+        (61, None, 62, 62), (510, None, 511, 511), (5, [16], 10, 10), (70, None, 60, 70),
+    ],
+)  # fmt: skip
+def test_lengths_are_rounded_up_to_a_bucket_that_the_engine_takes(
+    length: int, buckets: list[int] | None, most: int | None, expected: int
+) -> None:
+    assert bucket(length, buckets, most) == expected
+
+
+def test_the_built_in_buckets_waste_little_and_are_few() -> None:
+    padded = {length: bucket(length, None) for length in range(1, 4097)}
+    assert all(length <= p for length, p in padded.items())
+    assert all(p - length <= max(7, length / 8) for length, p in padded.items())
+    assert list(padded.values()) == sorted(padded.values())
+    assert len(set(padded.values())) <= 64
+
+
+def joined(feeds: Sequence[Any], joining: Joining) -> dict[str, Any]:
+    return join(feeds, [describe(feed, joining) for feed in feeds], joining)
+
+
+IDS = Joining(Padding({"ids": FeedPadding(1), "mask": FeedPadding(1, -1)}, {"states": 1}), (4, 8))
+
+
+def ids(*rows: Sequence[int]) -> dict[str, np.ndarray]:
+    return {"ids": np.array(rows), "mask": np.ones((len(rows), len(rows[0])), "int64")}
+
+
+def test_declared_axes_are_padded_with_their_value_to_the_bucket_of_the_longest() -> None:
+    merged = joined([ids([1, 2]), ids([3, 4, 5], [6, 7, 8])], IDS)
+    assert merged["ids"].tolist() == [[1, 2, 0, 0], [3, 4, 5, 0], [6, 7, 8, 0]]
+    assert merged["mask"].tolist() == [[1, 1, -1, -1], [1, 1, 1, -1], [1, 1, 1, -1]]
+    assert merged["ids"].dtype == np.int64
+
+
+def test_a_feed_alone_is_padded_to_its_bucket_too() -> None:
+    assert joined([ids([1, 2, 3, 4, 5])], IDS)["ids"].tolist() == [[1, 2, 3, 4, 5, 0, 0, 0]]
+
+
+def test_other_axes_than_the_second_may_be_padded() -> None:
+    joining = Joining(Padding({"x": FeedPadding(2, 9.0)}, {}), (4,))
+    feeds = [{"x": np.zeros((1, 2, 3), "float32")}, {"x": np.ones((1, 2, 1), "float32")}]
+    assert len({describe(feed, joining).shape for feed in feeds}) == 1
+    assert joined(feeds, joining)["x"].tolist() == [[[0, 0, 0, 9]] * 2, [[1, 9, 9, 9]] * 2]
+
+
+def test_nothing_is_padded_without_a_declaration() -> None:
+    short, long = {"image": np.zeros((1, 3, 4, 4))}, {"image": np.zeros((1, 3, 4, 5))}
+    assert describe(short, Joining()).shape != describe(long, Joining()).shape
+    assert describe(short, IDS).shape != describe(long, IDS).shape
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": np.zeros((1, 2))}, {"b": np.zeros((1, 2))}),
+        ({"a": np.zeros((1, 2), "float32")}, {"a": np.zeros((1, 2), "float64")}),
+        ({"a": np.zeros((1, 2))}, {"a": np.zeros((1, 2)), "b": np.zeros((1, 2))}),
+        ({"a": np.zeros((1, 2))}, {"a": np.zeros((1, 2, 1))}),
+    ],
+    ids=["names", "dtypes", "number of feeds", "ranks"],
+)
+def test_feeds_that_differ_are_not_joined(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert describe(one, Joining()).shape != describe(other, Joining()).shape
+
+
+@pytest.mark.parametrize(
+    "feed",
+    [{"a": 1}, {"a": np.array(1)}, {"a": np.zeros(2), "b": np.zeros(3)}, {}, {"a": np.zeros((0, 4))}],
+    ids=["no array", "0-d", "unequal rows", "empty", "no rows"],
+)
+def test_a_feed_without_rows_of_its_own_runs_alone_as_it_is(feed: dict[str, object]) -> None:
+    item = describe(feed, IDS)
+    assert (item.rows, item.shape) == (1, None)
+    assert slices(feed, item, 1) == [feed]
+    assert joined([feed], IDS).keys() == feed.keys()
+
+
+def test_each_gets_its_own_rows_back_cut_to_its_own_length() -> None:
+    feeds = [ids([1, 2]), ids([3, 4, 5], [6, 7, 8])]
+    items = [describe(feed, IDS) for feed in feeds]
+    states = joined(feeds, IDS)["ids"] * 10
+    one, other = split({"states": states, "first": states[:, 0]}, items, IDS.padding)
+    assert (one["states"].tolist(), one["first"].tolist()) == ([[10, 20]], [10])
+    assert (other["states"].tolist(), other["first"].tolist()) == ([[30, 40, 50], [60, 70, 80]], [30, 60])
+
+
+def test_the_parts_of_a_batch_share_no_memory() -> None:
+    fetch = np.zeros((2, 3))
+    one, other = split({"x": fetch}, texts(1, 1), None)
+    one["x"][:] = 1
+    assert other["x"].tolist() == [[0, 0, 0]]
+    assert not np.shares_memory(one["x"], fetch)
+
+
+@pytest.mark.parametrize("fetch", [np.zeros(3), np.array(1.0), [1, 2], "text", None])
+def test_fetches_without_a_row_for_each_row_are_not_split(fetch: object) -> None:
+    assert split({"good": np.zeros((2, 1)), "x": fetch}, texts(1, 1), None) is None
+
+
+def test_a_feed_that_runs_alone_is_not_cut_to_a_length_it_does_not_have() -> None:
+    """Its rows can't be told, so its length can't either: the fetch is its whole answer."""
+    feed = {"ids": np.ones((1, 3), "int64"), "weights": np.ones((2, 5))}
+    (own,) = split({"states": np.ones((1, 4, 6))}, [describe(feed, IDS)], IDS.padding)
+    assert own["states"].shape[1] >= 3
+
+
+def test_a_feed_whose_padded_axes_differ_in_length_runs_alone_and_unpadded() -> None:
+    feed = {"ids": np.ones((1, 3), "int64"), "mask": np.ones((1, 5), "int64")}
+    assert describe(feed, IDS).shape is None
+    assert {name: array.shape for name, array in joined([feed], IDS).items()} == {
+        "ids": (1, 3),
+        "mask": (1, 5),
+    }
+
+
+def test_a_feed_of_many_rows_is_cut_into_pieces_in_order() -> None:
+    feed = {"a": np.arange(7), "b": np.arange(14).reshape(7, 2)}
+    pieces = slices(feed, describe(feed, Joining()), 3)
+    assert [piece["a"].tolist() for piece in pieces] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert np.concatenate([piece["b"] for piece in pieces]).tolist() == feed["b"].tolist()
+    assert slices(feed, describe(feed, Joining()), 7) == [feed]
+    assert slices(feed, describe(feed, Joining()), None) == [feed]

@@ -1,0 +1,82 @@
+"""When a hand-over may leave, how many requests are in it, and which instance may be given one."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.server.batching import BatchPolicy, handover_size, may_queue_behind, ripe_in
+
+FAST, SLOW = 0.001, 0.1
+
+
+@pytest.mark.parametrize(
+    ("waiting", "oldest", "policy", "now", "expected"),
+    [
+        (1, 100.0, BatchPolicy(8), 100.0, 0.0),
+        (1, 100.0, BatchPolicy(8, 0.0), 250.0, 0.0),
+        (1, 100.0, BatchPolicy(8, 0.5), 100.0, 0.5),
+        (7, 100.0, BatchPolicy(8, 0.5), 100.25, 0.25),
+        (7, 100.0, BatchPolicy(8, 0.5), 100.5, 0.0),
+        (7, 100.0, BatchPolicy(8, 0.5), 103.0, 0.0),
+        (8, 100.0, BatchPolicy(8, 0.5), 100.0, 0.0),
+        (9, 100.0, BatchPolicy(8, 0.5), 100.0, 0.0),
+        (1, 100.0, BatchPolicy(1, 0.5), 100.0, 0.0),
+    ],
+    ids=[
+        "a lone request never waits", "nor an old one", "held back for more", "counted from the oldest",
+        "over in time", "long over", "full", "more than full", "batch_size 1 is always full",
+    ],
+)  # fmt: skip
+def test_a_partial_hand_over_waits_at_most_its_queue_delay(
+    waiting: int, oldest: float, policy: BatchPolicy, now: float, expected: float
+) -> None:
+    assert ripe_in(waiting, oldest, policy, now) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "free", "batch_size", "usual_s", "expected"),
+    [
+        (1, 1, 8, None, 1),
+        (40, 1, 40, None, 40),
+        (40, 1, 40, SLOW, 40),
+        (5, 2, 8, None, 3),
+        (3, 4, 8, FAST, 1),
+        (100, 1, 8, None, 16),
+        (100, 1, 8, SLOW, 16),
+        (100, 1, 8, FAST, 32),
+        (100, 1, 1, SLOW, 2),
+    ],
+    ids=[
+        "one", "a batch of all that wait", "also of a slow model", "an even share", "never nothing",
+        "two batches before the first run", "two batches of a slow model", "four of a fast one",
+        "batch_size 1",
+    ],
+)  # fmt: skip
+def test_a_hand_over_is_an_even_share_of_a_few_batches(
+    waiting: int, free: int, batch_size: int, usual_s: float | None, expected: int
+) -> None:
+    assert handover_size(waiting, free, BatchPolicy(batch_size), usual_s) == expected
+
+
+def test_hand_overs_take_everything_that_waits_and_never_more() -> None:
+    for waiting in range(1, 200):
+        for free in range(1, 5):
+            for usual_s in (None, FAST, SLOW):
+                left = waiting
+                for idle in range(free, 0, -1):
+                    if left:
+                        size = handover_size(left, idle, BatchPolicy(7), usual_s)
+                        assert 1 <= size <= left
+                        left -= size
+                assert left == 0 or waiting > 7 * 2 * free
+
+
+@pytest.mark.parametrize(
+    ("busy_for_s", "usual_s", "expected"),
+    [(0.0, None, False), (0.0, SLOW, False), (0.0, FAST, True), (0.002, FAST, True), (0.1, FAST, False)],
+    ids=["nothing known", "a slow model", "a fast one", "nearly done", "late"],
+)
+def test_only_a_fast_model_that_is_not_late_is_given_its_next_hand_over_early(
+    busy_for_s: float, usual_s: float | None, expected: bool
+) -> None:
+    assert may_queue_behind(100.0, usual_s, 100.0 + busy_for_s) is expected

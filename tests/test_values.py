@@ -1,0 +1,147 @@
+"""What passes between Ops keeps its type and content; what a client sent can't become a pickle."""
+
+from __future__ import annotations
+
+import collections
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from pipeline.values import INLINE_BYTES, NotEncodable, decode, encode
+
+
+@dataclass
+class Box:
+    content: Any
+
+
+class Refuses:
+    def __reduce__(self) -> Any:
+        raise ValueError("not this one")
+
+
+def passed_on(value: object) -> Any:
+    """As a worker receives it: the tree as bytes, large parts as writable copies."""
+    tree, *arrays = encode(value, allow_pickle=True)
+    return decode([bytes(tree), *map(bytearray, arrays)], allow_pickle=True)
+
+
+PLAIN = [
+    None, True, 0, -1, 2**63 - 1, -(2**63), 2**64 - 1, 0.1, float("inf"), "", "国足", "\ud800", b"", b"\xff",
+    [], [1, [2, ["a"]]], {}, {"a": {"b": None}}, {1: 2, None: 3, b"c": 4, (1, 2): 5, 2.5: 6},
+]  # fmt: skip
+TUPLES = [(), (1,), (1, (2, [3, ()])), [(1, 2)], {"a": (1,)}]
+OTHERS = [
+    2**64, -(2**80), 1 + 2j, {1, 2}, frozenset("a"), range(3), Box([1, Box("x")]), [(Box(1), 2)],
+    collections.OrderedDict(b=1, a=2),
+]  # fmt: skip
+SCALARS = [
+    np.int8(-5), np.uint64(2**64 - 1), np.float16(0.1), np.float32(0.1), np.float64(0.1), np.bool_(True),
+    np.complex64(1j), np.str_("国"), np.bytes_(b"a\x00b"), np.datetime64("2020-02-29", "D"), np.str_(""),
+    np.bytes_(b""),
+]  # fmt: skip
+ARRAYS = [
+    np.array(3.5),
+    np.array([]),
+    np.zeros((2, 0, 3), "float32"),
+    np.arange(6, dtype="int8").reshape(2, 3),
+    np.array([True, False]),
+    np.array(["", "国足"]),
+    np.array([b"ab", b""]),
+    np.array(["2020-02-29"], "datetime64[D]"),
+    np.arange(3, dtype=">i4"),
+    np.arange(INLINE_BYTES - 1, dtype="uint8"),
+    np.arange(INLINE_BYTES, dtype="uint8"),
+    np.arange(INLINE_BYTES + 1, dtype="uint8"),
+    np.arange(20_000.0).reshape(20, 10, 100),
+    np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    np.arange(20_000).reshape(100, 200).T,
+    np.arange(20_000)[::-3],
+    np.broadcast_to(np.arange(3000), (2, 3000)),
+    np.array([Box(1), None], object),
+    np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]),
+    np.ma.array([1, 2], mask=[False, True]),
+]
+
+
+@pytest.mark.parametrize(
+    "value", PLAIN + TUPLES + OTHERS + SCALARS, ids=lambda v: f"{type(v).__name__} {v!r:.30}"
+)
+def test_a_value_keeps_type_and_content(value: object) -> None:
+    received = passed_on(value)
+    assert type(received) is type(value)
+    assert received == value
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda a: f"{type(a).__name__} {a.dtype} {a.shape}")
+def test_an_array_keeps_dtype_shape_and_content_and_is_writable(array: np.ndarray) -> None:
+    received = passed_on(array)
+    assert (type(received), received.dtype, received.shape) == (type(array), array.dtype, array.shape)
+    assert np.array_equal(received, array)
+    assert received.flags.writeable
+
+
+def test_not_a_number_stays_one() -> None:
+    assert np.isnan(passed_on(float("nan")))
+    assert np.isnan(passed_on(np.float32("nan")))
+
+
+@pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: (v,), lambda v: {"a": v}])
+def test_deep_nesting_is_passed_on(wrap: Any) -> None:
+    value: Any = 1
+    for _ in range(600):
+        value = wrap(value)
+    received = passed_on(value)
+    for _ in range(600):
+        assert type(received) is type(value)
+        received = received["a"] if isinstance(received, dict) else received[0]
+    assert received == 1
+
+
+def test_large_arrays_inside_a_value_are_parts_and_not_copied() -> None:
+    large, small = np.arange(5000.0), np.arange(5.0)
+    tree, *parts = encode({"a": [large, {"b": (small, large[::2])}]}, allow_pickle=True)
+    assert len(tree) < 1000
+    assert [len(part) for part in parts] == [large.nbytes, large.nbytes // 2]
+    assert np.shares_memory(np.frombuffer(parts[0]), large)
+
+
+def test_two_equal_arrays_arrive_as_two() -> None:
+    array = np.arange(5000)
+    one, other = passed_on([array, array])
+    one[0] = 99
+    assert other[0] == 0
+
+
+@pytest.mark.parametrize("value", [Refuses(), [{"a": Refuses()}], (Refuses(),), lambda: None])
+def test_what_cannot_be_pickled_is_refused_with_its_type(value: object) -> None:
+    with pytest.raises(NotEncodable, match=r"a (Refuses|function) can't be passed between Ops"):
+        encode(value, allow_pickle=True)
+
+
+@pytest.mark.parametrize("value", [Box(1), {1}, 2**70, np.array([None]), 1j, {"a": [Box(1)]}])
+def test_without_pickle_only_typed_values_are_encoded(value: object) -> None:
+    with pytest.raises(NotEncodable):
+        encode(value, allow_pickle=False)
+
+
+def test_a_pickle_in_bytes_is_bytes() -> None:
+    """The codec of the extension is chosen by us, never by what a str or bytes holds."""
+    sent = pickle.dumps(Box(1))
+    assert passed_on({"a": sent, "b": sent.decode("latin-1")})["a"] == sent
+    extension = msgpack.packb(msgpack.ExtType(5, sent))
+    assert passed_on(extension) == extension
+
+
+def test_a_pickle_is_refused_where_none_is_allowed() -> None:
+    with pytest.raises(ValueError, match="unknown extension 5"):
+        decode(encode(Box(1), allow_pickle=True), allow_pickle=False)
+
+
+def test_an_unknown_extension_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown extension 9"):
+        decode([msgpack.packb(msgpack.ExtType(9, b""))], allow_pickle=True)
