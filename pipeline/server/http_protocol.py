@@ -67,7 +67,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             self.send_400_response("Invalid HTTP request received.")
         else:
             if not self._in_body and self._arrived_bytes > self.limits.header_bytes:
-                self._refuse_at_once(_headers_too_large(f"over {self.limits.header_bytes} bytes"))
+                self._refuse_at_once(_headers_too_large(f"headers over {self.limits.header_bytes} bytes"))
 
     def _go_on_without_upgrade(self, rest: bytes) -> None:
         """Feed the request again without its wish for another protocol (RFC 9110 section 7.8).
@@ -91,9 +91,9 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value) + 4
         if self._header_bytes > self.limits.header_bytes:
-            self._refuse(_headers_too_large(f"over {self.limits.header_bytes} bytes"))
+            self._refuse(_headers_too_large(f"headers over {self.limits.header_bytes} bytes"))
         if len(self.headers) >= self.limits.header_count:
-            self._refuse(_headers_too_large(f"more than {self.limits.header_count}"))
+            self._refuse(_headers_too_large(f"more than {self.limits.header_count} headers"))
         super().on_header(name, value)
         if name.lower() == b"content-length" and value.isdigit() and int(value) > self.limits.body_bytes:
             self._refuse(
@@ -235,7 +235,7 @@ class _JoinedWrites:
 
 
 def _headers_too_large(what: str) -> ServingError:
-    return _too_large(f"headers: {what}", HEADER_TOO_LARGE)
+    return _too_large(f"the request has {what}", HEADER_TOO_LARGE)
 
 
 def _too_large(what: str, http_status: int = 413) -> ServingError:

@@ -100,7 +100,7 @@ def split(
         for name, fetch in fetches.items():
             own = fetch[start:stop]
             axis = cuts.get(name)
-            if axis is not None and 0 < axis < fetch.ndim:
+            if axis is not None and item.shape is not None and 0 < axis < fetch.ndim:
                 own = own[(slice(None),) * axis + (slice(item.length),)]
             part[name] = own.copy() if len(items) > 1 else own
         parts.append(part)
