@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import warnings
 
-# Only while unset, so that a user may ask for more. 2 lets errors through.
-os.environ.setdefault("GLOG_minloglevel", "2")
-# Spinning OpenMP threads would starve the other processes of the service between two runs.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+from pipeline import environment
+
+environment.settle()
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # among others, advice to install ccache
@@ -23,8 +21,7 @@ __all__ = ["inference", "paddle"]
 def _restore_sigterm() -> None:
     """Paddle's import replaces the disposition of SIGTERM in C, even where the process ignores the signal.
 
-    Python still knows what was set. Paddle's handlers for
-    SIGSEGV and the like stay: their traceback is of use.
+    Python still knows what was set. Paddle's handlers for SIGSEGV and the like stay: their traceback is of use.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)

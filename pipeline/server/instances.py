@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Protocol
 
 from pipeline.app import App
+from pipeline.environment import MODEL_PROCESS
 from pipeline.errors import ServingError
 from pipeline.server.job import Job
 from pipeline.service import python_module
@@ -36,13 +37,6 @@ from pipeline.wire import (
 log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 256 * 1024
-_QUIET = {
-    # Threads that spin while they wait starve the front of its core.
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "KMP_BLOCKTIME": "0",
-    "TOKENIZERS_PARALLELISM": "false",
-    "GLOG_minloglevel": "2",
-}
 
 
 class State(Enum):
@@ -106,7 +100,7 @@ class Instance:
                 [*python_module("pipeline.worker"), str(theirs.fileno()), str(arena_fd), str(os.getpid())],
                 pass_fds=(theirs.fileno(), arena_fd),
                 stdin=subprocess.DEVNULL,
-                env={**_QUIET, **os.environ},
+                env={**MODEL_PROCESS, **os.environ},
                 process_group=0,  # a Ctrl-C in the terminal is for the front alone
             )
         self._reader = FrameReader(self._arena)
