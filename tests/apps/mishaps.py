@@ -1,7 +1,7 @@
 """An Op with batch-wise or single hooks (argument "batch" or "single") that goes wrong as each request says.
 
-A request has as many `rows` as it says; the Op's config caps what `process` is given at once, so that a request
-with more of them is run in slices.
+A request has as many `rows` as it says; the Op's config caps what `process` is given at once, so that a
+request with more of them is run in slices.
 """
 
 import os
@@ -57,7 +57,7 @@ def answer_of(inputs, fetch):
 
 class MishapOp(Op):
     def process(self, feed_batch, typical_logid=0):
-        (kind, first), *_ = feed_batch[0]["kind"]
+        kind, first = feed_batch[0]["kind"].max(axis=0)
         rows = len(feed_batch[0]["kind"])
         if kind == 4:
             raise ValueError("refused by process")

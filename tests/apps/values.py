@@ -1,4 +1,4 @@
-"""Two Ops, one after the other: `make` puts out the value that the request names, `look` says what arrived."""
+"""Two Ops: `make` puts out the value that the request names, `look` says what arrived."""
 
 import collections
 import datetime
@@ -78,7 +78,7 @@ VALUES = {
     "two arrays over the shared memory": lambda: [np.full(REGION_BYTES, i, "uint8") for i in (1, 2)],
     "unloadable": LoadsBadly,
     "unpicklable": PicklesBadly,
-    "lambda": lambda: (lambda: None),
+    "lambda": lambda: lambda: None,
 }
 
 

@@ -1,0 +1,229 @@
+"""Everyone gets the answer to what they asked, whatever dies, leaves or fails beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from service_process import APPS, PATIENCE_S, ServiceProcess, key_value, wait_until
+
+from client.protos.pipeline_service_pb2 import Request, Response
+
+CLIENTS = 20
+MISHAPS = [
+    {"preprocess": "surrogate"},
+    {"preprocess": "numpy number"},
+    {"preprocess": "huge number"},
+    {"preprocess": "unspeakable"},
+    {"postprocess": "surrogate"},
+    {"postprocess": "numpy number"},
+    {"postprocess": "unspeakable"},
+    {"process": "ragged", "rows": "5"},
+    {"process": "list"},
+    {"process": "list", "rows": "5"},
+    {"process": "nothing"},
+    {"process": "nothing", "rows": "5"},
+    {"process": "scalar", "rows": "5"},
+    {"process": "raise"},
+    {"process": "code", "rows": "5"},
+    {"answer": "number"},
+    {"answer": "list"},
+]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[ServiceProcess]:
+    """Two workers and room for batches."""
+    with ServiceProcess(APPS / "echo.py", {"op": {"echo": {"concurrency": 2, "batch_size": 8}}}) as service:
+        yield service
+
+
+@pytest.fixture(scope="module", params=["single", "batch"])
+def mishaps(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
+    config = {"op": {"mishap": {"batch_size": 8, "max_batch_rows": 2, "auto_batching_timeout": 2000}}}
+    with ServiceProcess(APPS / "mishaps.py", config, arguments=[request.param]) as service:
+        yield service
+
+
+def wait_for_restarts(service: ServiceProcess, number: float) -> None:
+    """Until so many workers were replaced and both are ready."""
+
+    def done() -> bool:
+        ready = service.http("/health/ready").json["ops"]["echo"]["ready"]
+        return ready == 2 and service.metric("paddlewheel_op_restarts_total") == number
+
+    wait_until(done, f"there were {number:g} restarts", on_timeout=lambda: service.log)
+
+
+def leave_early(service: ServiceProcess, number: int) -> None:
+    """Send a request and go away without its answer."""
+    body = key_value({"number": str(number)})
+    head = f"POST /test/prediction HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", service.http_port)) as client:
+        client.sendall(head + body)
+
+
+def test_20_clients_get_their_own_answers_while_clients_leave_and_workers_are_killed(
+    pair: ServiceProcess,
+) -> None:
+    over = threading.Event()
+    numbers = itertools.count(1)
+    kills_wanted = 2
+
+    def ask(door: int) -> tuple[int, list[object]]:
+        asked, wrong = 0, []
+        with pair.channel() as channel:
+            infer = channel.unary_unary("/baidu.paddle_serving.pipeline_serving.PipelineService/inference")
+            while not over.is_set():
+                number = next(numbers)
+                inputs = {"number": str(number), "text": f"of {number}"}
+                if door % 2:
+                    message = Request(key=list(inputs), value=list(inputs.values()))
+                    reply = Response.FromString(infer(message.SerializeToString(), timeout=PATIENCE_S))
+                    keys, values, err_no = reply.key, reply.value, reply.err_no
+                else:
+                    answer = pair.ask(inputs)
+                    keys, values, err_no = answer["key"], answer["value"], answer["err_no"]
+                got = dict(zip(keys, values, strict=True))
+                mine = {"number": str(number), "doubled": str(2 * number), "text": f"of {number}"}
+                asked += 1
+                if err_no or got.items() & mine.items() != mine.items():
+                    wrong.append((number, err_no, got))
+                if asked % 7 == 0:
+                    leave_early(pair, next(numbers))
+        return asked, wrong
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        clients = [pool.submit(ask, door) for door in range(CLIENTS)]
+        try:
+            for kill in range(kills_wanted):
+                pair.kill_worker(kill % 2)
+                wait_for_restarts(pair, kill + 1)
+        finally:
+            over.set()
+        results = [client.result() for client in clients]
+    assert [wrong for _, some in results for wrong in some] == []
+    assert min(asked for asked, _ in results) > 0
+    assert pair.metric("paddlewheel_op_restarts_total") == kills_wanted
+
+
+def test_both_workers_killed_at_once_cost_nobody_an_answer(pair: ServiceProcess) -> None:
+    """What was running on one must not be called poison because the next was dead already, too."""
+    over = threading.Event()
+
+    def ask(number: int) -> list[object]:
+        wrong = []
+        while not over.is_set():
+            answer = pair.ask({"number": str(number)})
+            if answer["err_no"] or answer["value"][1] != str(2 * number):
+                wrong.append(answer)
+        return wrong
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        clients = [pool.submit(ask, number) for number in range(CLIENTS)]
+        try:
+            before = pair.metric("paddlewheel_op_restarts_total")
+            for victim in pair.worker_pids():
+                os.kill(victim, signal.SIGKILL)
+            wait_for_restarts(pair, before + 2)
+        finally:
+            over.set()
+        assert [wrong for client in clients for wrong in client.result()] == []
+
+
+def test_what_preprocess_sets_on_self_is_the_requests_own_and_what_init_op_set_is_shared(
+    tmp_path: Path,
+) -> None:
+    gate = tmp_path / "gate"
+    config = {"op": {"echo": {"batch_size": 16}}}
+    with ServiceProcess(APPS / "echo.py", config) as service, ThreadPoolExecutor(16) as pool:
+        held = pool.submit(service.predict, {"number": "0", "action": "wait", "argument": str(gate)})
+        wait_until(Path(f"{gate}.waiting").exists, "the worker is busy")
+        rest = [pool.submit(service.predict, {"number": str(i), "text": f"text {i}"}) for i in range(1, 13)]
+        wait_until(lambda: service.metric("paddlewheel_op_queue_length") == 12, "all are queued")
+        gate.touch()
+        answers = [held.result(), *(one.result() for one in rest)]
+    assert [answer["number"] for answer in answers] == [str(i) for i in range(13)]
+    assert [answer["text"] for answer in answers[1:]] == [f"text {i}" for i in range(1, 13)]
+    assert {answer["rows"] for answer in answers[1:]} == {"12"}
+    assert {answer["seen"] for answer in answers[1:]} == {"13"}
+
+
+def together(service: ServiceProcess, requests: list[dict[str, str]]) -> list[dict[str, object]]:
+    """The answers to requests that fill a batch of 8, held back until it is full."""
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(service.ask, requests))
+
+
+@pytest.mark.parametrize("mishap", MISHAPS, ids=lambda m: "-".join([*m, *m.values()]))
+def test_a_mishap_fails_its_own_request_alone_and_costs_no_worker(
+    mishaps: ServiceProcess, mishap: dict[str, str]
+) -> None:
+    workers = mishaps.worker_pids()
+    answers = together(mishaps, [{"rows": "1"}] * 3 + [mishap] + [{"rows": "3"}] * 4)
+    failed = answers.pop(3)
+    assert all(answer["err_no"] == 0 for answer in answers), answers
+    assert mishaps.worker_pids() == workers
+    assert "worker" not in str(failed["err_msg"])
+    if mishap != {"process": "list"}:  # a list is a fetch like any other to postprocess
+        assert failed["err_no"] != 0
+        assert failed["err_msg"]
+
+
+def test_the_apps_own_errors_keep_their_numbers(mishaps: ServiceProcess) -> None:
+    answers = together(
+        mishaps,
+        [{"preprocess": "own class"}, {"postprocess": "own class"}, {"preprocess": "numpy number"}]
+        + [{"rows": "1"}] * 5,
+    )
+    assert [answer["err_no"] for answer in answers] == [77, 77, 52, 0, 0, 0, 0, 0]
+    assert answers[0]["err_msg"] == "short and stout"
+
+
+def test_an_error_in_process_is_traced_to_its_request_by_halves(pair: ServiceProcess, tmp_path: Path) -> None:
+    config = {"op": {"echo": {"batch_size": 16}}}
+    gate = tmp_path / "gate"
+    with ServiceProcess(APPS / "echo.py", config) as service, ThreadPoolExecutor(16) as pool:
+        held = pool.submit(service.ask, {"action": "wait", "argument": str(gate)})
+        wait_until(Path(f"{gate}.waiting").exists, "the worker is busy")
+        rest = [
+            pool.submit(service.ask, {"number": str(i), "action_in_process": "raise" if i in (4, 9) else ""})
+            for i in range(12)
+        ]
+        wait_until(lambda: service.metric("paddlewheel_op_queue_length") == 12, "all are queued")
+        gate.touch()
+        held.result()
+        answers = [one.result() for one in rest]
+    assert [i for i, answer in enumerate(answers) if answer["err_no"]] == [4, 9]
+    assert "the engine does not take this" in answers[4]["err_msg"]
+
+
+def test_queued_requests_of_clients_that_left_are_dropped(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with ServiceProcess(APPS / "echo.py") as service, ThreadPoolExecutor(2) as pool:
+        held = pool.submit(service.predict, {"action": "wait", "argument": str(gate)})
+        wait_until(Path(f"{gate}.waiting").exists, "the worker is busy")
+        with service.channel() as channel, contextlib.ExitStack() as stack:
+            infer = channel.unary_unary("/baidu.paddle_serving.pipeline_serving.PipelineService/inference")
+            call = infer.future(Request(key=["number"], value=["7"]).SerializeToString())
+            body = key_value({"number": "8"})
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", service.http_port)))
+            head = f"POST /test/prediction HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+            client.sendall(head.encode() + body)
+            wait_until(lambda: service.metric("paddlewheel_pending_requests") == 3, "all three are admitted")
+            call.cancel()
+            client.close()
+            wait_until(lambda: service.metric("paddlewheel_pending_requests") == 1, "two have left")
+            assert call.code() == grpc.StatusCode.CANCELLED
+        gate.touch()
+        assert held.result()["seen"] == "1"
+        assert service.predict({"number": "9"})["seen"] == "2"

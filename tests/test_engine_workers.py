@@ -1,0 +1,176 @@
+"""Workers that die, hang or never start: what becomes of their requests and of the service."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from service_process import APPS, ServiceProcess, is_running, key_value, wait_until
+
+POISON = {"number": "13", "action": "die"}
+
+
+@pytest.fixture(scope="module")
+def one_worker() -> Iterator[ServiceProcess]:
+    with ServiceProcess(APPS / "echo.py", {"op": {"echo": {"batch_size": 8}}}) as service:
+        yield service
+
+
+def queued_behind_a_gate(
+    service: ServiceProcess, pool: ThreadPoolExecutor, gate: Path, requests: list[dict[str, str]]
+) -> list[Future[Any]]:
+    """Requests that leave in one hand-over: all are queued while the only worker is busy."""
+    held = pool.submit(service.ask, {"action": "wait", "argument": str(gate)})
+    wait_until(Path(f"{gate}.waiting").exists, "the worker is busy")
+    futures = [pool.submit(service.ask, request) for request in requests]
+    wait_until(
+        lambda: service.metric("paddlewheel_op_queue_length") == len(requests), "all requests are queued"
+    )
+    gate.touch()
+    assert held.result()["err_no"] == 0
+    return futures
+
+
+def test_a_poisonous_request_is_refused_and_its_neighbours_are_answered(
+    one_worker: ServiceProcess, tmp_path: Path
+) -> None:
+    before = one_worker.metric("paddlewheel_op_restarts_total")
+    requests = [{"number": str(i)} for i in range(7)]
+    requests.insert(3, POISON)
+    with ThreadPoolExecutor(9) as pool:
+        answers = [f.result() for f in queued_behind_a_gate(one_worker, pool, tmp_path / "gate", requests)]
+    refusal = answers.pop(3)
+    assert refusal["err_no"] == 9000
+    assert "killed by SIGKILL" in refusal["err_msg"]
+    assert [answer["value"][:2] for answer in answers] == [[str(i), str(2 * i)] for i in range(7)]
+    assert one_worker.metric("paddlewheel_op_restarts_total") == before + 2
+
+
+def test_a_request_whose_worker_died_once_is_answered_by_the_next(
+    one_worker: ServiceProcess, tmp_path: Path
+) -> None:
+    worker = one_worker.predict({"number": "1"})["pid"]
+    answer = one_worker.predict({"number": "5", "action": "die_once", "argument": str(tmp_path / "died")})
+    assert answer["doubled"] == "10"
+    assert answer["pid"] != worker
+    assert answer["pid"] in map(str, one_worker.worker_pids())
+
+
+def test_a_hook_that_calls_sys_exit_is_poison_too(one_worker: ServiceProcess) -> None:
+    answer = one_worker.ask({"action": "exit"})
+    assert answer["err_no"] in (9000, 10000)
+    assert one_worker.predict({"number": "2"})["doubled"] == "4"
+
+
+def test_without_crash_retry_the_requests_of_a_dead_worker_are_told_so() -> None:
+    config = {"dag": {"http_errors": "status"}, "op": {"echo": {"crash_retry": False}}}
+    with ServiceProcess(APPS / "echo.py", config) as service:
+        answer = service.http("/test/prediction", key_value(POISON))
+        assert (answer.status, answer.json["err_no"]) == (503, 9000)
+        assert "crash_retry" in answer.json["err_msg"]
+        assert service.predict({"number": "2"})["doubled"] == "4"
+        assert service.metric("paddlewheel_op_restarts_total") == 1
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[ServiceProcess]:
+    """Requests may take half a second, and a run one second."""
+    config = {
+        "dag": {"request_timeout": 0.5, "http_errors": "status"},
+        "op": {"echo": {"run_timeout": 1.0, "batch_size": 8}},
+    }
+    with ServiceProcess(APPS / "echo.py", config) as service:
+        yield service
+
+
+def test_a_hanging_request_is_answered_at_its_deadline_and_its_worker_replaced(
+    impatient: ServiceProcess,
+) -> None:
+    (worker,) = impatient.worker_pids()
+    answer = impatient.http("/test/prediction", key_value({"action": "hang"}))
+    assert (answer.status, answer.json["err_no"]) == (504, 6000)
+    assert "deadline" in answer.json["err_msg"]
+    wait_until(lambda: not is_running(worker), "the stuck worker is killed", on_timeout=lambda: impatient.log)
+    impatient.wait_until_ready()
+    assert impatient.predict({"number": "2"})["doubled"] == "4"
+    assert "time limit" in impatient.log
+
+
+def test_readiness_fails_while_no_worker_is_there(impatient: ServiceProcess) -> None:
+    impatient.wait_until_ready()
+    impatient.kill_worker()
+    wait_until(lambda: impatient.http("/health/ready").status == 503, "the death shows")
+    answer = impatient.http("/health/ready").json
+    assert answer == {"ready": False, "ops": {"echo": {"ready": 0, "instances": 1}}}
+    assert impatient.http("/health/live").status == 200
+    impatient.wait_until_ready()
+
+
+def test_a_callers_own_deadline_holds_over_grpc(impatient: ServiceProcess) -> None:
+    impatient.wait_until_ready()
+    with pytest.raises(grpc.RpcError) as caught:
+        impatient.rpc({"action": "hang"}, timeout_s=0.2)
+    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_a_script_whose_init_op_raises_ends_with_its_traceback(tmp_path: Path) -> None:
+    config = {"op": {"broken": {"concurrency": 2}}}
+    with ServiceProcess(APPS / "broken.py", config, arguments=["init_op"], wait=False) as service:
+        assert service.exit_code() == 1
+        assert "Op broken can't be started" in service.log
+        assert "RuntimeError: there is no vocabulary" in service.log
+        assert 'broken.py", line' in service.log
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("no run_service", "ended without calling run_service"),
+        ("another op", "has no Op broken"),
+        ("import", "No module named 'no_such_module'"),
+        ("start_timeout", "did not start within 0.5 s"),
+    ],
+)
+def test_a_script_that_does_otherwise_in_its_worker_ends_the_service(how: str, told: str) -> None:
+    config = {"op": {"broken": {"start_timeout": 0.5 if how == "start_timeout" else 600}}}
+    with ServiceProcess(APPS / "broken.py", config, arguments=[how], wait=False) as service:
+        assert service.exit_code() == 1
+        assert told in service.log
+
+
+def test_a_worker_that_can_never_start_again_ends_the_service(tmp_path: Path) -> None:
+    marker = tmp_path / "started"
+    with ServiceProcess(
+        APPS / "broken.py", {"op": {"broken": {}}}, arguments=["later", str(marker)]
+    ) as service:
+        service.kill_worker()
+        assert service.exit_code() == 1
+        assert "RuntimeError: only once" in service.log
+
+
+def test_a_killed_front_takes_its_workers_along_even_those_in_a_hook() -> None:
+    config = {"op": {"echo": {"concurrency": 2}}}
+    with ServiceProcess(APPS / "echo.py", config) as service, ThreadPoolExecutor(1) as pool:
+        workers = service.worker_pids()
+        asked = pool.submit(service.ask, {"action": "hang"})
+        wait_until(lambda: service.metric("paddlewheel_op_queue_seconds_count") == 1, "it is handed over")
+        os.kill(service.process.pid, signal.SIGKILL)
+        wait_until(lambda: not any(map(is_running, workers)), "the workers are gone")
+        assert isinstance(asked.exception(), OSError)
+
+
+def test_workers_are_left_alone_by_a_ctrl_c_in_the_terminal(one_worker: ServiceProcess) -> None:
+    one_worker.wait_until_ready()
+    for pid in one_worker.worker_pids():
+        os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGTERM)
+        assert os.getpgid(pid) != os.getpgid(one_worker.process.pid)
+    before = one_worker.metric("paddlewheel_op_restarts_total")
+    assert one_worker.predict({"number": "2"})["doubled"] == "4"
+    assert one_worker.metric("paddlewheel_op_restarts_total") == before
