@@ -1,0 +1,78 @@
+"""The baseline of the workers: the same tokenizer and predictor in a process of their own, nothing around.
+
+Run as `python -m bench.bare_predictor MODEL CONFIG`: for each line "BATCH SECONDS" it prints one of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.texts import headlines
+from pipeline.config import load_config
+from pipeline.predictors import create_predictor
+from pipeline.serving_model import load_serving_model
+
+
+class BarePredictor:
+    """Tokenizer and predictor of the default service, configured by its `op.bert.local_service_conf`."""
+
+    def __init__(self, model_directory: Path, config: Path) -> None:
+        from tokenizers import BertWordPieceTokenizer
+
+        model = load_serving_model(model_directory)
+        conf = load_config(config).op["bert"].local_service_conf
+        assert conf is not None
+        self.labels = model.labels
+        self._predictor = create_predictor(model, conf)
+        self._tokenizer: Any = BertWordPieceTokenizer(str(model.directory / "vocab.txt"), lowercase=True)
+
+    def logits(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
+        """One run for all texts, padded to the longest: float32 [texts, classes]."""
+        ids = [encoded.ids for encoded in self._tokenizer.encode_batch(list(texts))]
+        input_ids = np.zeros((len(ids), max(map(len, ids))), "int64")
+        for row, text_ids in zip(input_ids, ids, strict=True):
+            row[: len(text_ids)] = text_ids
+        mask = (input_ids != 0).astype("int64")
+        feeds = {"input_ids": input_ids, "token_type_ids": np.zeros_like(input_ids), "attention_mask": mask}
+        return self._predictor.run(feeds)["logits"]
+
+
+def measure(predictor: BarePredictor, texts: Sequence[str], batch: int, seconds: float) -> dict[str, float]:
+    """Texts per second, CPU ms a text, and percentiles of a call in ms, over `seconds`."""
+    calls_ms: list[float] = []
+    began, cpu_began = time.perf_counter(), time.process_time()
+    at = 0
+    while (now := time.perf_counter()) - began < seconds:
+        predictor.logits([texts[(at + i) % len(texts)] for i in range(batch)])
+        calls_ms.append((time.perf_counter() - now) * 1e3)
+        at += batch
+    cpu_s = time.process_time() - cpu_began
+    p50, p90, p99 = np.percentile(calls_ms, (50, 90, 99))
+    return {
+        "per_s": at / (now - began), "cpu_ms": cpu_s * 1e3 / at,
+        "p50_ms": float(p50), "p90_ms": float(p90), "p99_ms": float(p99),
+    }  # fmt: skip
+
+
+def main(arguments: list[str]) -> None:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    predictor = BarePredictor(Path(arguments[0]), Path(arguments[1]))
+    texts = headlines()
+    measure(predictor, texts, 1, 0.2)
+    for line in sys.stdin:
+        batch, seconds = line.split()
+        sys.stdout.write(json.dumps(measure(predictor, texts, int(batch), float(seconds))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,72 @@
+"""The baselines as processes that wait beside the service until they are measured."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+
+from bench.figures import Figures
+from bench.load import CannotMeasure
+from bench.running import DEMO_MODEL, ROOT, free_ports, stop
+
+_START_S = 30.0
+
+
+class BarePredictorProcess:
+    """`python -m bench.bare_predictor`, measured on request."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def measure(self, batch: int, seconds: float) -> Figures:
+        """`batch` texts a call for `seconds`. CPU is per text, all of it inside; latencies are of a call."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{batch} {seconds}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise CannotMeasure(f"the bare predictor left with {self._process.wait()}")
+        got = json.loads(line)
+        return Figures(
+            got["per_s"], got["p50_ms"], got["p90_ms"], got["p99_ms"], 0, got["cpu_ms"],
+            inside_ms=got["cpu_ms"], texts_per_run=batch,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def bare_predictor() -> Iterator[BarePredictorProcess]:
+    """The default service's tokenizer and predictor in a process without a server."""
+    command = [sys.executable, "-m", "bench.bare_predictor", str(DEMO_MODEL), str(ROOT / "config.yml")]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield BarePredictorProcess(process)
+    finally:
+        stop(process)
+
+
+@contextlib.contextmanager
+def bare_asgi(answer_bytes: int) -> Iterator[tuple[str, int]]:
+    """The URL and process id of `bench.bare_asgi`."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "bench.bare_asgi", str(port), str(answer_bytes)]
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait_for(url, process)
+        yield url, process.pid
+    finally:
+        stop(process)
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + _START_S
+    while time.monotonic() < until and process.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=1):
+            return
+        time.sleep(0.05)
+    raise CannotMeasure("the bare ASGI application did not start")

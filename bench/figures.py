@@ -1,0 +1,93 @@
+"""The figures of one measurement, and the table of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+TARGET_RATIO = 5.0
+TARGET_ADDED_MS = 0.3
+
+
+class Figures(NamedTuple):
+    """One measured load. Latencies and CPU times in ms; CPU is per request, None where it was not read.
+
+    inside_ms: the part of `cpu_ms` that was spent in tokenizer and predictor calls.
+    """
+
+    per_s: float
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    errors: int
+    cpu_ms: float
+    front_ms: float | None = None
+    workers_ms: float | None = None
+    inside_ms: float | None = None
+    texts_per_run: float | None = None
+
+
+Rounds = Mapping[str, Sequence[Figures]]
+
+HTTP, GRPC, BARE = "service, HTTP", "service, gRPC", "bare uvicorn"
+HTTP_ONE = "service, HTTP, 1 connection"
+PREDICTOR = "tokenizer + predictor, {} at a time"
+PREDICTOR_ONE = PREDICTOR.format(1)
+
+
+def print_table(console: Console, rounds: Rounds, title: str) -> None:
+    """A line for each subject: the medians of its rounds, errors added up."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for heading in (
+        "texts/s",
+        "p50 ms",
+        "p90",
+        "p99",
+        "errors",
+        "CPU ms",
+        "front",
+        "workers",
+        "inside",
+        "texts/run",
+    ):
+        table.add_column(heading, justify="right")
+    for name, figures in rounds.items():
+        columns = zip(*figures, strict=True)
+        middle = [median(column) if None not in column else None for column in columns]
+        per_s, p50, p90, p99, _, *cpu, texts_per_run = middle
+        table.add_row(
+            name, f"{per_s:.0f}", f"{p50:.3f}", f"{p90:.3f}", f"{p99:.3f}",
+            str(sum(f.errors for f in figures)),
+            *("" if value is None else f"{value:.4f}" for value in cpu),
+            "" if texts_per_run is None else f"{texts_per_run:.1f}",
+        )  # fmt: skip
+    console.print(table)
+    console.print("CPU ms: of the server, per request; inside: in tokenizer and predictor calls, part of it.")
+
+
+def print_targets(console: Console, rounds: Rounds) -> None:
+    """Both targets, each with PASS or OVER TARGET; a round is compared with its own baseline."""
+    http, bare = rounds[HTTP], rounds[BARE]
+    beyond = [f.cpu_ms - (f.inside_ms or 0.0) for f in http]
+    ratios = [ms / baseline.cpu_ms for ms, baseline in zip(beyond, bare, strict=True)]
+    console.print(
+        f"CPU beyond tokenizer and predictor: {median(beyond):.4f} ms a request, {median(ratios):.1f}x "
+        f"bare uvicorn (rounds: {', '.join(f'{ratio:.1f}' for ratio in ratios)}); target {TARGET_RATIO:g}x: "
+        f"{_verdict(median(ratios) <= TARGET_RATIO)}"
+    )
+    pairs = zip(rounds[HTTP_ONE], rounds[PREDICTOR_ONE], strict=True)
+    added = [service.p50_ms - alone.p50_ms for service, alone in pairs]
+    console.print(
+        f"latency added at one connection: {median(added):.3f} ms of p50 "
+        f"(rounds: {', '.join(f'{ms:.3f}' for ms in added)}); target {TARGET_ADDED_MS:g} ms: "
+        f"{_verdict(median(added) <= TARGET_ADDED_MS)}"
+    )
+
+
+def _verdict(met: bool) -> str:
+    return "[green]PASS[/]" if met else "[red]OVER TARGET[/]"

@@ -1,0 +1,96 @@
+"""Load from generators that are not Python: wrk over HTTP, h2load over gRPC. Closed loop."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+_SCRIPT = Path(__file__).parent / "rotating_bodies.lua"
+_RPC = "baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+_SUCCEEDED = 1  # of a line of h2load's log: start in us, status, time in us
+_REMEDY = {"wrk": "wrk", "h2load": "nghttp2-client"}
+
+
+class CannotMeasure(Exception):
+    """Why there is no figure, with the remedy."""
+
+
+class Load(NamedTuple):
+    """What a generator saw. Latencies in ms; errors: no answer, or an HTTP status other than 2xx."""
+
+    requests: int
+    seconds: float
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    errors: int
+
+    @property
+    def per_s(self) -> float:
+        return self.requests / self.seconds
+
+
+@contextmanager
+def bodies_file(bodies: Sequence[bytes]) -> Iterator[Path]:
+    """The bodies in a file, one a line, as the script of `wrk` reads them."""
+    with tempfile.NamedTemporaryFile(prefix="bodies-") as file:
+        file.write(b"\n".join(bodies) + b"\n")
+        file.flush()
+        yield Path(file.name)
+
+
+def wrk(
+    url: str, path: str, *, connections: int, seconds: float, bodies: Path | None = None, timeout_s: int = 10
+) -> Load:
+    """Post the bodies in turn, or get `path` when there are none. An answer after `timeout_s` is an error."""
+    env = os.environ | {"BENCH_PATH": path} | ({"BENCH_BODIES": str(bodies)} if bodies else {})
+    duration, timeout = f"-d{_whole(seconds)}s", f"--timeout={timeout_s}s"
+    command = [_tool("wrk"), "-t1", f"-c{connections}", duration, timeout, f"-s{_SCRIPT}", url]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    line = next((line for line in done.stdout.splitlines() if line.startswith("JSON ")), None)
+    if done.returncode or line is None:
+        raise CannotMeasure(f"wrk left with {done.returncode}: {done.stderr or done.stdout}")
+    return Load(**json.loads(line.removeprefix("JSON ")))
+
+
+def h2load(address: str, *, connections: int, seconds: float, body: bytes) -> Load:
+    """One call at a time on each connection, all with the same framed message: h2load has no other way."""
+    with tempfile.TemporaryDirectory(prefix="h2load-") as folder:
+        message, log = Path(folder, "message"), Path(folder, "log")
+        message.write_bytes(body)
+        command = [
+            _tool("h2load"), f"-c{connections}", "-m1", "-t1", f"-D{_whole(seconds)}", f"-d{message}",
+            f"--log-file={log}", "-Hcontent-type: application/grpc", "-Hte: trailers", f"http://{address}/{_RPC}",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode or not log.exists():
+            raise CannotMeasure(f"h2load left with {done.returncode}: {done.stderr or done.stdout}")
+        rows = np.loadtxt(log, dtype=np.int64, ndmin=2)
+    if not len(rows):
+        raise CannotMeasure(f"h2load finished no call at {address}: {done.stdout}")
+    good = (rows[:, _SUCCEEDED] >= 200) & (rows[:, _SUCCEEDED] < 300)
+    p50, p90, p99 = np.percentile(rows[:, 2], (50, 90, 99)) / 1e3
+    return Load(int(good.sum()), _whole(seconds), float(p50), float(p90), float(p99), int((~good).sum()))
+
+
+def _tool(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise CannotMeasure(
+            f"{name} is not installed: Debian and Ubuntu have it in the package {_REMEDY[name]}"
+        )
+    return path
+
+
+def _whole(seconds: float) -> int:
+    """Both tools take whole seconds."""
+    return max(1, round(seconds))

@@ -1,0 +1,168 @@
+"""Loads the default service over HTTP and gRPC, in turns with the bare predictor and a bare ASGI application.
+
+Server CPU is user and system time of front and workers. What workers spend inside tokenizer and predictor
+calls is read around those calls (bench/instrumented_service.py). Every round measures every subject in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from bench.baselines import BarePredictorProcess, bare_asgi, bare_predictor
+from bench.figures import (
+    BARE,
+    GRPC,
+    HTTP,
+    HTTP_ONE,
+    PREDICTOR,
+    PREDICTOR_ONE,
+    Figures,
+    print_table,
+    print_targets,
+)
+from bench.instrumented_service import FOLDER_VARIABLE, ROOT, read_inside
+from bench.load import CannotMeasure, Load, bodies_file, h2load, wrk
+from bench.processes import cpu_s
+from bench.running import RunningService, default_config, running_service
+from bench.texts import grpc_body, headlines, http_body
+
+PATH = "/bert/prediction"
+SCRIPT = ROOT / "bench" / "instrumented_service.py"
+BATCHES = (8, 32)
+EXAMPLES = """examples:
+  python -m bench.service
+  python -m bench.service --rounds 1 --seconds 3     a first look
+  python -m bench.service --instances 1 --no-grpc
+"""
+
+
+class Bench:
+    """All subjects, running side by side; one at a time is loaded."""
+
+    def __init__(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> None:
+        self._options = options
+        texts = headlines()
+        self._inside = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="inside-")))
+        self._bodies = stack.enter_context(bodies_file([http_body(text) for text in texts]))
+        self._grpc_body = grpc_body(texts[0])
+        env = os.environ | {FOLDER_VARIABLE: str(self._inside)}
+        config = default_config(options.instances)
+        self._service: RunningService = stack.enter_context(running_service(SCRIPT, config, env))
+        answer = self._service.post(PATH, http_body(texts[0]))
+        self._bare_url, self._bare_pid = stack.enter_context(bare_asgi(len(answer)))
+        self._predictor: BarePredictorProcess = stack.enter_context(bare_predictor())
+        self._predictor.measure(1, 0.1)
+
+    def steps(self) -> Iterator[tuple[str, Callable[[], Figures]]]:
+        """One round."""
+        seconds = self._options.seconds
+        alone_s = max(1.0, seconds / 4)
+        yield BARE, self._bare
+        yield HTTP, lambda: self._of_service(lambda s: self._wrk(self._options.connections, s), seconds)
+        if self._options.grpc:
+            yield GRPC, lambda: self._of_service(self._h2load, seconds)
+        yield PREDICTOR_ONE, lambda: self._predictor.measure(1, alone_s)
+        yield HTTP_ONE, lambda: self._of_service(lambda s: self._wrk(1, s), seconds / 2)
+        for batch in BATCHES:
+            yield PREDICTOR.format(batch), partial(self._predictor.measure, batch, alone_s)
+
+    def _wrk(self, connections: int, seconds: float) -> Load:
+        return wrk(self._service.url, PATH, connections=connections, seconds=seconds, bodies=self._bodies)
+
+    def _h2load(self, seconds: float) -> Load:
+        address, connections = self._service.rpc_address, self._options.connections
+        return h2load(address, connections=connections, seconds=seconds, body=self._grpc_body)
+
+    def _of_service(self, load: Callable[[float], Load], seconds: float) -> Figures:
+        load(self._options.warm_up)
+        inside, outcomes = read_inside(self._inside), self._service.answered()
+        front, workers = self._service.cpu_s()
+        done = load(seconds)
+        front, workers = (
+            now - then for now, then in zip(self._service.cpu_s(), (front, workers), strict=True)
+        )
+        inside = read_inside(self._inside).since(inside)
+        # gRPC's errors are in messages and trailers, which h2load does not read: the service counts them.
+        refused = _refused(self._service.answered()) - _refused(outcomes)
+        ms = 1e3 / done.requests
+        return Figures(
+            done.per_s, done.p50_ms, done.p90_ms, done.p99_ms, max(done.errors, refused),
+            (front + workers) * ms, front * ms, workers * ms, inside.cpu_s * ms, inside.texts / max(1, inside.predictor_calls),
+        )  # fmt: skip
+
+    def _bare(self) -> Figures:
+        def load(seconds: float) -> Load:
+            connections = self._options.connections
+            return wrk(self._bare_url, PATH, connections=connections, seconds=seconds, bodies=self._bodies)
+
+        load(self._options.warm_up)
+        began = cpu_s([self._bare_pid])
+        done = load(self._options.seconds)
+        cpu_ms = (cpu_s([self._bare_pid]) - began) * 1e3 / done.requests
+        return Figures(done.per_s, done.p50_ms, done.p90_ms, done.p99_ms, done.errors, cpu_ms)
+
+
+def _refused(outcomes: dict[str, int]) -> int:
+    return sum(count for outcome, count in outcomes.items() if outcome != "ok")
+
+
+def measure(options: argparse.Namespace, console: Console) -> dict[str, list[Figures]]:
+    """Every subject in every round. Raises CannotMeasure."""
+    rounds: dict[str, list[Figures]] = {}
+    with contextlib.ExitStack() as stack, Progress(console=console, transient=True) as progress:
+        task = progress.add_task("starting the service and the baselines", total=None)
+        bench = Bench(options, stack)
+        steps = len(list(bench.steps()))
+        progress.update(task, total=options.rounds * steps)
+        for number in range(options.rounds):
+            for name, run in bench.steps():
+                progress.update(task, description=f"round {number + 1} of {options.rounds}: {name}")
+                rounds.setdefault(name, []).append(run())
+                progress.advance(task)
+    return rounds
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    console = Console()
+    try:
+        rounds = measure(options, console)
+    except CannotMeasure as exc:
+        console.print(f"not measured: {exc}", style="red", markup=False)
+        return 1
+    title = (
+        f"{options.connections} connections, closed loop, {options.seconds:g} s after {options.warm_up:g} s, "
+        f"medians of {options.rounds} rounds, {os.cpu_count()} cores"
+    )
+    print_table(console, rounds, title)
+    print_targets(console, rounds)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.service",
+        description="Loads the default service beside its baselines and prints what a request costs.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--connections", type=int, default=20, help="default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=10, help="of each load (default: %(default)s)")
+    parser.add_argument("--warm-up", type=float, default=2, help="seconds before each (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--instances", type=int, help="workers (default: as config.yml has it)")
+    parser.add_argument("--no-grpc", dest="grpc", action="store_false", help="HTTP alone")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
