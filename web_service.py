@@ -41,9 +41,12 @@ class BertOp(Op):
         scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
         label_ids = scores.argmax(axis=-1)
         confidences = scores.max(axis=-1) / scores.sum(axis=-1)
-        ends = np.cumsum([len(fetch["logits"]) for fetch in fetches])[:-1]
-        split = (np.split(values, ends) for values in (self.labels[label_ids], label_ids, confidences))
-        return [{"label": a, "label_id": b, "confidence": c} for a, b, c in zip(*split, strict=True)]
+        outputs, start = [], 0
+        for fetch in fetches:
+            rows = slice(start, start := start + len(fetch["logits"]))
+            ids = label_ids[rows]
+            outputs.append({"label": self.labels[ids], "label_id": ids, "confidence": confidences[rows]})
+        return outputs
 
 
 def _texts(inputs):

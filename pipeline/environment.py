@@ -1,4 +1,4 @@
-"""Environment variables that native libraries read when they are loaded, for every process that runs models."""
+"""Environment variables that native libraries read when they load, for every process that runs models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MODEL_PROCESS = {
     "KMP_BLOCKTIME": "0",
     "TOKENIZERS_PARALLELISM": "false",
     "GLOG_minloglevel": "2",  # Paddle's native log; 2 lets errors through
-    # GiB of freed tensors that Paddle gathers before it wakes a thread to give them back. Its 0 wakes the thread
+    # GiB of freed tensors that Paddle gathers before it wakes a thread to give them back. 0 wakes the thread
     # for each: a 2 x 128 BERT then takes some 1.5 times the CPU.
     "FLAGS_eager_delete_tensor_gb": "0.0625",
 }

@@ -21,7 +21,7 @@ __all__ = ["inference", "paddle"]
 def _restore_sigterm() -> None:
     """Paddle's import replaces the disposition of SIGTERM in C, even where the process ignores the signal.
 
-    Python still knows what was set. Paddle's handlers for SIGSEGV and the like stay: their traceback is of use.
+    Python still knows what was set. Paddle's handlers for SIGSEGV and the like stay: their traceback helps.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)

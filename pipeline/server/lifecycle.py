@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import sys
+import time
 from itertools import repeat
 from typing import Any
 
@@ -88,6 +89,7 @@ async def _drain(engine: Engine, http: HttpServer | None, rpc: RpcServer | None)
     log.info("Stopping: not ready any more, %d requests pending", engine.pending)
     engine.say_not_ready()
     await asyncio.sleep(dag.drain_delay)
+    over = time.monotonic() + dag.drain_timeout
     if http is not None:
         await http.stop_listening()
     async with asyncio.TaskGroup() as group:
@@ -95,7 +97,7 @@ async def _drain(engine: Engine, http: HttpServer | None, rpc: RpcServer | None)
             group.create_task(rpc.stop(grace_s=dag.drain_timeout))
         if http is not None:
             group.create_task(http.until_silent(dag.drain_timeout))
-    await engine.drain(dag.drain_timeout)
+    await engine.drain(max(0.0, over - time.monotonic()))
 
 
 def main(arguments: list[str]) -> None:
