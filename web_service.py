@@ -52,31 +52,33 @@ class BertOp(Op):
 def _texts(inputs):
     """The texts under "0", "1", ..., or why they can't be classified."""
     if not inputs:
-        return InvalidInput('no texts: send {"key": ["0"], "value": ["a headline"]}')
+        return _refusal("the request has no texts")
     texts = [inputs.get(str(i)) for i in range(len(inputs))]
     for i, text in enumerate(texts):
         if not isinstance(text, str):
-            return InvalidInput(
+            return _refusal(
                 f"text {i} is missing: {len(inputs)} texts have the keys '0' to '{len(inputs) - 1}'"
             )
         if not text.strip():
-            return InvalidInput(f"the text under key '{i}' is empty")
+            return _refusal(f"the text under key '{i}' is empty")
         if len(text) > MAX_CHARS:
-            return InvalidInput(
-                f"the text under key '{i}' has {len(text)} characters, {MAX_CHARS} are allowed"
-            )
+            return _refusal(f"the text under key '{i}' has {len(text)} characters, {MAX_CHARS} are allowed")
     return texts
 
 
 def _feed(ids):
     longest = max(map(len, ids))
     if longest > MAX_TOKENS:
-        return InvalidInput(f"a text has {longest} tokens, the model reads {MAX_TOKENS}: shorten or split it")
+        return _refusal(f"a text has {longest} tokens, the model reads {MAX_TOKENS}: shorten or split it")
     input_ids = np.zeros((len(ids), longest), "int64")
     for row, text_ids in zip(input_ids, ids, strict=True):
         row[: len(text_ids)] = text_ids
     mask = (input_ids != 0).astype("int64")
     return {"input_ids": input_ids, "token_type_ids": np.zeros_like(input_ids), "attention_mask": mask}
+
+
+def _refusal(what):
+    return InvalidInput(f'{what}. A valid message: {{"key": ["0"], "value": ["国足客场两球取胜"]}}')
 
 
 class BertService(WebService):

@@ -81,7 +81,7 @@ class HttpApp:
 
     def _request(self, body: bytes, scope: Message, service: str, method: str) -> Request:
         if service != self._name:
-            raise UnknownService(f"Service name error: no service {service!r} here, only {self._name!r}")
+            raise UnknownService(f"Service name error: there is no service {service!r}; {self._usage()}")
         request = parse_http(body, service, method, self._limits)
         timeout_s = math.inf
         for name, value in scope["headers"]:

@@ -17,12 +17,14 @@ from pipeline.answers import render_error
 from pipeline.config import Limits
 from pipeline.errors import InvalidInput, ServingError, TooLarge
 from pipeline.request import AnswerForm
+from pipeline.server.codecs.key_value import EXAMPLE
 
 logging.getLogger("uvicorn.error").setLevel(
     logging.CRITICAL
 )  # what it reports are clients' doings, counted here
 
 _JOIN_BYTES = 64 * 1024  # copying more than this costs more than a second system call
+_USAGE = f"Send POST /{{service}}/{{method}} with a body like {EXAMPLE}"
 _CONTINUE = b"HTTP/1.1 100"
 _UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 LINGER_S = 10.0  # how long a refused client may go on sending before the connection is closed
@@ -148,7 +150,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, or over a limit, and end the connection."""
-        error = self._refusal or InvalidInput(f"{msg} Send POST /{{name}}/{{method}} with a JSON body.")
+        error = self._refusal or InvalidInput(f"{msg} {_USAGE}")
         self._refusal = error
         self._refused_at = self.seen_at
         self._receiving_since = None
@@ -178,7 +180,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         limit_s = self.limits.body_timeout_s if self._in_body else self.limits.header_timeout_s
         if now - self._receiving_since > limit_s:
             what = "body" if self._in_body else "headers"
-            error = InvalidInput(f"the {what} did not arrive within {limit_s:g} s")
+            error = InvalidInput(f"the {what} did not arrive within {limit_s:g} s. {_USAGE}")
             error.http_status = REQUEST_TIMEOUT
             self._refuse_at_once(error)
 

@@ -14,7 +14,7 @@ import grpc.aio
 from pipeline.answers import render_error
 from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed, UnknownService
 from pipeline.request import AnswerForm
-from pipeline.server.codecs.key_value import parse_proto
+from pipeline.server.codecs.key_value import EXAMPLE, parse_proto
 from pipeline.server.engine import Engine
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,8 @@ class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             request = parse_proto(data, self._limits)
             if request.service and request.service != self._name:
                 raise UnknownService(
-                    f"Service name error: no service {request.service!r} here, only {self._name!r}"
+                    f"Service name error: there is no service {request.service!r}; leave name empty or send "
+                    f"{self._name!r}, as in {EXAMPLE}"
                 )
             remaining_s = context.time_remaining()
             request.deadline = self._engine.deadline(math.inf if remaining_s is None else remaining_s)
