@@ -38,7 +38,7 @@ class Job:
     @property
     def wanted(self) -> bool:
         """Whether anyone still waits for it."""
-        return not self.walk.future.done()
+        return self.walk.awaits(self.node, self.inputs)
 
     def row(self, index: int, tail: list[Part]) -> list[Any]:
         """How it stands in a hand-over: [index, log_id, answer form, [[input's name, value], ...]]."""
@@ -47,7 +47,9 @@ class Job:
         return [index, request.log_id, int(request.form), inputs]
 
     def settle(self, outcome: Outcome, parts: list[Part]) -> None:
-        self.walk.settle(self.node, outcome, parts)
+        if self.wanted:
+            self.walk.settle(self.node, outcome, parts)
 
     def fail(self, error: ServingError) -> None:
-        self.walk.fail(error)
+        if self.wanted:
+            self.walk.fail(error)

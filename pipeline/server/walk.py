@@ -15,6 +15,7 @@ from pipeline.wire import Outcome
 
 if TYPE_CHECKING:
     from pipeline.server.batcher import Batcher
+    from pipeline.server.job import Inputs
 
 Answer = bytes | bytearray | memoryview | ServingError
 """A complete response body, or why there is none."""
@@ -26,7 +27,7 @@ class Walk:
     future: settled with an Answer, never with an exception: nobody may be left to retrieve it.
     """
 
-    __slots__ = ("_batchers", "_dag", "_hops_left", "_outputs", "future", "request")
+    __slots__ = ("_awaited", "_batchers", "_dag", "_hops_left", "_outputs", "future", "request")
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Walk:
         self._dag = dag
         self._batchers = batchers
         self._hops_left = max_hops
+        self._awaited: dict[str, Inputs] = {}  # by node: what it was last started on
         # By node: under which name its consumers see the output, and the output. They differ after a jump.
         self._outputs: dict[str, tuple[str, list[Part]]] = {}
 
@@ -49,15 +51,17 @@ class Walk:
         self._deliver(REQUEST_OP, REQUEST_OP, encode(self.request.inputs, allow_pickle=False))
 
     def settle(self, node: str, outcome: Outcome, parts: list[Part]) -> None:
-        """Take an Op's output and go on."""
-        if self.future.done():
-            return
+        """Take an Op's output, which is still awaited, and go on."""
         if outcome is Outcome.ANSWER:
             self.future.set_result(parts[0])
         elif outcome is Outcome.VALUE:
             self._deliver(node, node, parts)
         else:
             self._jump(node, parts)
+
+    def awaits(self, node: str, inputs: Inputs) -> bool:
+        """Whether the node's output on these inputs is still wanted; a jump may have started it anew."""
+        return not self.future.done() and self._awaited.get(node) is inputs
 
     def fail(self, error: ServingError) -> None:
         if not self.future.done():
@@ -69,7 +73,8 @@ class Walk:
         for consumer in self._dag.consumers[node]:
             inputs = self._dag.nodes[consumer].inputs
             if all(name in outputs for name in inputs):
-                self._batchers[consumer].put(self, [outputs[name] for name in inputs])
+                given = self._awaited[consumer] = [outputs[name] for name in inputs]
+                self._batchers[consumer].put(self, given)
 
     def _jump(self, node: str, parts: list[Part]) -> None:
         """The output goes to the consumers of the jump's targets, as if it were the targets' own."""
@@ -80,5 +85,6 @@ class Walk:
         for target in self._dag.nodes[node].jumps:
             for stale in self._dag.descendants(target):
                 self._outputs.pop(stale, None)
+                self._awaited.pop(stale, None)
         for target in self._dag.nodes[node].jumps:
             self._deliver(target, node, parts)
