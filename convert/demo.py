@@ -28,7 +28,8 @@ PADDING = "input_ids=0,token_type_ids=0,attention_mask=0"
 TRAINING_FILE = "training.json"
 VOCABULARY_FILE = "vocab.txt"
 
-_SOURCES = ("demo.py", "demo_headlines.py", "demo_model.py", "demo_training.py", "demo_vocab.py")
+_PARTS = ("", "_headlines", "_initialisation", "_model", "_teacher", "_training", "_vocab")
+_SOURCES = tuple(f"demo{part}.py" for part in _PARTS)
 _BATCH_SIZES = (1, 3, 8, 32)
 
 

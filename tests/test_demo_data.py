@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from convert.demo_headlines import LABELS, NEAR_DUPLICATE, Split, bigrams, read_headlines, split_headlines
+from convert.demo_teacher import NgramTeacher
 from convert.demo_vocab import SPECIALS, hanzi, vocabulary
 
 HELD_OUT_SHA256 = "8fdeb78b996dd55014db91b156d37dcfcb7ee12343aa06863c9763025da6fbb5"
@@ -69,3 +71,12 @@ def test_the_vocabulary_has_every_hanzi_of_gb2312_once() -> None:
 def test_no_character_of_the_headlines_is_unknown_to_the_vocabulary() -> None:
     characters = {char.lower() for headline in read_headlines() for char in headline.text} - {" "}
     assert sorted(characters - set(vocabulary())) == []
+
+
+def test_the_teacher_answers_what_it_was_taught_and_only_probabilities() -> None:
+    rows = [np.array([2, 10 + label, 30, 10 + label, 3]) for label in (0, 1, 2) for _ in range(4)]
+    classes = np.repeat([0, 1, 2], 4)
+    answers = NgramTeacher(rows, classes, 3).probabilities([*rows, np.array([2, 99, 3])])
+    assert answers[:-1].argmax(axis=1).tolist() == classes.tolist()
+    np.testing.assert_allclose(answers.sum(axis=1), 1.0, atol=1e-6)
+    np.testing.assert_allclose(answers[-1], 1 / 3, atol=1e-6)
