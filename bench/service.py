@@ -96,7 +96,8 @@ class Bench:
         ms = 1e3 / done.requests
         return Figures(
             done.per_s, done.p50_ms, done.p90_ms, done.p99_ms, max(done.errors, refused),
-            (front + workers) * ms, front * ms, workers * ms, inside.cpu_s * ms, inside.texts / max(1, inside.predictor_calls),
+            (front + workers) * ms, front * ms, workers * ms, inside.cpu_s * ms,
+            inside.texts / max(1, inside.predictor_calls),
         )  # fmt: skip
 
     def _bare(self) -> Figures:
