@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,6 +161,31 @@ class ServiceProcess:
         answer = self.ask(inputs, method=method)
         assert answer["err_no"] == 0, answer
         return dict(zip(answer["key"], answer["value"], strict=True))
+
+    def ask_together(
+        self, requests: Sequence[Mapping[str, str]], held: Mapping[str, str], gate: Path
+    ) -> list[dict[str, Any]]:
+        """The answers to requests that were all queued while the only worker was held busy.
+
+        `held` is a request that touches `<gate>.waiting` and then waits for the file `gate`. It is sent
+        twice: a fast worker may be given one more hand-over early, and so gets this one, not one of ours.
+        """
+        with ThreadPoolExecutor(len(requests) + 2) as pool, contextlib.ExitStack() as at_last:
+            at_last.callback(gate.touch)
+            holding = [pool.submit(self.ask, held)]
+            wait_until(Path(f"{gate}.waiting").exists, "the worker is busy")
+            holding.append(pool.submit(self.ask, held))
+            self._wait_for_pending(2)
+            futures = [pool.submit(self.ask, request) for request in requests]
+            self._wait_for_pending(2 + len(requests))
+            gate.touch()
+            for future in holding:
+                assert future.result()["err_no"] == 0
+            return [future.result() for future in futures]
+
+    def _wait_for_pending(self, number: int) -> None:
+        pending = "paddlewheel_pending_requests"
+        wait_until(lambda: self.metric(pending) == number, f"{number} requests are admitted")
 
     def rpc(self, message: Request | Mapping[str, str], *, timeout_s: float = PATIENCE_S) -> Response:
         """The answer over gRPC; a mapping is sent as key and value. Raises grpc.RpcError."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -22,29 +21,14 @@ def one_worker() -> Iterator[ServiceProcess]:
         yield service
 
 
-def queued_behind_a_gate(
-    service: ServiceProcess, pool: ThreadPoolExecutor, gate: Path, requests: list[dict[str, str]]
-) -> list[Future[Any]]:
-    """Requests that leave in one hand-over: all are queued while the only worker is busy."""
-    held = pool.submit(service.ask, {"action": "wait", "argument": str(gate)})
-    wait_until(Path(f"{gate}.waiting").exists, "the worker is busy")
-    futures = [pool.submit(service.ask, request) for request in requests]
-    wait_until(
-        lambda: service.metric("paddlewheel_op_queue_length") == len(requests), "all requests are queued"
-    )
-    gate.touch()
-    assert held.result()["err_no"] == 0
-    return futures
-
-
 def test_a_poisonous_request_is_refused_and_its_neighbours_are_answered(
     one_worker: ServiceProcess, tmp_path: Path
 ) -> None:
     before = one_worker.metric("paddlewheel_op_restarts_total")
     requests = [{"number": str(i)} for i in range(7)]
     requests.insert(3, POISON)
-    with ThreadPoolExecutor(9) as pool:
-        answers = [f.result() for f in queued_behind_a_gate(one_worker, pool, tmp_path / "gate", requests)]
+    held = {"action": "wait", "argument": str(tmp_path / "gate")}
+    answers = one_worker.ask_together(requests, held, tmp_path / "gate")
     refusal = answers.pop(3)
     assert refusal["err_no"] == 9000
     assert "killed by SIGKILL" in refusal["err_msg"]

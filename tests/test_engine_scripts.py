@@ -1,0 +1,99 @@
+"""Scripts as users write them: what they may do at module level, beside which files, on which ports."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from service_process import APPS, ServiceProcess
+
+FRAMEWORKS = ("paddle", "onnxruntime", "torch", "tokenizers")
+SHADOWS = ["pipeline.py", "convert.py", "client/__init__.py", "client/protos.py", "numpy_like.py"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the app lies: a script without a guard, a module of its own."""
+    folder = tmp_path_factory.mktemp("app")
+    shutil.copy(APPS / "unguarded.py", folder / "service.py")
+    (folder / "helpers.py").write_text("def help_out(text):\n    return text * 2\n", "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where it is started: a folder with modules of the project's names."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    for name in SHADOWS:
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("raise ImportError('the app folder was imported')\n", "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def unguarded(folder: Path, elsewhere: Path) -> Iterator[ServiceProcess]:
+    shutil.copytree(elsewhere / "client", folder / "client")
+    shutil.copy(elsewhere / "convert.py", folder)
+    with ServiceProcess(folder / "service.py", arguments=["+", "--more"], folder=elsewhere) as service:
+        yield service
+
+
+def test_an_unguarded_script_is_served_and_its_classes_pass_between_its_ops(
+    unguarded: ServiceProcess, elsewhere: Path
+) -> None:
+    answer = unguarded.predict({"text": "a b c"})
+    assert answer == {
+        "joined": "a+b+c",
+        "arguments": "+ --more",
+        "script": "service.py",
+        "name": "__main__",
+        "folder": str(elsewhere),
+        "helped": "xx",
+    }
+
+
+def test_the_front_is_the_process_that_was_started(unguarded: ServiceProcess) -> None:
+    assert unguarded.metric("paddlewheel_resident_bytes", process="front") > 0
+    parents = [Path(f"/proc/{pid}/stat").read_text().split()[3] for pid in unguarded.worker_pids()]
+    assert parents == [str(unguarded.process.pid)] * 2
+
+
+def test_the_front_holds_no_framework_and_stays_small(unguarded: ServiceProcess) -> None:
+    mapped = Path(f"/proc/{unguarded.process.pid}/maps").read_text()
+    assert "httptools" in mapped
+    assert [name for name in FRAMEWORKS if f"/{name}/" in mapped] == []
+    assert unguarded.metric("paddlewheel_resident_bytes", process="front") < 120e6
+
+
+@pytest.mark.parametrize("taken", ["http_port", "rpc_port"])
+def test_a_second_service_on_a_port_ends_at_once_with_one_sentence(
+    unguarded: ServiceProcess, taken: str
+) -> None:
+    config = {taken: getattr(unguarded, taken)}
+    with ServiceProcess(APPS / "echo.py", config, wait=False) as second:
+        assert second.exit_code() == 1
+        (sentence,) = [line for line in second.log.splitlines() if "ERROR" in line]
+        assert f"{taken} {config[taken]} can't be opened" in sentence
+        assert "Traceback" not in second.log
+    assert unguarded.predict({"text": "a b"})["joined"] == "a+b"
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"op": {"echo": {"batchsize": 3}}}, "batch_size"),
+        ({"op": {"echo": {"local_service_conf": {"model_config": "no/such"}}}}, "no/such"),
+        ({"http_port": 70000}, "http_port"),
+    ],
+    ids=["an unknown key", "no model", "a port that is none"],
+)
+def test_a_mistake_in_the_configuration_ends_it_before_anything_is_served(
+    config: dict[str, object], told: str
+) -> None:
+    with ServiceProcess(APPS / "echo.py", config, wait=False) as service:
+        assert service.exit_code() in (1, 2)
+        assert told in service.log
+        assert "Traceback" not in service.log
