@@ -31,6 +31,7 @@ class Hooks:
             not hasattr(kind, "__copy__")
             and kind.__getstate__ is object.__getstate__
             and kind.__reduce_ex__ is object.__reduce_ex__
+            and not any("__slots__" in vars(base) for base in kind.__mro__)
         )
 
     def own_copy(self) -> Op:
