@@ -1,0 +1,140 @@
+"""Frames arrive whole and in order, however the socket cuts them, over shared memory and beside it."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.values import INLINE_BYTES
+from pipeline.wire import (
+    ARENA_BYTES,
+    ARENA_BYTES_FROM,
+    FRAME_LIMIT,
+    REGION_BYTES,
+    Arena,
+    FrameReader,
+    Kind,
+    Tail,
+    create_arena_fd,
+    frame,
+    reply_region,
+    request_region,
+    stow,
+)
+
+SIZES = [
+    0, 1, INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, ARENA_BYTES_FROM - 1, ARENA_BYTES_FROM,
+    ARENA_BYTES_FROM + 1, 100_000,
+]  # fmt: skip
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    fd = create_arena_fd()
+    made = Arena(fd)
+    os.close(fd)
+    yield made
+    made.close()
+
+
+def sent(parts: list[bytes], arena: Arena | None, handover: int = 0) -> bytes:
+    tail: list[bytes] = []
+    stowed = stow(parts, tail)
+    region = request_region(handover) if arena else None
+    return b"".join(frame(Kind.HANDOVER, [handover, stowed], tail, arena, region))
+
+
+def parts_of(sizes: list[int], seed: int = 0) -> list[bytes]:
+    dice = random.Random(seed)
+    return [dice.randbytes(size) for size in sizes]
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["with shared memory", "without"])
+@pytest.mark.parametrize("chunk", [1, 7, 4096, 1 << 30], ids=lambda size: f"{size} bytes a read")
+def test_frames_arrive_whole_however_they_are_cut(arena: Arena, shared: bool, chunk: int) -> None:
+    messages = [parts_of([]), parts_of([10]), parts_of([5000]), parts_of([3, 40_000, 9]), parts_of([0])]
+    used = arena if shared else None
+    reader = FrameReader(used)
+    for number, parts in enumerate(messages):
+        stream = sent(parts, used, number)
+        received = [f for at in range(0, len(stream), chunk) for f in reader.feed(stream[at : at + chunk])]
+        ((kind, (handover, stowed), tail),) = received
+        assert (kind, handover) == (Kind.HANDOVER, number)
+        assert tail.unstow(stowed) == parts
+
+
+def test_several_frames_in_one_read_come_out_in_order() -> None:
+    stream = b"".join(sent(parts_of([size], size), None, number) for number, size in enumerate(SIZES))
+    frames = list(FrameReader(None).feed(stream))
+    assert [f.head[0] for f in frames] == list(range(len(SIZES)))
+    assert [f.tail.unstow(f.head[1])[0] for f in frames] == [parts_of([s], s)[0] for s in SIZES]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_part_of_any_size_arrives_and_large_ones_are_writable_copies(arena: Arena, size: int) -> None:
+    parts = parts_of([size])
+    ((_, (_, stowed), tail),) = FrameReader(arena).feed(sent(parts, arena))
+    (received,) = tail.unstow(stowed)
+    assert received == parts[0]
+    if size >= INLINE_BYTES:
+        received[0] ^= 0xFF
+        assert bytes(arena.view[:1]) in (parts[0][:1], b"\0")
+
+
+def test_small_tails_stay_on_the_socket_and_large_ones_in_shared_memory(arena: Arena) -> None:
+    assert len(sent(parts_of([ARENA_BYTES_FROM - 1]), arena)) > ARENA_BYTES_FROM - 1
+    assert len(sent(parts_of([ARENA_BYTES_FROM]), arena)) < 100
+    assert len(sent(parts_of([ARENA_BYTES_FROM]), None)) > ARENA_BYTES_FROM
+
+
+def test_what_does_not_fit_into_its_region_goes_over_the_socket(arena: Arena) -> None:
+    fits, over = bytes(REGION_BYTES), bytes(REGION_BYTES + 1)
+    assert len(sent([fits], arena)) < 100
+    assert len(sent([over], arena)) > REGION_BYTES
+    ((_, (_, stowed), tail),) = FrameReader(arena).feed(sent([over], arena))
+    assert tail.unstow(stowed) == [over]
+
+
+def test_replies_of_one_hand_over_follow_each_other_in_its_region_until_it_is_full(arena: Arena) -> None:
+    region = reply_region(0)
+    offsets = [region.take(REGION_BYTES // 3) for _ in range(4)]
+    assert offsets[3] == -1
+    assert offsets[1] - offsets[0] == offsets[2] - offsets[1] == REGION_BYTES // 3
+    assert region.take(1) >= 0
+
+
+def test_hand_overs_in_flight_and_their_replies_never_share_memory() -> None:
+    regions = [request_region(0), request_region(1), reply_region(0), reply_region(1)]
+    starts = sorted(region.take(REGION_BYTES) for region in regions)
+    assert starts == [number * REGION_BYTES for number in range(4)]
+    assert starts[-1] + REGION_BYTES == ARENA_BYTES
+    assert request_region(2).take(1) == request_region(0).take(1)
+
+
+def test_two_requests_under_way_keep_their_bytes_while_both_are_read(arena: Arena) -> None:
+    one, other = parts_of([50_000], 1), parts_of([60_000], 2)
+    stream = sent(one, arena, 4) + sent(other, arena, 5)
+    received = [f.tail.unstow(f.head[1]) for f in FrameReader(arena).feed(stream)]
+    assert received == [one, other]
+
+
+def test_a_frame_that_announces_more_than_the_limit_is_refused() -> None:
+    (whole,) = frame(Kind.REPLY, [])
+    stream = whole[:8] + (FRAME_LIMIT + 1).to_bytes(4, "little") + whole[12:]
+    with pytest.raises(ValueError, match="over"):
+        list(FrameReader(None).feed(stream))
+
+
+def test_a_tail_outside_the_arena_is_refused(arena: Arena) -> None:
+    (whole,) = frame(Kind.REPLY, [])
+    stream = whole[:8] + (100).to_bytes(4, "little") + (ARENA_BYTES - 99).to_bytes(4, "little") + whole[16:]
+    with pytest.raises(ValueError, match="outside its arena"):
+        list(FrameReader(arena).feed(stream))
+
+
+def test_more_parts_than_a_tail_holds_are_refused() -> None:
+    with pytest.raises(ValueError, match="10 bytes, 11 were announced"):
+        Tail(bytes(10)).unstow([5, 6])
