@@ -34,6 +34,7 @@ class Figures(NamedTuple):
 Rounds = Mapping[str, Sequence[Figures]]
 
 HTTP, GRPC, BARE = "service, HTTP", "service, gRPC", "bare uvicorn"
+BARE_PACED = "bare uvicorn at the service's rate"
 HTTP_ONE = "service, HTTP, 1 connection"
 PREDICTOR = "tokenizer + predictor, {} at a time"
 PREDICTOR_ONE = PREDICTOR.format(1)
@@ -79,6 +80,11 @@ def print_targets(console: Console, rounds: Rounds) -> None:
         f"CPU beyond tokenizer and predictor: {median(beyond):.4f} ms a request, {median(ratios):.1f}x "
         f"bare uvicorn (rounds: {', '.join(f'{ratio:.1f}' for ratio in ratios)}); target {TARGET_RATIO:g}x: "
         f"{_verdict(median(ratios) <= TARGET_RATIO)}"
+    )
+    paced = [ms / baseline.cpu_ms for ms, baseline in zip(beyond, rounds[BARE_PACED], strict=True)]
+    console.print(
+        f"the same against bare uvicorn at the service's rate: {median(paced):.1f}x "
+        f"(rounds: {', '.join(f'{ratio:.1f}' for ratio in paced)}); a process that is seldom woken is dear"
     )
     pairs = zip(rounds[HTTP_ONE], rounds[PREDICTOR_ONE], strict=True)
     added = [service.p50_ms - alone.p50_ms for service, alone in pairs]

@@ -49,10 +49,24 @@ def bodies_file(bodies: Sequence[bytes]) -> Iterator[Path]:
 
 
 def wrk(
-    url: str, path: str, *, connections: int, seconds: float, bodies: Path | None = None, timeout_s: int = 10
+    url: str,
+    path: str,
+    *,
+    connections: int,
+    seconds: float,
+    bodies: Path | None = None,
+    timeout_s: int = 10,
+    delay_ms: int = 0,
 ) -> Load:
-    """Post the bodies in turn, or get `path` when there are none. An answer after `timeout_s` is an error."""
-    env = os.environ | {"BENCH_PATH": path} | ({"BENCH_BODIES": str(bodies)} if bodies else {})
+    """Post the bodies in turn, or get `path` when there are none. An answer after `timeout_s` is an error.
+
+    delay_ms: what every connection waits before each request.
+    """
+    env = (
+        os.environ
+        | {"BENCH_PATH": path, "BENCH_DELAY_MS": str(delay_ms)}
+        | ({"BENCH_BODIES": str(bodies)} if bodies else {})
+    )
     duration, timeout = f"-d{_whole(seconds)}s", f"--timeout={timeout_s}s"
     command = [_tool("wrk"), "-t1", f"-c{connections}", duration, timeout, f"-s{_SCRIPT}", url]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)

@@ -1,8 +1,16 @@
 -- wrk: posts the bodies of a file in turn, one a line, and prints the figures as one line of JSON.
 -- Environment: BENCH_BODIES, the file; BENCH_PATH, the path to post to. Without BENCH_BODIES it gets that path.
+-- BENCH_DELAY_MS: what every connection waits before each request; 0 for none.
 
 local requests = {}
 local turn = 0
+local delay_ms = tonumber(os.getenv("BENCH_DELAY_MS") or "0")
+
+if delay_ms > 0 then
+  function delay()
+    return delay_ms
+  end
+end
 
 function init(args)
   local path = os.getenv("BENCH_PATH")

@@ -20,6 +20,7 @@ from rich.progress import Progress
 from bench.baselines import BarePredictorProcess, bare_asgi, bare_predictor
 from bench.figures import (
     BARE,
+    BARE_PACED,
     GRPC,
     HTTP,
     HTTP_ONE,
@@ -61,19 +62,27 @@ class Bench:
         self._bare_url, self._bare_pid = stack.enter_context(bare_asgi(len(answer)))
         self._predictor: BarePredictorProcess = stack.enter_context(bare_predictor())
         self._predictor.measure(1, 0.1)
+        self._service_gap_ms = 0  # between two requests of a connection, as the service answered them of late
 
     def steps(self) -> Iterator[tuple[str, Callable[[], Figures]]]:
         """One round."""
         seconds = self._options.seconds
         alone_s = max(1.0, seconds / 4)
         yield BARE, self._bare
-        yield HTTP, lambda: self._of_service(lambda s: self._wrk(self._options.connections, s), seconds)
+        yield HTTP, self._http
+        yield BARE_PACED, lambda: self._bare(self._service_gap_ms)
         if self._options.grpc:
             yield GRPC, lambda: self._of_service(self._h2load, seconds)
         yield PREDICTOR_ONE, lambda: self._predictor.measure(1, alone_s)
         yield HTTP_ONE, lambda: self._of_service(lambda s: self._wrk(1, s), seconds / 2)
         for batch in BATCHES:
             yield PREDICTOR.format(batch), partial(self._predictor.measure, batch, alone_s)
+
+    def _http(self) -> Figures:
+        connections = self._options.connections
+        figures = self._of_service(lambda s: self._wrk(connections, s), self._options.seconds)
+        self._service_gap_ms = max(1, round(connections * 1e3 / figures.per_s))
+        return figures
 
     def _wrk(self, connections: int, seconds: float) -> Load:
         return wrk(self._service.url, PATH, connections=connections, seconds=seconds, bodies=self._bodies)
@@ -100,10 +109,13 @@ class Bench:
             inside.texts / max(1, inside.predictor_calls),
         )  # fmt: skip
 
-    def _bare(self) -> Figures:
+    def _bare(self, delay_ms: int = 0) -> Figures:
         def load(seconds: float) -> Load:
             connections = self._options.connections
-            return wrk(self._bare_url, PATH, connections=connections, seconds=seconds, bodies=self._bodies)
+            return wrk(
+                self._bare_url, PATH, connections=connections, seconds=seconds, bodies=self._bodies,
+                delay_ms=delay_ms,
+            )  # fmt: skip
 
         load(self._options.warm_up)
         began = cpu_s([self._bare_pid])
