@@ -32,6 +32,8 @@ HANDOVERS_IN_FLIGHT = 2
 ARENA_BYTES = 2 * HANDOVERS_IN_FLIGHT * REGION_BYTES
 FRAME_LIMIT = 2**31
 
+_BEGUN = struct.Struct("<q")  # behind the regions: how many hand-overs the worker has begun
+_MAPPED_BYTES = ARENA_BYTES + _BEGUN.size
 _HEADER = struct.Struct("<BxxxIIi")  # kind, head bytes, tail bytes, arena offset or -1
 
 
@@ -62,7 +64,7 @@ class Arena:
     """The memfd of one worker, mapped on both sides."""
 
     def __init__(self, fd: int) -> None:
-        self._map = mmap.mmap(fd, ARENA_BYTES)
+        self._map = mmap.mmap(fd, _MAPPED_BYTES)
         self.view = memoryview(self._map)
 
     def put(self, parts: Sequence[Part], region: Region) -> int:
@@ -74,6 +76,14 @@ class Arena:
             self.view[at : at + len(part)] = part
             at += len(part)
         return offset
+
+    def note_begin(self, handover_id: int) -> None:
+        """Leave word for the front, should this worker die, that it has begun with the hand-over."""
+        _BEGUN.pack_into(self._map, ARENA_BYTES, handover_id + 1)
+
+    def begun(self, handover_id: int) -> bool:
+        """Whether the worker has begun with the hand-over; a dead one may not even have read it."""
+        return bool(_BEGUN.unpack_from(self._map, ARENA_BYTES)[0] > handover_id)
 
     def close(self) -> None:
         self.view.release()
@@ -109,7 +119,7 @@ def reply_region(handover_id: int) -> Region:
 def create_arena_fd() -> int:
     """A sealed-size memfd, inheritable by name only; the caller owns and closes it."""
     fd = os.memfd_create("paddlewheel", os.MFD_CLOEXEC)
-    os.ftruncate(fd, ARENA_BYTES)
+    os.ftruncate(fd, _MAPPED_BYTES)
     return fd
 
 

@@ -22,6 +22,7 @@ from pipeline.server.walk import Walk
 log = logging.getLogger(__name__)
 
 HANG_GRACE_S = 5.0  # after the latest deadline of a hand-over its worker is taken for stuck
+UNSEEN_DEATHS = 5  # so often a request is tried again whose worker died before it began with it
 _SMOOTHING = 0.2
 
 _numbers = itertools.count()
@@ -141,7 +142,8 @@ class Batcher:
         """Queue the lost jobs again: those that may have killed the worker alone, the others as they were."""
         for age, handover in enumerate(instance.in_flight):
             for job in handover.open_jobs():
-                if age == 0:
+                job.tries += age == 0
+                if age == 0 and (instance.began(handover) or job.tries > UNSEEN_DEATHS):
                     self._blame(job, instance)
                 if job.wanted:
                     self._push(job)
@@ -149,7 +151,6 @@ class Batcher:
         self._dispatch_soon()
 
     def _blame(self, job: Job, instance: Instance) -> None:
-        job.tries += 1
         why = f"the worker of Op {self.op} died under this request ({instance.describe_death()})"
         if job.alone:
             job.fail(PoisonRequest(f"{why} twice, the second time alone; it is not tried again"))

@@ -142,6 +142,10 @@ class Instance:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
+    def began(self, handover: Handover) -> bool:
+        """Whether the worker, which has died, had begun with it."""
+        return self._arena.begun(handover.id)
+
     def describe_death(self) -> str:
         """Why the process is gone, for a log line or an error."""
         if self.killed_because:

@@ -52,7 +52,9 @@ class Front:
     def tell(self, kind: Kind, head: object) -> None:
         self._write(frame(kind, head))
 
-    def replier(self, handover_id: int) -> Send:
+    def begin(self, handover_id: int) -> Send:
+        """What sends the replies of the hand-over, which this worker may be blamed for from now on."""
+        self._arena.note_begin(handover_id)
         region = reply_region(handover_id)
 
         def send(reply: Reply, last: bool) -> None:
@@ -92,7 +94,7 @@ class Worker:
         self._front.tell(Kind.READY, os.getpid())
         while (received := self._front.receive()) is not None:
             handover_id, rows = received.head
-            executor.run(rows, received.tail, self._front.replier(handover_id))
+            executor.run(rows, received.tail, self._front.begin(handover_id))
         logging.shutdown()
         os._exit(0)  # frameworks' exit handlers may hang or crash; there is nothing left to save
 
