@@ -46,6 +46,27 @@ def test_a_request_whose_worker_died_once_is_answered_by_the_next(
     assert answer["pid"] in map(str, one_worker.worker_pids())
 
 
+def test_all_workers_killed_at_once_make_no_request_a_poison(tmp_path: Path) -> None:
+    """What was under way is handed to workers that are dead, too, but whose end nobody has noticed yet."""
+    gates = [tmp_path / str(number) for number in range(3)]
+    with (
+        ServiceProcess(APPS / "echo.py", {"op": {"echo": {"concurrency": 6}}}) as service,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        wait_until(lambda: service.metric("paddlewheel_op_ready_instances") == 6, "all are ready")
+        held = [
+            pool.submit(service.ask, {"number": "2", "action": "wait", "argument": str(gate)})
+            for gate in gates
+        ]
+        for gate in gates:
+            wait_until(Path(f"{gate}.waiting").exists, "a request is under way")
+        for pid in service.worker_pids():
+            os.kill(pid, signal.SIGKILL)
+        for gate in gates:
+            gate.touch()
+        assert [one.result()["err_msg"] for one in held] == [""] * 3
+
+
 def test_a_hook_that_calls_sys_exit_is_poison_too(one_worker: ServiceProcess) -> None:
     answer = one_worker.ask({"action": "exit"})
     assert answer["err_no"] in (9000, 10000)
