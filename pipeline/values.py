@@ -21,6 +21,18 @@ INLINE_BYTES = 4096  # smaller arrays stay in the tree: a part of its own costs 
 _TUPLE, _ARRAY, _ARRAY_PART, _SCALAR, _PICKLE = 1, 2, 3, 4, 5
 
 
+class _NotPlain(Exception):
+    """A value holds something besides what msgpack itself knows."""
+
+
+def _refuse(value: object) -> Any:
+    raise _NotPlain
+
+
+# Texts and numbers, as most requests are, go through one packer that is made once.
+_pack_plain = msgpack.Packer(default=_refuse, strict_types=True, unicode_errors="surrogatepass").pack
+
+
 class NotEncodable(TypeError):
     """A value has no typed encoding and can't be pickled either; the message names its type."""
 
@@ -30,6 +42,13 @@ def encode(value: object, *, allow_pickle: bool) -> list[Part]:
 
     Raises NotEncodable for what has no encoding.
     """
+    try:
+        return [_pack_plain(value)]
+    except (_NotPlain, OverflowError, ValueError, RecursionError):
+        return _encode_any(value, allow_pickle)
+
+
+def _encode_any(value: object, allow_pickle: bool) -> list[Part]:
     parts: list[Part] = [b""]
     try:
         parts[0] = _packer(parts, allow_pickle).pack(value)

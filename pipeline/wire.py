@@ -34,6 +34,7 @@ FRAME_LIMIT = 2**31
 
 _BEGUN = struct.Struct("<q")  # behind the regions: how many hand-overs the worker has begun
 _MAPPED_BYTES = ARENA_BYTES + _BEGUN.size
+_pack = msgpack.Packer().pack
 _HEADER = struct.Struct("<BxxxIIi")  # kind, head bytes, tail bytes, arena offset or -1
 
 
@@ -167,7 +168,7 @@ def frame(
     region: Region | None = None,
 ) -> list[Part]:
     """The buffers of one frame, to be written to the socket in order."""
-    packed: bytes = msgpack.packb(head)
+    packed: bytes = _pack(head)
     size = sum(map(len, tail)) if tail else 0
     offset = -1
     if arena is not None and region is not None and size >= ARENA_BYTES_FROM:

@@ -79,4 +79,11 @@ def test_hand_overs_take_everything_that_waits_and_never_more() -> None:
 def test_only_a_fast_model_that_is_not_late_is_given_its_next_hand_over_early(
     busy_for_s: float, usual_s: float | None, expected: bool
 ) -> None:
-    assert may_queue_behind(100.0, usual_s, 100.0 + busy_for_s) is expected
+    assert may_queue_behind(1, 100.0, 1, usual_s, 100.0 + busy_for_s) is expected
+
+
+@pytest.mark.parametrize(("running", "waiting", "expected"), [(4, 3, False), (4, 4, True), (1, 9, True)])
+def test_a_second_handover_waits_until_it_is_as_large_as_the_first(
+    running: int, waiting: int, expected: bool
+) -> None:
+    assert may_queue_behind(running, 100.0, waiting, 0.002, 100.001) is expected

@@ -79,7 +79,10 @@ class Batcher:
         """Idle instances, or else those that may already be given their next hand-over."""
         open_ = [i for i in self.crew.instances if i.has_place]
         idle = [i for i in open_ if not i.in_flight]
-        return idle or [i for i in open_ if may_queue_behind(i.in_flight[0].began, self._usual_s, now)]
+        return idle or [i for i in open_ if self._may_queue_behind(i.in_flight[0], now)]
+
+    def _may_queue_behind(self, running: Handover, now: float) -> bool:
+        return may_queue_behind(len(running.jobs), running.began, len(self._queue), self._usual_s, now)
 
     def _hold_back(self, now: float) -> bool:
         wait = ripe_in(len(self._queue), self._queue[0].queued_at, self._policy, now)

@@ -36,10 +36,12 @@ def handover_size(waiting: int, free_instances: int, policy: BatchPolicy, usual_
     return max(1, min(share, policy.batch_size * batches))
 
 
-def may_queue_behind(began: float, usual_s: float | None, now: float) -> bool:
-    """Whether an instance that is busy since `began` may be given its next hand-over already.
+def may_queue_behind(running: int, began: float, waiting: int, usual_s: float | None, now: float) -> bool:
+    """Whether an instance that runs `running` jobs since `began` may be given its next hand-over already.
 
     It spares a fast model the wait for the front. Behind a slow or late run it would only bind requests to
-    one instance that another could take earlier, and tear apart a batch that could still grow.
+    one instance that another could take earlier, and tear apart a batch that could still grow: so as many
+    must wait as are running.
     """
-    return usual_s is not None and usual_s < FAST_HANDOVER_S and now - began < 2 * usual_s + 0.001
+    fast = usual_s is not None and usual_s < FAST_HANDOVER_S and now - began < 2 * usual_s + 0.001
+    return fast and waiting >= running

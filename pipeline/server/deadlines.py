@@ -1,4 +1,4 @@
-"""Deadlines: settles requests whose time is over, ten milliseconds at a time."""
+"""Deadlines: settles requests whose time is over, to ten milliseconds."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import time
 from pipeline.errors import DeadlineExceeded
 from pipeline.server.walk import Walk
 
-TICKS_PER_S = 100  # a timer per request would cost more than looking at one bucket a tick
+TICKS_PER_S = 100  # a timer for each request would cost more than a place in a bucket
 
 
 class Deadlines:
-    """A wheel of buckets, one a tick. A request that is answered leaves its bucket at once."""
+    """A bucket of requests for each tick, and one timer, for the earliest.
+
+    A request that is answered leaves its bucket: while all are answered in time, the timer fires about once a
+    `request_timeout`.
+    """
 
     def __init__(self) -> None:
         self._buckets: dict[int, set[Walk]] = {}
-        self._next_tick = 0
-
-    async def run(self) -> None:
-        """Turn the wheel until cancelled."""
-        self._next_tick = _tick(time.monotonic())
-        while True:
-            await asyncio.sleep(1 / TICKS_PER_S)
-            self.expire(time.monotonic())
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_key = 0
 
     def add(self, walk: Walk, deadline: float) -> int:
-        """Watch a walk; returns the key for `discard`. A deadline in the past is due at the next tick."""
-        key = max(_tick(deadline) + 1, self._next_tick)
+        """Watch a walk until `deadline` (time.monotonic); returns the key for `discard`."""
+        key = _tick(deadline) + 1
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = set()
+            if self._timer is None or key < self._timer_key:
+                self._arm(key)
         bucket.add(walk)
         return key
 
@@ -42,17 +42,26 @@ class Deadlines:
             if not bucket:
                 del self._buckets[key]
 
-    def expire(self, now: float) -> None:
-        """Settle everything whose tick has come."""
-        current = _tick(now)
-        if current - self._next_tick > len(self._buckets):
-            due = [key for key in self._buckets if key <= current]
-        else:
-            due = [key for key in range(self._next_tick, current + 1) if key in self._buckets]
-        self._next_tick = current + 1
-        for key in due:
+    def stop(self) -> None:
+        """Leave what is watched to its fate."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self, key: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_key = key
+        wait_s = max(0.0, key / TICKS_PER_S - time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        current = _tick(time.monotonic())
+        for key in [key for key in self._buckets if key <= current]:
             for walk in self._buckets.pop(key):
                 walk.fail(DeadlineExceeded("the request's deadline passed before its answer was there"))
+        if self._buckets:
+            self._arm(min(self._buckets))
 
 
 def _tick(moment: float) -> int:

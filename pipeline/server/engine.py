@@ -131,13 +131,12 @@ class Engine:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Workers start on entry and are gone on exit."""
-        wheel = asyncio.create_task(self._deadlines.run(), name="deadlines")
         try:
             for batcher in self._batchers.values():
                 batcher.crew.start()
             yield
         finally:
-            wheel.cancel()
+            self._deadlines.stop()
             await asyncio.gather(*(b.crew.stop(grace_s=5) for b in self._batchers.values()))
 
     async def until_ready(self) -> None:
