@@ -70,10 +70,8 @@ def _feed(ids):
     longest = max(map(len, ids))
     if longest > MAX_TOKENS:
         return _refusal(f"a text has {longest} tokens, the model reads {MAX_TOKENS}: shorten or split it")
-    input_ids = np.zeros((len(ids), longest), "int64")
-    for row, text_ids in zip(input_ids, ids, strict=True):
-        row[: len(text_ids)] = text_ids
-    mask = (input_ids != 0).astype("int64")
+    input_ids = np.array([text_ids + [0] * (longest - len(text_ids)) for text_ids in ids], "int64")
+    mask = np.minimum(input_ids, 1)  # 0 is [PAD]
     return {"input_ids": input_ids, "token_type_ids": np.zeros_like(input_ids), "attention_mask": mask}
 
 

@@ -170,7 +170,7 @@ class OpConfig(Section):
     )
     run_timeout: Seconds | None = Field(
         default=None,
-        description="Seconds a run may take before its worker is replaced; absent: latest deadline + 5.",
+        description="Seconds a run may take before its worker is replaced; 0 or absent: latest deadline + 5.",
     )
     start_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         default=600.0, description="Seconds an instance has for init_op, loading and warm-up."

@@ -1,10 +1,23 @@
-"""Garbage collection once a process is ready: what it has then stays, and requests make few cycles."""
+"""Memory of a process that is ready: few garbage collections, and large blocks given back to the system."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 
 YOUNG_OBJECTS = 50_000  # allocations between two collections; Python's 700 would run several a millisecond
+
+
+LARGE_BLOCK_BYTES = 1 << 20
+_M_MMAP_THRESHOLD = -3
+
+
+def give_back_large_blocks() -> None:
+    """Have glibc map each large block by itself: a body of many megabytes is gone once it is freed.
+
+    Left alone, glibc raises the threshold to the largest block it saw freed (mallopt(3)) and keeps the others.
+    """
+    ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
 def settle_memory() -> None:

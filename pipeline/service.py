@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.app import App, write_app
-from pipeline.config import ServiceConfig, check_service_name, load_config
+from pipeline.config import OpConfig, ServiceConfig, check_service_name, load_config
 from pipeline.dag import collect_ops, dag_of
 from pipeline.errors import ConfigError
 from pipeline.op import Op, RequestOp
@@ -69,7 +69,7 @@ class WebService:
 
         A relative folder is sought where the service was started, as in Paddle Serving, or beside config.yml.
         """
-        flaws: list[str] = []
+        flaws = [flaw for name, section in config.op.items() for flaw in _not_served(name, section)]
         sections = dict(config.op)
         for name, section in config.op.items():
             conf = section.local_service_conf
@@ -121,6 +121,21 @@ class WebService:
             arguments=tuple(sys.argv[1:]),
             folder=str(Path.cwd()),
         )
+
+
+def _not_served(name: str, section: OpConfig) -> list[str]:
+    """What an Op's section asks for and this version can't do: refused, for it would answer wrongly."""
+    flaws = []
+    if section.server_endpoints:
+        flaws.append(
+            f"op.{name}.server_endpoints: remote models are not served by this version; "
+            "give the Op a local_service_conf with the model's directory"
+        )
+    if section.use_encryption_model:
+        flaws.append(
+            f"op.{name}.use_encryption_model: encrypted models can't be read; convert the model again"
+        )
+    return flaws
 
 
 def server_command(app_fd: int) -> list[str]:

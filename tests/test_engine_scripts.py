@@ -97,3 +97,11 @@ def test_a_mistake_in_the_configuration_ends_it_before_anything_is_served(
         assert service.exit_code() in (1, 2)
         assert told in service.log
         assert "Traceback" not in service.log
+
+
+def test_what_this_version_cannot_serve_is_refused_at_start_up() -> None:
+    sections = {"echo": {"server_endpoints": ["127.0.0.1:1"], "use_encryption_model": True}}
+    with ServiceProcess(APPS / "echo.py", {"op": sections}, wait=False) as service:
+        assert service.exit_code() == 2
+        assert "op.echo.server_endpoints: remote models are not served" in service.log
+        assert "op.echo.use_encryption_model: encrypted models" in service.log

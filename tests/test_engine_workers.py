@@ -179,3 +179,10 @@ def test_workers_are_left_alone_by_a_ctrl_c_in_the_terminal(one_worker: ServiceP
     before = one_worker.metric("paddlewheel_op_restarts_total")
     assert one_worker.predict({"number": "2"})["doubled"] == "4"
     assert one_worker.metric("paddlewheel_op_restarts_total") == before
+
+
+def test_a_run_timeout_of_zero_is_none() -> None:
+    with ServiceProcess(APPS / "echo.py", {"op": {"echo": {"run_timeout": 0}}}) as service:
+        (worker,) = service.worker_pids()
+        assert service.predict({"number": "21"})["doubled"] == "42"
+        assert service.worker_pids() == [worker]

@@ -354,3 +354,17 @@ def test_metrics_know_queue_batch_and_predictor_of_each_op(service: ServiceProce
     for name in ("tokens_total", "padding_tokens_total"):
         assert f'paddlewheel_op_{name}{{op="echo"}}' in service.http("/metrics").body.decode()
     assert 10e6 < service.metric("paddlewheel_resident_bytes", process="front") < 120e6
+
+
+def test_connections_over_the_limit_are_told_to_come_back() -> None:
+    with (
+        ServiceProcess(APPS / "echo.py", {"limits": {"max_connections": 2}}) as service,
+        contextlib.ExitStack() as open_connections,
+    ):
+        address = ("127.0.0.1", service.http_port)
+        for _ in range(2):
+            open_connections.enter_context(socket.create_connection(address, timeout=10))
+        code, headers, answer = parsed(exchange(service))
+        assert (code, headers["connection"], answer["err_no"]) == (503, "close", 3001)
+        open_connections.close()
+        assert service.predict({"number": "21"})["doubled"] == "42"

@@ -73,6 +73,9 @@ class HttpApp:
             return
         except ServingError as exc:
             answer = exc
+        except Exception:
+            log.exception("A fault of ours in POST %s", scope["path"])
+            answer = ServingError("internal error; the server's log has its reason")
         if isinstance(answer, ServingError):
             await self._answer_error(send, answer)
             return

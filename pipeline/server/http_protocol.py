@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from pipeline.answers import render_error
 from pipeline.config import Limits
-from pipeline.errors import InvalidInput, ServingError, TooLarge
+from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge
 from pipeline.request import AnswerForm
 from pipeline.server.codecs.key_value import EXAMPLE
 
@@ -51,6 +51,13 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         self._answer: _JoinedWrites | None = None
 
     # What arrives:
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.max_connections:
+            self._refuse_at_once(
+                NotReady(f"{self.limits.max_connections} connections are open, the most allowed")
+            )
 
     def data_received(self, data: bytes) -> None:
         self.seen_at = time.monotonic()

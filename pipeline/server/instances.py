@@ -86,7 +86,7 @@ class Instance:
         self._unsent: deque[memoryview] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._run_timeout_s = app.config.op[op].run_timeout
+        self._run_timeout_s = app.config.op[op].run_timeout or None
 
     def start(self) -> None:
         """Spawn the process. Raises OSError when the system has no room for it."""

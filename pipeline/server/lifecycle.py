@@ -16,7 +16,7 @@ import uvloop
 from pipeline.app import App, read_app
 from pipeline.errors import StartFailed
 from pipeline.log import set_up_logging
-from pipeline.memory import settle_memory
+from pipeline.memory import give_back_large_blocks, settle_memory
 from pipeline.server.crew import instances_of
 from pipeline.server.engine import Engine
 from pipeline.server.http_app import HttpApp
@@ -104,6 +104,7 @@ def main(arguments: list[str]) -> None:
     """`python -m pipeline.server APP_FD`: what `run_service` becomes."""
     app = read_app(int(arguments[0]))
     set_up_logging(app.config.logging, "front")
+    give_back_large_blocks()
     try:
         uvloop.run(serve(app))
     except StartFailed as exc:

@@ -52,6 +52,9 @@ class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             answer = await self._engine.infer(request)
         except ServingError as exc:
             answer = exc
+        except Exception:
+            log.exception("A fault of ours in %s", METHOD)
+            answer = ServingError("internal error; the server's log has its reason")
         if not isinstance(answer, ServingError):
             self._engine.metrics.count(DOOR, 0)
             return bytes(answer)
