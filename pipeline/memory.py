@@ -13,9 +13,9 @@ _M_MMAP_THRESHOLD = -3
 
 
 def give_back_large_blocks() -> None:
-    """Have glibc map each large block by itself: a body of many megabytes is gone once it is freed.
+    """Have glibc map each large block by itself: a large body is gone once it is freed.
 
-    Left alone, glibc raises the threshold to the largest block it saw freed (mallopt(3)) and keeps the others.
+    Left alone, glibc raises the threshold to the largest block it saw freed (mallopt(3)) and keeps more.
     """
     ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
