@@ -15,9 +15,9 @@ from typing import Any
 
 import grpc
 import pytest
-from service_process import APPS, PATIENCE_S, ServiceProcess, key_value, wait_until
 
 from client.protos.pipeline_service_pb2 import Request, Response
+from service_process import APPS, PATIENCE_S, ServiceProcess, key_value, wait_until
 
 CLIENTS = 20
 MISHAPS = [

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_process import APPS, ServiceProcess, wait_until
 
 import models
+from service_process import APPS, ServiceProcess, wait_until
 
 
 @pytest.fixture(scope="module")

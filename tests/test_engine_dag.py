@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from service_process import APPS, ServiceProcess, wait_until
 
 VALUES = re.findall(r'^    "(.+?)": ', (APPS / "values.py").read_text("utf-8"), re.MULTILINE)

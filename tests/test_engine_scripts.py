@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from service_process import APPS, ServiceProcess
 
 FRAMEWORKS = ("paddle", "onnxruntime", "torch", "tokenizers")

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import grpc
 import pytest
+
+from client.protos.pipeline_service_pb2 import Request, Response
 from service_process import (
     APPS,
     PATIENCE_S,
@@ -22,8 +24,6 @@ from service_process import (
     read_answer,
     wait_until,
 )
-
-from client.protos.pipeline_service_pb2 import Request, Response
 
 CLIENTS = 8
 CONFIG = {"op": {"echo": {"concurrency": 2, "batch_size": 8}}}

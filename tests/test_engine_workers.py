@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+
 from service_process import APPS, ServiceProcess, is_running, key_value, wait_until
 
 POISON = {"number": "13", "action": "die"}

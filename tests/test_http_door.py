@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+
 from service_process import APPS, ServiceProcess, key_value, read_answer
 
 LIMITS = {

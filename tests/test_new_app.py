@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from service_process import ROOT, ServiceProcess, free_port, key_value
 
 from client.protos.pipeline_service_pb2 import Request, Tensor
 from client.values import parse_value
@@ -25,6 +24,7 @@ from pipeline.config_reference import config_reference
 from pipeline.errors import InvalidInput
 from pipeline.feeds import example_body, read_feeds
 from pipeline.serving_model import Variable, load_serving_model, write_serving_model
+from service_process import ROOT, ServiceProcess, free_port, key_value
 from tests import models
 
 MAIN = ROOT / "pipeline" / "__main__.py"

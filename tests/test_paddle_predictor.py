@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import models
 import numpy as np
 import pytest
 
+import models
 from pipeline.config import LocalServiceConf
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed
 from pipeline.predictors import DynamicShapes, Predictor, create_predictor, input_examples

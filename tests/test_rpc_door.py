@@ -10,9 +10,9 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from service_process import APPS, PATIENCE_S, RPC_METHOD, ServiceProcess, key_value, wait_until
 
 from client.protos.pipeline_service_pb2 import Request, Response, Tensor
+from service_process import APPS, PATIENCE_S, RPC_METHOD, ServiceProcess, key_value, wait_until
 
 LIMITS = {"body_bytes": 100_000, "text_chars": 1000, "tensor_rank": 4}
 

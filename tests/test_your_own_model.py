@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_process import ROOT, ServiceProcess, free_port
 
 from client.values import parse_value
+from service_process import ROOT, ServiceProcess, free_port
 
 ENGLISH, CHINESE = (ROOT / "docs" / name for name in ("your-own-model.md", "your-own-model_zh.md"))
 START = "cd review_service\npython3 web_service.py\n"

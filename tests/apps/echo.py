@@ -27,6 +27,15 @@ def wait_for_file(path: str) -> None:
         time.sleep(0.005)
 
 
+def wait_once(path: str) -> None:
+    """The first to come stays until the file `<path>.gate` is there; the next pass."""
+    try:
+        Path(path).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    wait_for_file(path + ".gate")
+
+
 def fail(text: str) -> None:
     raise KeyError(text)
 
@@ -55,6 +64,7 @@ ACTIONS = {
     "": lambda _: None,
     "hang": hang,
     "wait": wait_for_file,
+    "wait_once": wait_once,
     "raise": fail,
     "refuse": refuse,
     "refuse_51": refuse_with_51,
