@@ -61,7 +61,9 @@ class DagConfig(Section):
     is_thread_op: bool = Field(
         default=True, description="Instances share a process where the engine releases the GIL."
     )
-    retry: PositiveInt = Field(default=1, description="Tries of a whole request after a time-out.")
+    retry: PositiveInt = Field(
+        default=1, description="Tries of a whole request in all, when an Op's `timeout` is over for good."
+    )
     client_type: ClientType | None = Field(
         default=None, description="client_type of remote Ops that name none."
     )

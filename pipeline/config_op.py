@@ -146,10 +146,11 @@ class OpConfig(Section):
 
     concurrency: PositiveInt = Field(default=1, description="Instances of this Op.")
     timeout: Annotated[Int, off_when_not_positive(-1)] = Field(
-        default=-1, description="Milliseconds one try of this Op may take; -1 and 0: none of its own."
+        default=-1,
+        description="Milliseconds one try of this Op may take, its queue included; -1, 0: none of its own.",
     )
     retry: Annotated[Int, Field(ge=0)] = Field(
-        default=1, description="Tries of this Op in all; 0 and 1: a single one."
+        default=1, description="Tries of this Op in all, when `timeout` is over; 0 and 1: a single one."
     )
     batch_size: PositiveInt = Field(default=1, description="Most requests merged into one predictor batch.")
     auto_batching_timeout: Annotated[float, Field(allow_inf_nan=False), off_when_not_positive(0)] = Field(

@@ -11,11 +11,12 @@ import time
 from collections.abc import Sequence
 
 from pipeline.app import App
-from pipeline.errors import PoisonRequest, ServingError, WorkerLost, text_of
+from pipeline.errors import DeadlineExceeded, PoisonRequest, ServingError, WorkerLost, text_of
 from pipeline.server.batching import BatchPolicy, handover_size, may_queue_behind, ripe_in
 from pipeline.server.crew import Crew
+from pipeline.server.deadlines import Deadlines
 from pipeline.server.instances import Handover, Instance
-from pipeline.server.job import Inputs, Job
+from pipeline.server.job import Inputs, Job, TimedJob
 from pipeline.server.metrics import OpMetrics
 from pipeline.server.walk import Walk
 
@@ -31,12 +32,15 @@ _numbers = itertools.count()
 class Batcher:
     """Work-conserving: while jobs wait and an instance is idle, a hand-over leaves."""
 
-    def __init__(self, app: App, op: str, metrics: OpMetrics) -> None:
+    def __init__(self, app: App, op: str, metrics: OpMetrics, deadlines: Deadlines) -> None:
         config = app.config.op[op]
         self.op = op
         self.crew = Crew(app, op, self)
         self._policy = BatchPolicy(config.batch_size, config.auto_batching_timeout / 1000)
         self._crash_retry = config.crash_retry
+        self._timeout_s = max(0, config.timeout) / 1000  # of one try; 0: none
+        self._tries = max(1, config.retry)
+        self._deadlines = deadlines
         self._metrics = metrics
         self._queue: list[Job] = []
         self._usual_s: float | None = None  # what a hand-over took of late
@@ -50,7 +54,32 @@ class Batcher:
 
     def put(self, walk: Walk, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
-        self._push(Job(walk, self.op, inputs, next(_numbers), time.monotonic()))
+        now = time.monotonic()
+        if self._timeout_s:
+            self._push(self._timed_job(walk, inputs, next(_numbers), now, self._tries))
+        else:
+            self._push(Job(walk, self.op, inputs, next(_numbers), now))
+
+    def _timed_job(self, walk: Walk, inputs: Inputs, number: int, now: float, tries: int) -> TimedJob:
+        job = TimedJob(walk, self.op, inputs, number, now)
+        job.watch(self._deadlines, now + self._timeout_s, tries, self._timed_out)
+        return job
+
+    def _timed_out(self, job: TimedJob) -> None:
+        """A try is over. One that still queues keeps its place for the next; a late reply is not wanted."""
+        if job.tries_left > 1:
+            inputs = job.walk.start_anew(self.op, job.inputs)
+            now = time.monotonic()
+            renewed = self._timed_job(job.walk, inputs, job.number, now, job.tries_left - 1)
+            renewed.tries, renewed.alone = job.tries, job.alone
+            self._push(renewed)
+            return
+        tries = f" in each of {self._tries} tries" if self._tries > 1 else ""
+        job.give_up(
+            DeadlineExceeded(
+                f"[{self.op}] took more than op.{self.op}.timeout ({self._timeout_s * 1000:g} ms){tries}"
+            )
+        )
 
     def _push(self, job: Job) -> None:
         heapq.heappush(self._queue, job)
@@ -101,7 +130,7 @@ class Batcher:
         jobs = self._take(size)
         if not jobs:
             return
-        deadline = max(job.walk.request.deadline for job in jobs)
+        deadline = max(job.deadline for job in jobs)
         for job in jobs:
             self._metrics.queue_s.observe(now - job.queued_at)
         try:

@@ -1,44 +1,48 @@
-"""Deadlines: settles requests whose time is over, to ten milliseconds."""
+"""Deadlines: tells requests, and tries of an Op, that their time is over, to ten milliseconds."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-
-from pipeline.errors import DeadlineExceeded
-from pipeline.server.walk import Walk
+from typing import Protocol
 
 TICKS_PER_S = 100  # a timer for each request would cost more than a place in a bucket
 
 
+class Perishable(Protocol):
+    """What has a deadline."""
+
+    def expire(self) -> None: ...
+
+
 class Deadlines:
-    """A bucket of requests for each tick, and one timer, for the earliest.
+    """A bucket of what expires with each tick, and one timer, for the earliest.
 
     A request that is answered leaves its bucket: while all are answered in time, the timer fires about once a
     `request_timeout`.
     """
 
     def __init__(self) -> None:
-        self._buckets: dict[int, set[Walk]] = {}
+        self._buckets: dict[int, set[Perishable]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_key = 0
 
-    def add(self, walk: Walk, deadline: float) -> int:
-        """Watch a walk until `deadline` (time.monotonic); returns the key for `discard`."""
+    def add(self, watched: Perishable, deadline: float) -> int:
+        """Watch it until `deadline` (time.monotonic); returns the key for `discard`."""
         key = _tick(deadline) + 1
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = set()
             if self._timer is None or key < self._timer_key:
                 self._arm(key)
-        bucket.add(walk)
+        bucket.add(watched)
         return key
 
-    def discard(self, walk: Walk, key: int) -> None:
+    def discard(self, watched: Perishable, key: int) -> None:
         """Stop watching."""
         bucket = self._buckets.get(key)
         if bucket is not None:
-            bucket.discard(walk)
+            bucket.discard(watched)
             if not bucket:
                 del self._buckets[key]
 
@@ -58,8 +62,8 @@ class Deadlines:
         self._timer = None
         current = _tick(time.monotonic())
         for key in [key for key in self._buckets if key <= current]:
-            for walk in self._buckets.pop(key):
-                walk.fail(DeadlineExceeded("the request's deadline passed before its answer was there"))
+            for watched in self._buckets.pop(key):
+                watched.expire()
         if self._buckets:
             self._arm(min(self._buckets))
 

@@ -39,9 +39,12 @@ class Engine:
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
         self._dag = app.dag
         self._deadlines = Deadlines()
-        self._batchers = {node: Batcher(app, node, metrics.of_op(node)) for node in self._dag.order}
+        self._batchers = {
+            node: Batcher(app, node, metrics.of_op(node), self._deadlines) for node in self._dag.order
+        }
         self._max_pending = app.config.dag.max_pending_requests
         self._max_hops = app.config.dag.max_hops
+        self._tries = app.config.dag.retry
         self._timeout_s = app.config.dag.request_timeout or math.inf
         self._pending = 0
         self._usual_gap_s = 0.0  # between two answers, of late, while requests are pending
@@ -85,7 +88,7 @@ class Engine:
             return refusal
         started = time.monotonic()
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        walk = Walk(request, self._dag, self._batchers, future, self._max_hops)
+        walk = Walk(request, self._dag, self._batchers, future, self._max_hops, self._tries)
         watched = self._deadlines.add(walk, request.deadline) if request.deadline < math.inf else None
         self._pending += 1
         try:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import ServingError
+from pipeline.errors import DeadlineExceeded, ServingError
 from pipeline.values import Part
 from pipeline.wire import Outcome, stow
 
 if TYPE_CHECKING:
+    from pipeline.server.deadlines import Deadlines
     from pipeline.server.walk import Walk
 
 Inputs = list[tuple[str, list[Part]]]
@@ -40,6 +42,11 @@ class Job:
         """Whether anyone still waits for it."""
         return self.walk.awaits(self.node, self.inputs)
 
+    @property
+    def deadline(self) -> float:
+        """The instant (time.monotonic) after which nobody waits for it."""
+        return self.walk.request.deadline
+
     def row(self, index: int, tail: list[Part]) -> list[Any]:
         """How it stands in a hand-over: [index, log_id, answer form, [[input's name, value], ...]]."""
         request = self.walk.request
@@ -53,3 +60,39 @@ class Job:
     def fail(self, error: ServingError) -> None:
         if self.wanted:
             self.walk.fail(error)
+
+
+class TimedJob(Job):
+    """A job of an Op with a timeout: one try, which is followed by another while there are tries left."""
+
+    __slots__ = ("_deadlines", "_due", "_key", "_on_timeout", "tries_left")
+
+    def watch(
+        self, deadlines: Deadlines, due: float, tries_left: int, on_timeout: Callable[[TimedJob], None]
+    ) -> None:
+        """Have `on_timeout` called at `due` (time.monotonic), unless it is settled or unwanted by then."""
+        self.tries_left = tries_left
+        self._due = due
+        self._on_timeout = on_timeout
+        self._deadlines = deadlines
+        self._key = deadlines.add(self, due)
+
+    @property
+    def deadline(self) -> float:
+        return min(self._due, self.walk.request.deadline)
+
+    def settle(self, outcome: Outcome, parts: list[Part]) -> None:
+        self._deadlines.discard(self, self._key)
+        super().settle(outcome, parts)
+
+    def fail(self, error: ServingError) -> None:
+        self._deadlines.discard(self, self._key)
+        super().fail(error)
+
+    def expire(self) -> None:
+        if self.wanted:
+            self._on_timeout(self)
+
+    def give_up(self, error: DeadlineExceeded) -> None:
+        """The last try is over."""
+        self.walk.time_out(error)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pipeline.dag import Dag
-from pipeline.errors import HookFailed, ServingError
+from pipeline.errors import DeadlineExceeded, HookFailed, ServingError
 from pipeline.op import REQUEST_OP
 from pipeline.request import Request
 from pipeline.values import Part, encode
@@ -27,7 +27,17 @@ class Walk:
     future: settled with an Answer, never with an exception: nobody may be left to retrieve it.
     """
 
-    __slots__ = ("_awaited", "_batchers", "_dag", "_hops_left", "_outputs", "future", "request")
+    __slots__ = (
+        "_awaited",
+        "_batchers",
+        "_dag",
+        "_hops_left",
+        "_max_hops",
+        "_outputs",
+        "_tries_left",
+        "future",
+        "request",
+    )
 
     def __init__(
         self,
@@ -36,12 +46,14 @@ class Walk:
         batchers: Mapping[str, Batcher],
         future: asyncio.Future[Answer],
         max_hops: int,
+        tries: int = 1,
     ) -> None:
         self.request = request
         self.future = future
         self._dag = dag
         self._batchers = batchers
-        self._hops_left = max_hops
+        self._hops_left = self._max_hops = max_hops
+        self._tries_left = tries
         self._awaited: dict[str, Inputs] = {}  # by node: what it was last started on
         # By node: under which name its consumers see the output, and the output. They differ after a jump.
         self._outputs: dict[str, tuple[str, list[Part]]] = {}
@@ -62,6 +74,25 @@ class Walk:
     def awaits(self, node: str, inputs: Inputs) -> bool:
         """Whether the node's output on these inputs is still wanted; a jump may have started it anew."""
         return not self.future.done() and self._awaited.get(node) is inputs
+
+    def start_anew(self, node: str, inputs: Inputs) -> Inputs:
+        """Forget the try of a node that is under way; returns what the next one is started on."""
+        renewed = self._awaited[node] = list(inputs)
+        return renewed
+
+    def time_out(self, error: DeadlineExceeded) -> None:
+        """An Op has used up its tries: begin the whole request anew as often as dag.retry allows."""
+        self._tries_left -= 1
+        if self._tries_left <= 0:
+            self.fail(error)
+            return
+        self._awaited.clear()
+        self._outputs.clear()
+        self._hops_left = self._max_hops
+        self.begin()
+
+    def expire(self) -> None:
+        self.fail(DeadlineExceeded("the request's deadline passed before its answer was there"))
 
     def fail(self, error: ServingError) -> None:
         if not self.future.done():
