@@ -43,9 +43,9 @@ lock: $(SERVING)  ## Choose versions again and write requirements/*.txt
 	$(PY) requirements/lock.py
 
 clean:  ## Remove .venv, models and caches
-	rm -rf $(VENV) models build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) models build *.egg-info compat/build compat/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-$(SERVING): requirements/serving.txt pyproject.toml docker/install.sh
+$(SERVING): requirements/serving.txt pyproject.toml compat/pyproject.toml docker/install.sh
 	@echo "Installing the serving environment into $(VENV) (about 1 GB; a few minutes the first time)"
 	@docker/install.sh venv $(VENV) $(PYTHON)
 	@docker/install.sh serving $(VENV)

@@ -5,7 +5,7 @@
 #   docker/install.sh venv DIR PYTHON      a virtual environment, after checking the machine
 #   docker/install.sh serving DIR          the locked serving environment
 #   docker/install.sh gpu DIR INDEX        the same with Paddle's GPU build, from the given package index
-#   docker/install.sh project DIR          this project beside it, editable
+#   docker/install.sh project DIR          this project beside it, editable, with Paddle Serving's import names
 #   docker/install.sh dev DIR              the locked development tools beside it
 #   docker/install.sh trim DIR             leaves out what serving never loads (docker/trim.txt)
 set -eu
@@ -49,7 +49,13 @@ serving)
     ;;
 project)
     # The lock has installed every dependency and the build tool, so nothing is resolved or fetched here.
+    for original in server server-gpu client app; do
+        if "$2/bin/python" -m pip --disable-pip-version-check show --quiet "paddle-serving-$original" 2>/dev/null; then
+            fail "paddle-serving-$original is in $2, and compat/ has the same import names; uninstall it there first"
+        fi
+    done
     pip_install "$2" --no-deps --no-build-isolation --quiet --editable .
+    pip_install "$2" --no-deps --no-build-isolation --quiet ./compat
     ;;
 dev)
     pip_install "$2" --requirement requirements/dev.txt

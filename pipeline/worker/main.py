@@ -22,11 +22,13 @@ from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.log import set_up_logging
 from pipeline.memory import settle_memory
 from pipeline.op import Op, RequestOp
+from pipeline.paddle_serving_names import offer_paddle_serving_names
 from pipeline.values import Part
 from pipeline.wire import Arena, Frame, FrameReader, Kind, frame, reply_region
 from pipeline.worker.executor import Executor, Reply, Send
 from pipeline.worker.hooks import Hooks
 from pipeline.worker.model import Model
+from pipeline.worker.numpy_1 import install_numpy_1_names
 
 _PR_SET_PDEATHSIG = 1
 _RECEIVE_BYTES = 256 * 1024
@@ -83,6 +85,8 @@ class Worker:
         sys.argv = [self._app.script, *self._app.arguments]
         os.chdir(self._app.folder)
         sys.path.insert(0, str(Path(self._app.script).parent))
+        offer_paddle_serving_names()
+        install_numpy_1_names()
         runpy.run_path(self._app.script, run_name="__main__")
         raise StartFailed(f"{self._app.script} ended without calling run_service")
 

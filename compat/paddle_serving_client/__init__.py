@@ -1,0 +1,6 @@
+"""Paddle Serving's client and conversion names for Paddlewheel's own."""
+
+from paddle_serving_server.ours import claim, refuse_originals
+
+refuse_originals()
+claim("pipeline", "client")

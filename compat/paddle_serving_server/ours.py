@@ -1,0 +1,52 @@
+"""Finds Paddlewheel's own packages, whatever modules of the same names an app's folder holds."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib import metadata
+from pathlib import Path
+
+ORIGINALS = ("server", "server-gpu", "client", "app")
+MARKS = {"pipeline": "serving_model.py", "client": "pipeline_client.py", "convert": "to_serving.py"}
+"""A file that our package of this name has and another hardly would."""
+
+
+def refuse_originals() -> None:
+    """Raises ImportError when a distribution of Paddle Serving is installed, too: the names would mix."""
+    for name in (f"paddle-serving-{part}" for part in ORIGINALS):
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        raise ImportError(
+            f"{name} {version} is installed beside paddlewheel-compat, which has the same import names; "
+            f"uninstall one: python3 -m pip uninstall {name}"
+        )
+
+
+def claim(*names: str) -> None:
+    """Import our packages of these names, also where the app's folder, first on sys.path, has its own.
+
+    Raises ImportError when the app has already imported a module of its own under such a name.
+    """
+    for name in names:
+        path = sys.path
+        sys.path = [entry for entry in path if not _hides(Path(entry), name)]
+        importlib.invalidate_caches()
+        try:
+            module = importlib.import_module(name)
+        finally:
+            sys.path = path
+        if not any(Path(folder, MARKS[name]).is_file() for folder in getattr(module, "__path__", ())):
+            raise ImportError(
+                f"the app's own module {name} ({getattr(module, '__file__', None)}) was imported first and "
+                f"hides Paddlewheel's package of that name; rename it"
+            )
+
+
+def _hides(folder: Path, name: str) -> bool:
+    """Whether `import name` would find something else than ours in this folder."""
+    return (folder / f"{name}.py").is_file() or (
+        (folder / name).is_dir() and not (folder / name / MARKS[name]).is_file()
+    )

@@ -1,0 +1,6 @@
+"""The messages of the gRPC port and a stub for it."""
+
+from client.protos import pipeline_service_pb2
+from paddle_serving_server.pipeline.proto import pipeline_service_pb2_grpc
+
+__all__ = ["pipeline_service_pb2", "pipeline_service_pb2_grpc"]
