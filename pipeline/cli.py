@@ -1,4 +1,4 @@
-"""The command line of `paddlewheel`: run a service, make a new one, list the keys of config.yml."""
+"""The command line of `paddlewheel`: run and make services, list configuration keys, check the machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pipeline.errors import ServingError
 
-EXIT_MISTAKE = 2
+EXIT_MISS, EXIT_MISTAKE = 1, 2
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction["OneLineParser"]
@@ -24,14 +24,15 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Exit codes: 0 done, 2 it can't be done, and what a script leaves with."""
+    """Run one command. Exit codes: 0 done, 1 the doctor misses something, 2 it can't be done, and what a
+    script leaves with."""
     options = _parser().parse_args(argv)
     try:
-        options.command(options)
+        code: int | None = options.command(options)
     except ServingError as exc:
         sys.stderr.write(f"{exc.message}\n")
         return EXIT_MISTAKE
-    return 0
+    return code or 0
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -56,6 +57,17 @@ def _config(_: argparse.Namespace) -> None:
     sys.stdout.write(config_reference())
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    from pipeline.doctor.report import all_needed_is_there, as_json, examine, write_table
+
+    findings = examine(options.config)
+    if options.json:
+        sys.stdout.write(as_json(findings) + "\n")
+    else:
+        write_table(findings)
+    return 0 if all_needed_is_there(findings) else EXIT_MISS
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="paddlewheel",
@@ -68,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     _add(
         commands, "config", _config, "print every key of config.yml with type, default and meaning", "config"
     )
+    _add_doctor(commands)
     return parser
 
 
@@ -110,6 +123,24 @@ def _add_new(commands: Commands) -> None:
     parser.add_argument("--name", help="of the service, the first part of its URL (the name of DIR)")
     parser.add_argument("--http-port", type=int, default=18082, metavar="PORT", help="HTTP (%(default)s)")
     parser.add_argument("--rpc-port", type=int, default=8088, metavar="PORT", help="gRPC (%(default)s)")
+
+
+def _add_doctor(commands: Commands) -> None:
+    parser = _add(
+        commands,
+        "doctor",
+        _doctor,
+        "check Python, packages, Paddle, CPU, GPU and ports, and make a real prediction",
+        "doctor --config production.yml",
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=Path("config.yml"),
+        metavar="PATH",
+        help="whose ports and devices are looked at (%(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def _add(
