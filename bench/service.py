@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -146,7 +147,7 @@ def measure(options: argparse.Namespace, console: Console) -> dict[str, list[Fig
 
 def main() -> int:
     options = _parser().parse_args()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)
     try:
         rounds = measure(options, console)
     except CannotMeasure as exc:
