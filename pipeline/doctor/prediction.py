@@ -42,7 +42,7 @@ def try_paddle() -> Trial:
             return Trial(failure=f"no answer within {TRIAL_TIMEOUT_S:g} s")
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     predictions = tuple(line for line in lines if "device" in line)
-    paddle = next((line for line in lines if "version" in line), {})
+    paddle: dict[str, Any] = next((line for line in lines if "version" in line), {})
     return Trial(paddle, predictions, _failure(done.returncode, done.stderr))
 
 
