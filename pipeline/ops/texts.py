@@ -1,0 +1,71 @@
+"""Texts of a request, and the feed of a BERT: what every text Op needs before its tokenizer and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.errors import InvalidInput, ServingError
+
+T = TypeVar("T")
+R = TypeVar("R")
+Feed = dict[str, npt.NDArray[np.int64]]
+
+EXAMPLE = '{"key": ["0"], "value": ["国足客场两球取胜"]}'
+
+
+def each(function: Callable[[T], R], items: Iterable[T]) -> list[R | ServingError]:
+    """The function's result for each item, or what it raised: a batch-wise hook refuses one request alone."""
+    results: list[R | ServingError] = []
+    for item in items:
+        try:
+            results.append(function(item))
+        except ServingError as exc:
+            results.append(exc)
+    return results
+
+
+def numbered_texts(inputs: Mapping[str, Any], max_chars: int) -> list[str]:
+    """The texts under the keys "0", "1", ..., in order.
+
+    Raises InvalidInput for none, a missing number, something that is no text, an empty text, or one over
+    `max_chars`: that is looked at before a tokenizer has any work with it.
+    """
+    if not inputs:
+        raise _refusal("the request has no texts")
+    return [_text(inputs, str(number), max_chars) for number in range(len(inputs))]
+
+
+def _text(inputs: Mapping[str, Any], key: str, max_chars: int) -> str:
+    text = inputs.get(key)
+    if text is None:
+        raise _refusal(
+            f"key '{key}' is missing: {len(inputs)} texts have the keys '0' to '{len(inputs) - 1}'"
+        )
+    if not isinstance(text, str):
+        raise _refusal(f"what key '{key}' holds is no text but {type(text).__name__}")
+    if not text.strip():
+        raise _refusal(f"the text under key '{key}' is empty")
+    if len(text) > max_chars:
+        raise _refusal(f"the text under key '{key}' has {len(text)} characters, {max_chars} are allowed")
+    return text
+
+
+def bert_feed(token_ids: Sequence[Sequence[int]], max_tokens: int) -> Feed:
+    """Token ids of a request as `input_ids`, `token_type_ids`, `attention_mask`: int64 [texts, longest].
+
+    0 is [PAD]. Raises InvalidInput for a text over `max_tokens`, special tokens included.
+    """
+    longest = max(map(len, token_ids))
+    if longest > max_tokens:
+        raise _refusal(f"a text has {longest} tokens, the model reads {max_tokens}: shorten or split it")
+    input_ids = np.array([[*ids, *[0] * (longest - len(ids))] for ids in token_ids], np.int64)
+    mask = np.minimum(input_ids, 1)
+    return {"input_ids": input_ids, "token_type_ids": np.zeros_like(input_ids), "attention_mask": mask}
+
+
+def _refusal(what: str) -> InvalidInput:
+    return InvalidInput(f"{what}. A valid message: {EXAMPLE}")
