@@ -136,9 +136,8 @@ def _add_doctor(commands: Commands) -> None:
     parser.add_argument(
         "--config",
         type=Path,
-        default=Path("config.yml"),
         metavar="PATH",
-        help="whose ports and devices are looked at (%(default)s)",
+        help="whose ports and devices are looked at (config.yml, where there is one)",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 

@@ -227,9 +227,15 @@ class TestGpu:
 
 
 class TestConfiguration:
-    def test_a_folder_without_one_is_no_miss(self, tmp_path: Path) -> None:
-        config, (finding,) = check_config(tmp_path / "config.yml")
+    def test_a_folder_without_one_is_no_miss(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        config, (finding,) = check_config(None)
         assert (config, finding.status) == (None, Status.NOTE)
+
+    def test_one_that_is_named_must_be_there(self, tmp_path: Path) -> None:
+        _, (finding,) = check_config(tmp_path / "production.yml")
+        assert finding.status is Status.MISS
+        assert "production.yml can't be read" in finding.found
 
     def test_its_mistakes_are_told(self, tmp_path: Path) -> None:
         _, (finding,) = check_config(write_config(tmp_path, "http_port: 18082\nworker_nmu: 2\n"))

@@ -11,14 +11,19 @@ from pipeline.config import ServiceConfig, load_config
 from pipeline.doctor.finding import Finding, miss, note, ok
 from pipeline.errors import ConfigError
 
+USUAL = Path("config.yml")
 LISTENING = "0A"  # st of /proc/net/tcp
 OUR_SERVER = "pipeline.server"
 COMMAND_CHARS = 120
 
 
-def check_config(path: Path) -> tuple[ServiceConfig | None, list[Finding]]:
-    """The configuration, if it can be read, and what there is to say about it and its ports."""
-    if not path.exists():
+def check_config(given: Path | None) -> tuple[ServiceConfig | None, list[Finding]]:
+    """The configuration, if it can be read, and what there is to say about it and its ports.
+
+    One that was not given may be absent.
+    """
+    path = given or USUAL
+    if given is None and not path.exists():
         remedy = "Start the doctor in the service's folder, or name the file with --config."
         return None, [note("Configuration", f"no {path} here; ports were not looked at", remedy)]
     try:

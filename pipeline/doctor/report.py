@@ -21,8 +21,11 @@ STYLES = {Status.OK: "green", Status.NOTE: "yellow", Status.MISS: "bold red"}
 PIPE_WIDTH = 120  # of a table that goes to a file or another program
 
 
-def examine(config_file: Path) -> list[Finding]:
-    """Every finding, in the order of the report. Takes seconds: Paddle is imported in a child process."""
+def examine(config_file: Path | None = None) -> list[Finding]:
+    """Every finding, in the order of the report. Takes seconds: Paddle is imported in a child process.
+
+    Without `config_file` the config.yml of this folder is looked at, if there is one.
+    """
     with Console(stderr=True).status("Looking at the machine") as progress:
         findings = [*check_software(), *check_machine()]
         config, about_config = check_config(config_file)
