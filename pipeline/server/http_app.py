@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from pipeline.answers import render_error
-from pipeline.errors import ServingError, TooLarge, UnknownService
+from pipeline.errors import DeadlineExceeded, ServingError, TooLarge, UnknownService
 from pipeline.request import AnswerForm, Request
 from pipeline.server.codecs.key_value import EXAMPLE, parse_http
 from pipeline.server.engine import Engine
@@ -26,6 +26,7 @@ Headers = list[tuple[bytes, bytes]]
 _JSON = (b"content-type", b"application/json")
 _TEXT = (b"content-type", CONTENT_TYPE.encode())
 _CLOSE = (b"connection", b"close")
+_TIMEOUT = b"grpc-timeout"
 DOOR = "http"
 
 
@@ -76,6 +77,8 @@ class HttpApp:
         except Exception:
             log.exception("A fault of ours in POST %s", scope["path"])
             answer = ServingError("internal error; the server's log has its reason")
+        if isinstance(answer, DeadlineExceeded) and _asks_for_deadline(scope):
+            answer.always_status = True  # the original's gateway answered 504 for a time-out it was given
         if isinstance(answer, ServingError):
             await self._answer_error(send, answer)
             return
@@ -88,7 +91,7 @@ class HttpApp:
         request = parse_http(body, service, method, self._limits)
         timeout_s = math.inf
         for name, value in scope["headers"]:
-            if name == b"grpc-timeout":  # the original's gateway honoured it
+            if name == _TIMEOUT:  # the original's gateway honoured it
                 timeout_s = seconds_of(value)
         request.deadline = self._engine.deadline(timeout_s)
         return request
@@ -151,3 +154,7 @@ class HttpApp:
             headers.append(_CLOSE)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": bytes(body)})
+
+
+def _asks_for_deadline(scope: Message) -> bool:
+    return any(name == _TIMEOUT for name, _ in scope["headers"])
