@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from google.protobuf.json_format import MessageToDict
 
 from client.protos.pipeline_service_pb2 import Response
 from pipeline.array_text import array_repr
@@ -58,6 +59,23 @@ def render(outputs: Mapping[str, Any], form: AnswerForm) -> bytes:
         return Response(key=keys, value=values).SerializeToString()
     except UnicodeEncodeError as exc:
         raise _bad_message(f"{exc}; decode the text with errors='replace'") from None
+
+
+def render_message(message: Response, form: AnswerForm) -> bytes:
+    """The complete body of an answer that the app's own ResponseOp made, in either form."""
+    if form is AnswerForm.PROTO:
+        return message.SerializeToString()
+    body = {
+        "err_no": message.err_no,
+        "err_msg": message.err_msg,
+        "key": list(message.key),
+        "value": list(message.value),
+        "tensors": [
+            MessageToDict(tensor, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+            for tensor in message.tensors
+        ],
+    }
+    return _json(body)
 
 
 def render_error(error: ServingError | tuple[int, str], form: AnswerForm) -> bytes:

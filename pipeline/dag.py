@@ -8,11 +8,13 @@ from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 from pipeline.errors import ConfigError
-from pipeline.op import REQUEST_OP, Op, RequestOp
+from pipeline.op import REQUEST_OP, RESPONSE_OP, Op, RequestOp, ResponseOp
+
+MESSAGE = "@message"  # the input of an overridden RequestOp: the request as its bytes
 
 
 class Node(NamedTuple):
-    """One Op as data: `inputs` and `jumps` are names of other nodes, `inputs` may name the request itself."""
+    """One Op as data: `inputs` and `jumps` are names of other nodes, `inputs` may name the Dag's source."""
 
     name: str
     inputs: tuple[str, ...]
@@ -20,20 +22,27 @@ class Node(NamedTuple):
 
 
 class Dag:
-    """A checked DAG; `response` names the node whose output is the answer."""
+    """A checked DAG.
+
+    response: the node whose output is the answer. source: what the request is called: REQUEST_OP, or MESSAGE
+    where the app itself makes the inputs of the first Ops from the message. packs: the app itself packs the
+    answer, refusals included.
+    """
 
     def __init__(self, nodes: tuple[Node, ...], response: str) -> None:
         self.nodes: Mapping[str, Node] = {node.name: node for node in nodes}
         self.response = response
+        self.source = MESSAGE if REQUEST_OP in self.nodes else REQUEST_OP
+        self.packs = RESPONSE_OP in self.nodes
         self.consumers: Mapping[str, tuple[str, ...]] = {
             name: tuple(node.name for node in nodes if name in node.inputs)
-            for name in (REQUEST_OP, *self.nodes)
+            for name in (self.source, *self.nodes)
         }
 
     @cached_property
     def order(self) -> tuple[str, ...]:
         """The nodes so that each comes after its inputs."""
-        graph = {node.name: set(node.inputs) - {REQUEST_OP} for node in self.nodes.values()}
+        graph = {node.name: set(node.inputs) - {self.source} for node in self.nodes.values()}
         return tuple(TopologicalSorter(graph).static_order())
 
     def descendants(self, name: str) -> frozenset[str]:
@@ -49,14 +58,11 @@ class Dag:
 
 
 def collect_ops(last: Op) -> dict[str, Op]:
-    """All Ops that the last one needs, inputs first, without the RequestOp.
+    """All Ops that run for the last one, inputs first; of RequestOp and ResponseOp those that are overridden.
 
     Raises ConfigError for two Ops of one name, a cycle, an Op without an input, or a jump to an Op outside.
     """
-    if not isinstance(last, Op) or isinstance(last, RequestOp):
-        raise ConfigError(
-            f"get_pipeline_response returned {type(last).__name__}; return the last Op of the service"
-        )
+    last = answering_op(last)
     ops = _reachable(last)
     try:
         order = list(TopologicalSorter({name: _input_names(op) for name, op in ops.items()}).static_order())
@@ -64,7 +70,11 @@ def collect_ops(last: Op) -> dict[str, Op]:
         raise ConfigError(
             f"the Ops form a cycle: {' -> '.join(exc.args[1])}; use jump_to_ops for loops"
         ) from exc
-    flaws = [f"Op {op.name} has no input_ops; give it [read_op]" for op in ops.values() if not op.input_ops]
+    flaws = [
+        f"Op {op.name} has no input_ops; give it [read_op]"
+        for op in ops.values()
+        if not op.input_ops and not isinstance(op, RequestOp)
+    ]
     flaws += [
         f"Op {op.name} jumps to {target.name}, which the last Op does not need"
         for op in ops.values()
@@ -73,16 +83,31 @@ def collect_ops(last: Op) -> dict[str, Op]:
     ]
     if flaws:
         raise ConfigError("\n".join(flaws))
-    return {name: ops[name] for name in order if name != REQUEST_OP}
+    return {name: ops[name] for name in order if name in ops}
+
+
+def answering_op(last: Op) -> Op:
+    """The Op that answers: a ResponseOp only where it is overridden, else the one before it.
+
+    Raises ConfigError for what is no Op, and for a RequestOp.
+    """
+    if isinstance(last, ResponseOp) and not last.packs:
+        (last,) = last.input_ops
+    if not isinstance(last, Op) or isinstance(last, RequestOp):
+        raise ConfigError(
+            f"get_pipeline_response returned {type(last).__name__}; return the last Op of the service"
+        )
+    return last
 
 
 def dag_of(ops: Mapping[str, Op], last: Op) -> Dag:
     """The edges of collected Ops as data."""
-    nodes = tuple(
-        Node(op.name, tuple(i.name for i in op.input_ops), tuple(j.name for j in op.jump_to_ops))
-        for op in ops.values()
-    )
-    return Dag(nodes, last.name)
+    return Dag(tuple(_node_of(op) for op in ops.values()), answering_op(last).name)
+
+
+def _node_of(op: Op) -> Node:
+    inputs = (MESSAGE,) if isinstance(op, RequestOp) else tuple(i.name for i in op.input_ops)
+    return Node(op.name, inputs, tuple(j.name for j in op.jump_to_ops))
 
 
 def _reachable(last: Op) -> dict[str, Op]:
@@ -90,7 +115,7 @@ def _reachable(last: Op) -> dict[str, Op]:
     todo: list[Op] = [last]
     while todo:
         op = todo.pop()
-        if isinstance(op, RequestOp) or ops.get(op.name) is op:
+        if ops.get(op.name) is op or (isinstance(op, RequestOp) and not op.unpacks):
             continue
         if op.name in ops:
             raise ConfigError(f"two Ops are named {op.name}; give each its own name")

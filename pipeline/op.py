@@ -5,12 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipeline.channel_data import ChannelData
 from pipeline.errors import ConfigError, InvalidInput
 from pipeline.serving_model import ServingModel
 
+if TYPE_CHECKING:
+    from client.protos.pipeline_service_pb2 import Request, Response
+
 REQUEST_OP = "@DAGExecutor"  # the name under which the first Op finds the request in `input_dicts`
+RESPONSE_OP = "@ResponseOp"
+_BESIDE_EACH_OTHER = 16  # requests that travel together to an overridden RequestOp or ResponseOp
 
 _numbers = itertools.count()
 
@@ -137,7 +143,58 @@ class Op:
 
 
 class RequestOp(Op):
-    """The source of the DAG: what `get_pipeline_response` is given as `read_op`."""
+    """The source of the DAG: what `get_pipeline_response` is given as `read_op`.
+
+    Where `unpack_request_package` is overridden it runs in workers, as an Op named @DAGExecutor; else nothing
+    of it runs there.
+    """
 
     def __init__(self) -> None:
-        super().__init__(name=REQUEST_OP)
+        super().__init__(name=REQUEST_OP, batch_size=_BESIDE_EACH_OTHER)
+
+    def unpack_request_package(self, request: Request) -> Any:
+        """The message to what the first Ops are given: `(dict, log_id, prod_errcode, prod_errinfo)`.
+
+        The default gives value i under key i, and each tensor under its name.
+        """
+        from pipeline.packages import inputs_of
+
+        return inputs_of(request), request.logid, None, ""
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether the app overrides `unpack_request_package`."""
+        return type(self).unpack_request_package is not RequestOp.unpack_request_package
+
+
+class ResponseOp(Op):
+    """The end of the DAG, after its last Op; what `PipelineServer.set_response_op` takes.
+
+    Where `pack_response_package` is overridden it runs in workers, as an Op named @ResponseOp; else the last
+    Op's worker prints the answer itself.
+    """
+
+    def __init__(self, input_ops: Sequence[Op]) -> None:
+        super().__init__(name=RESPONSE_OP, input_ops=input_ops, batch_size=_BESIDE_EACH_OTHER)
+        self._as_tensors = False
+        if len(self.input_ops) != 1:
+            raise ConfigError(f"ResponseOp has {len(self.input_ops)} input_ops; give it the last Op alone")
+
+    def pack_response_package(self, channeldata: ChannelData) -> Response:
+        """The last Op's output, or the refusal of any Op (`error_code`, `error_info`), to the answer.
+
+        The default answers as the service does without it.
+        """
+        from pipeline.packages import response_of
+
+        return response_of(channeldata, as_tensors=self._as_tensors)
+
+    def set_pack_format(self, isTensor: bool = False) -> None:
+        """Whether the default packs every value as a `Tensor`, not as text."""
+        self._as_tensors = isTensor
+
+    @property
+    def packs(self) -> bool:
+        """Whether the answer is packed here: by the app's own hook, or as tensors."""
+        overridden = type(self).pack_response_package is not ResponseOp.pack_response_package
+        return overridden or self._as_tensors

@@ -18,9 +18,9 @@ def run_script(
 ) -> None:
     """Run `script` with `sys.argv = [script, *arguments]` and its folder first on `sys.path`.
 
-    `config` replaces what the script gives to `prepare_pipeline_config`; `show_config` prints the resolved
-    configuration and leaves. Does not return when the script calls `run_service`: the server takes over
-    this process. Raises ConfigError for a missing file and for a script that serves nothing.
+    `config` replaces what the script gives to `prepare_pipeline_config` or `prepare_server`; `show_config`
+    prints the resolved configuration and leaves. Does not return when the script serves: the server takes
+    over this process. Raises ConfigError for a missing file and for a script that serves nothing.
     """
     if not script.is_file():
         raise ConfigError(f"{script} is not a file; name the script of a service, e.g. web_service.py")
@@ -37,13 +37,13 @@ def run_script(
     raise ConfigError(f"{script} ended without calling run_service(), so nothing is served")
 
 
-def _serve(web_service: service.WebService, config: Path | None, show_config: bool) -> None:
+def _serve(web_service: service.Service, config: Path | None, show_config: bool) -> None:
     service.serve_instead = None
     if config:
-        web_service.prepare_pipeline_config(config)
+        web_service.configure(config)
     if show_config:
         print_config(web_service)
-    web_service.run_service()
+    web_service.serve()
 
 
 def _lead_path_with(script: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.config import dump_config
 from pipeline.errors import ConfigError
-from pipeline.service import WebService
+from pipeline.service import Service, WebService
 
 
 def prepare_from_arguments(service: WebService, default_config: str | Path) -> None:
@@ -31,7 +31,7 @@ def prepare_from_arguments(service: WebService, default_config: str | Path) -> N
         print_config(service)
 
 
-def print_config(service: WebService) -> None:
+def print_config(service: Service) -> None:
     """Print the configuration with the Ops' own arguments and all defaults, and leave the process."""
     try:
         _, _, config = service.resolve()

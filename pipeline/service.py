@@ -1,4 +1,4 @@
-"""WebService: what a user's script makes, configures and runs."""
+"""WebService and PipelineServer: what a user's script makes, configures and runs."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ from pipeline.app import App, write_app
 from pipeline.config import OpConfig, ServiceConfig, check_service_name, load_config
 from pipeline.dag import collect_ops, dag_of
 from pipeline.errors import ConfigError
-from pipeline.op import Op, RequestOp
+from pipeline.op import Op, RequestOp, ResponseOp
 from pipeline.serving_model import load_serving_model
 
-serve_instead: Callable[[WebService], None] | None = None
-"""Set before a worker, or `pipeline run`, runs the script: what `run_service` does there instead."""
+DEFAULT_NAME = "default_service"
+
+serve_instead: Callable[[Service], None] | None = None
+"""Set before a worker, or `pipeline run`, runs the script: what `Service.serve` does there instead."""
 
 
-class WebService:
-    """A service over HTTP and gRPC. Override `get_pipeline_response`, then prepare and run.
+class Service:
+    """What a script serves: a name, its last Op, and where its configuration is."""
 
-    name: the first segment of the URL.
-    """
-
-    def __init__(self, name: str = "default_service") -> None:
+    def __init__(self, name: str = DEFAULT_NAME) -> None:
         self.name = name
         self._config_source: str | Path | Mapping[str, Any] | None = None
 
-    def get_pipeline_response(self, read_op: RequestOp) -> Op:
-        """Builds the Ops and returns the last one; its output is the answer."""
-        raise ConfigError(f"service {self.name}: get_pipeline_response is not overridden; return its last Op")
+    def last_op(self) -> Op:
+        """The Op whose output is the answer; those before it are its `input_ops`, and so on."""
+        raise NotImplementedError
 
-    def prepare_pipeline_config(
+    def configure(
         self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
     ) -> None:
-        """Names the configuration: a file, or its content as a dict. It is read by `run_service`."""
+        """Names the configuration: a file, or its content as a dict. It is read by `serve`."""
         if (yml_file is None) == (yml_dict is None):
-            raise ConfigError("prepare_pipeline_config takes either yml_file or yml_dict")
+            raise ConfigError(f"service {self.name}: give its configuration as yml_file or as yml_dict")
         self._config_source = yml_file if yml_file is not None else yml_dict
 
     def resolve(self) -> tuple[dict[str, Op], Op, ServiceConfig]:
@@ -48,10 +47,11 @@ class WebService:
         """
         if self._config_source is None:
             raise ConfigError(
-                f"service {self.name}: call prepare_pipeline_config('config.yml') before run_service"
+                f"service {self.name} has no configuration: call prepare_pipeline_config('config.yml') "
+                "before run_service, or prepare_server('config.yml') before run_server"
             )
         check_service_name(self.name)
-        last = self.get_pipeline_response(RequestOp())
+        last = self.last_op()
         ops = collect_ops(last)
         config = load_config(self._config_source, op_overrides={op.name: op.options for op in ops.values()})
         strangers = [name for name in config.op if name not in ops]
@@ -88,7 +88,7 @@ class WebService:
             raise ConfigError("\n".join(flaws))
         return config.model_copy(update={"op": sections})
 
-    def run_service(self) -> None:
+    def serve(self) -> None:
         """Serves until SIGTERM or SIGINT. Does not return: the server takes over this process.
 
         The script's own modules are left behind; workers run the script again, each in a process of its own.
@@ -111,16 +111,78 @@ class WebService:
         ops, last, config = self.resolve()
         script = getattr(sys.modules["__main__"], "__file__", None)
         if script is None:
-            raise ConfigError("run_service needs a script: workers run it again; save it as web_service.py")
+            raise ConfigError("a service needs a script: workers run it again; save it as web_service.py")
+        dag = dag_of(ops, last)
         return App(
             name=self.name,
-            nodes=tuple(dag_of(ops, last).nodes.values()),
-            response=last.name,
+            nodes=tuple(dag.nodes.values()),
+            response=dag.response,
             config=config,
             script=str(Path(script).resolve()),
             arguments=tuple(sys.argv[1:]),
             folder=str(Path.cwd()),
         )
+
+
+class WebService(Service):
+    """A service over HTTP and gRPC. Override `get_pipeline_response`, then prepare and run.
+
+    name: the first segment of the URL.
+    """
+
+    def get_pipeline_response(self, read_op: RequestOp) -> Op:
+        """Builds the Ops and returns the last one; its output is the answer."""
+        raise ConfigError(f"service {self.name}: get_pipeline_response is not overridden; return its last Op")
+
+    def last_op(self) -> Op:
+        return self.get_pipeline_response(RequestOp())
+
+    def prepare_pipeline_config(
+        self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
+    ) -> None:
+        """Names the configuration: a file, or its content as a dict. It is read by `run_service`."""
+        self.configure(yml_file, yml_dict)
+
+    def run_service(self) -> None:
+        """Serves until SIGTERM or SIGINT, see `Service.serve`."""
+        self.serve()
+
+
+class PipelineServer(Service):
+    """The same for Ops that the script builds itself: give it the end of the DAG, prepare and run.
+
+    name: the first segment of the URL.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name or DEFAULT_NAME)
+        self._response_op: ResponseOp | None = None
+
+    def set_response_op(self, response_op: ResponseOp) -> None:
+        """The end of the DAG. Raises ConfigError for what is no ResponseOp."""
+        if not isinstance(response_op, ResponseOp):
+            raise ConfigError(
+                f"service {self.name}: set_response_op takes a ResponseOp, not {type(response_op).__name__}: "
+                "ResponseOp(input_ops=[last_op])"
+            )
+        self._response_op = response_op
+
+    def last_op(self) -> Op:
+        if self._response_op is None:
+            raise ConfigError(
+                f"service {self.name}: call set_response_op(ResponseOp([last_op])) before run_server"
+            )
+        return self._response_op
+
+    def prepare_server(
+        self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
+    ) -> None:
+        """Names the configuration: a file, or its content as a dict. It is read by `run_server`."""
+        self.configure(yml_file, yml_dict)
+
+    def run_server(self) -> None:
+        """Serves until SIGTERM or SIGINT, see `Service.serve`."""
+        self.serve()
 
 
 def _not_served(name: str, section: OpConfig) -> list[str]:

@@ -59,6 +59,10 @@ class Outcome(IntEnum):
     VALUE = 1  # the Op's output, for its consumers
     ERROR = 2  # err_no, HTTP status, gRPC code, message
     JUMP = 3  # the Op's output, for the consumers of its jump targets
+    INPUTS = 4  # what an overridden RequestOp made of the message: the log_id in 8 bytes, then the inputs
+
+
+REFUSAL = "@refusal"  # the input of an overridden ResponseOp in place of an output: as an ERROR
 
 
 class Arena:

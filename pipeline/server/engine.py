@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from pipeline.app import App
+from pipeline.dag import MESSAGE
 from pipeline.errors import (
     DeadlineExceeded,
     NotReady,
@@ -61,6 +62,11 @@ class Engine:
     def pending(self) -> int:
         """Admitted requests without an answer."""
         return self._pending
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether the app makes the inputs from the message: a Request then holds its bytes alone."""
+        return self._dag.source == MESSAGE
 
     @property
     def ready(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.answers import render_error
 from pipeline.errors import DeadlineExceeded, ServingError, TooLarge, UnknownService
 from pipeline.request import AnswerForm, Request
-from pipeline.server.codecs.key_value import EXAMPLE, parse_http
+from pipeline.server.codecs.key_value import EXAMPLE, parse_http, pass_http_on
 from pipeline.server.engine import Engine
 from pipeline.server.grpc_timeout import seconds_of
 from pipeline.server.metrics import CONTENT_TYPE
@@ -42,6 +42,7 @@ class HttpApp:
         self._engine = engine
         self._name = engine.app.name
         self._limits = engine.app.config.limits
+        self._parse = pass_http_on if engine.takes_messages else parse_http
         self._statuses = engine.app.config.dag.http_errors == "status"
         self._pages: dict[str, Callable[[], tuple[int, tuple[bytes, bytes], bytes]]] = {
             "/health/live": lambda: (200, _JSON, b'{"live":true}'),
@@ -88,7 +89,7 @@ class HttpApp:
     def _request(self, body: bytes, scope: Message, service: str, method: str) -> Request:
         if service != self._name:
             raise UnknownService(f"Service name error: there is no service {service!r}; {self._usage()}")
-        request = parse_http(body, service, method, self._limits)
+        request = self._parse(body, service, method, self._limits)
         timeout_s = math.inf
         for name, value in scope["headers"]:
             if name == _TIMEOUT:  # the original's gateway honoured it

@@ -59,7 +59,7 @@ class Job:
 
     def fail(self, error: ServingError) -> None:
         if self.wanted:
-            self.walk.fail(error)
+            self.walk.refuse(self.node, error)
 
 
 class TimedJob(Job):
@@ -95,4 +95,4 @@ class TimedJob(Job):
 
     def give_up(self, error: DeadlineExceeded) -> None:
         """The last try is over."""
-        self.walk.time_out(error)
+        self.walk.time_out(self.node, error)

@@ -14,7 +14,7 @@ import grpc.aio
 from pipeline.answers import render_error
 from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed, UnknownService
 from pipeline.request import AnswerForm
-from pipeline.server.codecs.key_value import EXAMPLE, parse_proto
+from pipeline.server.codecs.key_value import EXAMPLE, parse_proto, pass_proto_on
 from pipeline.server.engine import Engine
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self._engine = engine
         self._name = engine.app.name
         self._limits = engine.app.config.limits
+        self._parse = pass_proto_on if engine.takes_messages else parse_proto
         self._method = grpc.unary_unary_rpc_method_handler(self._infer)
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
@@ -41,7 +42,7 @@ class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     async def _infer(self, data: bytes, context: Context) -> bytes:
         try:
-            request = parse_proto(data, self._limits)
+            request = self._parse(data, self._limits)
             if request.service and request.service != self._name:
                 raise UnknownService(
                     f"Service name error: there is no service {request.service!r}; leave name empty or send "

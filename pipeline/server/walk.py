@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pipeline.dag import Dag
-from pipeline.errors import DeadlineExceeded, HookFailed, ServingError
-from pipeline.op import REQUEST_OP
+from pipeline.errors import DeadlineExceeded, HookFailed, ServingError, described
+from pipeline.op import REQUEST_OP, RESPONSE_OP
 from pipeline.request import Request
 from pipeline.values import Part, encode
-from pipeline.wire import Outcome
+from pipeline.wire import REFUSAL, Outcome
 
 if TYPE_CHECKING:
     from pipeline.server.batcher import Batcher
@@ -60,7 +60,8 @@ class Walk:
 
     def begin(self) -> None:
         """Raises NotEncodable for an input of a type that a codec must not let through."""
-        self._deliver(REQUEST_OP, REQUEST_OP, encode(self.request.inputs, allow_pickle=False))
+        source = self._dag.source
+        self._deliver(source, source, encode(self.request.inputs, allow_pickle=False))
 
     def settle(self, node: str, outcome: Outcome, parts: list[Part]) -> None:
         """Take an Op's output, which is still awaited, and go on."""
@@ -68,8 +69,11 @@ class Walk:
             self.future.set_result(parts[0])
         elif outcome is Outcome.VALUE:
             self._deliver(node, node, parts)
-        else:
+        elif outcome is Outcome.JUMP:
             self._jump(node, parts)
+        else:
+            self.request.log_id = int.from_bytes(parts[0], "little", signed=True)
+            self._deliver(REQUEST_OP, REQUEST_OP, parts[1:])
 
     def awaits(self, node: str, inputs: Inputs) -> bool:
         """Whether the node's output on these inputs is still wanted; a jump may have started it anew."""
@@ -80,16 +84,26 @@ class Walk:
         renewed = self._awaited[node] = list(inputs)
         return renewed
 
-    def time_out(self, error: DeadlineExceeded) -> None:
+    def time_out(self, node: str, error: DeadlineExceeded) -> None:
         """An Op has used up its tries: begin the whole request anew as often as dag.retry allows."""
         self._tries_left -= 1
         if self._tries_left <= 0:
-            self.fail(error)
+            self.refuse(node, error)
             return
         self._awaited.clear()
         self._outputs.clear()
         self._hops_left = self._max_hops
         self.begin()
+
+    def refuse(self, node: str, error: ServingError) -> None:
+        """An Op's refusal ends the request, by way of the app's own ResponseOp where it has one."""
+        if not self._dag.packs or node == RESPONSE_OP:
+            self.fail(error)
+            return
+        self._awaited.clear()
+        given = [(REFUSAL, encode(described(error), allow_pickle=False))]
+        self._awaited[RESPONSE_OP] = given
+        self._batchers[RESPONSE_OP].put(self, given)
 
     def expire(self) -> None:
         self.fail(DeadlineExceeded("the request's deadline passed before its answer was there"))
@@ -111,7 +125,9 @@ class Walk:
         """The output goes to the consumers of the jump's targets, as if it were the targets' own."""
         self._hops_left -= 1
         if self._hops_left < 0:
-            self.fail(HookFailed(f"[{node}] jumped too often: more than dag.max_hops times in one request"))
+            self.refuse(
+                node, HookFailed(f"[{node}] jumped too often: more than dag.max_hops times in one request")
+            )
             return
         for target in self._dag.nodes[node].jumps:
             for stale in self._dag.descendants(target):

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from pipeline.answers import render
+from client.protos.pipeline_service_pb2 import Response
+from pipeline.answers import render, render_message
 from pipeline.errors import HookFailed, ModelFailed, ServingError, described, text_of
 from pipeline.request import AnswerForm
 from pipeline.values import NotEncodable, Part, encode
@@ -229,7 +230,13 @@ class Executor:
         if self._hooks.jumps and self._hooks.jump(call.own or self._hooks.op, call.request, output):
             return [call.id, Outcome.JUMP, stow(self._encoded(output), tail)]
         if self._answers:
-            return [call.id, Outcome.ANSWER, stow([render(output, AnswerForm(call.form))], tail)]
+            form = AnswerForm(call.form)
+            own = isinstance(output, Response)  # the app's ResponseOp made it
+            body = render_message(output, form) if own else render(output, form)
+            return [call.id, Outcome.ANSWER, stow([body], tail)]
+        if self._hooks.unpacks:
+            log_id = call.request.log_id.to_bytes(8, "little", signed=True)
+            return [call.id, Outcome.INPUTS, stow([log_id, *self._encoded(output)], tail)]
         return [call.id, Outcome.VALUE, stow(self._encoded(output), tail)]
 
     def _encoded(self, output: Any) -> list[Part]:

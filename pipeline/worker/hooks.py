@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pipeline.channel_data import ChannelData
 from pipeline.errors import HookFailed, ModelFailed, ProductError, ServingError, UnprintableAnswer, text_of
 from pipeline.op import Op, OpRequest
 
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 class Hooks:
     """The hooks of one Op, looked at once: which are overridden and how many arguments each takes."""
+
+    unpacks = False  # the output is the inputs that the app made of the message
 
     def __init__(self, op: Op) -> None:
         kind = type(op)
@@ -53,7 +56,7 @@ class Hooks:
         except Exception as exc:
             raise self.failure(exc, "preprocess", request) from exc
         if code is not None:
-            raise _product_error(code, info)
+            raise product_error(code, info)
         return feed, bool(skip)
 
     def preprocess_batch(self, requests: Sequence[OpRequest]) -> list[Any]:
@@ -81,7 +84,7 @@ class Hooks:
         except Exception as exc:
             raise self.failure(exc, "postprocess", request) from exc
         if code is not None:
-            raise _product_error(code, info)
+            raise product_error(code, info)
         return self._checked_output(output, "postprocess")
 
     def postprocess_batch(self, requests: Sequence[OpRequest], fetches: Sequence[Any]) -> list[Any]:
@@ -90,8 +93,9 @@ class Hooks:
         return [self._checked_or_error(output) for output in outputs]
 
     def jump(self, own: Op, request: OpRequest, output: Any) -> bool:
+        channel_data = ChannelData(output, data_id=request.data_id, log_id=request.log_id)
         try:
-            return bool(own.check_jumping({request.data_id: ChannelData(output)}))
+            return bool(own.check_jumping({request.data_id: channel_data}))
         except Exception as exc:
             raise self.failure(exc, "check_jumping", request) from exc
 
@@ -149,16 +153,6 @@ class Hooks:
         ]
 
 
-class ChannelData:
-    """An Op's output as `check_jumping` of Paddle Serving is given it."""
-
-    def __init__(self, output: Any) -> None:
-        self._output = output
-
-    def parse(self) -> Any:
-        return self._output
-
-
 def _takes(hook: Callable[..., Any], count: int) -> bool:
     """Whether the bound hook can be called with `count` positional arguments."""
     try:
@@ -177,7 +171,7 @@ def _four(result: Any) -> tuple[Any, Any, Any, Any]:
     return feed, skip, code, info
 
 
-def _product_error(code: Any, info: Any) -> ServingError:
+def product_error(code: Any, info: Any) -> ServingError:
     if type(code) is not int or not isinstance(info, str):
         wrong = f"{code!r} has type {type(code).__name__}, but expected one of: int"
         if type(code) is int:

@@ -21,14 +21,14 @@ from pipeline.dag import collect_ops
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.log import set_up_logging
 from pipeline.memory import settle_memory
-from pipeline.op import Op, RequestOp
+from pipeline.op import Op
 from pipeline.paddle_serving_names import offer_paddle_serving_names
 from pipeline.values import Part
 from pipeline.wire import Arena, Frame, FrameReader, Kind, frame, reply_region
 from pipeline.worker.executor import Executor, Reply, Send
-from pipeline.worker.hooks import Hooks
 from pipeline.worker.model import Model
 from pipeline.worker.numpy_1 import install_numpy_1_names
+from pipeline.worker.package_hooks import hooks_of
 
 _PR_SET_PDEATHSIG = 1
 _RECEIVE_BYTES = 256 * 1024
@@ -90,7 +90,7 @@ class Worker:
         runpy.run_path(self._app.script, run_name="__main__")
         raise StartFailed(f"{self._app.script} ended without calling run_service")
 
-    def serve(self, web_service: service.WebService) -> NoReturn:
+    def serve(self, web_service: service.Service) -> NoReturn:
         """Make the Op ready, say so, and answer hand-overs. Leaves the process at end of file."""
         executor = self._executor(self._find_op(web_service))
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
@@ -102,12 +102,12 @@ class Worker:
         logging.shutdown()
         os._exit(0)  # frameworks' exit handlers may hang or crash; there is nothing left to save
 
-    def _find_op(self, web_service: service.WebService) -> Op:
+    def _find_op(self, web_service: service.Service) -> Op:
         if web_service.name != self._app.name:
             raise StartFailed(
                 f"{self._app.script} runs service {web_service.name} in a worker, not {self._app.name}"
             )
-        ops = collect_ops(web_service.get_pipeline_response(RequestOp()))
+        ops = collect_ops(web_service.last_op())
         if self._op_name not in ops:
             raise StartFailed(
                 f"{self._app.script} has no Op {self._op_name} in the worker, only {', '.join(ops)}: "
@@ -124,7 +124,7 @@ class Worker:
         model.warm_up()
         print_as_numpy_1()
         answers = self._app.response == self._op_name
-        return Executor(Hooks(op), model.limits, model.joining, answers=answers)
+        return Executor(hooks_of(op), model.limits, model.joining, answers=answers)
 
 
 def main(arguments: list[str]) -> None:

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from client.protos.pipeline_service_pb2 import Request as RequestMessage
 from pipeline.config import Limits
+from pipeline.dag import MESSAGE
 from pipeline.errors import BadPackage, MalformedBody, TooLarge
 from pipeline.request import AnswerForm, Request
 from pipeline.server.codecs.key_value_json import (
@@ -54,19 +55,55 @@ def parse_http(body: bytes, service: str, method: str, limits: Limits) -> Reques
     return Request(service, method, inputs, log_id, client_ip, _JSON, profile=_wants_profile(inputs))
 
 
+def pass_http_on(body: bytes, service: str, method: str, limits: Limits) -> Request:
+    """The request in an HTTP body for an app that unpacks messages itself: `inputs` holds the message alone.
+
+    Raises as parse_http does, but nothing for a package that the app may judge otherwise.
+    """
+    given = _decode(body, limits)
+    try:
+        message = RequestMessage(
+            key=[key or "" for key in given.key or ()],
+            value=[value or "" for value in given.value or ()],
+            tensors=[JsonTensor.of(tensor).to_message() for tensor in given.tensors or ()],
+            name=service,
+            method=method,
+            logid=0 if given.logid is None else integer(given.logid, INT64, "'logid'"),
+            clientip=given.clientip or "",
+        )
+        _check_texts(message, limits)
+    except (BadPackage, TooLarge) as error:
+        raise _with_example(error) from None
+    return _passed_on(message, message.SerializeToString(), _JSON)
+
+
+def pass_proto_on(data: bytes, limits: Limits) -> Request:
+    """As `pass_http_on`, of a serialized `Request`. Raises MalformedBody and TooLarge."""
+    message = _message(data)
+    try:
+        _check_texts(message, limits)
+    except TooLarge as error:
+        raise _with_example(error) from None
+    return _passed_on(message, data, _PROTO)
+
+
+def _passed_on(message: RequestMessage, data: bytes, form: AnswerForm) -> Request:
+    inputs = {MESSAGE: data}
+    return Request(message.name, message.method, inputs, message.logid, message.clientip, form)
+
+
+def _check_texts(message: RequestMessage, limits: Limits) -> None:
+    for value in message.value:
+        if len(value) > limits.text_chars:
+            raise TooLarge(f"a value has {len(value)} characters; limits.text_chars is {limits.text_chars}")
+
+
 def parse_proto(data: bytes, limits: Limits) -> Request:
     """The request in a serialized `Request`; `service` and `method` are empty where the message names none.
 
     Raises MalformedBody for bytes that are no such message, BadPackage and TooLarge.
     """
-    message = RequestMessage()
-    try:
-        message.ParseFromString(data)
-    except DecodeError as exc:
-        raise MalformedBody(
-            f"the {len(data)} bytes are no Request of baidu.paddle_serving.pipeline_serving ({exc}); "
-            'send one with key: ["0"], value: ["..."]'
-        ) from None
+    message = _message(data)
     try:
         inputs = _inputs(message.key, message.value, limits)
         add_tensors(inputs, message.tensors, limits)
@@ -83,6 +120,18 @@ def parse_proto(data: bytes, limits: Limits) -> Request:
         _PROTO,
         profile=_wants_profile(inputs),
     )
+
+
+def _message(data: bytes) -> RequestMessage:
+    message = RequestMessage()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as exc:
+        raise MalformedBody(
+            f"the {len(data)} bytes are no Request of baidu.paddle_serving.pipeline_serving ({exc}); "
+            'send one with key: ["0"], value: ["..."]'
+        ) from None
+    return message
 
 
 def _decode(body: bytes, limits: Limits) -> Body:

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from client.protos.pipeline_service_pb2 import Tensor
 from pipeline.errors import MalformedBody, TooLarge
 
 Number = int | float | str | None
@@ -96,6 +97,20 @@ class JsonTensor:
         )
         self.str_data = [item or "" for item in tensor.str_data or tensor.strData or ()]
         self.byte_data = _base64(tensor.byte_data or tensor.byteData or "", f"'byte_data' {where}")
+
+    def to_message(self) -> Tensor:
+        """The protobuf message itself."""
+        message = Tensor(
+            name=self.name,
+            elem_type=self.elem_type,
+            shape=self.shape,
+            lod=self.lod,
+            str_data=self.str_data,
+            byte_data=self.byte_data,
+        )
+        for field in ("int64_data", "int_data", "uint32_data", "float_data", "float64_data", "bool_data"):
+            getattr(message, field).extend(getattr(self, field).tolist())
+        return message
 
     @classmethod
     def of(cls, tensor: BodyTensor | None) -> JsonTensor:

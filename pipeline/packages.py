@@ -1,0 +1,35 @@
+"""The defaults of RequestOp and ResponseOp: a Request's inputs, and the Response of an output.
+
+Apart from `pipeline.op`, which must not import the messages: in the script's process `client` may be a folder
+of the app's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from client.protos.pipeline_service_pb2 import Request, Response
+from pipeline.answers import render
+from pipeline.channel_data import ChannelData
+from pipeline.config import Limits
+from pipeline.request import AnswerForm
+from pipeline.tensors import add_tensors, to_message
+
+
+def inputs_of(request: Request) -> dict[str, Any]:
+    """Value i under key i, and each tensor under its name. Raises BadPackage and TooLarge."""
+    inputs: dict[str, Any] = dict(zip(request.key, request.value, strict=False))
+    add_tensors(inputs, request.tensors, Limits())
+    return inputs
+
+
+def response_of(channel_data: ChannelData, *, as_tensors: bool) -> Response:
+    """What the service answers with, or the same with every value as a `Tensor`."""
+    if channel_data.error_code:
+        return Response(err_no=channel_data.error_code, err_msg=channel_data.error_info)
+    output = channel_data.parse()
+    if as_tensors:
+        return Response(tensors=[to_message(name, np.asarray(value)) for name, value in output.items()])
+    return Response.FromString(render(output, AnswerForm.PROTO))

@@ -1,0 +1,104 @@
+"""The hooks at both ends of a DAG: a message to inputs, and an output or a refusal to the answer."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any, SupportsIndex
+
+from client.protos.pipeline_service_pb2 import Request, Response
+from pipeline.channel_data import ChannelData
+from pipeline.dag import MESSAGE
+from pipeline.errors import HookFailed, ServingError, described
+from pipeline.op import Op, OpRequest, RequestOp, ResponseOp
+from pipeline.wire import REFUSAL
+from pipeline.worker.hooks import Hooks, product_error
+
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+def hooks_of(op: Op) -> Hooks:
+    """The hooks that a worker calls for its Op."""
+    if isinstance(op, RequestOp):
+        return RequestHooks(op)
+    return ResponseHooks(op) if isinstance(op, ResponseOp) else Hooks(op)
+
+
+class RequestHooks(Hooks):
+    """`unpack_request_package` in the place of preprocess; nothing else is called."""
+
+    unpacks = True
+
+    def preprocess(self, own: Op, request: OpRequest) -> tuple[Any, bool]:
+        assert isinstance(own, RequestOp)
+        message = Request.FromString(request.input_dicts[MESSAGE][MESSAGE])
+        try:
+            inputs, log_id, code, info = _unpacked(own.unpack_request_package(message), message.logid)
+        except Exception as exc:
+            raise self.failure(exc, "unpack_request_package", request) from exc
+        if code is not None:
+            raise product_error(code, info)
+        if not isinstance(inputs, dict):
+            raise self._wrong(type(inputs), "a dict of inputs by name, in (dict, log_id, None, '')")
+        if not isinstance(log_id, SupportsIndex | None) or index(log_id or 0) not in _INT64:
+            raise self._wrong(type(log_id), "a 64-bit integer as log_id, in (dict, log_id, None, '')")
+        request.log_id = index(log_id or 0)
+        return inputs, True
+
+    def postprocess(self, own: Op, request: OpRequest, fetch: Any) -> Any:
+        return fetch
+
+    def _wrong(self, returned: type, expected: str) -> HookFailed:
+        return HookFailed(
+            f"[{self.op.name}] unpack_request_package returned {returned.__name__}; return {expected}"
+        )
+
+
+class ResponseHooks(Hooks):
+    """`pack_response_package` in the place of preprocess; nothing else is called."""
+
+    def preprocess(self, own: Op, request: OpRequest) -> tuple[Any, bool]:
+        """Raises the refusal that a Response with an err_no and without values is."""
+        assert isinstance(own, ResponseOp)
+        ((name, value),) = request.input_dicts.items()
+        refusal = _refusal_of(value) if name == REFUSAL else None
+        try:
+            response = own.pack_response_package(_channel_data(value, request, refusal))
+        except Exception as exc:
+            raise self.failure(exc, "pack_response_package", request) from exc
+        if not isinstance(response, Response):
+            raise HookFailed(
+                f"[{self.op.name}] pack_response_package returned {type(response).__name__}; return a "
+                "Response of pipeline_service_pb2"
+            )
+        if response.err_no and not response.key and not response.value and not response.tensors:
+            error = refusal or product_error(response.err_no, "")
+            error.err_no, error.args = response.err_no, (response.err_msg,)
+            raise error
+        return response, True
+
+    def postprocess(self, own: Op, request: OpRequest, fetch: Any) -> Any:
+        return fetch
+
+
+def _unpacked(result: Any, log_id: int) -> tuple[Any, Any, Any, Any]:
+    """(inputs, log_id, prod_errcode, prod_errinfo), of which 0.5 had no log_id."""
+    if not isinstance(result, tuple):
+        return result, log_id, None, ""
+    if len(result) == 3:
+        return result[0], log_id, result[1], result[2]
+    inputs, own_log_id, code, info = result
+    return inputs, own_log_id, code, info
+
+
+def _refusal_of(value: Any) -> ServingError:
+    err_no, http_status, grpc_code, message = value
+    error = ServingError(message)
+    error.err_no, error.http_status, error.grpc_code = err_no, http_status, grpc_code
+    return error
+
+
+def _channel_data(value: Any, request: OpRequest, refusal: ServingError | None) -> ChannelData:
+    if refusal is None:
+        return ChannelData(value, data_id=request.data_id, log_id=request.log_id)
+    code, _, _, info = described(refusal)
+    return ChannelData(None, data_id=request.data_id, log_id=request.log_id, error_code=code, error_info=info)
