@@ -38,6 +38,13 @@ def test_an_op_over_its_timeout_is_answered_so_and_its_late_reply_is_nobodys(tmp
         assert int(answers[-1]["seen"]) == served, "what timed out in the queue never reached the worker"
 
 
+def test_over_grpc_an_ops_timeout_is_a_message_though_the_caller_has_a_deadline_too() -> None:
+    with ServiceProcess(APPS / "echo.py", _config(100)) as service:
+        answer = service.rpc({"action": "hang"}, timeout_s=60)
+        assert answer.err_no == 6000
+        assert "op.echo.timeout" in answer.err_msg
+
+
 def test_the_next_try_of_an_op_is_answered(tmp_path: Path) -> None:
     request = {"number": "3", "action": "wait_once", "argument": str(tmp_path / "first")}
     with ServiceProcess(APPS / "echo.py", _config(1000, retry=9, concurrency=2)) as service:

@@ -15,6 +15,7 @@ from pipeline.answers import render_error
 from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed, UnknownService
 from pipeline.request import AnswerForm
 from pipeline.server.codecs.key_value import EXAMPLE, parse_proto, pass_proto_on
+from pipeline.server.deadlines import TICKS_PER_S
 from pipeline.server.engine import Engine
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self._engine.metrics.count(DOOR, answer.err_no)
         if isinstance(answer, _AS_STATUS):
             await self._abort(context, answer)
-        if isinstance(answer, DeadlineExceeded) and context.time_remaining() is not None:
+        if isinstance(answer, DeadlineExceeded) and _is_over(context):
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, answer.message)
         return render_error(answer, AnswerForm.PROTO)
 
@@ -71,6 +72,12 @@ class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         if isinstance(error, Overloaded):
             context.set_trailing_metadata((("grpc-retry-pushback-ms", str(int(error.retry_after_s * 1000))),))
         await context.abort(getattr(grpc.StatusCode, error.grpc_code), error.message)
+
+
+def _is_over(context: Context) -> bool:
+    """Whether the caller's own deadline passed; a limit of the service's is answered as a message."""
+    remaining_s = context.time_remaining()
+    return remaining_s is not None and remaining_s <= 1 / TICKS_PER_S
 
 
 class RpcServer:
