@@ -51,3 +51,10 @@ def set_up_logging(config: LoggingConfig, process_name: str) -> None:
     for handler in handlers:
         handler.setFormatter(formatter)
         ours.addHandler(handler)
+
+
+def keep_our_loggers() -> None:
+    """Undo what an app's `logging.config.dictConfig` did to ours: by default it disables all that exist."""
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] == "pipeline":
+            logger.disabled = False

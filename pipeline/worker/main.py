@@ -19,7 +19,7 @@ from pipeline.answers import print_as_numpy_1
 from pipeline.app import App
 from pipeline.dag import collect_ops
 from pipeline.errors import ConfigError, ServingError, StartFailed
-from pipeline.log import set_up_logging
+from pipeline.log import keep_our_loggers, set_up_logging
 from pipeline.memory import settle_memory
 from pipeline.op import Op
 from pipeline.paddle_serving_names import offer_paddle_serving_names
@@ -92,6 +92,7 @@ class Worker:
 
     def serve(self, web_service: service.Service) -> NoReturn:
         """Make the Op ready, say so, and answer hand-overs. Leaves the process at end of file."""
+        keep_our_loggers()
         executor = self._executor(self._find_op(web_service))
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
         settle_memory()
@@ -121,6 +122,7 @@ class Worker:
         model = Model(op, config, self._app.folder, self._instance)
         op.model, op.predictor = model.serving_model, model.predictor
         op.init_op()
+        keep_our_loggers()
         model.warm_up()
         print_as_numpy_1()
         answers = self._app.response == self._op_name

@@ -5,13 +5,12 @@ The client is imported when it is asked for: a service needs none.
 
 from typing import TYPE_CHECKING, Any
 
-import pipeline as _ours
-from pipeline import Op, RequestOp, WebService
+from pipeline import Op, PipelineServer, RequestOp, ResponseOp, WebService
 
 if TYPE_CHECKING:
     from client.pipeline_client import PipelineClient
 
-__all__ = ["Op", "PipelineClient", "RequestOp", "WebService"]
+__all__ = ["Op", "PipelineClient", "PipelineServer", "RequestOp", "ResponseOp", "WebService"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,6 +18,4 @@ def __getattr__(name: str) -> Any:
         from client.pipeline_client import PipelineClient
 
         return PipelineClient
-    if name in ("PipelineServer", "ResponseOp"):
-        return getattr(_ours, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,14 +1,5 @@
 """`from paddle_serving_server.pipeline.operator import Op, RequestOp, ResponseOp`."""
 
-from typing import Any
+from pipeline import Op, RequestOp, ResponseOp
 
-import pipeline as _ours
-from pipeline import Op, RequestOp
-
-__all__ = ["Op", "RequestOp"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "ResponseOp":
-        return getattr(_ours, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["Op", "RequestOp", "ResponseOp"]
