@@ -1,0 +1,27 @@
+"""Ids of an English review's words, as the IMDB examples look them up."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_SPLIT = re.compile(r"(;|,|\.|\?|!|\s|\(|\))")
+
+
+class IMDBDataset:
+    """`load_resource("imdb.vocab")`, then `get_words_only(text)`; unknown words have the id after the last."""
+
+    def load_resource(self, dictfile: str | Path) -> None:
+        """Read a vocabulary of one word a line. Raises OSError."""
+        lines = Path(dictfile).read_text("utf-8").splitlines()
+        self._ids = {line.strip(): number for number, line in enumerate(lines)}
+
+    def get_words_only(self, line: str) -> list[int]:
+        """The ids of the words and of the marks between them."""
+        text = line.lower().replace("<br />", " ").strip()
+        return [self._ids.get(word, len(self._ids)) for word in _SPLIT.split(text) if word and word != " "]
+
+    def get_words_and_label(self, line: str) -> tuple[list[int], list[int]]:
+        """Of a line "text|label"."""
+        text, _, label = line.rpartition("|")
+        return self.get_words_only(text), [int(label)]
