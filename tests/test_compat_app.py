@@ -75,7 +75,8 @@ predictor.load_model_config({str(model / "serving_server")!r})
 row = {{"input_ids": [1, 2], "token_type_ids": [0, 0], "attention_mask": [1, 1]}}
 one = predictor.predict(feed=row, fetch=["logits"])
 two = predictor.predict(feed=[row, row], fetch="logits")
-batch = predictor.predict(feed={{name: np.array([ids]) for name, ids in row.items()}}, fetch=["logits"], batch=True)
+rows = {{name: np.array([ids]) for name, ids in row.items()}}
+batch = predictor.predict(feed=rows, fetch=["logits"], batch=True)
 print(one["logits"].shape, two["logits"].shape, np.allclose(one["logits"], batch["logits"]))
 for feed, fetch in (({{"input_ids": [1]}}, None), (row, ["probs"])):
     try:

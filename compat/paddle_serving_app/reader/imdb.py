@@ -9,7 +9,7 @@ _SPLIT = re.compile(r"(;|,|\.|\?|!|\s|\(|\))")
 
 
 class IMDBDataset:
-    """`load_resource("imdb.vocab")`, then `get_words_only(text)`; unknown words have the id after the last."""
+    """`load_resource("imdb.vocab")`, then `get_words_only(text)`. Unknown words share the id after it."""
 
     def load_resource(self, dictfile: str | Path) -> None:
         """Read a vocabulary of one word a line. Raises OSError."""
