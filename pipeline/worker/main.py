@@ -31,6 +31,8 @@ from pipeline.worker.numpy_1 import install_numpy_1_names
 from pipeline.worker.package_hooks import hooks_of
 
 _PR_SET_PDEATHSIG = 1
+# The front does little and everybody waits for it: where cores are short it goes first, /health/live included.
+WORKER_NICENESS = 5
 _RECEIVE_BYTES = 256 * 1024
 
 
@@ -134,6 +136,7 @@ def main(arguments: list[str]) -> None:
     socket_fd, arena_fd, front_pid = map(int, arguments)
     _die_with(front_pid)
     _leave_signals_to_the_front()
+    os.nice(WORKER_NICENESS)
     front = Front(socket_fd, arena_fd)
     start = front.receive()
     if start is None:
