@@ -31,7 +31,7 @@ from pipeline.worker.numpy_1 import install_numpy_1_names
 from pipeline.worker.package_hooks import hooks_of
 
 _PR_SET_PDEATHSIG = 1
-# The front does little and everybody waits for it: where cores are short it goes first, /health/live included.
+# The front does little and everybody waits for it: where cores are short it goes first, health included.
 WORKER_NICENESS = 5
 _RECEIVE_BYTES = 256 * 1024
 
