@@ -55,7 +55,7 @@ project)
         fi
     done
     pip_install "$2" --no-deps --no-build-isolation --quiet --editable .
-    pip_install "$2" --no-deps --no-build-isolation --quiet ./compat
+    pip_install "$2" --no-deps --no-build-isolation --quiet --editable ./compat
     ;;
 dev)
     pip_install "$2" --requirement requirements/dev.txt
