@@ -46,7 +46,11 @@ def check_port(name: str, port: int) -> Finding:
         return note(check, f"{name}: a service of this project listens there (process {pid})")
     if holders:
         pid, command = holders[0]
-        return miss(check, f"{name}: used by process {pid}, {command}", f"Stop it, or set another {name}.")
+        return miss(
+            check,
+            f"{name}: used by process {pid}, {command[:COMMAND_CHARS]}",
+            f"Stop it, or set another {name}.",
+        )
     try:
         _try_port(port)
     except OSError as exc:
@@ -75,7 +79,7 @@ def _command(process: Path) -> str:
         content = (process / "cmdline").read_bytes()
     except OSError:
         return "which has just ended"
-    return content.replace(b"\0", b" ").decode("utf-8", "replace").strip()[:COMMAND_CHARS]
+    return content.replace(b"\0", b" ").decode("utf-8", "replace").strip()
 
 
 def _listening_inodes(port: int) -> Iterator[str]:
