@@ -1,10 +1,15 @@
-"""What every test may use: the project's folder."""
+"""What every test may use: the project's folder, small models, a port that nobody answers."""
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import models
+from pipeline.serving_model import ServingModel, load_serving_model
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -13,3 +18,29 @@ ROOT = Path(__file__).resolve().parent.parent
 def root() -> Path:
     """The folder of the project."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `models` builds each model once for all tests, which only read it."""
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="session")
+def classifier(model_folder: Path) -> ServingModel:
+    """input_ids, token_type_ids, attention_mask -> logits of 3 labels; all may be padded."""
+    return load_serving_model(models.classifier(model_folder))
+
+
+@pytest.fixture(scope="session")
+def pdmodel(model_folder: Path) -> ServingModel:
+    """The classifier as an old .pdmodel program, without token_type_ids."""
+    return load_serving_model(models.classifier_pdmodel(model_folder))
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port that is bound and not listened on: connecting to it is refused."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]

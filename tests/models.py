@@ -16,6 +16,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.config import LocalServiceConf
 
 VOCABULARY = 64
 LABELS = ("sports", "finance", "tech")
@@ -39,6 +43,13 @@ def images(folder: Path) -> Path:
 def hidden_states(folder: Path) -> Path:
     """128 x 768 floats a row, 393 KB."""
     return _built(folder, "hidden_states")
+
+
+def local_conf(**keys: Any) -> LocalServiceConf:
+    """local_service_conf with these keys, for a predictor of one thread."""
+    from pipeline.config import LocalServiceConf
+
+    return LocalServiceConf(**({"model_config": "unused", "thread_num": 1} | keys))
 
 
 def _built(folder: Path, kind: str) -> Path:

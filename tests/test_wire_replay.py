@@ -22,13 +22,10 @@ import pytest
 
 import models
 from client.protos.pipeline_service_pb2 import Request, Response
+from recordings import RECORDINGS
 from service_process import APPS, PATIENCE_S, ROOT, HttpAnswer, ServiceProcess, read_answer
 
 MIGRATION = ROOT / "docs" / "migration.md"
-RECORDINGS = [
-    json.loads(line)
-    for line in (ROOT / "tests/fixtures/paddle_serving.jsonl").read_text("utf-8").splitlines()
-]
 FETCH = "linear_27.tmp_1"  # what the recorded classifier calls its output
 BIG_TEXT = "a" * 5_242_880  # of the requests that are recorded by their length alone
 TRUNCATED = "...TRUNCATED"

@@ -1,0 +1,24 @@
+"""Reading a key/value message as the HTTP port does, with or without success."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.config import Limits
+from pipeline.errors import ServingError
+from pipeline.request import Request
+from pipeline.server.codecs.key_value import parse_http
+
+LIMITS = Limits()
+EXAMPLE = '{"key": ["0"], "value": ["..."]}'
+
+
+def http(body: bytes | str, limits: Limits = LIMITS) -> Request:
+    return parse_http(body if isinstance(body, bytes) else body.encode(), "bert", "prediction", limits)
+
+
+def refusal(body: bytes | str, limits: Limits = LIMITS) -> ServingError:
+    with pytest.raises(ServingError) as caught:
+        http(body, limits)
+    assert caught.value.message.endswith(f". A valid message: {EXAMPLE}")
+    return caught.value

@@ -1,0 +1,47 @@
+"""Inputs of a request, read as the arrays that a model's feeds want."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.errors import InvalidInput
+from pipeline.feeds import read_feeds
+from pipeline.serving_model import Variable
+
+PIXELS = Variable("pixels", "pixels", "uint8", (-1, 2))
+HALVES = Variable("halves", "halves", "bfloat16", (-1, 2))
+IDS = Variable("input_ids", "input_ids", "int64", (-1, -1))
+MASK = Variable("mask", "mask", "int64", (-1, -1))
+IMAGE = Variable("image", "image", "float32", (-1, 3, -1, -1))
+
+
+class TestFeeds:
+    def test_a_feed_of_floats_takes_integers(self) -> None:
+        array = read_feeds({"image": "[[[[1]], [[2]], [[3]]]]"}, [IMAGE])["image"]
+        assert array.dtype == np.float32 and array.ravel().tolist() == [1.0, 2.0, 3.0]
+
+    def test_a_feed_of_bytes_takes_what_fits_alone(self) -> None:
+        assert read_feeds({"pixels": "[[0, 255]]"}, [PIXELS])["pixels"].dtype == np.uint8
+        with pytest.raises(InvalidInput, match="'pixels' holds 256, which is no uint8"):
+            read_feeds({"pixels": "[[0, 256]]"}, [PIXELS])
+
+    def test_floats_too_large_are_refused(self) -> None:
+        with pytest.raises(InvalidInput, match=r"'image' holds 1e\+300, which is no float32"):
+            read_feeds({"image": "[[[[1e300]], [[2]], [[3]]]]"}, [IMAGE])
+
+    def test_a_dtype_without_a_text_form_asks_for_a_tensor(self) -> None:
+        with pytest.raises(InvalidInput, match=r"'halves' is bfloat16, .* tensor"):
+            read_feeds({"halves": "[[1, 2]]"}, [HALVES])
+        bits = np.zeros((1, 2), np.uint16)
+        assert read_feeds({"halves": bits}, [HALVES])["halves"] is bits
+
+    def test_feeds_with_different_numbers_of_rows_are_refused(self) -> None:
+        with pytest.raises(InvalidInput, match=r"differ in rows: input_ids \[2\], mask \[1\]"):
+            read_feeds({"input_ids": "[[1], [2]]", "mask": "[[1]]"}, [IDS, MASK])
+
+    def test_feeds_may_differ_in_length_unless_they_are_alike(self) -> None:
+        inputs = {"input_ids": "[[1, 2]]", "mask": "[[1]]"}
+        assert read_feeds(inputs, [IDS, MASK])["mask"].shape == (1, 1)
+        with pytest.raises(InvalidInput, match=r"differ in shape: input_ids \[1, 2\], mask \[1, 1\]"):
+            read_feeds(inputs, [IDS, MASK], alike=["input_ids", "mask"])

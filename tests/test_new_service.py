@@ -1,0 +1,106 @@
+"""The service that `paddlewheel new` wrote, started as it stands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from client.protos.pipeline_service_pb2 import Request, Tensor
+from client.values import parse_value
+from command_line import paddlewheel
+from pipeline.feeds import example_body
+from pipeline.serving_model import ServingModel
+from service_process import ServiceProcess, free_port, key_value
+
+
+@pytest.fixture(scope="module")
+def service(classifier: ServingModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """What `new` wrote, started as it stands."""
+    folder = tmp_path_factory.mktemp("apps") / "news"
+    ports = {"http_port": free_port(), "rpc_port": free_port()}
+    done = paddlewheel(
+        "new", folder, "--model", classifier.directory,
+        "--http-port", str(ports["http_port"]), "--rpc-port", str(ports["rpc_port"]),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with ServiceProcess(folder, ports, name="news") as running:
+        yield running
+
+
+def feeds_of(*rows: list[int]) -> dict[str, str]:
+    """A request to the classifier with these ids, none of them padding."""
+    ones = [[1] * len(row) for row in rows]
+    zeros = [[0] * len(row) for row in rows]
+    arrays = {"input_ids": rows, "token_type_ids": zeros, "attention_mask": ones}
+    return {name: json.dumps(array) for name, array in arrays.items()}
+
+
+class TestNewService:
+    def test_it_answers_texts_of_numbers_with_the_model_s_output_and_its_label(
+        self, service: ServiceProcess, classifier: ServingModel
+    ) -> None:
+        answer = service.predict(feeds_of([5, 9, 2], [7, 1, 3]))
+        logits = np.array(parse_value(answer["logits"]))
+        assert logits.shape == (2, 3)
+        labels = classifier.labels
+        assert parse_value(answer["label"]) == [labels[i] for i in logits.argmax(-1)]
+
+    def test_a_row_has_the_same_answer_alone_and_beside_another(self, service: ServiceProcess) -> None:
+        both = np.array(parse_value(service.predict(feeds_of([5, 9, 2], [7, 1, 3]))["logits"]))
+        alone = [parse_value(service.predict(feeds_of(row))["logits"]) for row in ([5, 9, 2], [7, 1, 3])]
+        np.testing.assert_allclose(np.concatenate(alone), both, atol=1e-5)
+
+    def test_it_takes_tensors_over_grpc(self, service: ServiceProcess) -> None:
+        tensors = [
+            Tensor(name=name, elem_type=0, shape=[1, 3], int64_data=json.loads(text)[0])
+            for name, text in feeds_of([5, 9, 2]).items()
+        ]
+        response = service.rpc(Request(name="news", method="prediction", tensors=tensors))
+        assert response.err_no == 0, response.err_msg
+        from_texts = service.predict(feeds_of([5, 9, 2]))
+        assert dict(zip(response.key, response.value, strict=True)) == from_texts
+
+    def test_its_script_shows_a_body_that_it_answers(
+        self, service: ServiceProcess, classifier: ServingModel
+    ) -> None:
+        body = example_body(classifier.feeds)
+        assert service.http("/news/prediction", body).json["err_no"] == 0
+
+    @pytest.mark.parametrize(
+        ("given", "told"),
+        [
+            ("[[1, 2", "not a list of numbers"),
+            ("hello", "not a list of numbers"),
+            ("[[1, 2], [3]]", "rows of equal length"),
+            ("[" * 50_000, "not a list of numbers"),
+            ("[]", "empty list"),
+            ('[["1"]]', "no number int64 can hold"),
+            ("[[1, null, 3]]", "no number int64 can hold"),
+            ('{"ids": [1]}', "no number int64 can hold"),
+            ("[[1, 2.5, 3]]", "2.5, which is no int64"),
+            ("[[1, NaN, 3]]", "nan, which is no int64"),
+            ("[1, 2, 3]", "has shape (3,), expected int64 [-1, -1]"),
+        ],
+        ids=lambda text: text[:20],
+    )
+    def test_what_is_no_feed_is_refused_by_name(self, service: ServiceProcess, given: str, told: str) -> None:
+        answer = service.http("/news/prediction", key_value({**feeds_of([1, 2, 3]), "input_ids": given}))
+        assert (answer.status, answer.json["err_no"]) == (400, 5000)
+        assert "feed 'input_ids'" in answer.json["err_msg"] and told in answer.json["err_msg"]
+
+    def test_a_mask_of_another_length_is_refused_and_not_padded(self, service: ServiceProcess) -> None:
+        answer = service.http(
+            "/news/prediction", key_value({**feeds_of([1, 2, 3]), "attention_mask": "[[1, 1]]"})
+        )
+        assert answer.status == 400
+        assert "attention_mask [1, 2]" in answer.json["err_msg"]
+
+    def test_a_missing_feed_is_refused_with_a_body_to_send(self, service: ServiceProcess) -> None:
+        answer = service.http("/news/prediction", key_value({"text": "hello"}))
+        assert answer.status == 400
+        assert "feed 'input_ids' is missing" in answer.json["err_msg"]
+        body = answer.json["err_msg"].partition("under its name: ")[2]
+        assert service.http("/news/prediction", body).json["err_no"] == 0

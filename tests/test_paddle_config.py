@@ -1,0 +1,192 @@
+"""config.yml's keys in Paddle's own configuration, those of GPUs too, which a CPU build can only prepare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models import local_conf
+from pipeline.errors import ConfigError
+from pipeline.predictors import DynamicShapes, create_predictor
+from pipeline.predictors.paddle_config import Device, build_config, configure, refuse_unsupported
+from pipeline.predictors.paddle_import import inference
+from pipeline.serving_model import ServingModel
+
+
+def test_the_cpu_configuration_is_what_the_keys_say(pdmodel: ServingModel) -> None:
+    config = build_config(
+        pdmodel, local_conf(thread_num=3, mkldnn_cache_capacity=7, ir_optim=True, mem_optim=True)
+    )
+    assert (config.cpu_math_library_num_threads(), config.ir_optim(), config.onednn_enabled()) == (
+        3,
+        True,
+        True,
+    )
+    assert summary(config) >= {
+        ("mkldnn_cache_capacity", "7"),
+        ("memory_optim", "true"),
+        ("enable_log", "false"),
+    }
+    config = build_config(pdmodel, local_conf(use_mkldnn=False, mem_optim=False))
+    assert (config.ir_optim(), config.onednn_enabled()) == (False, False)
+    assert summary(config) >= {("memory_optim", "false")}
+
+
+def test_the_onednn_cache_is_bounded_when_nothing_is_said(pdmodel: ServingModel) -> None:
+    assert ("mkldnn_cache_capacity", "10") in summary(build_config(pdmodel, local_conf()))
+
+
+def summary(config: inference.Config) -> set[tuple[str, str]]:
+    rows = [line.strip("| ").split("|") for line in config.summary().splitlines() if line.startswith("|")]
+    return {(key.strip(), value.strip()) for key, value in rows}
+
+
+def test_bf16_runs_only_where_the_cpu_has_it(classifier: ServingModel) -> None:
+    refuse_unsupported(Device.CPU, local_conf(precision="bf16"), cpu_flags=["avx512f", "avx512_bf16"])
+    with pytest.raises(ConfigError, match="this has neither: use fp32"):
+        refuse_unsupported(Device.CPU, local_conf(precision="bf16"), cpu_flags=["avx2", "avx512f"])
+    with pytest.raises(ConfigError, match="needs oneDNN"):
+        create_predictor(classifier, local_conf(precision="bf16", use_mkldnn=False))
+
+
+def test_bf16_switches_on_the_graph_passes_it_needs(pdmodel: ServingModel) -> None:
+    config = inference.Config(str(pdmodel.program), str(pdmodel.params))
+    configure(config, pdmodel, local_conf(precision="bf16", ir_optim=False))
+    assert (config.ir_optim(), config.onednn_enabled()) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"device_type": 1},
+            "needs a GPU build of Paddle, but .* install a GPU build .* or set device_type: 0",
+        ),
+        ({"device_type": 2}, "device_type 2 with devices '' needs a GPU build"),
+        ({"devices": "0,1"}, "device_type -1 with devices '0,1' needs a GPU build"),
+        ({"device_type": 4}, r"device_type 4 \(xpu\) is not served: use -1, 0 cpu, 1 gpu or 2 tensorRT"),
+        ({"precision": "fp16"}, "precision fp16 is not run on the CPU: use fp32 or bf16, or a GPU"),
+        ({"precision": "int8"}, "precision int8 is not run on the CPU"),
+    ],
+)
+def test_what_this_build_can_t_do_is_refused_at_start(
+    classifier: ServingModel, keys: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        create_predictor(classifier, local_conf(**keys))
+
+
+class RecordingConfig(inference.Config):  # type: ignore[misc]
+    """Paddle's own Config: on a CPU build it checks the arguments of GPU setters, then ignores or refuses."""
+
+    def __init__(self, model: ServingModel) -> None:
+        super().__init__(str(model.program), str(model.params))
+        self.gpu: tuple[Any, ...] = ()
+        self.tensorrt: dict[str, Any] = {}
+        self.shapes: tuple[dict[str, list[int]], ...] = ()
+        self.cache_folder = ""
+
+    def enable_use_gpu(self, *arguments: Any) -> None:
+        super().enable_use_gpu(*arguments)
+        self.gpu = arguments
+
+    def enable_tensorrt_engine(self, **arguments: Any) -> None:
+        with pytest.raises(RuntimeError, match="please compile with TENSORRT first"):
+            super().enable_tensorrt_engine(**arguments)
+        self.tensorrt = arguments
+
+    def set_trt_dynamic_shape_info(self, *shapes: dict[str, list[int]]) -> None:
+        super().set_trt_dynamic_shape_info(*shapes)
+        self.shapes = shapes
+
+    def set_optim_cache_dir(self, folder: str) -> None:
+        super().set_optim_cache_dir(folder)
+        self.cache_folder = folder
+
+
+SHAPES = {
+    "min_input_shape": {"input_ids": [1, 1], "attention_mask": [1, 1], "unsqueeze2_0.tmp_0": [1, 1, 1]},
+    "opt_input_shape": {"input_ids": [4, 32], "attention_mask": [4, 32], "unsqueeze2_0.tmp_0": [4, 32, 1]},
+    "max_input_shape": {"input_ids": [10, 64], "attention_mask": [10, 64], "unsqueeze2_0.tmp_0": [10, 64, 1]},
+}
+
+
+def test_instances_take_the_cards_in_turn(pdmodel: ServingModel) -> None:
+    cards = []
+    for index in range(4):
+        config = RecordingConfig(pdmodel)
+        configure(
+            config, pdmodel, local_conf(device_type=1, devices="2,5", precision="fp16"), instance_index=index
+        )
+        cards.append(config.gpu[1])
+        assert config.gpu[2] == inference.PrecisionType.Half
+        assert not config.tensorrt
+    assert cards == [2, 5, 2, 5]
+
+
+def test_tensorrt_is_given_precision_cache_and_the_shapes_of_inner_tensors(
+    pdmodel: ServingModel, tmp_path: Path
+) -> None:
+    config = RecordingConfig(pdmodel)
+    keys = local_conf(
+        device_type=2,
+        devices="1",
+        precision="fp16",
+        min_subgraph_size=5,
+        tensorrt={"cache_dir": str(tmp_path / "engines")},
+    )
+    configure(config, pdmodel, keys, dynamic_shapes=DynamicShapes.from_info(SHAPES))
+    assert config.gpu[1] == 1
+    assert config.tensorrt["precision_mode"] == inference.PrecisionType.Half
+    assert (config.tensorrt["min_subgraph_size"], config.tensorrt["max_batch_size"]) == (5, 10)
+    assert (config.tensorrt["use_static"], config.tensorrt["use_calib_mode"]) == (True, False)
+    assert config.shapes == tuple(SHAPES[f"{bound}_input_shape"] for bound in ("min", "max", "opt"))
+    assert config.tensorrt_dynamic_shape_enabled()
+    assert config.ir_optim()
+    assert Path(config.cache_folder).is_dir()
+
+
+def test_shapes_of_config_yml_count_when_the_op_gives_none(pdmodel: ServingModel, tmp_path: Path) -> None:
+    ranges = {name: {"min": [1, 1], "opt": [2, 8], "max": [3, 9]} for name in ("input_ids", "attention_mask")}
+    keys = local_conf(
+        device_type=2,
+        tensorrt={"cache_dir": str(tmp_path), "shapes": ranges, "precision": "int8"},
+        use_calib=True,
+    )
+    config = RecordingConfig(pdmodel)
+    configure(config, pdmodel, keys)
+    assert config.shapes[1] == {"input_ids": [3, 9], "attention_mask": [3, 9]}
+    assert config.tensorrt["precision_mode"] == inference.PrecisionType.Int8
+    assert config.tensorrt["use_calib_mode"] is True
+    configure(config, pdmodel, keys, dynamic_shapes=DynamicShapes.from_info(SHAPES))
+    assert config.shapes[1]["input_ids"] == [10, 64]
+
+
+@pytest.mark.parametrize(
+    ("keys", "shapes", "message"),
+    [
+        ({}, None, "TensorRT needs the shapes of feed 'input_ids': give them in set_dynamic_shape_info or"),
+        ({"tensorrt": {"auto_collect": True}}, None, "auto_collect is not supported yet"),
+        ({"precision": "bf16"}, SHAPES, "precision bf16 is not run by TensorRT here: use fp32, fp16 or int8"),
+        ({"use_calib": True}, SHAPES, "use_calib: true is for precision int8, but it is fp32"),
+        ({}, {bound: {"input_ids": [1, 1, 1]} for bound in SHAPES}, "have 3 axes, the model's .* has 2"),
+        ({"tensorrt": {"cache_dir": "/proc/none"}}, SHAPES, "tensorrt.cache_dir /proc/none can't be made"),
+    ],
+)
+def test_a_tensorrt_configuration_that_can_t_work_is_refused(
+    pdmodel: ServingModel, keys: dict[str, Any], shapes: dict[str, Any] | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        configure(
+            RecordingConfig(pdmodel),
+            pdmodel,
+            local_conf(device_type=2, **keys),
+            dynamic_shapes=DynamicShapes.from_info(shapes) if shapes else None,
+        )
+
+
+def test_tensorrt_of_a_paddle_3_program_names_the_other_ways(classifier: ServingModel) -> None:
+    with pytest.raises(ConfigError, match=r"takes \.pdmodel programs only: .* or set device_type: 1"):
+        configure(RecordingConfig(classifier), classifier, local_conf(device_type=2))

@@ -1,0 +1,70 @@
+"""Model files and their description: what a Paddle predictor takes from them and refuses at start."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import models
+from models import local_conf
+from pipeline.errors import ConfigError
+from pipeline.predictors import create_predictor, input_examples
+from pipeline.serving_model import ServingModel, load_serving_model
+
+
+@pytest.mark.parametrize("kind", ["classifier", "classifier_pdmodel"])
+def test_axes_that_the_description_left_out_are_taken_from_the_program(model_folder: Path, kind: str) -> None:
+    model = load_serving_model(getattr(models, kind)(model_folder))
+    # As older conversions of Paddle Serving store [-1, -1]: no shape at all.
+    feeds = tuple(dataclasses.replace(variable, shape=(-1,)) for variable in model.feeds)
+    predictor = create_predictor(dataclasses.replace(model, feeds=feeds), local_conf())
+    assert predictor.feeds == model.feeds
+    assert predictor.run(input_examples(predictor, rows=2, length=5))["logits"].shape == (2, 3)
+
+
+def test_a_description_of_another_model_is_refused_at_start(classifier: ServingModel) -> None:
+    fewer = dataclasses.replace(classifier, feeds=classifier.feeds[:2])
+    with pytest.raises(ConfigError, match="feed 'attention_mask' is only in one of them"):
+        create_predictor(fewer, local_conf())
+    renamed = dataclasses.replace(classifier.fetches[0], name="softmax_0.tmp_0")
+    with pytest.raises(ConfigError, match=r"fetch 'softmax_0\.tmp_0' .* the program has fetch_name_0"):
+        create_predictor(dataclasses.replace(classifier, fetches=(renamed,)), local_conf())
+
+
+@pytest.mark.parametrize("kind", ["classifier", "classifier_pdmodel"])
+@pytest.mark.parametrize("damage", [b"", b"not a program", b'{"base_code":{"magic":"pir"}}'])
+def test_a_damaged_program_is_refused_in_one_sentence(
+    model_folder: Path, tmp_path: Path, kind: str, damage: bytes
+) -> None:
+    model = load_serving_model(getattr(models, kind)(model_folder))
+    program = tmp_path / model.program.name
+    program.write_bytes(damage)
+    with pytest.raises(
+        ConfigError, match=r"is not a Paddle program .* copy or export the model again"
+    ) as caught:
+        create_predictor(dataclasses.replace(model, program=program), local_conf())
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("kind", ["classifier", "classifier_pdmodel"])
+def test_a_damaged_or_missing_parameter_file_is_refused(
+    model_folder: Path, tmp_path: Path, kind: str
+) -> None:
+    model = load_serving_model(getattr(models, kind)(model_folder))
+    assert model.params is not None
+    whole = model.params.read_bytes()
+    cut = tmp_path / "cut.pdiparams"
+    for data in (b"", whole[:-1], whole[: len(whole) // 2], b"\xff" * len(whole)):
+        cut.write_bytes(data)
+        with pytest.raises(ConfigError) as caught:
+            create_predictor(dataclasses.replace(model, params=cut), local_conf())
+        assert "\n" not in caught.value.message
+    with pytest.raises(ConfigError, match=r"parameters, but no \.pdiparams is beside it"):
+        create_predictor(dataclasses.replace(model, params=None), local_conf())
+
+
+def test_an_onnx_model_is_refused_with_its_name(classifier: ServingModel) -> None:
+    with pytest.raises(ConfigError, match="is an ONNX model, which this version does not serve"):
+        create_predictor(dataclasses.replace(classifier, format="onnx"), local_conf())
