@@ -11,6 +11,8 @@ ClientError
 
 from __future__ import annotations
 
+TIMED_OUT_ERR_NO = 6000  # of an answer that says the deadline has passed
+
 
 class ClientError(Exception):
     """A call that has no answer. `retry_after_s` is the wait the service asked for, if it did."""

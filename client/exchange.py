@@ -1,11 +1,18 @@
-"""What goes to the service and what comes back, the same for both protocols."""
+"""A request and its answer, the same for both protocols."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
+
+from client.retry import call_with_retries
 
 Inputs = str | Sequence[str] | Mapping[str, str]
+Reply = tuple[str, dict[str, str]]
+"""err_msg and outputs of a request that succeeded."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +24,38 @@ class Answer:
     outputs: dict[str, str]
     elapsed_ms: float
     """From the call of `predict` to its answer, retries included."""
+
+
+class Client(ABC):
+    """Asks one method of one service; may be shared by threads.
+
+    `timeout_s` bounds a whole `predict`, its retries and their waits included.
+    """
+
+    def __init__(self, timeout_s: float, retries: int) -> None:
+        self._timeout_s = timeout_s
+        self._retries = retries
+
+    def predict(self, inputs: Inputs) -> Answer:
+        """Sends a text, a list of texts or `{key: text}`. Raises a ClientError, see `client.errors`."""
+        started = time.monotonic()
+        send = self._sender(as_feed(inputs))
+        err_msg, outputs = call_with_retries(send, timeout_s=self._timeout_s, retries=self._retries)
+        return Answer(0, err_msg, outputs, (time.monotonic() - started) * 1000)
+
+    @abstractmethod
+    def _sender(self, feed: dict[str, str]) -> Callable[[float], Reply]:
+        """One try, given the seconds it has. It raises a ClientError."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the connections."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
 
 def as_feed(inputs: Inputs) -> dict[str, str]:

@@ -13,11 +13,10 @@ if __name__ == "__main__":  # a script's own folder is on the path, the package'
 
 import http.client
 import json
-import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from client.errors import (
+    TIMED_OUT_ERR_NO,
     BadAnswer,
     ClientError,
     RequestRefused,
@@ -25,12 +24,11 @@ from client.errors import (
     ServiceUnavailable,
     TooManyRequests,
 )
-from client.exchange import Answer, Inputs, as_feed
+from client.exchange import Client, Reply
 from client.http_connection import ConnectionPool, HttpReply
-from client.retry import call_with_retries, parse_retry_after
+from client.retry import parse_retry_after
 
 DEFAULT_URL = "http://127.0.0.1:18082"
-TIMED_OUT_ERR_NO = 6000
 REFUSALS: dict[int, type[RequestRefused]] = {
     http.client.TOO_MANY_REQUESTS: TooManyRequests,
     http.client.BAD_GATEWAY: ServiceUnavailable,
@@ -38,11 +36,8 @@ REFUSALS: dict[int, type[RequestRefused]] = {
 }
 
 
-class HttpClient:
-    """`POST {url}/{service}/{method}` over kept-alive connections; may be shared by threads.
-
-    `timeout_s` bounds a whole `predict`, its retries and their waits included.
-    """
+class HttpClient(Client):
+    """`POST {url}/{service}/{method}` over kept-alive connections."""
 
     def __init__(
         self,
@@ -52,43 +47,27 @@ class HttpClient:
         timeout_s: float = 10.0,
         retries: int = 2,
     ) -> None:
+        super().__init__(timeout_s, retries)
         self._pool = ConnectionPool(url)
         self._path = f"{self._pool.prefix}/{service}/{method}"
-        self._timeout_s = timeout_s
-        self._retries = retries
 
-    def predict(self, inputs: Inputs) -> Answer:
-        """Sends a text, a list of texts or `{key: text}`. Raises a ClientError, see `client.errors`."""
-        started = time.monotonic()
-        feed = as_feed(inputs)
+    def _sender(self, feed: dict[str, str]) -> Callable[[float], Reply]:
         body = json.dumps({"key": list(feed), "value": list(feed.values())}, ensure_ascii=False).encode()
-        answer = call_with_retries(
-            lambda remaining_s: _read(self._pool.post(self._path, body, remaining_s)),
-            timeout_s=self._timeout_s,
-            retries=self._retries,
-        )
-        elapsed_ms = (time.monotonic() - started) * 1000
-        outputs = dict(zip(answer.get("key", ()), answer.get("value", ()), strict=False))
-        return Answer(0, str(answer.get("err_msg", "")), outputs, elapsed_ms)
+        return lambda remaining_s: _read(self._pool.post(self._path, body, remaining_s))
 
     def close(self) -> None:
         self._pool.close()
 
-    def __enter__(self) -> HttpClient:
-        return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-
-def _read(reply: HttpReply) -> dict[str, Any]:
-    """The JSON object of an answer without error; raises what the answer says otherwise."""
+def _read(reply: HttpReply) -> Reply:
+    """What an answer without error holds; raises what the answer says otherwise."""
     try:
         answer = json.loads(reply.body)
     except ValueError:
         answer = None
     if reply.status == http.client.OK and isinstance(answer, dict) and answer.get("err_no", 0) == 0:
-        return answer
+        outputs = dict(zip(answer.get("key", ()), answer.get("value", ()), strict=False))
+        return str(answer.get("err_msg", "")), outputs
     raise _error(reply, answer)
 
 

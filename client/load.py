@@ -22,6 +22,7 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from client.errors import ClientError, RequestRefused
+from client.exchange import Client
 from client.http_client import DEFAULT_URL, HttpClient
 from client.load_plot import write_plot
 from client.load_report import Sample, print_report
@@ -44,8 +45,6 @@ EXAMPLES = """examples:
   python3 -m client.load --texts headlines.txt --rows 4
 """
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-
-Client = HttpClient | RpcClient
 
 
 class LoadTest:

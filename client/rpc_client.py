@@ -11,24 +11,18 @@ if __name__ == "__main__":  # a script's own folder is on the path, the package'
 
     use_project_environment("grpc", "google", "rich")
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from client.errors import RequestRefused, RequestTimedOut
-from client.exchange import Answer, Inputs, as_feed
+from client.errors import TIMED_OUT_ERR_NO, RequestRefused, RequestTimedOut
+from client.exchange import Client, Reply
 from client.protos.pipeline_service_pb2 import Request, Response
-from client.retry import call_with_retries
 from client.rpc_channel import RpcChannel
 
 DEFAULT_ADDRESS = "127.0.0.1:8088"
-TIMED_OUT_ERR_NO = 6000
 
 
-class RpcClient:
-    """`PipelineService/inference` over one connection of its own; may be shared by threads.
-
-    `timeout_s` bounds a whole `predict`, its retries and their waits included.
-    """
+class RpcClient(Client):
+    """`PipelineService/inference` over one connection of its own."""
 
     def __init__(
         self,
@@ -38,42 +32,26 @@ class RpcClient:
         timeout_s: float = 10.0,
         retries: int = 2,
     ) -> None:
+        super().__init__(timeout_s, retries)
         self._channel = RpcChannel(address)
         self._service = service
         self._method = method
-        self._timeout_s = timeout_s
-        self._retries = retries
 
-    def predict(self, inputs: Inputs) -> Answer:
-        """Sends a text, a list of texts or `{key: text}`. Raises a ClientError, see `client.errors`."""
-        started = time.monotonic()
-        feed = as_feed(inputs)
+    def _sender(self, feed: dict[str, str]) -> Callable[[float], Reply]:
         request = Request(key=feed.keys(), value=feed.values(), name=self._service, method=self._method)
-        response = call_with_retries(
-            lambda remaining_s: _read(self._channel.call(request, remaining_s)),
-            timeout_s=self._timeout_s,
-            retries=self._retries,
-        )
-        elapsed_ms = (time.monotonic() - started) * 1000
-        outputs = dict(zip(response.key, response.value, strict=False))
-        return Answer(response.err_no, response.err_msg, outputs, elapsed_ms)
+        return lambda remaining_s: _read(self._channel.call(request, remaining_s))
 
     def close(self) -> None:
         self._channel.close()
 
-    def __enter__(self) -> RpcClient:
-        return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-
-def _read(response: Response) -> Response:
+def _read(response: Response) -> Reply:
+    """What an answer without error holds; raises what the answer says otherwise."""
     if response.err_no == TIMED_OUT_ERR_NO:
         raise RequestTimedOut(f"the service gave up: {response.err_msg}")
     if response.err_no != 0:
         raise RequestRefused(response.err_no, response.err_msg)
-    return response
+    return response.err_msg, dict(zip(response.key, response.value, strict=False))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

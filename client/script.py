@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
 
 from client.errors import ClientError
-from client.exchange import Answer, Inputs
+from client.exchange import Answer, Client
 from client.values import Value, parse_value
 
 EXAMPLES = """examples:
@@ -19,10 +18,6 @@ EXAMPLES = """examples:
   python3 client/{name} "国足客场两球取胜" "新款电动车开启预售"
   python3 client/{name} {address_option} {default} --service bert --json "国足客场两球取胜"
 """
-
-
-class Client(Protocol):
-    def predict(self, inputs: Inputs) -> Answer: ...
 
 
 def parse_arguments(

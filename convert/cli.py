@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -16,21 +16,15 @@ from convert.parity import TOLERANCE, ParityReport
 from convert.progress import ShownSteps
 from convert.result import Conversion, ConversionOptions
 from convert.sample_feeds import LENGTHS
+from pipeline.commands import EXIT_MISTAKE, OneLineParser, add_command
 from pipeline.errors import ParityError, ServingError
 
-EXIT_PARITY, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
-
-Command = Callable[[argparse.Namespace, ConversionOptions], Conversion]
+EXIT_PARITY, EXIT_INTERRUPTED = 1, 130
 
 if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction["OneLineParser"]
+    from pipeline.commands import Commands
 
-
-class OneLineParser(argparse.ArgumentParser):
-    """Tells a mistake in one sentence instead of the whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_ERROR, f"{self.prog}: {message}; --help shows an example.\n")
+Command = Callable[[argparse.Namespace, ConversionOptions], Conversion]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.debug:
             raise
         errors.print(f"{exc.message.rstrip('.')}.", markup=False, highlight=False)
-        return EXIT_PARITY if isinstance(exc, ParityError) else EXIT_ERROR
+        return EXIT_PARITY if isinstance(exc, ParityError) else EXIT_MISTAKE
     finally:
         signal.signal(signal.SIGTERM, before)
     console = Console()
@@ -182,9 +176,7 @@ def _add(
     commands: Commands, name: str, command: Command, help_text: str, example: str
 ) -> argparse.ArgumentParser:
     """A command with the options that all of them have."""
-    description = f"{help_text[0].upper()}{help_text[1:]}."
-    parser = commands.add_parser(name, help=help_text, description=description, epilog=f"Example: {example}")
-    parser.set_defaults(command=command)
+    parser = add_command(commands, name, command, help_text, example)
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest |diff| (%(default)s)")
     parser.add_argument(
         "--lengths",

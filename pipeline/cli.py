@@ -6,21 +6,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from pipeline.commands import EXIT_MISTAKE, OneLineParser, add_command
 from pipeline.errors import ServingError
 
-EXIT_MISS, EXIT_MISTAKE = 1, 2
-
 if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction["OneLineParser"]
+    from pipeline.commands import Commands
 
-
-class OneLineParser(argparse.ArgumentParser):
-    """Tells a mistake in one sentence instead of the whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_MISTAKE, f"{self.prog}: {message}; --help shows an example.\n")
+EXIT_MISS = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,20 +71,24 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
     _add_new(commands)
-    _add(
-        commands, "config", _config, "print every key of config.yml with type, default and meaning", "config"
+    add_command(
+        commands,
+        "config",
+        _config,
+        "print every key of config.yml with type, default and meaning",
+        "paddlewheel config",
     )
     _add_doctor(commands)
     return parser
 
 
 def _add_run(commands: Commands) -> None:
-    parser = _add(
+    parser = add_command(
         commands,
         "run",
         _run,
         "run a service's script, as `python3 SCRIPT` does",
-        "run --config production.yml web_service.py",
+        "paddlewheel run --config production.yml web_service.py",
     )
     parser.add_argument(
         "--config", type=Path, metavar="PATH", help="in place of the script's own configuration"
@@ -103,12 +101,12 @@ def _add_run(commands: Commands) -> None:
 
 
 def _add_new(commands: Commands) -> None:
-    parser = _add(
+    parser = add_command(
         commands,
         "new",
         _new,
         "write a service for a serving model: web_service.py and config.yml",
-        "new myservice --model models/mine",
+        "paddlewheel new myservice --model models/mine",
     )
     parser.add_argument(
         "directory", type=Path, metavar="DIR", help="folder to write; it may not hold anything"
@@ -126,12 +124,12 @@ def _add_new(commands: Commands) -> None:
 
 
 def _add_doctor(commands: Commands) -> None:
-    parser = _add(
+    parser = add_command(
         commands,
         "doctor",
         _doctor,
         "check Python, packages, Paddle, CPU, GPU and ports, and make a real prediction",
-        "doctor --config production.yml",
+        "paddlewheel doctor --config production.yml",
     )
     parser.add_argument(
         "--config",
@@ -140,14 +138,3 @@ def _add_doctor(commands: Commands) -> None:
         help="whose ports and devices are looked at (config.yml, where there is one)",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-
-
-def _add(
-    commands: Commands, name: str, command: object, help_text: str, example: str
-) -> argparse.ArgumentParser:
-    description = f"{help_text[0].upper()}{help_text[1:]}."
-    parser = commands.add_parser(
-        name, help=help_text, description=description, epilog=f"Example: paddlewheel {example}"
-    )
-    parser.set_defaults(command=command)
-    return parser
