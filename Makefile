@@ -29,7 +29,7 @@ check: $(DEV)  ## Linters, types and import rules only
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
 
-bench: $(DEV)  ## Measure the service beside the bare predictor and a bare ASGI app (needs wrk)
+bench: $(DEV)  ## Measure the service beside the bare predictor and a bare ASGI app (needs wrk and h2load)
 	$(PY) -m convert demo
 	$(PY) -m bench.service
 

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from pipeline.config import load_config
+from pipeline.server.engine import WORKER_GRACE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE_IMAGE_MB = 140  # python:3.11-slim and libgomp1, unpacked
@@ -194,6 +195,13 @@ class TestImages:
         assert "\nUSER serving\n" in last_stage
         assert "HEALTHCHECK" in last_stage and "/health/ready" in last_stage
         assert "EXPOSE 18082 8088" in last_stage
+
+    def test_compose_waits_until_the_service_has_drained(self, root: Path) -> None:
+        compose = yaml.safe_load((root / "docker/compose.yml").read_text(encoding="utf-8"))
+        grace = compose["services"]["paddlewheel"]["stop_grace_period"]
+        dag = load_config(root / "config.yml").dag
+        delay_s = max(dag.drain_delay, 5)  # the file's advice for a load balancer
+        assert int(grace.removesuffix("s")) > delay_s + dag.drain_timeout + WORKER_GRACE_S
 
 
 PRINT_BYTECODE_BYTES = """

@@ -28,6 +28,7 @@ from pipeline.server.walk import Answer, Walk
 
 log = logging.getLogger(__name__)
 
+WORKER_GRACE_S = 5.0  # what workers have for leaving, after the drain
 _SMOOTHING = 0.05
 
 
@@ -146,7 +147,7 @@ class Engine:
             yield
         finally:
             self._deadlines.stop()
-            await asyncio.gather(*(b.crew.stop(grace_s=5) for b in self._batchers.values()))
+            await asyncio.gather(*(b.crew.stop(WORKER_GRACE_S) for b in self._batchers.values()))
 
     async def until_ready(self) -> None:
         """Return when every Op has its first instance. Raises StartFailed when one can't be started."""
