@@ -1,8 +1,15 @@
-"""Paddlewheel: a DAG of models behind key/value JSON and gRPC. Importing it imports no framework."""
+"""Paddlewheel: a DAG of models behind key/value JSON and gRPC. Importing it imports no framework.
 
-from pipeline.errors import InvalidInput, ProductError, ServingError
-from pipeline.op import Op, OpRequest, RequestOp, ResponseOp
-from pipeline.service import PipelineServer, WebService
+The names are imported when they are asked for: the doctor also runs where a package they need is missing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.errors import InvalidInput, ProductError, ServingError
+    from pipeline.op import Op, OpRequest, RequestOp, ResponseOp
+    from pipeline.service import PipelineServer, WebService
 
 __all__ = [
     "InvalidInput",
@@ -15,3 +22,15 @@ __all__ = [
     "ServingError",
     "WebService",
 ]
+_HOMES = {
+    "pipeline.errors": ("InvalidInput", "ProductError", "ServingError"),
+    "pipeline.op": ("Op", "OpRequest", "RequestOp", "ResponseOp"),
+    "pipeline.service": ("PipelineServer", "WebService"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The command line of `paddlewheel`: run and make services, list configuration keys, check the machine."""
+"""The command line of `paddlewheel`: make, run and stop services, list the keys, call the doctor."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ EXIT_MISS = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Exit codes: 0 done, 1 the doctor misses something, 2 it can't be done, and what a
-    script leaves with."""
+    """Run one command. Exit codes: 0 done, 1 the doctor misses something or there is nothing to stop, 2 it
+    can't be done, and what a script leaves with."""
     options = _parser().parse_args(argv)
     try:
         code: int | None = options.command(options)
     except ServingError as exc:
         sys.stderr.write(f"{exc.message}\n")
-        return EXIT_MISTAKE
+        return getattr(exc, "exit_code", EXIT_MISTAKE)
     return code or 0
 
 
@@ -52,14 +52,26 @@ def _config(_: argparse.Namespace) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from pipeline.doctor.report import all_needed_is_there, as_json, examine, write_table
+    from pipeline.doctor.report import all_needed_is_there, as_json, examine, write_report
 
     findings = examine(options.config)
     if options.json:
         sys.stdout.write(as_json(findings) + "\n")
     else:
-        write_table(findings)
+        write_report(findings)
     return 0 if all_needed_is_there(findings) else EXIT_MISS
+
+
+def _stop(options: argparse.Namespace) -> None:
+    from pipeline.stopping import choose_services, stop
+
+    stop(choose_services(options.port, options.pid), options.timeout)
+
+
+def _kill(options: argparse.Namespace) -> None:
+    from pipeline.stopping import choose_services, kill
+
+    kill(choose_services(options.port, options.pid))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,6 +91,8 @@ def _parser() -> argparse.ArgumentParser:
         "paddlewheel config",
     )
     _add_doctor(commands)
+    _add_stop(commands)
+    _add_kill(commands)
     return parser
 
 
@@ -138,3 +152,38 @@ def _add_doctor(commands: Commands) -> None:
         help="whose ports and devices are looked at (config.yml, where there is one)",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def _add_stop(commands: Commands) -> None:
+    parser = add_command(
+        commands,
+        "stop",
+        _stop,
+        "have this folder's services answer what they have admitted, and end",
+        "paddlewheel stop --port 18082",
+    )
+    _add_choice(parser)
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long their end is waited for (%(default)g)",
+    )
+
+
+def _add_kill(commands: Commands) -> None:
+    parser = add_command(
+        commands,
+        "kill",
+        _kill,
+        "end this folder's services and their workers at once; requests under way get no answer",
+        "paddlewheel kill --pid 4711",
+    )
+    _add_choice(parser)
+
+
+def _add_choice(parser: argparse.ArgumentParser) -> None:
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--port", type=int, help="the service that listens there, wherever it was started")
+    choice.add_argument("--pid", type=int, help="the service of this process")

@@ -13,6 +13,7 @@ from pipeline.config import OpConfig, ServiceConfig, check_service_name, load_co
 from pipeline.dag import collect_ops, dag_of
 from pipeline.errors import ConfigError
 from pipeline.op import Op, RequestOp, ResponseOp
+from pipeline.processes import SERVER, python_module
 from pipeline.serving_model import load_serving_model
 
 DEFAULT_NAME = "default_service"
@@ -105,7 +106,7 @@ class Service:
         fd = write_app(app)
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execv(sys.executable, server_command(fd))
+        os.execv(sys.executable, [*python_module(SERVER), str(fd)])
 
     def _as_app(self) -> App:
         ops, last, config = self.resolve()
@@ -198,19 +199,3 @@ def _not_served(name: str, section: OpConfig) -> list[str]:
             f"op.{name}.use_encryption_model: encrypted models can't be read; convert the model again"
         )
     return flaws
-
-
-def server_command(app_fd: int) -> list[str]:
-    return [*python_module("pipeline.server"), str(app_fd)]
-
-
-def python_module(module: str) -> list[str]:
-    """The command that runs a module of ours, whatever an app's own folder holds.
-
-    -P keeps the working folder off sys.path, where a pipeline.py of the app would be found first.
-    """
-    root = str(Path(__file__).resolve().parent.parent)
-    start = (
-        f"import sys, runpy; sys.path.insert(0, {root!r}); runpy.run_module({module!r}, run_name='__main__')"
-    )
-    return [sys.executable, "-P", "-c", start]

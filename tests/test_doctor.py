@@ -55,6 +55,12 @@ def paddle_that(folder: Path, statement: str) -> Path:
     return folder
 
 
+def without(folder: Path, module: str) -> Path:
+    """A folder in which neither this module nor Paddle can be imported."""
+    (folder / f"{module}.py").write_text("raise ImportError('half of it is missing')\n", "utf-8")
+    return paddle_that(folder, "raise ImportError('not tried here: it takes seconds')")
+
+
 def with_device(device_type: int, devices: str = "") -> Any:
     conf = {"model_config": "model", "device_type": device_type, "devices": devices}
     return load_config({"http_port": 18082, "op": {"bert": {"local_service_conf": conf}}})
@@ -85,6 +91,7 @@ class TestWholeReport:
         expected = {
             "Python",
             "Packages",
+            "Imports",
             "Paddle Serving's packages",
             "ONNX Runtime",
             "CPU",
@@ -115,6 +122,23 @@ class TestWholeReport:
         assert done.stdout.rstrip().endswith("This machine can't serve yet: Paddle, Prediction.")
         assert "Remedy" in done.stdout
         assert done.stderr == ""
+
+    @pytest.mark.parametrize("module", ["pydantic", "numpy", "uvloop"])
+    def test_a_package_that_does_not_load_is_told(self, tmp_path: Path, module: str) -> None:
+        write_config(tmp_path, f"http_port: {free_port()}\n")
+        done = doctor(tmp_path, "--json", search_path=without(tmp_path, module))
+        imports = findings(done)["Imports"]
+        assert (done.returncode, imports["status"]) == (1, "miss")
+        assert imports["found"] == f"{module}: ImportError: half of it is missing"
+        assert "make clean setup" in imports["remedy"]
+        configuration = findings(done)["Configuration"]
+        assert (configuration["status"] == "miss") is (module == "pydantic")
+
+    def test_without_rich_the_report_is_plain_lines(self, tmp_path: Path) -> None:
+        done = doctor(tmp_path, search_path=without(tmp_path, "rich"))
+        assert (done.returncode, done.stderr) == (1, "")
+        assert "\nmiss Imports: rich: ImportError: half of it is missing -> Install" in done.stdout
+        assert done.stdout.endswith("This machine can't serve yet: Imports, Paddle, Prediction.\n")
 
     def test_the_doctor_itself_does_not_import_paddle(self) -> None:
         code = "import sys, pipeline.doctor.report; sys.exit('paddle' in sys.modules)"

@@ -6,10 +6,12 @@ import ctypes
 import shutil
 import subprocess
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.config import ServiceConfig
 from pipeline.doctor.finding import Finding, miss, note, ok
+
+if TYPE_CHECKING:
+    from pipeline.config import ServiceConfig
 
 TENSORRT_LIBRARIES = ("libnvinfer.so.10", "libnvinfer.so.8", "libnvinfer.so")
 SMI_TIMEOUT_S = 30

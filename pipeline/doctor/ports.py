@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.config import ServiceConfig, load_config
 from pipeline.doctor.finding import Finding, miss, note, ok
 from pipeline.errors import ConfigError
+from pipeline.processes import SERVER, listeners, runs_module
+
+if TYPE_CHECKING:
+    from pipeline.config import ServiceConfig
 
 USUAL = Path("config.yml")
-LISTENING = "0A"  # st of /proc/net/tcp
-OUR_SERVER = "pipeline.server"
 COMMAND_CHARS = 120
 
 
@@ -26,6 +26,11 @@ def check_config(given: Path | None) -> tuple[ServiceConfig | None, list[Finding
     if given is None and not path.exists():
         remedy = "Start the doctor in the service's folder, or name the file with --config."
         return None, [note("Configuration", f"no {path} here; ports were not looked at", remedy)]
+    try:
+        from pipeline.config import load_config  # here: the doctor also runs where pydantic is missing
+    except ImportError as exc:
+        remedy = "Mend the packages named under Imports first."
+        return None, [miss("Configuration", f"{path} was not read: {exc}", remedy)]
     try:
         config = load_config(path)
     except ConfigError as exc:
@@ -41,8 +46,7 @@ def check_config(given: Path | None) -> tuple[ServiceConfig | None, list[Finding
 def check_port(name: str, port: int) -> Finding:
     check = f"Port {port}"
     holders = list(listeners(port))
-    if any(OUR_SERVER in command for _, command in holders):
-        pid = next(pid for pid, command in holders if OUR_SERVER in command)
+    for pid in (pid for pid, _ in holders if runs_module(pid, SERVER)):
         return note(check, f"{name}: a service of this project listens there (process {pid})")
     if holders:
         pid, command = holders[0]
@@ -57,41 +61,6 @@ def check_port(name: str, port: int) -> Finding:
         remedy = f"Find its owner as root with `ss -ltnp`, or set another {name}."
         return miss(check, f"{name}: can't be opened ({exc.strerror}), owner unknown", remedy)
     return ok(check, f"{name}: free")
-
-
-def listeners(port: int) -> Iterator[tuple[int, str]]:
-    """(process, its command line) of what listens on the port, as far as this user may see."""
-    wanted = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
-    for process in Path("/proc").iterdir() if wanted else ():
-        if process.name.isdigit() and not wanted.isdisjoint(_open_files(process)):
-            yield int(process.name), _command(process)
-
-
-def _open_files(process: Path) -> Iterator[str]:
-    with contextlib.suppress(OSError):  # the process ended, or is another user's
-        for descriptor in (process / "fd").iterdir():
-            with contextlib.suppress(OSError):  # closed in between
-                yield str(descriptor.readlink())
-
-
-def _command(process: Path) -> str:
-    try:
-        content = (process / "cmdline").read_bytes()
-    except OSError:
-        return "which has just ended"
-    return content.replace(b"\0", b" ").decode("utf-8", "replace").strip()
-
-
-def _listening_inodes(port: int) -> Iterator[str]:
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            lines = Path(table).read_text("utf-8").splitlines()[1:]
-        except OSError:  # no IPv6
-            continue
-        for line in lines:
-            fields = line.split()
-            if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                yield fields[9]
 
 
 def _try_port(port: int) -> None:

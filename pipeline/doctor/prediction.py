@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.doctor.finding import Finding, miss, ok
-from pipeline.service import python_module
+from pipeline.processes import python_module
 
 TRIAL_TIMEOUT_S = 300.0  # a first import from a slow disk takes minutes
 REINSTALL = "Install the locked environment again: make clean setup"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from pipeline.doctor.finding import Finding, Status
 from pipeline.doctor.gpu import check_gpu
@@ -26,22 +24,50 @@ def examine(config_file: Path | None = None) -> list[Finding]:
 
     Without `config_file` the config.yml of this folder is looked at, if there is one.
     """
-    with Console(stderr=True).status("Looking at the machine") as progress:
+    with _progress() as say:
+        say("Looking at the machine and its packages")
         findings = [*check_software(), *check_machine()]
         config, about_config = check_config(config_file)
-        progress.update("Importing Paddle and trying a prediction (some seconds)")
+        say("Importing Paddle and trying a prediction (some seconds)")
         trial = try_paddle()
-        progress.update("Looking for GPUs")
+        say("Looking for GPUs")
         about_gpu = check_gpu(trial.paddle, config)
     return [*findings, check_paddle(trial), *about_gpu, *about_config, *check_predictions(trial)]
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    try:
+        from rich.console import Console
+    except ImportError:  # the doctor has to say so, not to end of it
+        yield lambda doing: None
+        return
+    with Console(stderr=True).status("") as status:
+        yield status.update
 
 
 def all_needed_is_there(findings: Sequence[Finding]) -> bool:
     return all(finding.status is not Status.MISS for finding in findings)
 
 
-def write_table(findings: Sequence[Finding]) -> None:
-    """To standard output, with a sentence at its end."""
+def write_report(findings: Sequence[Finding]) -> None:
+    """To standard output: a table, or plain lines where rich is missing, and a sentence at the end."""
+    try:
+        _write_table(findings)
+    except ImportError:
+        for finding in findings:
+            remedy = f" -> {finding.remedy}" if finding.remedy else ""
+            sys.stdout.write(f"{finding.status.value:4} {finding.check}: {finding.found}{remedy}\n")
+    misses = [finding.check for finding in findings if finding.status is Status.MISS]
+    told = f"This machine can't serve yet: {', '.join(misses)}." if misses else "Everything needed is there."
+    sys.stdout.write(f"{told}\n")
+
+
+def _write_table(findings: Sequence[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=PIPE_WIDTH)
@@ -52,11 +78,6 @@ def write_table(findings: Sequence[Finding]) -> None:
         status = Text(finding.status.value, style=STYLES[finding.status])
         table.add_row(Text(finding.check), status, Text(finding.found), Text(finding.remedy))
     console.print(table)
-    misses = [finding.check for finding in findings if finding.status is Status.MISS]
-    if misses:
-        console.print(Text(f"This machine can't serve yet: {', '.join(misses)}.", style="bold red"))
-    else:
-        console.print(Text("Everything needed is there.", style="green"))
 
 
 def as_json(findings: Sequence[Finding]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from pipeline.doctor.finding import Finding, miss, note, ok
+from pipeline.doctor.imports import check_imports
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements" / "serving.txt"
@@ -23,9 +24,11 @@ NAMES_SHOWN = 4
 
 def check_software() -> list[Finding]:
     installed = installed_versions()
+    direct = direct_requirements()
     return [
         check_python(),
-        check_packages(locked_versions(LOCK), direct_requirements(), installed),
+        check_packages(locked_versions(LOCK), direct, installed),
+        check_imports(direct),
         check_originals(installed),
         check_onnx_runtime(installed),
     ]

@@ -19,8 +19,8 @@ from typing import Protocol
 from pipeline.app import App
 from pipeline.environment import MODEL_PROCESS
 from pipeline.errors import ServingError
+from pipeline.processes import WORKER, python_module
 from pipeline.server.job import Job
-from pipeline.service import python_module
 from pipeline.values import Part
 from pipeline.wire import (
     HANDOVERS_IN_FLIGHT,
@@ -97,7 +97,7 @@ class Instance:
             stack.callback(os.close, arena_fd)
             self._arena = Arena(arena_fd)
             self._process = subprocess.Popen(
-                [*python_module("pipeline.worker"), str(theirs.fileno()), str(arena_fd), str(os.getpid())],
+                [*python_module(WORKER), str(theirs.fileno()), str(arena_fd), str(os.getpid())],
                 pass_fds=(theirs.fileno(), arena_fd),
                 stdin=subprocess.DEVNULL,
                 env={**MODEL_PROCESS, **os.environ},
