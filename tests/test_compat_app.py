@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-import models
 from paddle_serving_app.reader import (
     BGR2RGB,
     RGB2BGR,
@@ -19,6 +18,7 @@ from paddle_serving_app.reader import (
     Sequential,
     Transpose,
 )
+from pipeline.serving_model import ServingModel
 from service_process import ROOT
 
 
@@ -65,13 +65,12 @@ def test_words_of_a_review_have_the_ids_of_the_vocabulary(tmp_path: Path) -> Non
     assert dataset.get_words_and_label("good film|1") == ([0, 2], [1])
 
 
-def test_the_local_predictor_answers_rows_and_batches_alike(tmp_path: Path) -> None:
-    model = models.classifier(tmp_path)
+def test_the_local_predictor_answers_rows_and_batches_alike(classifier: ServingModel) -> None:
     code = f"""
 import numpy as np
 from paddle_serving_app.local_predict import LocalPredictor
 predictor = LocalPredictor()
-predictor.load_model_config({str(model / "serving_server")!r})
+predictor.load_model_config({str(classifier.directory)!r})
 row = {{"input_ids": [1, 2], "token_type_ids": [0, 0], "attention_mask": [1, 1]}}
 one = predictor.predict(feed=row, fetch=["logits"])
 two = predictor.predict(feed=[row, row], fetch="logits")

@@ -10,21 +10,17 @@ from pathlib import Path
 
 import pytest
 
-import models
-from pipeline.serving_model import load_serving_model
+from pipeline.serving_model import ServingModel, load_serving_model
 from service_process import ROOT
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(classifier: ServingModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an exported program beside files of another one."""
-    folder = tmp_path_factory.mktemp("exported")
-    model = load_serving_model(models.classifier(folder))
-    inference = folder / "inference"
-    inference.mkdir()
-    assert model.params is not None
-    shutil.copy(model.program, inference / "text.json")
-    shutil.copy(model.params, inference / "text.pdiparams")
+    inference = tmp_path_factory.mktemp("exported")
+    assert classifier.params is not None
+    shutil.copy(classifier.program, inference / "text.json")
+    shutil.copy(classifier.params, inference / "text.pdiparams")
     (inference / "other.json").write_text("{}", "utf-8")
     (inference / "other.pdiparams").write_bytes(b"")
     return inference

@@ -32,9 +32,9 @@ def test_pipeline_run_serves_the_same_script_without_the_names_installed(tmp_pat
 
 
 def test_an_app_that_takes_the_root_logger_over_keeps_it_and_a_numpy_1_name_is_told_once(
-    tmp_path: Path,
+    model_folder: Path, tmp_path: Path
 ) -> None:
-    conf = {"client_type": "local_predictor", "model_config": str(models.classifier(tmp_path))}
+    conf = {"client_type": "local_predictor", "model_config": str(models.classifier(model_folder))}
     config = {"op": {"bert": {"local_service_conf": conf}}}
     env = WITH_NAMES | {"LOG_FOLDER": str(tmp_path / "logs")}
     script = APPS / "wire" / "bert.py"

@@ -15,11 +15,6 @@ import models
 from service_process import APPS, ServiceProcess, wait_until
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 def serve(model: Path, batch_size: int, **env: str) -> ServiceProcess:
     local = {"model_config": str(model), "device_type": 0, "thread_num": 1}
     config = {"op": {"model": {"batch_size": batch_size, "local_service_conf": local}}}
@@ -27,14 +22,14 @@ def serve(model: Path, batch_size: int, **env: str) -> ServiceProcess:
 
 
 @pytest.fixture(scope="module")
-def texts(folder: Path) -> Iterator[ServiceProcess]:
-    with serve(models.classifier(folder), 40, MAX_ROWS="10") as service:
+def texts(model_folder: Path) -> Iterator[ServiceProcess]:
+    with serve(models.classifier(model_folder), 40, MAX_ROWS="10") as service:
         yield service
 
 
 @pytest.fixture(scope="module")
-def images(folder: Path) -> Iterator[ServiceProcess]:
-    with serve(models.images(folder), 32) as service:
+def images(model_folder: Path) -> Iterator[ServiceProcess]:
+    with serve(models.images(model_folder), 32) as service:
         yield service
 
 

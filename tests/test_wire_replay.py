@@ -70,20 +70,25 @@ class Outcome(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], ServiceProcess]]:
+def services(
+    model_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], ServiceProcess]]:
     """The running service for a recording's `app`, each started once."""
     running: dict[str, ServiceProcess] = {}
+    model = with_fetch_alias(
+        models.classifier(model_folder), tmp_path_factory.mktemp("bert") / "model", FETCH
+    )
     with contextlib.ExitStack() as stack:
 
         def service(app: str) -> ServiceProcess:
             if app not in running:
-                running[app] = stack.enter_context(started(app, tmp_path_factory))
+                running[app] = stack.enter_context(started(app, model))
             return running[app]
 
         yield service
 
 
-def started(app: str, tmp_path_factory: pytest.TempPathFactory) -> ServiceProcess:
+def started(app: str, model: Path) -> ServiceProcess:
     """A service as the recording's `app` describes it, e.g. "dag-jump (no model, is_thread_op True)"."""
     name, _, details = app.partition(" (")
     name = name.removesuffix("_service")
@@ -92,8 +97,6 @@ def started(app: str, tmp_path_factory: pytest.TempPathFactory) -> ServiceProces
     if name == "probe":
         config["op"] = {"probe": {"concurrency": 2}}
     if name == "bert":
-        folder = tmp_path_factory.mktemp("bert")
-        model = with_fetch_alias(models.classifier(folder), folder / "model", FETCH)
         conf = {
             "client_type": "local_predictor",
             "model_config": str(model / "serving_server"),
