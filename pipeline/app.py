@@ -27,7 +27,8 @@ class App:
 
     @property
     def dag(self) -> Dag:
-        return Dag(self.nodes, self.response)
+        first_arrival = self.config.dag.channel_recv_frist_arrive
+        return Dag(self.nodes, self.response, first_arrival=first_arrival)
 
     def to_json(self) -> str:
         fields = {**asdict(self), "nodes": self.nodes, "config": None}

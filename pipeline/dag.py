@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
@@ -26,14 +26,15 @@ class Dag:
 
     response: the node whose output is the answer. source: what the request is called: REQUEST_OP, or MESSAGE
     where the app itself makes the inputs of the first Ops from the message. packs: the app itself packs the
-    answer, refusals included.
+    answer, refusals included. first_arrival: a node runs on the first of its inputs to come, and on it alone.
     """
 
-    def __init__(self, nodes: tuple[Node, ...], response: str) -> None:
+    def __init__(self, nodes: tuple[Node, ...], response: str, *, first_arrival: bool = False) -> None:
         self.nodes: Mapping[str, Node] = {node.name: node for node in nodes}
         self.response = response
         self.source = MESSAGE if REQUEST_OP in self.nodes else REQUEST_OP
         self.packs = RESPONSE_OP in self.nodes
+        self.first_arrival = first_arrival
         self.consumers: Mapping[str, tuple[str, ...]] = {
             name: tuple(node.name for node in nodes if name in node.inputs)
             for name in (self.source, *self.nodes)
@@ -55,6 +56,33 @@ class Dag:
                 found.add(consumer)
                 todo += self.consumers[consumer]
         return frozenset(found)
+
+    def inputs_of(
+        self, name: str, came: str, outputs: Container[str], started: Container[str]
+    ) -> tuple[str, ...] | None:
+        """What a node starts on now that the output `came` is there; None when it waits or has started."""
+        if self.first_arrival:
+            return None if name in started else (came,)
+        inputs = self.nodes[name].inputs
+        return inputs if all(given in outputs for given in inputs) else None
+
+    def superfluous(self, started: Container[str]) -> set[str]:
+        """With `first_arrival`: the nodes whose output nobody takes, for all its takers have started."""
+        found: set[str] = set()
+        for name in reversed(self.order):
+            takers = self.consumers[name]
+            if name != self.response and all(taker in started or taker in found for taker in takers):
+                found.add(name)
+        return found
+
+    def lost_with(self, failed: Container[str], started: Container[str]) -> set[str]:
+        """With `first_arrival`: the nodes that will have no output when these have none."""
+        lost: set[str] = set()
+        for name in self.order:
+            inputs = self.nodes[name].inputs
+            if name in failed or (name not in started and all(given in lost for given in inputs)):
+                lost.add(name)
+        return lost
 
 
 def collect_ops(last: Op) -> dict[str, Op]:

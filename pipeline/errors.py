@@ -14,6 +14,7 @@ ServingError                 10000 / 500 / INTERNAL
 |-- WorkerLost                9000 / 503 / UNAVAILABLE         the worker died, and no retry is allowed
 |-- PoisonRequest             9000 / 500 / INTERNAL            it killed a worker that ran nothing else
 |-- HookFailed               10000 / 500 / INTERNAL            user code raised
+|   `-- WrongResult           7000 / 500 / INTERNAL            it returned something of another type
 |-- ModelFailed               9000 / 500 / INTERNAL            the engine refused to run
 |-- ConfigError               4000                             config.yml or the app, at start-up
 |-- StartFailed               3003                             a worker could not start
@@ -136,6 +137,18 @@ class PoisonRequest(ServingError):
 
 class HookFailed(ServingError):
     """A hook of the app raised; its traceback is in the log under the request's id."""
+
+
+class WrongResult(HookFailed):
+    """A hook of the app returned something of another type than it should."""
+
+    err_no = 7000
+
+    def __init__(self, op: str, hook: str, returned: object, expected: str, *, part: str = "") -> None:
+        kind = type(returned).__name__
+        if isinstance(returned, list | tuple):
+            kind += f" of {len(returned)}"
+        super().__init__(f"[{op}] {hook} returned {kind}{part}; expected {expected}")
 
 
 class ModelFailed(ServingError):

@@ -184,9 +184,8 @@ def test_a_mishap_fails_its_own_request_alone_and_costs_no_worker(
     assert all(answer["err_no"] == 0 for answer in answers), answers
     assert mishaps.worker_pids() == workers
     assert "worker" not in str(failed["err_msg"])
-    if mishap != {"process": "list"}:  # a list is a fetch like any other to postprocess
-        assert failed["err_no"] != 0
-        assert failed["err_msg"]
+    assert failed["err_no"] != 0
+    assert failed["err_msg"]
 
 
 def test_the_apps_own_errors_keep_their_numbers(mishaps: ServiceProcess) -> None:

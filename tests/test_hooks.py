@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipeline import InvalidInput, Op, OpRequest, ProductError, RequestOp, ServingError
-from pipeline.errors import HookFailed, UnprintableAnswer
+from pipeline.errors import ConfigError, HookFailed, ModelFailed, WrongResult
 from pipeline.worker.hooks import Hooks
 
 INPUTS = {"@DAGExecutor": {"text": "a"}}
@@ -42,6 +43,39 @@ def test_hooks_of_0_6_take_the_inputs_alone_and_later_ones_two_ids_more() -> Non
     assert preprocessed(old) == ({"got": (INPUTS,)}, False)
     assert preprocessed(new) == ({"got": (INPUTS, 7, 99)}, False)
     assert preprocessed(star) == ({"got": (INPUTS, 7, 99)}, False)
+
+
+def test_hooks_with_defaults_keyword_only_arguments_or_without_self_are_given_what_they_take() -> None:
+    def with_defaults(self: Op, input_dicts: Any, data_id: int = 0, log_id: int = 0) -> Any:
+        return {"got": (data_id, log_id)}
+
+    def keywords(self: Op, input_dicts: Any, *, log_id: int, data_id: int = 0) -> Any:
+        return {"got": (data_id, log_id)}
+
+    def one_keyword(self: Op, input_dicts: Any, *, log_id: int) -> Any:
+        return {"got": (7, log_id)}
+
+    def any_keyword(self: Op, input_dicts: Any, **ids: int) -> Any:
+        return {"got": (ids["data_id"], ids["log_id"])}
+
+    def two(self: Op, input_dicts: Any, data_id: int) -> Any:
+        return {"got": (data_id, 99)}
+
+    static = staticmethod(lambda input_dicts, data_id, log_id: {"got": (data_id, log_id)})
+    for hook in (with_defaults, keywords, one_keyword, any_keyword, two, static):
+        assert preprocessed(op_with(preprocess=hook)) == ({"got": (7, 99)}, False), hook
+
+    def postprocess(self: Op, input_dicts: Any, fetch_dict: Any, *, log_id: int = 0) -> Any:
+        return {"got": (fetch_dict, log_id)}
+
+    assert postprocessed(op_with(postprocess=postprocess), "f") == {"got": ("f", 99)}
+
+
+def test_a_hook_that_cannot_be_called_is_told_before_anything_is_served() -> None:
+    with pytest.raises(
+        ConfigError, match=r"Op some: postprocess takes \(fetch\); it is called with \(input_d"
+    ):
+        Hooks(op_with(postprocess=lambda self, fetch: fetch))
 
 
 def test_postprocess_of_0_6_and_later() -> None:
@@ -93,10 +127,58 @@ def test_a_tuple_of_another_length_fails_the_request(result: Any) -> None:
         preprocessed(op_with(preprocess=lambda *_: result))
 
 
-@pytest.mark.parametrize("result", [None, "text", ["a"], (["a"], None, "")])
-def test_an_output_that_is_no_dict_is_told_its_type(result: Any) -> None:
-    with pytest.raises(UnprintableAnswer, match="postprocess should return dict"):
+@pytest.mark.parametrize(
+    ("result", "kind"),
+    [(None, "NoneType"), ("text", "str"), (["a"], "list of 1"), ((["a"], None, ""), "list of 1")],
+)
+def test_an_output_that_is_no_dict_is_told_its_type(result: Any, kind: str) -> None:
+    told = (
+        rf"^\[some\] postprocess returned {kind}; expected a dict, or \(dict, prod_errcode, prod_errinfo\)$"
+    )
+    with pytest.raises(WrongResult, match=told) as caught:
         postprocessed(op_with(postprocess=lambda *_: result))
+    assert caught.value.err_no == 7000
+
+
+def test_where_postprocess_is_the_default_the_hook_before_it_is_blamed() -> None:
+    with pytest.raises(WrongResult, match=r"\[some\] preprocess returned list of 2; .* override"):
+        postprocessed(op_with(), [{}, {}])
+
+
+@pytest.mark.parametrize("result", [7, "yes", [], {}, np.array([True, False])])
+def test_check_jumping_says_true_or_false(result: Any) -> None:
+    hooks = Hooks(op_with(check_jumping=lambda self, input_data: result))
+    with pytest.raises(WrongResult, match=r"\[some\] check_jumping returned .*; expected True or False"):
+        hooks.jump(hooks.own_copy(), request_of(), {})
+
+
+@pytest.mark.parametrize(("result", "jumps"), [(True, True), (np.bool_(True), True), (None, False)])
+def test_a_numpy_bool_and_none_are_taken_for_what_they_mean(result: Any, jumps: bool) -> None:
+    hooks = Hooks(op_with(check_jumping=lambda self, input_data: result))
+    assert hooks.jump(hooks.own_copy(), request_of(), {}) is jumps
+
+
+@pytest.mark.parametrize("skip", [None, 1, "no", ["x"]])
+def test_only_true_skips_the_model(skip: Any) -> None:
+    assert preprocessed(op_with(preprocess=lambda *_: ({}, skip, None, ""))) == ({}, False)
+
+
+@pytest.mark.parametrize("result", [None, 5, ["a"], ({"x": 1}, "ready")])
+def test_a_process_that_returns_no_fetch_is_told_its_type(result: Any) -> None:
+    hooks = Hooks(op_with(process=lambda self, feed_batch, typical_logid: result))
+    with pytest.raises(WrongResult, match=r"\[some\] process returned \w+.*; expected a fetch dict"):
+        hooks.process({}, 0)
+
+
+def test_a_process_of_0_5_takes_the_feeds_alone_and_its_code_is_the_clients_err_no() -> None:
+    def process(self: Op, feed_batch: list[dict[str, Any]]) -> Any:
+        return (None, 9001, "no card") if feed_batch == [{}] else (feed_batch[0], 0, "")
+
+    hooks = Hooks(op_with(process=process))
+    assert hooks.process({"x": 1}, 0) == {"x": 1}
+    with pytest.raises(ModelFailed, match=r"\[some\] failed to predict. no card. Please check") as caught:
+        hooks.process({}, 0)
+    assert caught.value.err_no == 9001
 
 
 def test_a_raised_serving_error_is_the_answer_and_any_other_names_op_and_hook() -> None:
@@ -182,7 +264,9 @@ def test_a_batch_hook_that_returns_another_number_of_results_answers_nobody_wron
     if results == [{}]:  # asked again for each alone, it returns one for each
         assert got == [{}, {}]
     else:
-        assert [type(one) for one in got] == [HookFailed, HookFailed]
+        assert [type(one) for one in got] == [WrongResult, WrongResult]
+        assert "[some] preprocess_batch returned" in got[0].message
+        assert "expected a list of 1, one element for each request" in got[0].message
 
 
 def test_postprocess_batch_sees_each_fetch_with_its_request_also_by_halves() -> None:

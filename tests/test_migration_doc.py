@@ -27,9 +27,11 @@ NO_CASES = {
     "auto_batching_timeout",
     "batch_size",
     "byte_data",
+    "channel_recv_frist_arrive",
     "check_jumping",
     "concurrency_idx",
     "elem_type",
+    "is_skip_process",
 }
 NO_CASES |= {"err_no", "init_op", "server_endpoints"}
 

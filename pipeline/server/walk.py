@@ -24,6 +24,9 @@ Answer = bytes | bytearray | memoryview | ServingError
 class Walk:
     """Starts an Op when all its inputs are there; ends with the answer or the first error.
 
+    With `dag.channel_recv_frist_arrive` an Op starts on the first input alone: what comes later is dropped,
+    and an input that fails is one that does not come, until there is none left that could.
+
     future: settled with an Answer, never with an exception: nobody may be left to retrieve it.
     """
 
@@ -31,6 +34,7 @@ class Walk:
         "_awaited",
         "_batchers",
         "_dag",
+        "_failed",
         "_hops_left",
         "_max_hops",
         "_outputs",
@@ -57,6 +61,7 @@ class Walk:
         self._awaited: dict[str, Inputs] = {}  # by node: what it was last started on
         # By node: under which name its consumers see the output, and the output. They differ after a jump.
         self._outputs: dict[str, tuple[str, list[Part]]] = {}
+        self._failed: set[str] = set()
 
     def begin(self) -> None:
         """Raises NotEncodable for an input of a type that a codec must not let through."""
@@ -86,17 +91,22 @@ class Walk:
 
     def time_out(self, node: str, error: DeadlineExceeded) -> None:
         """An Op has used up its tries: begin the whole request anew as often as dag.retry allows."""
+        if self._goes_on_without(node):
+            return
         self._tries_left -= 1
         if self._tries_left <= 0:
             self.refuse(node, error)
             return
         self._awaited.clear()
         self._outputs.clear()
+        self._failed.clear()
         self._hops_left = self._max_hops
         self.begin()
 
     def refuse(self, node: str, error: ServingError) -> None:
         """An Op's refusal ends the request, by way of the app's own ResponseOp where it has one."""
+        if self._goes_on_without(node):
+            return
         if not self._dag.packs or node == RESPONSE_OP:
             self.fail(error)
             return
@@ -104,6 +114,13 @@ class Walk:
         given = [(REFUSAL, encode(described(error), allow_pickle=False))]
         self._awaited[RESPONSE_OP] = given
         self._batchers[RESPONSE_OP].put(self, given)
+
+    def _goes_on_without(self, node: str) -> bool:
+        """Whether the answer may still come from other inputs than this one, which has failed."""
+        if not self._dag.first_arrival:
+            return False
+        self._failed.add(node)
+        return self._dag.response not in self._dag.lost_with(self._failed, self._awaited)
 
     def expire(self) -> None:
         self.fail(DeadlineExceeded("the request's deadline passed before its answer was there"))
@@ -116,10 +133,13 @@ class Walk:
         outputs = self._outputs
         outputs[node] = (label, parts)
         for consumer in self._dag.consumers[node]:
-            inputs = self._dag.nodes[consumer].inputs
-            if all(name in outputs for name in inputs):
+            inputs = self._dag.inputs_of(consumer, node, outputs, self._awaited)
+            if inputs is not None:
                 given = self._awaited[consumer] = [outputs[name] for name in inputs]
                 self._batchers[consumer].put(self, given)
+        if self._dag.first_arrival:
+            for name in self._dag.superfluous(self._awaited):
+                self._awaited[name] = []  # nobody's inputs: whatever it is still doing is not awaited
 
     def _jump(self, node: str, parts: list[Part]) -> None:
         """The output goes to the consumers of the jump's targets, as if it were the targets' own."""
@@ -133,5 +153,6 @@ class Walk:
             for stale in self._dag.descendants(target):
                 self._outputs.pop(stale, None)
                 self._awaited.pop(stale, None)
+                self._failed.discard(stale)
         for target in self._dag.nodes[node].jumps:
             self._deliver(target, node, parts)

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from client.protos.pipeline_service_pb2 import Response
 from pipeline.answers import render, render_message
-from pipeline.errors import HookFailed, ModelFailed, ServingError, described, text_of
+from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, described, text_of
 from pipeline.request import AnswerForm
 from pipeline.values import NotEncodable, Part, encode
 from pipeline.wire import Outcome, Tail, stow
 from pipeline.worker.call import Call
+from pipeline.worker.hook_results import wrong_feed
 from pipeline.worker.hooks import Hooks
 from pipeline.worker.merge import Feed, Joining, describe, join, slices, split
 from pipeline.worker.plan import BatchLimits, Item, plan
@@ -102,13 +103,10 @@ class Executor:
         if skip or not self._runs_model:
             call.skip_model(feed)
             return
+        hook = "preprocess_batch" if self._hooks.batch_preprocess else "preprocess"
+        call.error = wrong_feed(self._hooks.op.name, hook, feed, arrays=not self._hooks.own_process)
         call.feed_is_list = isinstance(feed, list)
         call.feeds = feed if isinstance(feed, list) else [feed]
-        if not call.feeds or not all(isinstance(f, dict) for f in call.feeds):
-            call.error = HookFailed(
-                f"[{self._hooks.op.name}] preprocess returned {type(feed).__name__}; return a feed dict "
-                "{name: ndarray} or a list of them"
-            )
 
     def _pieces(self, calls: Sequence[Call]) -> list[Piece]:
         pieces: list[Piece] = []
@@ -168,11 +166,7 @@ class Executor:
                 return [self._as_model_error(exc, batch[0])]
             half = len(batch) // 2
             return self._process(batch[:half]) + self._process(batch[half:])
-        parts = (
-            split(fetches, [piece.item for piece in batch], self._joining.padding)
-            if isinstance(fetches, dict)
-            else None
-        )
+        parts = split(fetches, [piece.item for piece in batch], self._joining.padding)
         if parts is not None:
             return parts
         if len(batch) == 1:  # a fetch without a batch axis belongs to the only request
@@ -180,11 +174,12 @@ class Executor:
         return [result for piece in batch for result in self._process([piece])]
 
     def _as_model_error(self, exc: Exception, piece: Piece) -> ServingError:
-        if self._hooks.own_process or isinstance(exc, ServingError):
+        name = self._hooks.op.name
+        if self._hooks.own_process:
             return self._hooks.failure(exc, "process", piece.call.request)
-        return ModelFailed(
-            f"[{self._hooks.op.name}] failed to predict: {text_of(exc)}. Please check the input dict"
-        )
+        if isinstance(exc, InvalidInput):
+            return InvalidInput(f"[{name}] the feed of preprocess: {exc.message}")
+        return ModelFailed(f"[{name}] failed to predict. {text_of(exc)}. Please check the input dict")
 
     def _postprocess(self, calls: Sequence[Call]) -> None:
         """Give each call its output or its error."""

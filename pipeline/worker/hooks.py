@@ -1,35 +1,48 @@
-"""Calling the app's hooks: argument lists of 0.6 and 0.7-0.9, tuples or plain results, errors as ours."""
+"""Calling the app's hooks of one Op, and its errors as ours."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.channel_data import ChannelData
-from pipeline.errors import HookFailed, ModelFailed, ProductError, ServingError, UnprintableAnswer, text_of
+from pipeline.errors import HookFailed, ServingError, text_of
 from pipeline.op import Op, OpRequest
+from pipeline.worker.hook_arguments import Arguments
+from pipeline.worker.hook_results import (
+    checked_output,
+    of_batch_hook,
+    of_check_jumping,
+    of_postprocess,
+    of_preprocess,
+    of_process,
+)
 
 log = logging.getLogger(__name__)
 
 
 class Hooks:
-    """The hooks of one Op, looked at once: which are overridden and how many arguments each takes."""
+    """The hooks of one Op, looked at once: which are overridden and which arguments each takes."""
 
     unpacks = False  # the output is the inputs that the app made of the message
 
     def __init__(self, op: Op) -> None:
+        """Raises ConfigError for a hook that can't be called."""
         kind = type(op)
         self.op = op
         self.batch_preprocess = kind.preprocess_batch is not None
         self.batch_postprocess = kind.postprocess_batch is not None
         self.own_process = kind.process is not Op.process
         self.jumps = bool(op.jump_to_ops)
-        self._preprocess_ids = _takes(op.preprocess, 3)
-        self._postprocess_ids = _takes(op.postprocess, 4)
+        self._preprocess = Arguments.of(op, "preprocess", ("input_dicts", "data_id", "log_id"), 1)
+        self._process = Arguments.of(op, "process", ("feed_batch", "typical_logid"), 1)
+        given = ("input_dicts", "fetch_dict", "data_id", "log_id")
+        self._postprocess = Arguments.of(op, "postprocess", given, 2)
+        makes_feed = "preprocess_batch" if self.batch_preprocess else "preprocess"
+        self._makes_output = "postprocess" if kind.postprocess is not Op.postprocess else makes_feed
         self._copies_plainly = (
             not hasattr(kind, "__copy__")
             and kind.__getstate__ is object.__getstate__
@@ -47,45 +60,28 @@ class Hooks:
 
     def preprocess(self, own: Op, request: OpRequest) -> tuple[Any, bool]:
         """The feed, or list of feeds, and whether the model is skipped. Raises ServingError."""
+        given = (request.input_dicts, request.data_id, request.log_id)
         try:
-            if self._preprocess_ids:
-                result = own.preprocess(request.input_dicts, request.data_id, request.log_id)
-            else:
-                result = own.preprocess(request.input_dicts)
-            feed, skip, code, info = _four(result)
+            return of_preprocess(self.op.name, self._preprocess.call(own.preprocess, *given))
         except Exception as exc:
             raise self.failure(exc, "preprocess", request) from exc
-        if code is not None:
-            raise product_error(code, info)
-        return feed, bool(skip)
 
     def preprocess_batch(self, requests: Sequence[OpRequest]) -> list[Any]:
         """A feed or a ServingError for each request; one that makes the call raise is found by halves."""
         return self._by_halves("preprocess_batch", self.op.preprocess_batch, requests, None)
 
-    def process(self, feed: dict[str, Any], log_id: int) -> Any:
-        """The overridden `process`; its fetch. Raises ServingError."""
-        result = self.op.process([feed], log_id)
-        if not isinstance(result, tuple):
-            return result
-        fetch, code, info = result
-        if code:  # 0 and None both say that all is well
-            raise ModelFailed(f"[{self.op.name}] process failed with {code}: {info}")
-        return fetch
+    def process(self, feed: dict[str, Any], log_id: int) -> dict[str, Any]:
+        """The overridden `process`; its fetch. Raises whatever the hook raises, and ServingError."""
+        return of_process(self.op.name, self._process.call(self.op.process, [feed], log_id))
 
     def postprocess(self, own: Op, request: OpRequest, fetch: Any) -> Any:
         """The Op's output. Raises ServingError."""
+        given = (request.input_dicts, fetch, request.data_id, request.log_id)
         try:
-            if self._postprocess_ids:
-                result = own.postprocess(request.input_dicts, fetch, request.data_id, request.log_id)
-            else:
-                result = own.postprocess(request.input_dicts, fetch)
-            output, code, info = result if isinstance(result, tuple) else (result, None, "")
+            result = self._postprocess.call(own.postprocess, *given)
+            return of_postprocess(self.op.name, result, self._makes_output)
         except Exception as exc:
             raise self.failure(exc, "postprocess", request) from exc
-        if code is not None:
-            raise product_error(code, info)
-        return self._checked_output(output, "postprocess")
 
     def postprocess_batch(self, requests: Sequence[OpRequest], fetches: Sequence[Any]) -> list[Any]:
         """An output or a ServingError for each request."""
@@ -95,7 +91,7 @@ class Hooks:
     def jump(self, own: Op, request: OpRequest, output: Any) -> bool:
         channel_data = ChannelData(output, data_id=request.data_id, log_id=request.log_id)
         try:
-            return bool(own.check_jumping({request.data_id: channel_data}))
+            return of_check_jumping(self.op.name, own.check_jumping({request.data_id: channel_data}))
         except Exception as exc:
             raise self.failure(exc, "check_jumping", request) from exc
 
@@ -110,20 +106,11 @@ class Hooks:
             f"ClassName: {type(self.op).__name__}  FunctionName: {hook}"
         )
 
-    def _checked_output(self, output: Any, hook: str) -> Any:
-        if isinstance(output, dict):
-            return output
-        raise UnprintableAnswer(
-            f"[{self.op.name}] {hook} should return dict of str or ndarray, not {type(output).__name__}"
-        )
-
     def _checked_or_error(self, output: Any) -> Any:
+        if isinstance(output, ServingError):
+            return output
         try:
-            return (
-                output
-                if isinstance(output, ServingError)
-                else self._checked_output(output, "postprocess_batch")
-            )
+            return checked_output(self.op.name, output, "postprocess_batch")
         except ServingError as exc:
             return exc
 
@@ -136,8 +123,7 @@ class Hooks:
     ) -> list[Any]:
         try:
             results = function(requests) if fetches is None else function(requests, fetches)
-            if len(results) != len(requests):
-                raise TypeError(f"{hook} returned {len(results)} results for {len(requests)} requests")
+            results = of_batch_hook(self.op.name, hook, results, len(requests))
         except Exception as exc:
             if len(requests) == 1:
                 return [self.failure(exc, hook, requests[0])]
@@ -151,32 +137,3 @@ class Hooks:
             self.failure(result, hook, request) if isinstance(result, Exception) else result
             for result, request in zip(results, requests, strict=True)
         ]
-
-
-def _takes(hook: Callable[..., Any], count: int) -> bool:
-    """Whether the bound hook can be called with `count` positional arguments."""
-    try:
-        inspect.signature(hook).bind(*range(count))
-    except TypeError:
-        return False
-    return True
-
-
-def _four(result: Any) -> tuple[Any, Any, Any, Any]:
-    if not isinstance(result, tuple):
-        return result, False, None, ""
-    if len(result) == 3:  # (feed, prod_errcode, prod_errinfo), as 0.5 had it
-        return result[0], False, result[1], result[2]
-    feed, skip, code, info = result
-    return feed, skip, code, info
-
-
-def product_error(code: Any, info: Any) -> ServingError:
-    if type(code) is not int or not isinstance(info, str):
-        wrong = f"{code!r} has type {type(code).__name__}, but expected one of: int"
-        if type(code) is int:
-            wrong = f"{info!r} has type {type(info).__name__}, but expected one of: bytes, unicode"
-        error = ProductError(f"rpc package error: {wrong}", 8000)
-        error.http_status = 500
-        return error
-    return ProductError(info, code)

@@ -8,10 +8,11 @@ from typing import Any, SupportsIndex
 from client.protos.pipeline_service_pb2 import Request, Response
 from pipeline.channel_data import ChannelData
 from pipeline.dag import MESSAGE
-from pipeline.errors import HookFailed, ServingError, described
+from pipeline.errors import ServingError, WrongResult, described
 from pipeline.op import Op, OpRequest, RequestOp, ResponseOp
 from pipeline.wire import REFUSAL
-from pipeline.worker.hooks import Hooks, product_error
+from pipeline.worker.hook_results import product_error
+from pipeline.worker.hooks import Hooks
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
@@ -38,19 +39,17 @@ class RequestHooks(Hooks):
         if code is not None:
             raise product_error(code, info)
         if not isinstance(inputs, dict):
-            raise self._wrong(type(inputs), "a dict of inputs by name, in (dict, log_id, None, '')")
+            raise self._wrong(inputs, "a dict of inputs by name, or (dict, log_id, None, '')")
         if not isinstance(log_id, SupportsIndex | None) or index(log_id or 0) not in _INT64:
-            raise self._wrong(type(log_id), "a 64-bit integer as log_id, in (dict, log_id, None, '')")
+            raise self._wrong(log_id, "a 64-bit integer", part=" as log_id")
         request.log_id = index(log_id or 0)
         return inputs, True
 
     def postprocess(self, own: Op, request: OpRequest, fetch: Any) -> Any:
         return fetch
 
-    def _wrong(self, returned: type, expected: str) -> HookFailed:
-        return HookFailed(
-            f"[{self.op.name}] unpack_request_package returned {returned.__name__}; return {expected}"
-        )
+    def _wrong(self, returned: Any, expected: str, part: str = "") -> WrongResult:
+        return WrongResult(self.op.name, "unpack_request_package", returned, expected, part=part)
 
 
 class ResponseHooks(Hooks):
@@ -66,10 +65,8 @@ class ResponseHooks(Hooks):
         except Exception as exc:
             raise self.failure(exc, "pack_response_package", request) from exc
         if not isinstance(response, Response):
-            raise HookFailed(
-                f"[{self.op.name}] pack_response_package returned {type(response).__name__}; return a "
-                "Response of pipeline_service_pb2"
-            )
+            expected = "a Response of pipeline_service_pb2"
+            raise WrongResult(self.op.name, "pack_response_package", response, expected)
         if response.err_no and not response.key and not response.value and not response.tensors:
             error = refusal or product_error(response.err_no, "")
             error.err_no, error.args = response.err_no, (response.err_msg,)
