@@ -1,0 +1,56 @@
+"""A Chinese text to the four inputs of a BERT model of fixed length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paddle_serving_app.reader.vocabulary_file import lines_of
+
+_ADDRESS = "https://paddle-serving.bj.bcebos.com/reader/chinese_bert/vocab.txt"
+
+
+class ChineseBertReader:
+    """`ChineseBertReader({"vocab_file": "vocab.txt", "max_seq_len": 128}).process(text)`.
+
+    The vocabulary has one piece a line and must be there; without "max_seq_len" there are 20 places.
+    """
+
+    def __init__(self, args: Mapping[str, Any] | None = None) -> None:
+        from tokenizers.implementations import BertWordPieceTokenizer
+
+        args = args or {}
+        path = args.get("vocab_file", "vocab.txt")
+        self.vocab = {
+            piece.strip(): number
+            for number, piece in enumerate(lines_of(path, "ChineseBertReader", _ADDRESS))
+        }
+        self.max_seq_len = int(args.get("max_seq_len", 20))
+        self.pad_id = self.vocab["[PAD]"]
+        self.cls_id = self.vocab["[CLS]"]
+        self.sep_id = self.vocab["[SEP]"]
+        self.mask_id = self.vocab["[MASK]"]
+        self.feed_keys = ["input_ids", "position_ids", "segment_ids", "input_mask"]
+        self._tokenizer = BertWordPieceTokenizer(self.vocab, lowercase=True)
+
+    def set_feed_keys(self, keys: list[str]) -> None:
+        """The names of ids, positions, segments and mask, in this order."""
+        self.feed_keys = keys
+
+    def get_feed_keys(self) -> list[str]:
+        return self.feed_keys
+
+    def process(self, line: str | bytes) -> dict[str, list[int]]:
+        """Lists of `max_seq_len` integers. [CLS] comes first and no [SEP] last, as these models were served."""
+        text = line if isinstance(line, str) else line.decode("utf-8", "ignore")
+        pieces = self._tokenizer.encode(text, add_special_tokens=False).ids[: self.max_seq_len - 2]
+        ids = [self.cls_id, *pieces]
+        rest = self.max_seq_len - len(ids)
+        padding = [self.pad_id] * rest
+        values = (
+            ids + padding,
+            list(range(len(ids))) + padding,
+            [0] * len(ids) + padding,
+            [1] * len(ids) + [0] * rest,
+        )
+        return dict(zip(self.feed_keys, values, strict=True))

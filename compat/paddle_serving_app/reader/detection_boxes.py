@@ -1,0 +1,114 @@
+"""A detector's rows [class, score, xmin, ymin, xmax, ymax] to boxes, and the boxes drawn into the image."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from paddle_serving_app.reader.colors import class_colors
+
+Box = dict[str, Any]
+
+DRAWN_SCORE = 0.5
+_NOT_BOXES = ("image", "im_shape")
+
+
+class RCNNPostprocess:
+    """The fetches to a list of {"category_id", "bbox": [xmin, ymin, width, height], "score"}.
+
+    `label_file` has one class a line. With `visualize`, "image" among the fetches is the path of the image:
+    it is drawn with the boxes of score 0.5 and more into `output_dir`, beside the list as bbox.json.
+    `resize_shape` (width, height) is the size that the boxes are told in, where it is not the image's.
+    """
+
+    def __init__(
+        self, label_file: str | Path, output_dir: str | Path, resize_shape: tuple[int, int] | None = None
+    ) -> None:
+        self.label_file = label_file
+        self.output_dir = output_dir
+        self.resize_shape = resize_shape
+        self.label_list = [line.strip() for line in Path(label_file).read_text("utf-8").splitlines()]
+
+    def __call__(self, image_with_bbox: Mapping[str, Any], visualize: bool = True) -> list[Box]:
+        """Raises ValueError where the fetches have no such rows, or a class that has no label."""
+        boxes = [self._box(row, image_with_bbox) for row in _rows(image_with_bbox)]
+        if visualize:
+            self._draw(Path(image_with_bbox["image"]), boxes)
+        return boxes
+
+    def _box(self, row: list[float], fetches: Mapping[str, Any]) -> Box:
+        number, score = int(row[0]), row[1]
+        if number >= len(self.label_list):
+            raise ValueError(
+                f"the model found class {number}, but {self.label_file} has {len(self.label_list)} labels"
+            )
+        return {"category_id": number, "bbox": self._place(row[2:], fetches), "score": score}
+
+    def _place(self, corners: list[float], fetches: Mapping[str, Any]) -> list[float]:
+        """[xmin, ymin, width, height] in pixels; both edges belong to the box."""
+        xmin, ymin, xmax, ymax = corners
+        return [xmin, ymin, xmax - xmin + 1, ymax - ymin + 1]
+
+    def _draw(self, path: Path, boxes: list[Box]) -> None:
+        folder = Path(self.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        with Image.open(path) as file:
+            image = file.convert("RGB")
+        colors = class_colors(len(self.label_list))
+        for box in boxes:
+            if box["score"] >= DRAWN_SCORE:
+                self._draw_box(image, box, tuple(colors[box["category_id"]]))
+        image.save(folder / path.name, quality=95)
+        (folder / "bbox.json").write_text(json.dumps(boxes, indent=4), "utf-8")
+
+    def _draw_box(self, image: Image.Image, box: Box, color: tuple[int, ...]) -> None:
+        xmin, ymin, width, height = box["bbox"]
+        scale_x, scale_y = 1.0, 1.0
+        if self.resize_shape is not None:
+            scale_x, scale_y = (own / told for own, told in zip(image.size, self.resize_shape, strict=True))
+        left, right = xmin * scale_x, (xmin + width) * scale_x
+        top, bottom = ymin * scale_y, (ymin + height) * scale_y
+        draw = ImageDraw.Draw(image)
+        corners = [(left, top), (left, bottom), (right, bottom), (right, top), (left, top)]
+        draw.line(corners, width=2, fill=color)
+        text = f"{self.label_list[box['category_id']]} {box['score']:.2f}"
+        _, _, text_width, text_height = draw.textbbox((0, 0), text)
+        draw.rectangle([(left + 1, top - text_height), (left + text_width + 1, top)], fill=color)
+        draw.text((left + 1, top - text_height), text, fill=(255, 255, 255))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(label_file={self.label_file}, output_dir={self.output_dir})"
+
+
+class BlazeFacePostprocess(RCNNPostprocess):
+    """The same of a model that tells corners between 0 and 1; "im_shape" among the fetches is (height, width)."""
+
+    def _place(self, corners: list[float], fetches: Mapping[str, Any]) -> list[float]:
+        height, width = (int(side) for side in np.asarray(fetches["im_shape"]).reshape(-1)[:2])
+        xmin, ymin, xmax, ymax = (min(max(corner, 0.0), 1.0) for corner in corners)
+        return [xmin * width, ymin * height, (xmax - xmin) * width, (ymax - ymin) * height]
+
+
+def _rows(fetches: Mapping[str, Any]) -> list[list[float]]:
+    """Of all images. The last fetch that is no LoD and no "image" has them, as in the original."""
+    names = [name for name in fetches if name not in _NOT_BOXES and not name.endswith(".lod")]
+    if not names:
+        raise ValueError("the fetches have no boxes; fetch the model's output of boxes")
+    rows = np.asarray(fetches[names[-1]])
+    if rows.shape == (1, 1):  # how older programs say that nothing was found
+        return []
+    if rows.ndim != 2 or rows.shape[1] != 6:
+        raise ValueError(
+            f"fetch {names[-1]!r} has shape {rows.shape}; boxes have (boxes, 6): class, score and corners. "
+            "Name the output of boxes alone in fetch_list"
+        )
+    offsets = fetches.get(f"{names[-1]}.lod")
+    if offsets is not None:  # a program that tells no LoD fetches the boxes of these images alone
+        rows = rows[: int(offsets[-1]) - int(offsets[0])]
+    found: list[list[float]] = rows[rows[:, 0] >= 0].tolist()
+    return found

@@ -1,0 +1,168 @@
+"""A text recogniser's input and output: crops to a batch, and the classes of a CTC model to text."""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paddle_serving_app.reader.image_sources import Image
+from paddle_serving_app.reader.vision_extra import opencv
+
+DICTIONARY = "./ppocr_keys_v1.txt"
+ALPHANUMERIC = string.digits + string.ascii_lowercase
+PRINTABLE = string.printable[:-6]  # 94 characters
+
+
+def characters(kind: str, dictionary: str | Path | None) -> list[str]:
+    """Of "en", "en_sensitive" and "EN_symbol", else those of the file, each line's one after the other."""
+    if kind == "en":
+        return list(ALPHANUMERIC)
+    if kind in ("en_sensitive", "EN_symbol"):
+        return list(PRINTABLE)
+    if dictionary is None:
+        raise ValueError(f"char_type {kind!r} needs char_dict_path, a file of one character a line")
+    lines = Path(dictionary).read_bytes().decode("utf-8").split("\n")
+    return list("".join(line.strip("\r") for line in lines))
+
+
+class CharacterOps:
+    """Texts and their numbers. `config`: "character_type", "character_dict_path", "loss_type" ctc or attention.
+
+    A CTC model's blank comes after the characters; an attention model's marks "sos" and "eos" before them.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.character_type = config["character_type"]
+        self.loss_type = config["loss_type"]
+        own = characters(self.character_type, config.get("character_dict_path"))
+        self.beg_str, self.end_str = "sos", "eos"
+        self.character = [self.beg_str, self.end_str, *own] if self.loss_type == "attention" else own
+        self.dict = {character: number for number, character in enumerate(self.character)}
+
+    def encode(self, text: str) -> NDArray[Any]:
+        """The numbers of the characters that are known."""
+        text = text.lower() if self.character_type == "en" else text
+        return np.array([self.dict[character] for character in text if character in self.dict])
+
+    def decode(self, text_index: Sequence[int], is_remove_duplicate: bool = False) -> str:
+        """The text of the numbers, without marks and blanks and, if asked, without repetitions."""
+        ignored = {0, 1} if self.loss_type == "attention" else {self.get_char_num()}
+        kept = []
+        for place, number in enumerate(text_index):
+            repeated = is_remove_duplicate and place > 0 and text_index[place - 1] == number
+            if int(number) not in ignored and not repeated:
+                kept.append(self.character[int(number)])
+        return "".join(kept)
+
+    def get_char_num(self) -> int:
+        """How many characters there are, marks included."""
+        return len(self.character)
+
+    def get_beg_end_flag_idx(self, beg_or_end: str) -> NDArray[Any]:
+        """The number of an attention model's mark, "beg" or "end"."""
+        if self.loss_type != "attention" or beg_or_end not in ("beg", "end"):
+            raise ValueError(f"loss_type {self.loss_type!r} has no mark {beg_or_end!r}")
+        return np.array(self.dict[self.beg_str if beg_or_end == "beg" else self.end_str])
+
+
+class CTCLabelDecode:
+    """Probabilities (texts, steps, classes) to texts. Class 0 is the blank, then the dictionary's, then a space."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.character_type = config["character_type"]
+        self._dictionary = config.get("character_dict_path")
+        own = characters(self.character_type, self._dictionary)
+        spaced = own if self.character_type in ("en", "EN_symbol") else [*own, " "]
+        self.character = ["blank", *spaced]
+
+    def __call__(self, preds: Any) -> list[tuple[str, Any]]:
+        """(text, mean probability of its characters) of each; not a number where there is no character.
+
+        Raises ValueError for classes that the dictionary does not have.
+        """
+        preds = np.asarray(preds)
+        return [
+            self._text(steps, scores) for steps, scores in zip(preds.argmax(2), preds.max(2), strict=True)
+        ]
+
+    def _text(self, steps: NDArray[Any], scores: NDArray[Any]) -> tuple[str, Any]:
+        begins = np.append(True, steps[1:] != steps[:-1])
+        kept = (steps != 0) & begins
+        found = steps[kept]
+        if found.max(initial=0) >= len(self.character):
+            raise ValueError(
+                f"the model answers class {found.max()}, but {self._dictionary or self.character_type} has "
+                f"{len(self.character)} classes; use the model's own dictionary"
+            )
+        score = np.mean(scores[kept]) if len(found) else np.float64("nan")
+        return "".join(self.character[number] for number in found), score
+
+
+class OCRReader:
+    """Feeds a recogniser with crops and reads what it answers."""
+
+    def __init__(
+        self,
+        algorithm: str = "CRNN",
+        image_shape: Sequence[int] = (3, 32, 320),
+        char_type: str = "ch",
+        batch_num: int = 1,
+        char_dict_path: str | Path = DICTIONARY,
+    ) -> None:
+        self.rec_image_shape = image_shape
+        self.character_type = char_type
+        self.rec_batch_num = batch_num
+        config = {
+            "character_type": char_type,
+            "character_dict_path": char_dict_path,
+            "loss_type": "ctc",
+        }
+        self.char_ops = CharacterOps(config)
+        self.label_ops = CTCLabelDecode(config)
+
+    def resize_norm_img(self, img: Image, max_wh_ratio: float) -> Image:
+        """A crop to float32 (3, 32, width) between -1 and 1, zeros at its end.
+
+        The width is 32 x `max_wh_ratio` for "ch", the widest crop of the batch, else that of `image_shape`.
+        """
+        channels, height, width = self.rec_image_shape
+        if self.character_type == "ch":
+            width = int(32 * max_wh_ratio)
+        own_width = min(math.ceil(height * (img.shape[1] / float(img.shape[0]))), width)
+        resized = opencv().resize(img, (own_width, height)).astype(np.float32)
+        result = np.zeros((channels, height, width), np.float32)
+        result[:, :, :own_width] = (resized.transpose(2, 0, 1) / np.float32(255) - 0.5) / 0.5
+        return result
+
+    def preprocess(self, img_list: Sequence[Image]) -> Image:
+        """The first crop, as wide as the widest: what the original gives, too."""
+        widest = max(img.shape[1] / img.shape[0] for img in img_list)
+        return self.resize_norm_img(img_list[0], widest)
+
+    def postprocess_ocrv2(
+        self, outputs: Mapping[str, Any], with_score: bool = False
+    ) -> list[tuple[str, Any]]:
+        """(text, score) of each crop of a model that fetches "save_infer_model/scale_0.tmp_1"."""
+        return self.label_ops(outputs["save_infer_model/scale_0.tmp_1"])
+
+    def postprocess(self, outputs: Mapping[str, Any], with_score: bool = False) -> list[list[Any]]:
+        """[text] or [text, score] of each crop of the models of version 1, which answer with LoD."""
+        numbers = np.asarray(outputs["ctc_greedy_decoder_0.tmp_0"])
+        offsets = outputs["ctc_greedy_decoder_0.tmp_0.lod"]
+        found: list[list[Any]] = [
+            [self.char_ops.decode(numbers[begin:end, 0])]
+            for begin, end in zip(offsets[:-1], offsets[1:], strict=True)
+        ]
+        if with_score:
+            probabilities = np.asarray(outputs["softmax_0.tmp_0"], np.float32)
+            offsets = outputs["softmax_0.tmp_0.lod"]
+            for result, begin, end in zip(found, offsets[:-1], offsets[1:], strict=True):
+                own = probabilities[begin:end]
+                result.append(np.mean(own.max(1)[own.argmax(1) != own.shape[1] - 1]))
+        return found

@@ -1,0 +1,27 @@
+"""Numbers of a Chinese text's words, as the Senta sentiment model takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from paddle_serving_app.reader.vocabulary_file import lines_of
+
+VOCABULARY = "senta_vocab.txt"
+_ADDRESS = "https://paddle-serving.bj.bcebos.com/reader/senta/senta_vocab.txt"
+
+
+class SentaReader:
+    """`process(words)`. The vocabulary has a word, a tab and its number a line."""
+
+    def __init__(self, vocab_path: str | Path = VOCABULARY, max_seq_len: int = 20) -> None:
+        self.max_seq_len = max_seq_len
+        self.word_dict = {}
+        for line in lines_of(vocab_path or VOCABULARY, "SentaReader", _ADDRESS):
+            word, _, number = line.strip().rpartition("\t")
+            self.word_dict[word] = int(number)
+        self.word_dict["<unk>"] = len(self.word_dict)
+
+    def process(self, cols: Iterable[str]) -> list[int]:
+        """Unknown words have the number after the last."""
+        return [self.word_dict.get(word, len(self.word_dict)) for word in cols]

@@ -1,0 +1,239 @@
+"""Transforms of images, arrays of (height, width, 3), that follow each other in a `Sequential`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from paddle_serving_app.reader.image_sources import Image, decoded
+from paddle_serving_app.reader.vision_extra import opencv
+
+NO_LIMIT = 2147483647
+
+
+class Sequential:
+    """Calls its transforms one after the other."""
+
+    def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
+        self.transforms = transforms
+
+    def __call__(self, image: Any) -> Any:
+        for transform in self.transforms:
+            image = transform(image)
+        return image
+
+    def __repr__(self) -> str:
+        return "\n    ".join([f"{type(self).__name__}(", *map(repr, self.transforms)]) + "\n)"
+
+
+class Lambda:
+    """A function of the app as a transform."""
+
+    def __init__(self, lambd: Callable[[Any], Any]) -> None:
+        if not callable(lambd):
+            raise TypeError(f"Lambda takes a function, not {type(lambd).__name__}")
+        self.lambd = lambd
+
+    def __call__(self, image: Any) -> Any:
+        return self.lambd(image)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class BGR2RGB:
+    """The colours in the other order; a view."""
+
+    def __call__(self, image: Image) -> Image:
+        return image[:, :, ::-1]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class RGB2BGR(BGR2RGB):
+    """The same turn, under the name that says where it leads."""
+
+
+class Div:
+    """Each value divided, as float32."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __call__(self, image: Image) -> Image:
+        return image.astype(np.float32) / np.float32(self.value)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.value})"
+
+
+class Normalize:
+    """Less the mean of its channel, divided by its deviation; float32.
+
+    The mean and the deviation are float64, and each step is rounded to float32: so models saw it in training.
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], channel_first: bool = False) -> None:
+        self.mean = mean
+        self.std = std
+        self.channel_first = channel_first
+
+    def __call__(self, image: Any) -> Image:
+        shape = (-1, 1, 1) if self.channel_first else (1, 1, -1)
+        result = np.array(image, np.float32)
+        result -= np.asarray(self.mean, np.float64).reshape(shape)
+        result /= np.asarray(self.std, np.float64).reshape(shape)
+        return result
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(mean={self.mean}, std={self.std})"
+
+
+class Transpose:
+    """The axes in this order, e.g. (2, 0, 1); a view."""
+
+    def __init__(self, transpose_target: Sequence[int]) -> None:
+        self.transpose_target = transpose_target
+
+    def __call__(self, image: Image) -> Image:
+        return image.transpose(self.transpose_target)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.transpose_target})"
+
+
+class CenterCrop:
+    """The middle `size` x `size` of the image, or less where it is smaller; a view."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, image: Image) -> Image:
+        top, left = (max(0, (side - self.size) // 2) for side in image.shape[:2])
+        return image[top : top + self.size, left : left + self.size, :]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(size={self.size})"
+
+
+class Resize:
+    """To (width, height), or until the shorter side is `size` and the longer at most `max_size`.
+
+    `interpolation` is OpenCV's number; None and 0 are its INTER_LINEAR.
+    """
+
+    def __init__(
+        self, size: float | tuple[int, int], max_size: int = NO_LIMIT, interpolation: int | None = None
+    ) -> None:
+        self.size = size
+        self.max_size = max_size
+        self.interpolation = interpolation
+
+    def __call__(self, image: Image) -> Image:
+        cv2 = opencv()
+        # INTER_NEAREST is 0, which the original took for "not given": the same images must come out.
+        return _array(
+            cv2.resize(image, self._target(image), interpolation=self.interpolation or cv2.INTER_LINEAR)
+        )
+
+    def _target(self, image: Image) -> tuple[int, int]:
+        if isinstance(self.size, tuple | list):
+            return min(self.size[0], self.max_size), min(self.size[1], self.max_size)
+        height, width = image.shape[:2]
+        scale = float(self.size) / min(height, width)
+        if round(scale * max(height, width)) > self.max_size:
+            scale = self.max_size / max(height, width)
+        return round(width * scale), round(height * scale)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(size={self.size}, max_size={self.max_size}, "
+            f"interpolation={self.interpolation})"
+        )
+
+
+class ResizeByFactor:
+    """Both sides to a multiple of `factor`, the longer at most `max_side_len`; as text detectors want it."""
+
+    def __init__(self, factor: int = 32, max_side_len: int = 2400) -> None:
+        self.factor = factor
+        self.max_side_len = max_side_len
+
+    def __call__(self, image: Image) -> Image:
+        height, width = image.shape[:2]
+        scale = min(1.0, self.max_side_len / max(height, width))
+        # Height steps down by 32 whatever the factor is: the original's, and part of what its models are fed.
+        target = self._multiple(int(width * scale), self.factor), self._multiple(int(height * scale), 32)
+        return _array(opencv().resize(image, target))
+
+    def _multiple(self, side: int, step: int) -> int:
+        """The side where it is a multiple already, else one step below the next smaller multiple."""
+        if side % self.factor == 0:
+            return max(side, self.factor)
+        return self.factor if side // self.factor <= 1 else (side // step - 1) * step
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(factor={self.factor}, max_side_len={self.max_side_len})"
+
+
+class PadStride:
+    """An image of (3, height, width) with zeros at its end, until both sides are multiples; float32."""
+
+    def __init__(self, stride: int) -> None:
+        self.coarsest_stride = stride
+
+    def __call__(self, image: Image) -> Image:
+        return padded(image, self.coarsest_stride)
+
+
+def padded(image: Image, stride: int) -> Image:
+    """(3, height, width) with zeros at its end; the image itself when there is no stride."""
+    if stride <= 0:
+        return image
+    channels, height, width = image.shape
+    result = np.zeros((channels, -(-height // stride) * stride, -(-width // stride) * stride), np.float32)
+    result[:, :height, :width] = image
+    return result
+
+
+class ImageReader:
+    """`process_image(bytes)`: a file's bytes to the (3, 224, 224) that ImageNet's classifiers take."""
+
+    def __init__(
+        self,
+        image_shape: Sequence[int] = (3, 224, 224),
+        image_mean: Sequence[float] = (0.485, 0.456, 0.406),
+        image_std: Sequence[float] = (0.229, 0.224, 0.225),
+        resize_short_size: int = 256,
+        interpolation: int | None = None,
+        crop_center: bool = True,
+    ) -> None:
+        self.image_shape = image_shape
+        self.crop_center = crop_center
+        self._resize = Resize(resize_short_size, interpolation=interpolation)
+        self._normalize = Sequential(
+            [BGR2RGB(), Transpose((2, 0, 1)), Div(255), Normalize(image_mean, image_std, channel_first=True)]
+        )
+
+    def process_image(self, sample: bytes) -> Image:
+        """float32. Raises ValueError for bytes that are no image."""
+        image = decoded(sample, "the sample")
+        if self.image_shape[1] > 0:
+            image = self._crop(self._resize(image))
+        return _array(self._normalize(image))
+
+    def _crop(self, image: Image) -> Image:
+        size = self.image_shape[1]
+        if self.crop_center:
+            return CenterCrop(size)(image)
+        top, left = (np.random.randint(0, side - size + 1) for side in image.shape[:2])
+        return image[top : top + size, left : left + size, :]
+
+
+def _array(value: Any) -> Image:
+    """What an untyped package returned."""
+    result: Image = value
+    return result
