@@ -41,7 +41,7 @@ class ChineseBertReader:
         return self.feed_keys
 
     def process(self, line: str | bytes) -> dict[str, list[int]]:
-        """Lists of `max_seq_len` integers. [CLS] comes first and no [SEP] last, as these models were served."""
+        """Lists of `max_seq_len` integers. [CLS] comes first, and no [SEP] last: as the original does it."""
         text = line if isinstance(line, str) else line.decode("utf-8", "ignore")
         pieces = self._tokenizer.encode(text, add_special_tokens=False).ids[: self.max_seq_len - 2]
         ids = [self.cls_id, *pieces]

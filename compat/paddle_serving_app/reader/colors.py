@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def class_colors(classes: int) -> NDArray[np.uint8]:
-    """(classes, 3): the bits of a class's number dealt to the three channels, highest first (Pascal VOC's)."""
+    """(classes, 3): the bits of a class's number dealt to the channels, highest first: Pascal VOC's."""
     numbers = np.arange(classes)
     colors = np.zeros((classes, 3), np.int64)
     for step in range(8):

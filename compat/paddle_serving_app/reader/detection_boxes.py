@@ -86,7 +86,7 @@ class RCNNPostprocess:
 
 
 class BlazeFacePostprocess(RCNNPostprocess):
-    """The same of a model that tells corners between 0 and 1; "im_shape" among the fetches is (height, width)."""
+    """The same of a model whose corners lie between 0 and 1; the fetch "im_shape" is (height, width)."""
 
     def _place(self, corners: list[float], fetches: Mapping[str, Any]) -> list[float]:
         height, width = (int(side) for side in np.asarray(fetches["im_shape"]).reshape(-1)[:2])

@@ -13,7 +13,7 @@ _ADDRESS = "https://paddle-serving.bj.bcebos.com/reader/lac/lac_dict.tar.gz"
 
 
 class LACReader:
-    """`process(text)`, then `parse_result(text, crf_decode)`. Reads word.dic, tag.dic and q2b.dic of a folder."""
+    """`process(text)`, then `parse_result(text, crf_decode)`. A folder has word.dic, tag.dic, q2b.dic."""
 
     def __init__(self, dict_folder: str | Path = FOLDER) -> None:
         folder = Path(dict_folder or FOLDER)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,9 @@ def characters(kind: str, dictionary: str | Path | None) -> list[str]:
 
 
 class CharacterOps:
-    """Texts and their numbers. `config`: "character_type", "character_dict_path", "loss_type" ctc or attention.
+    """Texts and their numbers. `config`: "character_type", "character_dict_path", "loss_type".
 
-    A CTC model's blank comes after the characters; an attention model's marks "sos" and "eos" before them.
+    After the characters "ctc" has its blank; before them "attention" has its marks "sos" and "eos".
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -50,14 +51,15 @@ class CharacterOps:
         text = text.lower() if self.character_type == "en" else text
         return np.array([self.dict[character] for character in text if character in self.dict])
 
-    def decode(self, text_index: Sequence[int], is_remove_duplicate: bool = False) -> str:
+    def decode(self, text_index: Iterable[int], is_remove_duplicate: bool = False) -> str:
         """The text of the numbers, without marks and blanks and, if asked, without repetitions."""
         ignored = {0, 1} if self.loss_type == "attention" else {self.get_char_num()}
         kept = []
-        for place, number in enumerate(text_index):
-            repeated = is_remove_duplicate and place > 0 and text_index[place - 1] == number
-            if int(number) not in ignored and not repeated:
-                kept.append(self.character[int(number)])
+        last = None
+        for number in map(int, text_index):
+            if number not in ignored and not (is_remove_duplicate and number == last):
+                kept.append(self.character[number])
+            last = number
         return "".join(kept)
 
     def get_char_num(self) -> int:
@@ -72,7 +74,7 @@ class CharacterOps:
 
 
 class CTCLabelDecode:
-    """Probabilities (texts, steps, classes) to texts. Class 0 is the blank, then the dictionary's, then a space."""
+    """Probabilities (texts, steps, classes) to texts. Class 0 is the blank, the last one a space."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.character_type = config["character_type"]
@@ -156,13 +158,12 @@ class OCRReader:
         numbers = np.asarray(outputs["ctc_greedy_decoder_0.tmp_0"])
         offsets = outputs["ctc_greedy_decoder_0.tmp_0.lod"]
         found: list[list[Any]] = [
-            [self.char_ops.decode(numbers[begin:end, 0])]
-            for begin, end in zip(offsets[:-1], offsets[1:], strict=True)
+            [self.char_ops.decode(numbers[begin:end, 0])] for begin, end in pairwise(offsets)
         ]
         if with_score:
             probabilities = np.asarray(outputs["softmax_0.tmp_0"], np.float32)
             offsets = outputs["softmax_0.tmp_0.lod"]
-            for result, begin, end in zip(found, offsets[:-1], offsets[1:], strict=True):
+            for result, (begin, end) in zip(found, pairwise(offsets), strict=True):
                 own = probabilities[begin:end]
                 result.append(np.mean(own.max(1)[own.argmax(1) != own.shape[1] - 1]))
         return found

@@ -46,7 +46,7 @@ class VideoDecoder:
 class Sampler:
     """`num_seg` places at equal distance, `seg_len` frames from each, as PIL images in "imgs".
 
-    `select_left` takes one frame of each part's middle. A random choice, which only training wants, is refused.
+    `select_left` takes one frame of each part's middle. Random places are for training and refused.
     """
 
     def __init__(

@@ -15,7 +15,10 @@ MASK_SIZE = 512
 
 
 class SegPostprocess:
-    """Of {"filename": "a.jpg", "output": classes of 512 x 512 pixels} writes a_jpg_mask.png and a_jpg_result.png."""
+    """Of {"filename": "a.jpg", "output": mask} writes a_jpg_mask.png and a_jpg_result.png.
+
+    A mask has a class for each of 512 x 512 pixels; the result has the image's size.
+    """
 
     def __init__(self, class_num: int) -> None:
         self.class_num = class_num

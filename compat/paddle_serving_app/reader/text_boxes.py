@@ -21,8 +21,8 @@ UPRIGHT = 1.5  # a crop this much higher than wide holds text that runs downward
 class DBPostProcess:
     """Differentiable binarization: probabilities (n, 1, height, width) to the boxes of each image.
 
-    `params`: "thresh" of a text's pixel, "box_thresh" of a box's mean probability, "max_candidates" per image,
-    "unclip_ratio" by which boxes grow, because the model was taught to draw them too small.
+    `params`: "thresh" of a text's pixel, "box_thresh" of a box's mean probability, "max_candidates" of an
+    image, "unclip_ratio" by which boxes grow, because the model was taught to draw them too small.
     """
 
     def __init__(self, params: Mapping[str, Any]) -> None:
@@ -33,7 +33,7 @@ class DBPostProcess:
         self.min_size = MIN_SIDE
 
     def __call__(self, pred: Image, ratio_list: Sequence[Sequence[float]]) -> list[Any]:
-        """Per image an integer array (boxes, 4, 2), or an empty list; `ratio_list` has its (height, width) scale.
+        """Per image an integer array (boxes, 4, 2), or an empty list; `ratio_list` has its scales.
 
         Raises ImportError without OpenCV, pyclipper and shapely.
         """
@@ -84,7 +84,7 @@ class FilterBoxes:
         self.filter_height = height
 
     def __call__(self, dt_boxes: Any, image_shape: Sequence[int]) -> Image:
-        """float32 (boxes, 4, 2); of shape (0,) when none is left. `image_shape` starts with height and width."""
+        """float32 (boxes, 4, 2), or of shape (0,) when none is left. `image_shape`: height, width."""
         height, width = image_shape[:2]
         kept = []
         for corners in dt_boxes:
@@ -119,7 +119,7 @@ class GetRotateCropImage:
         corners = np.asarray(points, np.float32)
         left, top = corners.min(axis=0).astype(int)
         right, bottom = corners.max(axis=0).astype(int)
-        corners = corners - np.float32([left, top])
+        corners = corners - np.array([left, top], np.float32)
         width = int(np.linalg.norm(corners[0] - corners[1]))
         height = int(np.linalg.norm(corners[0] - corners[3]))
         target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)

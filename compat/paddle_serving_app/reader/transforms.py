@@ -171,9 +171,9 @@ class ResizeByFactor:
 
     def _multiple(self, side: int, step: int) -> int:
         """The side where it is a multiple already, else one step below the next smaller multiple."""
-        if side % self.factor == 0:
-            return max(side, self.factor)
-        return self.factor if side // self.factor <= 1 else (side // step - 1) * step
+        if side % self.factor:
+            side = (side // step - 1) * step if side // self.factor > 1 else 0
+        return max(side, self.factor)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(factor={self.factor}, max_side_len={self.max_side_len})"
