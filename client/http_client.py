@@ -27,6 +27,7 @@ from client.errors import (
 from client.exchange import Client, Reply
 from client.http_connection import ConnectionPool, HttpReply
 from client.retry import parse_retry_after
+from client.tls import Tls, tls_of
 
 DEFAULT_URL = "http://127.0.0.1:18082"
 REFUSALS: dict[int, type[RequestRefused]] = {
@@ -46,9 +47,10 @@ class HttpClient(Client):
         method: str = "prediction",
         timeout_s: float = 10.0,
         retries: int = 2,
+        tls: Tls | None = None,
     ) -> None:
         super().__init__(timeout_s, retries)
-        self._pool = ConnectionPool(url)
+        self._pool = ConnectionPool(url, tls)
         self._path = f"{self._pool.prefix}/{service}/{method}"
 
     def _sender(self, feed: dict[str, str]) -> Callable[[float], Reply]:
@@ -91,10 +93,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from client.script import parse_arguments, run
 
     options = parse_arguments("http_client.py", "--url", DEFAULT_URL, arguments)
-    with HttpClient(
-        options.url, options.service, options.method, timeout_s=options.timeout, retries=options.retries
-    ) as client:
-        return run(client, options)
+
+    def connect() -> HttpClient:
+        return HttpClient(
+            options.url, options.service, options.method, options.timeout, options.retries, tls_of(options)
+        )
+
+    return run(connect, options)
 
 
 if __name__ == "__main__":

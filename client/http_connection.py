@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from client.errors import BadAnswer, ClientError, RequestTimedOut, ServiceUnreachable
+from client.tls import Tls
 
 MAX_BODY_BYTES = 512 * 1024 * 1024  # what the gRPC client takes at most, too
 
@@ -48,8 +49,8 @@ class _TlsSocket(_Deadline, ssl.SSLSocket):
 class ConnectionPool:
     """The connections to one server; each serves one exchange at a time, and any thread the next."""
 
-    def __init__(self, url: str) -> None:
-        """Raises ValueError when `url` is not http(s)://host[:port][/prefix]."""
+    def __init__(self, url: str, tls: Tls | None = None) -> None:
+        """Raises ValueError when `url` is not http(s)://host[:port][/prefix], or for a bad file of `tls`."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"url {url!r} is not of the form http://host:port")
@@ -59,8 +60,10 @@ class ConnectionPool:
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._host_header = parts.netloc.rpartition("@")[2]
         self._tls: ssl.SSLContext | None = None
+        if tls is not None and parts.scheme != "https":
+            raise ValueError(f"url {url!r} is not of the form https://host:port, though TLS is asked for")
         if parts.scheme == "https":
-            self._tls = ssl.create_default_context()
+            self._tls = (tls or Tls()).context()
             self._tls.sslsocket_class = _TlsSocket
         self._idle: deque[_Socket | _TlsSocket] = deque()
         self._closed = False
@@ -149,6 +152,11 @@ class ConnectionPool:
             return BadAnswer(f"{self.url} does not answer in HTTP: {error!r}")
         if isinstance(error, ConnectionRefusedError):
             return ServiceUnreachable(f"nothing listens at {self.url}; is the service started?")
+        if isinstance(error, ssl.SSLCertVerificationError):
+            reason = error.verify_message
+            return BadAnswer(
+                f"{self.url} is not trusted: {reason}; name the authority's file, Tls(ca_file=...)"
+            )
         if isinstance(error, OSError):
             return ServiceUnreachable(f"no connection to {self.url}: {error}")
         return None

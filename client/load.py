@@ -28,6 +28,7 @@ from client.load_plot import write_plot
 from client.load_report import Sample, print_report
 from client.rpc_client import RpcClient
 from client.script import plain_console
+from client.tls import add_tls_options, tls_of
 
 TEXTS = [
     "央行宣布下调存款准备金率",
@@ -141,8 +142,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def connect() -> Client:
         # No retries: here an error is a result.
         if options.rpc is not None:
-            return RpcClient(options.rpc, options.service, options.method, options.timeout, retries=0)
-        return HttpClient(options.url, options.service, options.method, options.timeout, retries=0)
+            return RpcClient(
+                options.rpc, options.service, options.method, options.timeout, 0, tls_of(options)
+            )
+        return HttpClient(options.url, options.service, options.method, options.timeout, 0, tls_of(options))
 
     console = plain_console()
     try:
@@ -211,6 +214,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--service", default="bert", help="(default: %(default)s)")
     parser.add_argument("--method", default="prediction", help="(default: %(default)s)")
     parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="(default: 10)")
+    add_tls_options(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the latencies")
     return parser
 

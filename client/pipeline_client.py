@@ -15,6 +15,7 @@ from client.errors import ClientError
 from client.protos.pipeline_service_pb2 import Request, Response, Tensor
 from client.retry import call_with_retries
 from client.rpc_channel import RpcChannel
+from client.tls import Tls
 
 PROFILE_KEY = "pipeline.profile"
 STRING, BYTES = 12, 13
@@ -41,15 +42,16 @@ class PipelineClient:
     as the original did. A future is not tried again.
     """
 
-    def __init__(self, timeout_s: float | None = 60.0, retries: int = 2) -> None:
+    def __init__(self, timeout_s: float | None = 60.0, retries: int = 2, tls: Tls | None = None) -> None:
         self._timeout_s = timeout_s
         self._retries = retries
+        self._tls = tls
         self._channel: RpcChannel | None = None
 
     def connect(self, endpoints: Sequence[str]) -> None:
         """Uses the services at `["host:port", ...]` in turn; nothing is sent yet."""
         self.close()
-        self._channel = RpcChannel(*endpoints)
+        self._channel = RpcChannel(*endpoints, tls=self._tls)
 
     @overload
     def predict(

@@ -17,6 +17,7 @@ from client.errors import (
     TooManyRequests,
 )
 from client.protos.pipeline_service_pb2 import Request, Response
+from client.tls import Tls
 
 METHOD_PATH = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
@@ -63,9 +64,13 @@ ERR_NO_OF_STATUS = {
 class RpcChannel:
     """The connection to one address, or to several in turn."""
 
-    def __init__(self, *addresses: str) -> None:
+    def __init__(self, *addresses: str, tls: Tls | None = None) -> None:
+        """Without `tls` nothing is encrypted. Raises ValueError for a bad address or a bad file of `tls`."""
         self.target = target_of(addresses)
-        self._channel = grpc.insecure_channel(self.target, options=OPTIONS)
+        if tls is None:
+            self._channel = grpc.insecure_channel(self.target, options=OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(self.target, tls.credentials(), options=OPTIONS)
         self._inference = self._channel.unary_unary(
             METHOD_PATH,
             request_serializer=Request.SerializeToString,

@@ -17,6 +17,7 @@ from client.errors import TIMED_OUT_ERR_NO, RequestRefused, RequestTimedOut
 from client.exchange import Client, Reply
 from client.protos.pipeline_service_pb2 import Request, Response
 from client.rpc_channel import RpcChannel
+from client.tls import Tls, tls_of
 
 DEFAULT_ADDRESS = "127.0.0.1:8088"
 
@@ -31,9 +32,10 @@ class RpcClient(Client):
         method: str = "prediction",
         timeout_s: float = 10.0,
         retries: int = 2,
+        tls: Tls | None = None,
     ) -> None:
         super().__init__(timeout_s, retries)
-        self._channel = RpcChannel(address)
+        self._channel = RpcChannel(address, tls=tls)
         self._service = service
         self._method = method
 
@@ -58,10 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from client.script import parse_arguments, run
 
     options = parse_arguments("rpc_client.py", "--address", DEFAULT_ADDRESS, arguments)
-    with RpcClient(
-        options.address, options.service, options.method, timeout_s=options.timeout, retries=options.retries
-    ) as client:
-        return run(client, options)
+
+    def connect() -> RpcClient:
+        return RpcClient(
+            options.address,
+            options.service,
+            options.method,
+            options.timeout,
+            options.retries,
+            tls_of(options),
+        )
+
+    return run(connect, options)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from client.errors import ClientError
 from client.exchange import Answer, Client
+from client.tls import add_tls_options
 from client.values import Value, parse_value
 
 EXAMPLES = """examples:
@@ -39,6 +40,7 @@ def parse_arguments(
     parser.add_argument(
         "--retries", type=int, default=2, help="further tries when unavailable or busy (default: 2)"
     )
+    add_tls_options(parser)
     parser.add_argument("--json", action="store_true", help="print the answer as JSON, values as they came")
     return parser.parse_args(arguments)
 
@@ -48,11 +50,12 @@ def plain_console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
-def run(client: Client, options: argparse.Namespace) -> int:
+def run(connect: Callable[[], Client], options: argparse.Namespace) -> int:
     """Asks and prints; returns the exit code, 1 when there was no answer."""
     try:
-        answer = client.predict(options.texts)
-    except ClientError as error:
+        with connect() as client:
+            answer = client.predict(options.texts)
+    except (ClientError, ValueError) as error:
         plain_console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", soft_wrap=True)
         return 1
     console = plain_console()

@@ -36,6 +36,7 @@ __all__ = [
     "ServiceConfig",
     "TensorRtConf",
     "TensorShapes",
+    "TlsConfig",
     "TracerConfig",
     "V2Config",
     "check_service_name",
@@ -131,6 +132,19 @@ class LoggingConfig(Section):
         return value.upper() if isinstance(value, str) else value
 
 
+class TlsConfig(Section):
+    """`tls`: HTTPS on `http_port` and TLS on `rpc_port`. A relative path is sought as a model's is."""
+
+    cert: str = Field(
+        description="PEM file of the server's certificate, followed by those that lead to its authority."
+    )
+    key: str = Field(description="PEM file of its private key, without a passphrase.")
+    client_ca: str | None = Field(
+        default=None,
+        description="PEM file of authorities; clients must show a certificate of theirs, health checks too.",
+    )
+
+
 class Limits(Section):
     """`limits`: the largest that is accepted from a client; more is refused, not cut."""
 
@@ -171,6 +185,7 @@ class ServiceConfig(Section):
     op: dict[str, OpConfig] = Field(default={}, description="One section per Op, by its name.")
     v2: V2Config = Field(default=V2Config(), description="Ports of the KServe v2 protocol.")
     logging: LoggingConfig = Field(default=LoggingConfig(), description="Where and how we log.")
+    tls: TlsConfig | None = Field(default=None, description="Certificates; absent: plain HTTP and gRPC.")
     limits: Limits = Field(default=Limits(), description="The largest that is accepted.")
 
     @field_validator("rpc_port", mode="before")

@@ -1,10 +1,11 @@
-"""Environment variables that native libraries read when they load, for every process that runs models."""
+"""Environment variables that native libraries read when they load, for the front and for workers."""
 
 from __future__ import annotations
 
 import os
 
 # Only while unset, so that a user may ask for something else.
+FRONT_PROCESS = {"GRPC_VERBOSITY": "NONE"}  # it would log every stranger's bad handshake, without a bound
 MODEL_PROCESS = {
     # Threads that spin while they wait starve the front, and other workers, of their core.
     "OMP_WAIT_POLICY": "PASSIVE",

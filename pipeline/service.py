@@ -11,10 +11,12 @@ from typing import Any
 from pipeline.app import App, write_app
 from pipeline.config import OpConfig, ServiceConfig, check_service_name, load_config
 from pipeline.dag import collect_ops, dag_of
+from pipeline.environment import FRONT_PROCESS
 from pipeline.errors import ConfigError
 from pipeline.op import Op, RequestOp, ResponseOp
 from pipeline.processes import SERVER, python_module
 from pipeline.serving_model import load_serving_model
+from pipeline.tls import flaws_of
 
 DEFAULT_NAME = "default_service"
 
@@ -63,31 +65,38 @@ class Service:
                     for name in strangers
                 )
             )
-        return ops, last, self._with_models(config)
+        return ops, last, self._with_files(config)
 
-    def _with_models(self, config: ServiceConfig) -> ServiceConfig:
-        """The configuration with each model's folder resolved and looked into; all flaws in one ConfigError.
-
-        A relative folder is sought where the service was started, as in Paddle Serving, or beside config.yml.
-        """
+    def _with_files(self, config: ServiceConfig) -> ServiceConfig:
+        """The configuration with its files resolved and looked into. Raises ConfigError with all flaws."""
         flaws = [flaw for name, section in config.op.items() for flaw in _not_served(name, section)]
         sections = dict(config.op)
         for name, section in config.op.items():
             conf = section.local_service_conf
             if conf is None or not conf.model_dir:
                 continue
-            folder = Path(conf.model_dir)
-            if isinstance(self._config_source, str | Path) and not folder.exists():
-                folder = Path(self._config_source).resolve().parent / folder
+            folder = self._locate(conf.model_dir)
             try:
                 load_serving_model(folder)
             except ConfigError as exc:
                 flaws.append(f"op.{name}.local_service_conf.model_config: {exc.message}")
             conf = conf.model_copy(update={"model_dir": str(folder.resolve())})
             sections[name] = section.model_copy(update={"local_service_conf": conf})
+        tls = config.tls
+        if tls is not None:
+            given = tls.model_dump(exclude_none=True)
+            tls = tls.model_copy(update={key: str(self._locate(path)) for key, path in given.items()})
+            flaws += flaws_of(tls)
         if flaws:
             raise ConfigError("\n".join(flaws))
-        return config.model_copy(update={"op": sections})
+        return config.model_copy(update={"op": sections, "tls": tls})
+
+    def _locate(self, given: str) -> Path:
+        """A relative path is sought where the service was started, as in the original, or by config.yml."""
+        path = Path(given)
+        if isinstance(self._config_source, str | Path) and not path.exists():
+            path = Path(self._config_source).resolve().parent / path
+        return path.absolute()
 
     def serve(self) -> None:
         """Serves until SIGTERM or SIGINT. Does not return: the server takes over this process.
@@ -106,7 +115,7 @@ class Service:
         fd = write_app(app)
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execv(sys.executable, [*python_module(SERVER), str(fd)])
+        os.execve(sys.executable, [*python_module(SERVER), str(fd)], {**FRONT_PROCESS, **os.environ})
 
     def _as_app(self) -> App:
         ops, last, config = self.resolve()

@@ -23,6 +23,7 @@ import grpc
 import yaml
 
 from client.protos.pipeline_service_pb2 import Request, Response
+from client.tls import Tls
 
 ROOT = Path(__file__).resolve().parent.parent
 APPS = Path(__file__).resolve().parent / "apps"
@@ -48,7 +49,8 @@ class ServiceProcess:
 
     script: a service script, or the folder of its web_service.py. config: the content of config.yml; free
     ports are put in, and it is written to a file whose path the script finds in the environment as
-    SERVICE_CONFIG, and in place of "{config}" among `arguments`. name: of the service, for `ask`.
+    SERVICE_CONFIG, and in place of "{config}" among `arguments`. name: of the service, for `ask`. tls: what
+    is trusted and shown where the config has `tls`.
     """
 
     def __init__(
@@ -61,8 +63,10 @@ class ServiceProcess:
         env: Mapping[str, str] | None = None,
         folder: Path | None = None,
         wait: bool = True,
+        tls: Tls | None = None,
     ) -> None:
         self.name = name
+        self.tls = tls
         self._stack = contextlib.ExitStack()
         work = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         resolved = {**(config or {})}
@@ -110,7 +114,7 @@ class ServiceProcess:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.http_port}"
+        return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self.http_port}"
 
     @property
     def log(self) -> str:
@@ -145,11 +149,18 @@ class ServiceProcess:
         timeout_s: float = PATIENCE_S,
     ) -> HttpAnswer:
         """One request on a connection of its own: GET, or POST when there is a body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=timeout_s)
+        connection = self.connection(timeout_s)
         with contextlib.closing(connection):
             data = body.encode() if isinstance(body, str) else body
             connection.request(method or ("GET" if data is None else "POST"), path, data, dict(headers or {}))
             return read_answer(connection)
+
+    def connection(self, timeout_s: float = PATIENCE_S) -> http.client.HTTPConnection:
+        """A connection of its own to the HTTP port."""
+        if self.tls is None:
+            return http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=timeout_s)
+        context = self.tls.context()
+        return http.client.HTTPSConnection("127.0.0.1", self.http_port, timeout=timeout_s, context=context)
 
     def ask(self, inputs: Mapping[str, str], *, method: str = "prediction") -> dict[str, Any]:
         """The answer to a key/value request over HTTP, `err_no` and all."""
@@ -204,7 +215,10 @@ class ServiceProcess:
     def channel(self) -> grpc.Channel:
         """A connection of its own to the gRPC port."""
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
-        return grpc.insecure_channel(f"127.0.0.1:{self.rpc_port}", options)
+        address = f"127.0.0.1:{self.rpc_port}"
+        if self.tls is None:
+            return grpc.insecure_channel(address, options)
+        return grpc.secure_channel(address, self.tls.credentials(), options)
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a sample over all label sets that have these labels; 0 when there is none."""

@@ -276,9 +276,10 @@ class TestDocuments:
             ast.parse(block)
 
     def test_the_readme_s_configuration_is_accepted(self, root: Path) -> None:
-        (block,) = code_blocks(root / "README.md", "yaml")
-        config = load_config(yaml.safe_load(block), op_overrides={"sentiment": {}})
-        assert config.http_port == 18082
+        blocks = map(yaml.safe_load, code_blocks(root / "README.md", "yaml"))
+        sections = {key: value for block in blocks for key, value in block.items()}
+        config = load_config(sections, op_overrides={"sentiment": {}})
+        assert (config.http_port, config.tls is not None) == (18082, True)
         assert config.op["sentiment"].concurrency == 2
 
     @pytest.mark.parametrize("name", ["README.md", "README_zh.md", "docs/design.md"])

@@ -175,7 +175,8 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         self.transport.write(STATUS_LINE[error.http_status] + head + body)
         # Not closed yet: with input unread the kernel would reset the connection, and a client that sends all
         # before it reads would never see the answer. `data_received` discards what still comes.
-        self.transport.write_eof()
+        if self.transport.can_write_eof():  # TLS knows no half-closed connection
+            self.transport.write_eof()
         self.flow.resume_reading()
 
     def close_if_slow(self, now: float) -> None:

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import email.utils
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -24,9 +26,9 @@ _WATCH_EVERY_S = 0.5
 
 
 class HttpServer:
-    """Serves an app on one port of every interface."""
+    """Serves an app on one port of every interface; over TLS alone where a context is given."""
 
-    def __init__(self, app: HttpApp, port: int, limits: Limits) -> None:
+    def __init__(self, app: HttpApp, port: int, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
         self._app = app
         self._port = port
         self._limits = limits
@@ -36,6 +38,15 @@ class HttpServer:
             timeout_keep_alive=KEEP_ALIVE_S, interface="asgi3",
         )  # fmt: skip
         self._config.load()
+        self._tls: dict[str, Any] = (
+            {}
+            if tls is None
+            else {
+                "ssl": tls,
+                "ssl_handshake_timeout": limits.header_timeout_s,
+                "ssl_shutdown_timeout": SILENT_S,
+            }
+        )
         self._class = type("ServiceConnection", (Connection,), {"limits": limits})
 
     @contextlib.asynccontextmanager
@@ -43,7 +54,9 @@ class HttpServer:
         """Listens on entry; on exit whatever is left is closed. Raises StartFailed for a used port."""
         loop = asyncio.get_running_loop()
         self._socket = bind(self._port)
-        self._server = await loop.create_server(self._connection, sock=self._socket, backlog=_BACKLOG)
+        self._server = await loop.create_server(
+            self._connection, sock=self._socket, backlog=_BACKLOG, **self._tls
+        )
         watcher = asyncio.create_task(self._watch(), name="http-watcher")
         try:
             yield
@@ -59,16 +72,21 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         listener = self._socket.dup()
         listener.setblocking(False)
+        accepted = []
         with listener, contextlib.suppress(BlockingIOError):
             while True:
-                accepted, _ = listener.accept()
-                await loop.connect_accepted_socket(self._connection, accepted)
+                accepted.append(listener.accept()[0])
         self._server.close()
+        served = (loop.connect_accepted_socket(self._connection, each, **self._tls) for each in accepted)
+        await asyncio.gather(*served, return_exceptions=True)  # with TLS, some may not shake hands
 
     async def until_silent(self, timeout_s: float) -> None:
         """Answer what still comes on open connections, and close each that says nothing for a second."""
         started = time.monotonic()
-        while self._state.connections and time.monotonic() < started + timeout_s + SILENT_S:
+        shaking_hands_until = started + SILENT_S if self._tls else started  # they are no connections yet
+        while (
+            self._state.connections and time.monotonic() < started + timeout_s + SILENT_S
+        ) or time.monotonic() < shaking_hands_until:
             await asyncio.sleep(SILENT_S / 20)
             silent_since = time.monotonic() - SILENT_S
             if silent_since < started:

@@ -23,6 +23,7 @@ from pipeline.server.http_app import HttpApp
 from pipeline.server.http_server import HttpServer
 from pipeline.server.metrics import Metrics
 from pipeline.server.rpc_server import RpcServer
+from pipeline.tls import server_context
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,8 @@ async def serve(app: App) -> None:
     async with contextlib.AsyncExitStack() as stack:
         http = rpc = None
         if config.http_port:
-            http = HttpServer(HttpApp(engine), config.http_port, config.limits)
+            tls = None if config.tls is None else server_context(config.tls)
+            http = HttpServer(HttpApp(engine), config.http_port, config.limits, tls)
             await stack.enter_async_context(http.running())
         if config.rpc_port:
             rpc = RpcServer(engine, config.rpc_port)

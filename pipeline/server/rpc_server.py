@@ -7,11 +7,13 @@ import contextlib
 import logging
 import math
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc
 import grpc.aio
 
 from pipeline.answers import render_error
+from pipeline.config import TlsConfig
 from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed, UnknownService
 from pipeline.request import AnswerForm
 from pipeline.server.codecs.key_value import EXAMPLE, parse_proto, pass_proto_on
@@ -90,18 +92,20 @@ class RpcServer:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Listens on entry, stops on exit. Raises StartFailed for a used port."""
-        limits = self._engine.app.config.limits
+        config = self._engine.app.config
+        limits = config.limits
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", limits.body_bytes),
                 ("grpc.max_send_message_length", limits.response_bytes),
                 ("grpc.so_reuseport", 0),  # a second service on the port must fail, not share it
                 ("grpc.max_metadata_size", limits.header_bytes),
+                ("grpc.server_handshake_timeout_ms", int(limits.header_timeout_s * 1000)),
             ]
         )
         self._server.add_generic_rpc_handlers((PipelineHandler(self._engine),))
         try:
-            port = self._server.add_insecure_port(f"[::]:{self._port}")
+            port = self._open(f"[::]:{self._port}", config.tls)
         except RuntimeError:
             port = 0
         if port == 0:
@@ -113,6 +117,15 @@ class RpcServer:
             yield
         finally:
             await self.stop(grace_s=0)
+
+    def _open(self, address: str, tls: TlsConfig | None) -> int:
+        if tls is None:
+            return self._server.add_insecure_port(address)
+        client_ca = None if tls.client_ca is None else Path(tls.client_ca).read_bytes()
+        pair = Path(tls.key).read_bytes(), Path(tls.cert).read_bytes()
+        return self._server.add_secure_port(
+            address, grpc.ssl_server_credentials([pair], client_ca, require_client_auth=client_ca is not None)
+        )
 
     async def stop(self, grace_s: float) -> None:
         """Say GOAWAY, let the calls that a handler has end, cancel what is left after `grace_s`."""

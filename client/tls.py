@@ -1,0 +1,64 @@
+"""What a client trusts and shows where a service speaks TLS."""
+
+from __future__ import annotations
+
+import argparse
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import grpc
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files. ca_file: authorities that are trusted, None for the system's. The others: the client's own.
+
+    A file that can't be used is told by a ValueError of the client that is given it.
+    """
+
+    ca_file: str | Path | None = None
+    cert_file: str | Path | None = None
+    key_file: str | Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """For HTTP. Raises ValueError."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.cert_file is not None:
+                context.load_cert_chain(self.cert_file, self.key_file)
+        except OSError as exc:
+            raise ValueError(f"{self} can't be used: {exc}") from exc
+        return context
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """For gRPC, which has its own list of authorities in place of the system's. Raises ValueError."""
+        import grpc
+
+        self.context()  # gRPC itself tells of a bad file only in its log
+        ca, key, cert = (
+            None if path is None else Path(path).read_bytes()
+            for path in (self.ca_file, self.key_file or self.cert_file, self.cert_file)
+        )
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {path}" for name, path in vars(self).items() if path is not None) or "TLS"
+
+
+def add_tls_options(parser: argparse.ArgumentParser) -> None:
+    """--ca, --cert and --key; `tls_of` reads them."""
+    parser.add_argument(
+        "--ca", metavar="FILE", help="PEM file of the authority that signed the service's certificate"
+    )
+    parser.add_argument("--cert", metavar="FILE", help="PEM file of a certificate to show to the service")
+    parser.add_argument("--key", metavar="FILE", help="PEM file of its private key")
+
+
+def tls_of(options: argparse.Namespace) -> Tls | None:
+    """None when no file was named: HTTP then goes by its URL, gRPC speaks no TLS."""
+    if options.ca is None and options.cert is None:
+        return None
+    return Tls(options.ca, options.cert, options.key)
