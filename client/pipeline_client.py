@@ -19,6 +19,7 @@ from client.tls import Tls
 
 PROFILE_KEY = "pipeline.profile"
 STRING, BYTES = 12, 13
+LOD_SUFFIX = ".lod"  # the offsets of a feed's sequences, in the feed beside it
 # numpy dtype: (elem_type, field). NumPy has no bfloat16: its bits travel as uint16.
 ENCODINGS = {
     "int64": (0, "int64_data"),
@@ -88,7 +89,8 @@ class PipelineClient:
     ) -> Response | grpc.CallFuture[Response]:
         """Sends `{key: str, ndarray or list}`; `Response.err_no` says how it went.
 
-        The keys "logid" and "clientip" fill the fields of that name. `fetch` is checked and has no effect, as
+        The keys "logid" and "clientip" fill the fields of that name; with `pack_tensor_format`, "x.lod"
+        (offsets) becomes the lod of the tensor "x". `fetch` is checked and has no effect, as
         in 0.9. Raises TypeError for what can't be sent, RuntimeError before `connect`.
         """
         if self._channel is None:
@@ -144,16 +146,31 @@ def pack_request(
         raise TypeError("feed must be a dict {key: str, ndarray or list}")
     feed = dict(feed_dict)
     request = Request(logid=int(feed.pop("logid", log_id)), clientip=str(feed.pop("clientip", "")))
-    for key, value in feed.items():
-        if pack_tensor_format:
-            request.tensors.append(pack_tensor(key, value, as_bytes=use_tensor_bytes))
-        else:
-            request.key.append(key)
-            request.value.append(value if isinstance(value, str) else print_array(as_array(key, value)))
+    if pack_tensor_format:
+        request.tensors.extend(pack_tensors(feed, as_bytes=use_tensor_bytes))
+    else:
+        request.key.extend(feed)
+        request.value.extend(
+            value if isinstance(value, str) else print_array(as_array(key, value))
+            for key, value in feed.items()
+        )
     if profile:
         request.key.append(PROFILE_KEY)
         request.value.append("1")
     return request
+
+
+def pack_tensors(feed: dict[str, Any], *, as_bytes: bool = False) -> list[Tensor]:
+    """A tensor for each feed; offsets ("x.lod") go with the tensor they belong to."""
+    offsets = {f"{name}{LOD_SUFFIX}" for name in feed}
+    tensors = []
+    for name, value in feed.items():
+        if name in offsets:
+            continue
+        tensor = pack_tensor(name, value, as_bytes=as_bytes)
+        tensor.lod.extend(np.ravel(feed.get(name + LOD_SUFFIX, ())).astype(np.int32).tolist())
+        tensors.append(tensor)
+    return tensors
 
 
 def pack_tensor(name: str, value: Any, *, as_bytes: bool = False) -> Tensor:

@@ -52,7 +52,8 @@ ADDITIONS = "serving.yml"
 class ServingModel:
     """What `load_serving_model` found.
 
-    `directory` is the folder of the model files. `params` is None for ONNX and for programs without weights.
+    `directory` is the folder of the model files. `params` is None for ONNX, for programs without weights and
+    for a `__model__` with a file for each weight.
     `additions` is serving.yml as read, the keys this module does not interpret included.
     """
 
@@ -174,9 +175,7 @@ def _params_of(program: Path, files: Sequence[Path]) -> Path | None:
         raise ConfigError(
             f"{program.parent} holds several parameter files ({names}): leave that of {program.name}"
         )
-    if not candidates and program.name == "__model__":
-        raise ConfigError(f"{program.parent} has no __params__: save the model with all weights in one file")
-    # A program without weights is saved without a parameter file.
+    # A program without weights is saved without a parameter file, a `__model__` with one for each weight.
     return candidates[0] if candidates else None
 
 

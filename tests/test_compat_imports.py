@@ -30,7 +30,7 @@ import client.pipeline_client
 import pipeline
 
 assert Op is PipelineOp is OperatorOp is pipeline.Op
-assert WebService is pipeline.WebService
+assert issubclass(WebService, pipeline.WebService)
 assert RequestOp is pipeline.RequestOp
 assert ResponseOp is pipeline.ResponseOp
 assert PipelineServer is Server is pipeline.PipelineServer

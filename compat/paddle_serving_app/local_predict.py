@@ -9,44 +9,79 @@ from typing import Any
 import numpy as np
 
 from pipeline.config import LocalServiceConf
-from pipeline.errors import InvalidInput
-from pipeline.predictors import create_predictor
-from pipeline.predictors.base import Predictor
+from pipeline.errors import ConfigError, InvalidInput
+from pipeline.predictors import DynamicShapes, create_predictor
+from pipeline.predictors.base import LOD_SUFFIX, Predictor
 from pipeline.serving_model import load_serving_model
 
-GPU, CPU = 1, 0
+CPU, GPU, TENSORRT = 0, 1, 2
 
 
 class LocalPredictor:
-    """`load_model_config(folder)`, then `predict(feed, fetch)`."""
+    """`load_model_config(folder)`, then `predict(feed, fetch)`.
+
+    feed_names_, fetch_names_: the model's aliases. feed_shapes_: their shapes without the batch axis.
+    """
 
     def __init__(self) -> None:
         self._predictor: Predictor | None = None
+        self.feed_names_: list[str] = []
+        self.fetch_names_: list[str] = []
+        self.feed_shapes_: dict[str, list[int]] = {}
 
     def load_model_config(
         self,
         model_path: str | Path,
         use_gpu: bool = False,
-        gpu_id: int = 0,
+        gpu_id: int | str = 0,
         use_profile: bool = False,
         thread_num: int = 1,
         mem_optim: bool = True,
         ir_optim: bool = False,
-        **_: Any,
+        use_trt: bool = False,
+        use_lite: bool = False,
+        use_xpu: bool = False,
+        precision: str = "fp32",
+        use_mkldnn: bool = False,
+        mkldnn_cache_capacity: int = 0,
+        mkldnn_op_list: Sequence[str] | None = None,
+        mkldnn_bf16_op_list: Sequence[str] | None = None,
+        use_feed_fetch_ops: bool = False,
+        use_ascend_cl: bool = False,
+        min_subgraph_size: int = 3,
+        dynamic_shape_info: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
+        use_calib: bool = False,
     ) -> None:
-        """Load the model. Raises ConfigError. Other options of the original have no effect."""
-        conf = LocalServiceConf.model_validate(
-            {
-                "client_type": "local_predictor",
-                "model_config": str(model_path),
-                "device_type": GPU if use_gpu else CPU,
-                "devices": str(gpu_id) if use_gpu else "",
-                "thread_num": thread_num,
-                "mem_optim": mem_optim,
-                "ir_optim": ir_optim,
-            }
+        """Load the model. `use_profile` and `use_feed_fetch_ops` have no effect.
+
+        Raises ConfigError, also for Paddle Lite, XPU and Ascend, which are not served.
+        """
+        for name, asked in (("use_lite", use_lite), ("use_xpu", use_xpu), ("use_ascend_cl", use_ascend_cl)):
+            if asked:
+                raise ConfigError(f"{name} is not supported; load the model on the CPU or with use_gpu")
+        conf = {
+            "model_config": str(model_path),
+            "device_type": (TENSORRT if use_trt else GPU) if use_gpu else CPU,
+            "devices": str(gpu_id) if use_gpu else "",
+            "thread_num": thread_num,
+            "mem_optim": mem_optim,
+            "ir_optim": ir_optim,
+            "precision": precision,
+            "use_mkldnn": use_mkldnn or None,
+            "mkldnn_cache_capacity": mkldnn_cache_capacity,
+            "mkldnn_op_list": mkldnn_op_list,
+            "mkldnn_bf16_op_list": mkldnn_bf16_op_list,
+            "min_subgraph_size": min_subgraph_size,
+            "use_calib": use_calib,
+        }
+        self._predictor = create_predictor(
+            load_serving_model(Path(model_path)),
+            LocalServiceConf.model_validate(conf),
+            dynamic_shapes=DynamicShapes.from_info(dynamic_shape_info) if dynamic_shape_info else None,
         )
-        self._predictor = create_predictor(load_serving_model(Path(model_path)), conf)
+        self.feed_names_ = [feed.alias for feed in self._predictor.feeds]
+        self.fetch_names_ = [fetch.alias for fetch in self._predictor.fetches]
+        self.feed_shapes_ = {feed.alias: list(feed.shape[1:]) for feed in self._predictor.feeds}
 
     def predict(
         self,
@@ -57,7 +92,8 @@ class LocalPredictor:
     ) -> dict[str, Any]:
         """The fetches by alias. Without `batch`, each feed is one row and gets its leading axis here.
 
-        A list of feeds is a list of rows of one shape. Raises InvalidInput for what is missing or unknown.
+        A list of feeds is a list of rows of one shape. A ragged feed "x" is given whole, with `batch`, and
+        its offsets as "x.lod". Raises InvalidInput for what is missing or unknown.
         """
         if self._predictor is None:
             raise InvalidInput("no model is loaded; call load_model_config('serving_server') first")
@@ -71,9 +107,13 @@ class LocalPredictor:
                 raise InvalidInput(f"feed has no {variable.alias!r}, only {', '.join(map(repr, missing[0]))}")
             values = [np.asarray(row[variable.alias], variable.dtype) for row in rows]
             arrays[variable.alias] = np.concatenate(values) if batch else np.stack(values)
+            lod = variable.alias + LOD_SUFFIX
+            if len(rows) == 1 and lod in rows[0]:
+                arrays[lod] = np.asarray(rows[0][lod])
         outputs = self._predictor.run(arrays)
         names = [fetch] if isinstance(fetch, str) else fetch
         unknown = [name for name in names or () if name not in outputs]
         if unknown:
-            raise InvalidInput(f"fetch has {unknown[0]!r}; the model has {', '.join(outputs)}")
-        return {name: outputs[name] for name in names or outputs}
+            raise InvalidInput(f"fetch has {unknown[0]!r}; the model has {', '.join(self.fetch_names_)}")
+        wanted = [part for name in names or outputs for part in (name, name + LOD_SUFFIX)]
+        return {name: outputs[name] for name in wanted if name in outputs}

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--serving_server", default="serving_server", help="to write (%(default)s)")
     parser.add_argument("--serving_client", default="serving_client", help="to write (%(default)s)")
     parser.add_argument("--encryption", type=_bool, default=False, help="not supported")
-    parser.add_argument("--show_proto", type=_bool, default=False, help="print the feeds and fetches")
+    parser.add_argument("--show_proto", type=_bool, default=False, help="print feeds and fetches alone")
     parser.add_argument("--feed_alias_names", help="a,b,...: names for the feeds, in their order")
     parser.add_argument("--fetch_alias_names", help="a,b,...: names for the fetches, in their order")
     options = vars(parser.parse_args(argv))

@@ -1,16 +1,21 @@
-"""`inference_model_to_serving`: a serving model of an exported Paddle program, in folders of any name."""
+"""Serving models from an exported program, from a static program in memory and from a dynamic layer."""
 
 from __future__ import annotations
 
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from paddle_serving_client.inference_files import chosen_files
 from paddle_serving_server.ours import claim
 from pipeline.errors import ConversionError
 from pipeline.serving_model import ServingModel, load_serving_model, write_serving_model
+
+__all__ = ["inference_model_to_serving", "save_dygraph_model", "save_model"]
 
 CONF = {"serving_server": "serving_server_conf.prototxt", "serving_client": "serving_client_conf.prototxt"}
 
@@ -22,7 +27,8 @@ def inference_model_to_serving(
     model_filename: str | None = None,
     params_filename: str | None = None,
     encryption: bool = False,
-    key: str | None = None,
+    key_len: int = 128,
+    encrypt_conf: Any = None,
     show_proto: bool = False,
     feed_alias_names: str | None = None,
     fetch_alias_names: str | None = None,
@@ -31,81 +37,154 @@ def inference_model_to_serving(
 
     `model_filename` and `params_filename` choose among the files of `dirname`. The outputs of the serving
     model are compared with the program's first. Alias names are comma-separated, in the program's order.
-    Raises ConversionError for what can't be converted and for a target that holds something else.
+    With `show_proto` the description is printed and nothing is written. Raises ConversionError for what can't
+    be converted and for a target that holds something else.
     """
-    if encryption or key:
+    _refuse_encryption(encryption)
+    targets = _targets(serving_server, serving_client)
+    with _paddle_as_it_was(), tempfile.TemporaryDirectory(prefix="converting-") as work:
+        source = chosen_files(Path(dirname), Path(work), model_filename, params_filename)
+        model = _converted(source, Path(work), _names(feed_alias_names), _names(fetch_alias_names))
+        _deliver(model, targets, show_proto=show_proto)
+    return [feed.name for feed in model.feeds], [fetch.name for fetch in model.fetches]
+
+
+def save_model(
+    server_model_folder: str | Path,
+    client_config_folder: str | Path,
+    feed_var_dict: Mapping[str, Any],
+    fetch_var_dict: Mapping[str, Any],
+    main_program: Any = None,
+    encryption: bool = False,
+    key_len: int = 128,
+    encrypt_conf: Any = None,
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    show_proto: bool = False,
+    feed_alias_names: str | None = None,
+    fetch_alias_names: str | None = None,
+) -> None:
+    """Write the part of a static program that leads from the feeds to the fetches, with its weights.
+
+    `feed_var_dict` and `fetch_var_dict` give the program's variables by the alias they are served under;
+    fetches are stored in the order of their aliases. `main_program` is `paddle.static.default_main_program()`
+    unless given; its weights are those of the current scope. `model_filename` names the files: its suffix
+    follows from the program. Raises ConversionError.
+    """
+    _refuse_encryption(encryption)
+    targets = _targets(server_model_folder, client_config_folder)
+    with _paddle_as_it_was() as paddle, tempfile.TemporaryDirectory(prefix="converting-") as work:
+        fetches = dict(sorted(fetch_var_dict.items()))
+        program = main_program if main_program is not None else paddle.static.default_main_program()
+        source = Path(work, "source")
+        stem = Path(model_filename or "model").stem.strip("_") or "model"
+        try:
+            paddle.static.save_inference_model(
+                str(source / stem),
+                list(feed_var_dict.values()),
+                list(fetches.values()),
+                paddle.static.Executor(paddle.CPUPlace()),
+                program=program,
+            )
+        except Exception as exc:
+            raise ConversionError(
+                f"the program can't be exported, {', '.join(feed_var_dict)} to {', '.join(fetches)}: {exc}"
+            ) from exc
+        model = _converted(
+            source,
+            Path(work),
+            _names(feed_alias_names) or list(feed_var_dict),
+            _names(fetch_alias_names) or list(fetches),
+        )
+        _deliver(model, targets, show_proto=show_proto)
+
+
+def save_dygraph_model(
+    serving_model_folder: str | Path, client_config_folder: str | Path, model: Any
+) -> None:
+    """Write a `paddle.nn.Layer` that `paddle.jit.to_static(..., input_spec=...)` has been told the inputs of.
+
+    It is exported in evaluation mode and left in the mode it was in. Raises ConversionError.
+    """
+    targets = _targets(serving_model_folder, client_config_folder)
+    with _paddle_as_it_was() as paddle, tempfile.TemporaryDirectory(prefix="converting-") as work:
+        training = getattr(model, "training", False)
+        try:
+            if training:
+                model.eval()
+            paddle.jit.save(model, str(Path(work, "source", "model")))
+        except Exception as exc:
+            raise ConversionError(
+                f"the layer can't be exported ({exc}); name its inputs: paddle.jit.to_static(layer, "
+                "input_spec=[paddle.static.InputSpec([None, 13], 'float32', 'x')])"
+            ) from exc
+        finally:
+            if training:
+                model.train()
+        _deliver(_converted(Path(work, "source"), Path(work), (), ()), targets)
+
+
+def _refuse_encryption(encryption: bool) -> None:
+    if encryption:
         raise ConversionError("encrypted models are not supported; convert without encryption.")
-    targets = {"serving_server": Path(serving_server), "serving_client": Path(serving_client)}
-    for part, target in targets.items():
-        _check_replaceable(target, CONF[part])
+
+
+@contextmanager
+def _paddle_as_it_was() -> Iterator[Any]:
+    """Paddle, whose mode and device are the script's own again afterwards: a conversion sets both."""
     claim("convert")
+    import paddle
+
+    static, device = not paddle.in_dynamic_mode(), paddle.device.get_device()
+    try:
+        yield paddle
+    finally:
+        paddle.device.set_device(device)
+        if static:
+            paddle.enable_static()
+
+
+def _converted(source: Path, work: Path, feeds: Sequence[str], fetches: Sequence[str]) -> ServingModel:
+    """The serving model of the exported program, made in `work`, with these aliases where any are given."""
     from convert.to_serving import convert_serving
 
-    parent = targets["serving_server"].absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix=".converting-") as work:
-        source = _chosen_files(Path(dirname), Path(work), model_filename, params_filename)
-        made = Path(work, "model")
-        convert_serving(source, made, fetch_alias=_names(fetch_alias_names))
-        model = load_serving_model(made)
-        if feed_alias_names:
-            made = Path(work, "renamed")
-            _rename_feeds(model, _names(feed_alias_names), made)
-        for part, target in targets.items():
-            _replace(made / part, target)
+    convert_serving(source, work / "model", fetch_alias=fetches)
+    model = load_serving_model(work / "model")
+    if not feeds:
+        return model
+    if len(feeds) != len(model.feeds) or len(set(feeds)) != len(feeds):
+        raise ConversionError(
+            f"feed_alias_names gives {', '.join(feeds)}, but the model has {len(model.feeds)} feeds "
+            f"({', '.join(feed.name for feed in model.feeds)}); name each once, in this order."
+        )
+    renamed = [dataclasses.replace(feed, alias=alias) for feed, alias in zip(model.feeds, feeds, strict=True)]
+    write_serving_model(work / "renamed", model.program, model.params, renamed, model.fetches)
+    return load_serving_model(work / "renamed")
+
+
+def _deliver(model: ServingModel, targets: Mapping[str, Path], *, show_proto: bool = False) -> None:
+    """Put both folders into place, or print their description."""
     if show_proto:
-        print((targets["serving_server"] / CONF["serving_server"]).read_text("utf-8"))  # noqa: T201
-    return [feed.name for feed in model.feeds], [fetch.name for fetch in model.fetches]
+        print((model.directory / CONF["serving_server"]).read_text("utf-8"))  # noqa: T201
+        return
+    for part, target in targets.items():
+        target.absolute().parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            shutil.rmtree(target)
+        shutil.move(model.directory.parent / part, target)
+
+
+def _targets(server: str | Path, client: str | Path) -> dict[str, Path]:
+    """Both folders by their part. Raises ConversionError for one that holds something else than its part."""
+    targets = {"serving_server": Path(server), "serving_client": Path(client)}
+    for part, target in targets.items():
+        foreign = target.exists() and not (target / CONF[part]).is_file()
+        if foreign and (not target.is_dir() or any(target.iterdir())):
+            raise ConversionError(
+                f"{target} exists and is no serving model; name another folder or remove it."
+            )
+    return targets
 
 
 def _names(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
-
-
-def _chosen_files(directory: Path, work: Path, model: str | None, params: str | None) -> Path:
-    """A folder with the two named files alone, under names that tell what they are."""
-    if not directory.is_dir():
-        raise ConversionError(f"{directory} is not a folder; name the one that holds the exported program.")
-    if model is None and params is None:
-        return directory
-    chosen = work / "source"
-    chosen.mkdir()
-    if model is None and params is not None:
-        model = f"{Path(params).stem}.pdmodel"
-        if not (directory / model).is_file():
-            model = f"{Path(params).stem}.json"
-    elif params is None and model is not None:
-        guess = f"{Path(model).stem}.pdiparams"
-        params = guess if (directory / guess).is_file() else None
-    for name, suffixes in ((model, (".pdmodel", ".json")), (params, (".pdiparams",))):
-        if name is None:
-            continue
-        file = directory / name
-        if not file.is_file():
-            raise ConversionError(f"{file} is not a file; name one of the files in {directory}.")
-        suffix = file.suffix if file.suffix in suffixes else suffixes[0]
-        stem = Path(model or name).stem.strip("_") or "model"
-        (chosen / f"{stem}{suffix}").symlink_to(file.resolve())
-    return chosen
-
-
-def _rename_feeds(model: ServingModel, aliases: Sequence[str], target: Path) -> None:
-    if len(aliases) != len(model.feeds) or len(set(aliases)) != len(aliases):
-        raise ConversionError(
-            f"feed_alias_names gives {', '.join(aliases)}, but the model has {len(model.feeds)} feeds "
-            f"({', '.join(feed.name for feed in model.feeds)}); name each once, in this order."
-        )
-    feeds = [dataclasses.replace(feed, alias=alias) for feed, alias in zip(model.feeds, aliases, strict=True)]
-    write_serving_model(target, model.program, model.params, feeds, model.fetches)
-
-
-def _check_replaceable(target: Path, mark: str) -> None:
-    if target.exists() and not (target / mark).is_file() and (not target.is_dir() or any(target.iterdir())):
-        raise ConversionError(f"{target} exists and is no serving model; name another folder or remove it.")
-
-
-def _replace(made: Path, target: Path) -> None:
-    target.absolute().parent.mkdir(parents=True, exist_ok=True)
-    if target.exists():
-        shutil.rmtree(target)
-    shutil.move(made, target)

@@ -12,6 +12,7 @@ from pipeline.predictors.dynamic_shape import ShapeRange
 from pipeline.serving_model import ServingModel, Variable
 
 Array = np.ndarray[Any, np.dtype[Any]]
+LOD_SUFFIX = ".lod"  # a ragged feed's or fetch's offsets, under its alias and this
 
 
 class Predictor(Protocol):
@@ -98,9 +99,12 @@ def check_feeds(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dic
     """The feeds by alias, contiguous and in the declared dtypes.
 
     Integers (bool included) are cast to the declared integer type when every value survives, floats to the
-    declared float type when none overflows. Raises InvalidInput for anything else that does not fit.
+    declared float type when none overflows. The offsets of a ragged feed "x" stay beside it as "x.lod", int64
+    [n + 1] for n sequences; those of other feeds are left out, as in Paddle Serving. Raises InvalidInput for
+    anything else that does not fit.
     """
-    unknown = feeds.keys() - {variable.alias for variable in declared}
+    aliases = {variable.alias for variable in declared}
+    unknown = feeds.keys() - aliases - {alias + LOD_SUFFIX for alias in aliases}
     if unknown:
         known = ", ".join(variable.alias for variable in declared)
         raise InvalidInput(f"the model has no feed {min(map(str, unknown))!r}, only {known}")
@@ -115,6 +119,9 @@ def check_feeds(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dic
             )
         _check_shape(variable, array)
         checked[variable.alias] = np.ascontiguousarray(_cast(variable, array))
+        if variable.is_lod:
+            lod = variable.alias + LOD_SUFFIX
+            checked[lod] = _offsets(feeds.get(lod), lod, rows=array.shape[0])
     return checked
 
 
@@ -129,6 +136,8 @@ def input_examples(model: ServingModel | Predictor, rows: int, length: int) -> d
         shape = [length if dim == -1 else dim for dim in variable.shape]
         shape[0] = rows
         examples[variable.alias] = np.ones(shape, variable.numpy_dtype)
+        if variable.is_lod:
+            examples[variable.alias + LOD_SUFFIX] = np.array([0, rows])
     return examples
 
 
@@ -141,6 +150,22 @@ def _check_shape(variable: Variable, array: Array) -> None:
     )
     if not fits:
         raise InvalidInput(f"feed {variable.alias!r} has shape {array.shape}, expected {_expected(variable)}")
+
+
+def _offsets(lod: Any, name: str, rows: int) -> Array:
+    """The offsets [0, ..., rows] where a feed's sequences begin and end. Raises InvalidInput."""
+    offsets = np.ravel(lod) if lod is not None else np.array([])
+    rises = (
+        offsets.dtype.kind in "iu"
+        and offsets.size > 1
+        and bool((np.diff(offsets.astype(np.int64)) >= 0).all())
+    )
+    if not rises or offsets[0] != 0 or offsets[-1] != rows:
+        raise InvalidInput(
+            f"{name!r} has to tell where the sequences in the {rows} rows of their feed begin and end: "
+            f"rising integers from 0 to {rows}, [0, {rows}] for one sequence"
+        )
+    return offsets.astype(np.int64)
 
 
 def _cast(variable: Variable, array: Array) -> Array:

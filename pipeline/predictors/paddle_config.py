@@ -12,6 +12,7 @@ from pipeline.errors import ConfigError
 from pipeline.predictors.base import PredictorConf
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.paddle_import import inference, paddle
+from pipeline.predictors.paddle_program import separate_params
 from pipeline.predictors.paddle_tensorrt import paddle_precision, use_tensorrt
 from pipeline.serving_model import ServingModel
 
@@ -45,7 +46,10 @@ def build_config(
     """The configuration of one instance. Raises ConfigError for what this build or machine can't do."""
     device = resolve_device(conf)
     refuse_unsupported(device, conf)
-    config = inference.Config(str(model.program), str(model.params or ""))
+    if separate_params(model):
+        config = inference.Config(str(model.directory))
+    else:
+        config = inference.Config(str(model.program), str(model.params or ""))
     configure(config, model, conf, instance_index=instance_index, dynamic_shapes=dynamic_shapes)
     return config
 

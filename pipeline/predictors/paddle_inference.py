@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from pipeline.errors import ConfigError, ModelFailed
-from pipeline.predictors.base import Array, PredictorConf, check_feeds, select_fetches
+from pipeline.predictors.base import LOD_SUFFIX, Array, PredictorConf, check_feeds, select_fetches
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.paddle_config import build_config
 from pipeline.predictors.paddle_import import inference
@@ -40,6 +42,7 @@ class PaddlePredictor:
             raise ConfigError(f"{model.program} can't be loaded: {error_sentence(exc)}") from exc
         _compare_names(model.feeds, self._predictor.get_input_names(), "feed", model)
         _compare_names(self.fetches, self._predictor.get_output_names(), "fetch", model)
+        self._ragged = {v.alias for v in self.feeds if v.is_lod}
         # A handle stays valid as long as the predictor, and looking it up costs as much as a small copy.
         self._inputs = {v.alias: self._predictor.get_input_handle(v.name) for v in self.feeds}
         self._outputs = {v.alias: self._predictor.get_output_handle(v.name) for v in self.fetches}
@@ -50,13 +53,24 @@ class PaddlePredictor:
             raise ModelFailed("the predictor is closed")
         checked = check_feeds(self.feeds, feeds)
         try:
-            for alias, array in checked.items():
-                self._inputs[alias].copy_from_cpu(array)
+            for alias, handle in self._inputs.items():
+                handle.copy_from_cpu(checked[alias])
+                if alias in self._ragged:
+                    handle.set_lod([checked[alias + LOD_SUFFIX].tolist()])
             self._predictor.run()
-            return {alias: handle.copy_to_cpu() for alias, handle in self._outputs.items()}
+            return self._fetched()
         except Exception as exc:
             shapes = ", ".join(f"{alias} {list(array.shape)}" for alias, array in checked.items())
             raise ModelFailed(f"Paddle refused the feeds {shapes}: {error_sentence(exc)}") from exc
+
+    def _fetched(self) -> dict[str, Array]:
+        """The outputs; of one with sequences, the offsets as int32 under its alias and ".lod"."""
+        fetches = {}
+        for alias, handle in self._outputs.items():
+            fetches[alias] = handle.copy_to_cpu()
+            if self._ragged and (lod := handle.lod()):
+                fetches[alias + LOD_SUFFIX] = np.array(lod[0], np.int32)
+        return fetches
 
     def close(self) -> None:
         """Free the model."""
@@ -75,11 +89,10 @@ def error_sentence(exc: Exception) -> str:
 
 def _refuse_unfeedable(model: ServingModel) -> None:
     for variable in model.feeds:
-        if variable.is_lod or variable.dtype in ("bfloat16", "string"):
-            kind = "a LoD tensor" if variable.is_lod else f"of type {variable.dtype}"
+        if variable.dtype in ("bfloat16", "string"):
             raise ConfigError(
-                f"feed {variable.alias!r} of {model.program} is {kind}, which can't be fed here: "
-                "export the model with dense inputs of numbers"
+                f"feed {variable.alias!r} of {model.program} is of type {variable.dtype}, which can't be fed "
+                "here: export the model with inputs of numbers"
             )
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,16 @@ _DENSE_TENSOR = 7
 
 @dataclass(frozen=True)
 class ProgramFacts:
-    """Shapes of the program's variables by name (its feeds at least), and how many parameters it has."""
+    """Shapes of the program's variables by name (its feeds at least), and how many parameters it has.
+
+    `names` are the parameters' own, sorted; a PIR program's are not read. `ragged` are the variables with
+    sequences (LoD), which PIR programs don't have.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
     parameters: int
+    names: tuple[str, ...] = ()
+    ragged: frozenset[str] = frozenset()
 
 
 def inspect_program(model: ServingModel) -> ProgramFacts:
@@ -39,7 +45,9 @@ def inspect_program(model: ServingModel) -> ProgramFacts:
         raise ConfigError(
             f"{model.program} is not a Paddle program ({type(exc).__name__}): copy or export the model again"
         ) from exc
-    if facts.parameters and model.params is None:
+    if separate_params(model):
+        _check_separate(model.program, facts.names)
+    elif facts.parameters and model.params is None:
         raise ConfigError(
             f"{model.program} has {facts.parameters} parameters, but no .pdiparams is beside it"
         )
@@ -53,18 +61,42 @@ def inspect_program(model: ServingModel) -> ProgramFacts:
     return facts
 
 
+def separate_params(model: ServingModel) -> bool:
+    """Whether each weight has a file of its own, as the first versions of Paddle saved them."""
+    return model.program.name == "__model__" and model.params is None
+
+
+def parameter_names(program: Path) -> tuple[str, ...]:
+    """The names of a .pdmodel's weights, in the order in which one file holds them all."""
+    return _pdmodel_facts(program).names
+
+
 def corrected_feeds(model: ServingModel, facts: ProgramFacts) -> tuple[Variable, ...]:
-    """The model's feeds with the program's own rank.
+    """The model's feeds with the program's own rank, and as ragged as the program has them.
 
-    Older conversions of Paddle Serving drop every axis of any length: [-1, -1] is stored as no shape at all.
+    Older conversions of Paddle Serving drop every axis of any length: [-1, -1] is stored as no shape at all,
+    and so is the shape of a ragged feed.
     """
-    return tuple(_corrected(variable, facts.shapes.get(variable.name, ())) for variable in model.feeds)
+    return tuple(_corrected(variable, facts) for variable in model.feeds)
 
 
-def _corrected(variable: Variable, shape: tuple[int, ...]) -> Variable:
-    if not shape or len(shape) == len(variable.shape):
+def _check_separate(program: Path, names: Sequence[str]) -> None:
+    for name in names:
+        file = program.parent / name
+        if not file.is_file():
+            raise ConfigError(
+                f"{program} has the weight {name}, but neither {name} nor __params__ is beside it"
+            )
+        if not _stored_tensors(file):
+            raise ConfigError(f"{file} holds no whole tensor: copy or export the model again")
+
+
+def _corrected(variable: Variable, facts: ProgramFacts) -> Variable:
+    shape = facts.shapes.get(variable.name, ())
+    ragged = variable.is_lod and variable.name in facts.ragged
+    if not shape or (len(shape) == len(variable.shape) and ragged == variable.is_lod):
         return variable
-    return dataclasses.replace(variable, shape=(-1, *shape[1:]))
+    return dataclasses.replace(variable, shape=(-1, *shape[1:]), is_lod=ragged)
 
 
 def _pir_facts(program: Path) -> ProgramFacts:
@@ -82,11 +114,14 @@ def _pdmodel_facts(program: Path) -> ProgramFacts:
     """Of the variables in the first block of the ProgramDesc protobuf."""
     framework = _framework()
     variables = _parsed(framework.ProgramDesc, program.read_bytes()).blocks[0].vars
-    # "lod_tensor" up to Paddle 2.6, "dense_tensor" since.
-    field = framework.VarType.DESCRIPTOR.fields_by_number[3].name
-    dense = [variable for variable in variables if variable.type.type == _DENSE_TENSOR]
-    shapes = {v.name: tuple(getattr(v.type, field).tensor.dims) for v in dense}
-    return ProgramFacts(shapes, sum(variable.persistable for variable in dense))
+    # By number: "lod_tensor" and "lod_level" have other names since Paddle 2.6.
+    field = framework.VarType.DESCRIPTOR.fields_by_number[3]
+    tensor, level = (field.message_type.fields_by_number[number].name for number in (1, 2))
+    dense = {v.name: getattr(v.type, field.name) for v in variables if v.type.type == _DENSE_TENSOR}
+    shapes = {name: tuple(getattr(found, tensor).dims) for name, found in dense.items()}
+    names = tuple(sorted(v.name for v in variables if v.persistable and v.name in dense))
+    ragged = frozenset(name for name, found in dense.items() if getattr(found, level))
+    return ProgramFacts(shapes, len(names), names, ragged)
 
 
 def _stored_tensors(params: Path) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.predictors.base import LOD_SUFFIX
 from pipeline.serving_model import Padding
 from pipeline.worker.plan import Item, bucket
 
@@ -27,7 +28,8 @@ def describe(feed: Feed, joining: Joining) -> Item:
     """A feed as the plan sees it.
 
     Where its padded feeds differ in length it runs alone and as it is: padding was declared for feeds that
-    belong together, and filling up the shorter one would hide the client's mistake.
+    belong together, and filling up the shorter one would hide the client's mistake. So does one with offsets
+    of sequences ("x.lod"): its rows are not instances.
     """
     padded = joining.padding.feeds if joining.padding else {}
     rows = -1
@@ -35,6 +37,8 @@ def describe(feed: Feed, joining: Joining) -> Item:
     shape = []
     for name, value in feed.items():
         if not isinstance(value, np.ndarray) or value.ndim == 0 or rows not in (-1, value.shape[0]):
+            return Item(1, 1, None)
+        if name.endswith(LOD_SUFFIX):
             return Item(1, 1, None)
         dims = value.shape
         rows = dims[0]

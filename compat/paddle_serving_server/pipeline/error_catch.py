@@ -1,13 +1,28 @@
-"""The error numbers of Paddle Serving 0.9 and the exception with which an app gives one of them."""
+"""The error numbers of Paddle Serving 0.9, the exception with which an app gives one, and its decorators."""
 
 from __future__ import annotations
 
 import enum
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from pipeline.errors import ServingError
+from pipeline.errors import ServingError, described, text_of
+
+if TYPE_CHECKING:
+    from client.protos.pipeline_service_pb2 import Response
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+log = logging.getLogger(__name__)
 
 _STATUS = {3002: (404, "NOT_FOUND"), 5000: (400, "INVALID_ARGUMENT"), 6000: (504, "DEADLINE_EXCEEDED")}
 _PRODUCT_ERRORS = range(50, 100)
+_SHAPE_KEYS = frozenset(("min_input_shape", "max_input_shape", "opt_input_shape"))
 
 
 class CustomExceptionCode(enum.Enum):
@@ -52,3 +67,117 @@ class CustomException(ServingError):
 
     def __str__(self) -> str:
         return self.error_info
+
+
+def ErrorCatch(function: Callable[P, R]) -> Callable[P, tuple[R | None, Response]]:
+    """Makes a function return `(result, Response)`, and `(None, Response with err_no)` where it raised.
+
+    err_no is the exception's own, 10000 for one that has none; the traceback goes to the log. The log_id in
+    err_msg is the argument `log_id`, or the one of `data_id` in `logid_dict`, where they are given by name.
+    """
+    from client.protos.pipeline_service_pb2 import Response
+
+    @functools.wraps(function)
+    def caught(*args: P.args, **kwargs: P.kwargs) -> tuple[R | None, Response]:
+        try:
+            return function(*args, **kwargs), Response()
+        except Exception as exc:
+            log_id = _log_id(kwargs)
+            log.exception("Log_id: %s  %s raised", log_id, function.__qualname__)
+            err_no, _, _, message = (
+                described(exc)
+                if isinstance(exc, ServingError)
+                else (CustomExceptionCode.UNKNOW.value, 0, "", text_of(exc))
+            )
+            return None, Response(
+                err_no=err_no,
+                err_msg=f"Log_id: {log_id}  Raise_msg: {message}  ClassName: {function.__qualname__}  "
+                f"FunctionName: {function.__name__}",
+            )
+
+    return caught
+
+
+def ParamChecker(function: Callable[P, R]) -> Callable[P, R]:
+    """Checks a function's arguments and its result by their annotations, at each call.
+
+    An annotation is a type, None, a function that says whether a value is good, or a list, tuple or set of
+    them, one of which must fit. Raises CustomException with err_no 5000 that names the arguments.
+    """
+    signature = inspect.signature(function, eval_str=True)
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        invalid = [
+            name
+            for name, value in bound.arguments.items()
+            if not _fits(value, signature.parameters[name].annotation)
+        ]
+        if invalid:
+            raise CustomException(
+                CustomExceptionCode.INPUT_PARAMS_ERROR, f"invalid arg list: {invalid}", isSendToUser=True
+            )
+        result = function(*args, **kwargs)
+        if not _fits(result, signature.return_annotation):
+            raise CustomException(
+                CustomExceptionCode.INPUT_PARAMS_ERROR, "invalid return type", isSendToUser=True
+            )
+        return result
+
+    return checked
+
+
+class ParamVerify:
+    """Checks for the annotations of `ParamChecker`."""
+
+    @staticmethod
+    def int_check(c: Any, lower_bound: int | None = None, upper_bound: int | None = None) -> bool:
+        """An int, from `lower_bound` to `upper_bound` where both are given."""
+        bounded = isinstance(lower_bound, int) and isinstance(upper_bound, int)
+        return isinstance(c, int) and (not bounded or lower_bound <= c <= upper_bound)  # type: ignore[operator]
+
+    @staticmethod
+    def file_check(f: Any) -> bool:
+        """The path of something that exists."""
+        return isinstance(f, str) and Path(f).exists()
+
+    @staticmethod
+    def check_feed_dict(feed_dict: Any, right_feed_list: Collection[str]) -> bool:
+        """A dict of exactly these feeds, their offsets (`x.lod`) aside."""
+        return isinstance(feed_dict, dict) and {k for k in feed_dict if "lod" not in k} == set(
+            right_feed_list
+        )
+
+    @staticmethod
+    def check_fetch_list(fetch_list: Any, right_fetch_list: Collection[str]) -> bool:
+        """A list of some of these fetches."""
+        return isinstance(fetch_list, list) and set(fetch_list) <= set(right_fetch_list)
+
+    @staticmethod
+    def check_dynamic_shape_info(dynamic_shape_info: Any) -> bool:
+        """An empty dict, or one with the minimum, the maximum and the optimum."""
+        if not isinstance(dynamic_shape_info, dict):
+            return False
+        return not dynamic_shape_info or dynamic_shape_info.keys() >= _SHAPE_KEYS
+
+
+def _log_id(arguments: dict[str, Any]) -> Any:
+    if "log_id" in arguments:
+        return arguments["log_id"]
+    if "logid_dict" in arguments and "data_id" in arguments:
+        return arguments["logid_dict"].get(arguments["data_id"])
+    return 0
+
+
+def _fits(value: Any, check: Any) -> bool:
+    if check is inspect.Signature.empty:
+        return True
+    if isinstance(check, tuple | list | set):
+        return any(_fits(value, one) for one in check)
+    if check is None:
+        return value is None
+    if isinstance(check, type):
+        return isinstance(value, check)
+    return bool(check(value)) if callable(check) else False

@@ -1,0 +1,37 @@
+"""The clients of Paddle Serving's C++ server: whoever makes one is told what to use instead."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from pipeline.errors import ServingError
+
+__all__ = ["Client", "HttpClient"]
+
+
+class NoCppServer(ServingError):
+    """What is asked for belongs to the C++ server, which is no part of this project."""
+
+    err_no = 3000
+
+
+class Client:
+    """brpc's client."""
+
+    def __init__(self, *_: Any, **__: Any) -> NoReturn:
+        raise NoCppServer(
+            "paddle_serving_client.Client speaks brpc to Paddle Serving's C++ server, which is not part of "
+            "Paddlewheel; ask a Pipeline service with paddle_serving_server.pipeline.PipelineClient, or run "
+            "the model in this process with paddle_serving_app.local_predict.LocalPredictor"
+        )
+
+
+class HttpClient:
+    """The C++ server's client over HTTP and gRPC."""
+
+    def __init__(self, *_: Any, **__: Any) -> NoReturn:
+        raise NoCppServer(
+            "paddle_serving_client.HttpClient asks /GeneralModelService of Paddle Serving's C++ server, "
+            "which is not part of Paddlewheel; ask a Pipeline service with POST /{name}/{method}, or with "
+            "paddle_serving_server.pipeline.PipelineClient"
+        )

@@ -1,0 +1,54 @@
+"""What Paddle Serving's benchmark scripts import: their options, their clients side by side, their report."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+
+
+def benchmark_args() -> argparse.Namespace:
+    """The script's options: thread, model, endpoint, request ("rpc" or "http") and batch_size."""
+    parser = argparse.ArgumentParser("benchmark")
+    parser.add_argument("--thread", type=int, default=10, help="clients at once")
+    parser.add_argument("--model", default="", help="model to ask")
+    parser.add_argument("--endpoint", default="127.0.0.1:9292", help="host:port of the service")
+    parser.add_argument("--request", default="rpc", help="rpc or http")
+    parser.add_argument("--batch_size", type=int, default=1, help="rows of a request")
+    return parser.parse_args()
+
+
+def show_latency(latency_list: Sequence[float]) -> None:
+    """Write mean, median and upper percentiles of latencies in ms to stderr."""
+    latencies = np.asarray(latency_list)
+    lines = [f"mean: {latencies.mean()}ms", f"median: {np.median(latencies)}ms"]
+    lines += [f"{percent}_percent: {np.percentile(latencies, percent)}ms" for percent in (80, 90, 99)]
+    sys.stderr.write("\n".join(["latency:", *lines, ""]))
+
+
+class MultiThreadRunner:
+    """Runs a benchmark's function in several processes at once; the name is the original's."""
+
+    def run(
+        self, thread_func: Callable[[int, Any], Any], thread_num: int, global_resource: Any
+    ) -> list[list[Any]] | None:
+        """Call `thread_func(number, global_resource)` in each process, numbers from 1.
+
+        Each returns a list of lists, which are joined one by one; None where the function returns nothing.
+        Raises what a call raised. Proxies are taken out of the environment, as in the original.
+        """
+        for name in ("http_proxy", "https_proxy"):
+            os.environ[name] = ""
+        fork = multiprocessing.get_context("fork")  # the function may be the script's own
+        with ProcessPoolExecutor(thread_num, mp_context=fork) as pool:
+            calls = [pool.submit(thread_func, number, global_resource) for number in range(1, thread_num + 1)]
+            results = [call.result() for call in calls]
+        if any(result is None for result in results):
+            return None
+        return [[item for part in parts for item in part] for parts in zip(*results, strict=True)]

@@ -1,0 +1,1 @@
+"""The messages that describe a model."""
