@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+import old_models
 from paddle_serving_app.reader import (
     BGR2RGB,
     RGB2BGR,
@@ -90,3 +91,29 @@ for feed, fetch in (({{"input_ids": [1]}}, None), (row, ["probs"])):
         "feed has no 'token_type_ids', only 'input_ids'",
         "fetch has 'probs'; the model has logits",
     ], done.stderr
+
+
+def test_the_local_predictor_takes_offsets_and_refuses_devices_that_are_not_served(
+    model_folder: Path,
+) -> None:
+    code = f"""
+import numpy as np
+from paddle_serving_app.local_predict import LocalPredictor
+predictor = LocalPredictor()
+predictor.load_model_config({str(old_models.bag_of_words(model_folder))!r}, thread_num=1, precision="fp32")
+words = np.array([[1], [2], [3]])
+feed = {{"words": words, "words.lod": [0, 1, 3]}}
+fetch_map = predictor.predict(feed=feed, fetch=["prediction"], batch=True)
+print(fetch_map["prediction"].tolist(), predictor.feed_names_, predictor.fetch_names_, predictor.feed_shapes_)
+for options in ({{"use_xpu": True}}, {{"precision": "int8"}}):
+    try:
+        predictor.load_model_config({str(old_models.bag_of_words(model_folder))!r}, **options)
+    except Exception as exc:
+        print(exc)
+"""
+    env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}", "GLOG_minloglevel": "2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
+    answers, xpu, int8 = done.stdout.splitlines()
+    assert answers == "[[1.5, 1.0], [5.5, 2.0]] ['words'] ['prediction'] {'words': [1]}"
+    assert xpu == "use_xpu is not supported; load the model on the CPU or with use_gpu"
+    assert int8.startswith("precision int8 is not run on the CPU")

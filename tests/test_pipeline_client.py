@@ -57,6 +57,16 @@ def test_pipeline_client_takes_logid_and_clientip_out_of_the_feed() -> None:
     assert "logid" in feed
 
 
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_pipeline_client_sends_offsets_as_the_lod_of_their_tensor(as_bytes: bool) -> None:
+    feed = {"words": np.array([[5], [6], [7]]), "words.lod": [0, 2, 3], "other.lod": np.array([1])}
+    with pipeline_client(reply()) as (client, server):
+        client.predict(feed, pack_tensor_format=True, use_tensor_bytes=as_bytes)
+    words, other = Request.FromString(server.seen[0]).tensors
+    assert (words.name, words.shape, words.lod) == ("words", [3, 1], [0, 2, 3])
+    assert (other.name, other.lod) == ("other.lod", [])  # belongs to no tensor
+
+
 def test_pipeline_client_packs_each_dtype_as_recorded() -> None:
     two = [1, 2]
     feed = {

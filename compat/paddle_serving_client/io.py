@@ -42,9 +42,10 @@ def inference_model_to_serving(
     """
     _refuse_encryption(encryption)
     targets = _targets(serving_server, serving_client)
-    with _paddle_as_it_was(), tempfile.TemporaryDirectory(prefix="converting-") as work:
+    with tempfile.TemporaryDirectory(prefix="converting-") as work:
         source = chosen_files(Path(dirname), Path(work), model_filename, params_filename)
-        model = _converted(source, Path(work), _names(feed_alias_names), _names(fetch_alias_names))
+        with _paddle_as_it_was():
+            model = _converted(source, Path(work), _names(feed_alias_names), _names(fetch_alias_names))
         _deliver(model, targets, show_proto=show_proto)
     return [feed.name for feed in model.feeds], [fetch.name for fetch in model.fetches]
 
@@ -133,7 +134,7 @@ def _refuse_encryption(encryption: bool) -> None:
 def _paddle_as_it_was() -> Iterator[Any]:
     """Paddle, whose mode and device are the script's own again afterwards: a conversion sets both."""
     claim("convert")
-    import paddle
+    from pipeline.predictors.paddle_import import paddle
 
     static, device = not paddle.in_dynamic_mode(), paddle.device.get_device()
     try:
