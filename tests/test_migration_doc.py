@@ -34,6 +34,8 @@ NO_CASES = {
     "is_skip_process",
 }
 NO_CASES |= {"err_no", "init_op", "server_endpoints"}
+NO_CASES |= {"inference_model_to_serving", "log_id", "paddle_serving_client", "paddle_serving_server"}
+NO_CASES |= {"save_dygraph_model", "save_model"}
 
 
 def blocks(document: Path, language: str) -> list[str]:
