@@ -174,7 +174,10 @@ def pack_tensors(feed: dict[str, Any], *, as_bytes: bool = False) -> list[Tensor
 
 
 def pack_tensor(name: str, value: Any, *, as_bytes: bool = False) -> Tensor:
-    """A str or a list of str as STRING, an array by its dtype, or as BYTES (the .npy format)."""
+    """A str or a list of str as STRING, an array by its dtype, or as BYTES (the .npy format).
+
+    A service joins the texts of a list; those of an array of str have a shape and stay apart.
+    """
     texts = [value] if isinstance(value, str) else value
     if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
         return Tensor(name=name, elem_type=STRING, str_data=texts)
@@ -183,6 +186,8 @@ def pack_tensor(name: str, value: Any, *, as_bytes: bool = False) -> Tensor:
         buffer = io.BytesIO()
         np.save(buffer, array, allow_pickle=False)
         return Tensor(name=name, elem_type=BYTES, shape=array.shape, byte_data=buffer.getvalue())
+    if array.dtype.kind == "U" and isinstance(value, np.ndarray):
+        return Tensor(name=name, elem_type=STRING, shape=array.shape, str_data=array.ravel().tolist())
     if array.dtype.name not in ENCODINGS:
         raise TypeError(f"{name!r}: a Tensor can't hold {array.dtype}, only {', '.join(ENCODINGS)} and str")
     elem_type, field = ENCODINGS[array.dtype.name]

@@ -14,6 +14,7 @@ class ChannelData:
 
     id: the request's number in this worker. log_id: the client's own. error_code: 0, or the err_no of the
     refusal; error_info: its message. datatype: 0 a dict, 1 a dict of ndarrays alone, 2 a refusal.
+    prod_error_code, prod_error_info: the same once more, for hooks that look for an app's own numbers there.
     """
 
     def __init__(
@@ -24,6 +25,8 @@ class ChannelData:
         self.log_id = log_id
         self.error_code = error_code
         self.error_info = error_info
+        self.prod_error_code = error_code or None
+        self.prod_error_info = error_info if error_code else None
 
     @property
     def datatype(self) -> int:
@@ -33,6 +36,16 @@ class ChannelData:
             isinstance(value, np.ndarray) for value in self._output.values()
         )
         return _ARRAYS if arrays and self._output else _DICT
+
+    @property
+    def npdata(self) -> Any:
+        """The output where it holds ndarrays alone, else None."""
+        return self._output if self.datatype == _ARRAYS else None
+
+    @property
+    def dictdata(self) -> Any:
+        """The output where it holds other things, too, else None."""
+        return self._output if self.datatype == _DICT else None
 
     def parse(self) -> Any:
         """The output; None for a refusal."""

@@ -12,7 +12,7 @@ from pipeline.errors import ConfigError, InvalidInput
 from pipeline.serving_model import ServingModel
 
 if TYPE_CHECKING:
-    from client.protos.pipeline_service_pb2 import Request, Response
+    from client.protos.pipeline_service_pb2 import Request, Response, Tensor
 
 REQUEST_OP = "@DAGExecutor"  # the name under which the first Op finds the request in `input_dicts`
 RESPONSE_OP = "@ResponseOp"
@@ -54,6 +54,8 @@ class Op:
     dynamic_shape_info: Mapping[str, Mapping[str, Sequence[int]]]
     concurrency_idx: int | None = None  # this instance's number, 0 to concurrency - 1
     predictor: Any = None  # the local predictor, from init_op on; None for an Op without a model
+    client: Any = None  # the same with Paddle Serving's call: predict(feed=..., fetch=..., batch=True)
+    _fetch_names: Sequence[str] = ()  # what an overridden `process` gives it as `fetch`
     model: ServingModel | None = None  # what it runs: its folder, labels, feeds and fetches
 
     preprocess_batch: ClassVar[Any] = None
@@ -66,7 +68,7 @@ class Op:
     def __init__(
         self,
         name: str | None = None,
-        input_ops: Sequence[Op] | None = None,
+        input_ops: Sequence[Op] | Op | None = None,
         server_endpoints: Sequence[str] | None = None,
         fetch_list: Sequence[str] | None = None,
         client_config: Any = None,
@@ -77,7 +79,7 @@ class Op:
         batch_size: int | None = None,
         auto_batching_timeout: int | None = None,
         local_service_handler: Any = None,
-        jump_to_ops: Sequence[Op] | None = None,
+        jump_to_ops: Sequence[Op] | Op | None = None,
     ) -> None:
         self.name = name or f"{type(self).__name__}_{next(_numbers)}"
         given = {
@@ -92,20 +94,34 @@ class Op:
             "auto_batching_timeout": auto_batching_timeout,
         }
         self.options = {key: value for key, value in given.items() if value is not None}
-        self.input_ops = self._checked(input_ops, "input_ops")
-        self.jump_to_ops = self._checked(jump_to_ops, "jump_to_ops")
+        self.set_input_ops(input_ops)
+        self.set_jump_to_ops(jump_to_ops)
         self.dynamic_shape_info = {}
         self.set_dynamic_shape_info()
 
-    def _checked(self, ops: Sequence[Op] | None, argument: str) -> list[Op]:
+    def _checked(self, ops: Sequence[Op] | Op | None, argument: str) -> list[Op]:
+        ops = [ops] if isinstance(ops, Op) else ops
         for op in ops or ():
             if not isinstance(op, Op):
                 raise ConfigError(f"Op {self.name}: {argument} holds a {type(op).__name__}; it takes Ops")
         return list(ops or ())
 
-    def set_jump_to_ops(self, ops: Sequence[Op]) -> None:
+    def set_input_ops(self, ops: Sequence[Op] | Op | None) -> None:
+        """The Ops whose outputs `preprocess` is given; one alone need not be in a list."""
+        self.input_ops = self._checked(ops, "input_ops")
+
+    def get_input_ops(self) -> list[Op]:
+        return self.input_ops
+
+    def set_jump_to_ops(self, ops: Sequence[Op] | Op | None) -> None:
         """The Ops to whose consumers this Op's output goes when `check_jumping` says so."""
         self.jump_to_ops = self._checked(ops, "jump_to_ops")
+
+    def get_jump_to_ops(self) -> list[Op]:
+        return self.jump_to_ops
+
+    def is_jump_op(self) -> bool:
+        return bool(self.jump_to_ops)
 
     def init_op(self) -> None:
         """Called once per instance, in its process: load tokenizers and the like here."""
@@ -160,6 +176,12 @@ class RequestOp(Op):
         from pipeline.packages import inputs_of
 
         return inputs_of(request), request.logid, None, ""
+
+    def proto_tensor_2_numpy(self, tensor: Tensor) -> tuple[Any, Any]:
+        """A tensor's array, or its str, and its lod or None: for an overridden `unpack_request_package`."""
+        from pipeline.packages import array_and_lod_of
+
+        return array_and_lod_of(tensor)
 
     @property
     def unpacks(self) -> bool:

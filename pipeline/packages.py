@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from client.protos.pipeline_service_pb2 import Request, Response
+from client.protos.pipeline_service_pb2 import Request, Response, Tensor
 from pipeline.answers import render
 from pipeline.channel_data import ChannelData
 from pipeline.config import Limits
@@ -23,6 +23,13 @@ def inputs_of(request: Request) -> dict[str, Any]:
     inputs: dict[str, Any] = dict(zip(request.key, request.value, strict=False))
     add_tensors(inputs, request.tensors, Limits())
     return inputs
+
+
+def array_and_lod_of(tensor: Tensor) -> tuple[Any, Any]:
+    """A tensor's array or str, and its lod, int32 [2, n], or None. Raises BadPackage and TooLarge."""
+    inputs: dict[str, Any] = {}
+    add_tensors(inputs, [tensor], Limits())
+    return inputs[tensor.name], inputs.get(f"{tensor.name}.lod")
 
 
 def response_of(channel_data: ChannelData, *, as_tensors: bool) -> Response:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pipeline import service
 from pipeline.errors import ConfigError
+from pipeline.numpy_1 import install_numpy_1_names
 from pipeline.paddle_serving_names import offer_paddle_serving_names
 from pipeline.script import print_config
 
@@ -33,6 +34,7 @@ def run_script(
     sys.argv = [str(script), *arguments]
     _lead_path_with(script)
     offer_paddle_serving_names()
+    install_numpy_1_names()
     runpy.run_path(str(script), run_name="__main__")
     raise ConfigError(f"{script} ended without calling run_service(), so nothing is served")
 

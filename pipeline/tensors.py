@@ -50,8 +50,9 @@ class TensorMessage(Protocol):
 def add_tensors(inputs: dict[str, Any], tensors: Iterable[TensorMessage], limits: Limits) -> None:
     """Put every tensor under its name, and its lod as int32 [2, n] under `name + ".lod"`.
 
-    STRING becomes one str of all `str_data` joined, BYTES the array of its npy content, the others an array
-    of `shape`. Raises BadPackage that names the tensor, and TooLarge.
+    STRING becomes one str of all `str_data` joined, as in Paddle Serving, or where `shape` says how the texts
+    lie, an array of str. BYTES becomes the array of its npy content, the others an array of `shape`. Raises
+    BadPackage that names the tensor, and TooLarge.
     """
     for tensor in tensors:
         if len(tensor.shape) > limits.tensor_rank:
@@ -68,6 +69,10 @@ def add_tensors(inputs: dict[str, Any], tensors: Iterable[TensorMessage], limits
 def to_message(name: str, array: Array) -> Tensor:
     """The message of an array; dtypes without an elem_type of their own travel as BYTES."""
     message = Tensor(name=name, shape=array.shape)
+    if array.dtype.kind == "U":
+        message.elem_type = STRING
+        message.str_data.extend(array.ravel().tolist())
+        return message
     elem_type = ELEM_TYPES.get(array.dtype)
     if elem_type is not None:
         message.elem_type = elem_type
@@ -128,13 +133,7 @@ def _value(tensor: TensorMessage, limits: Limits) -> str | Array:
             _numbers(tensor, field, dtype), tuple(tensor.shape), f"{field} of tensor {tensor.name!r}"
         )
     if tensor.elem_type == STRING:
-        text = "".join(getattr(tensor, "str_data"))  # noqa: B009 - a field per kind of data
-        if len(text) > limits.text_chars:
-            raise TooLarge(
-                f"str_data of tensor {tensor.name!r} has {len(text)} characters; limits.text_chars is "
-                f"{limits.text_chars}"
-            )
-        return text
+        return _texts(tensor, limits)
     if tensor.elem_type == BYTES:
         return from_npy(getattr(tensor, "byte_data"), tensor.name, limits)  # noqa: B009
     if tensor.elem_type in (10, 11):
@@ -145,6 +144,20 @@ def _value(tensor: TensorMessage, limits: Limits) -> str | Array:
     raise BadPackage(
         f"rpc package error: elem_type:{tensor.elem_type} error in tensor {tensor.name!r}; 0 to 13 exist"
     )
+
+
+def _texts(tensor: TensorMessage, limits: Limits) -> str | Array:
+    texts = getattr(tensor, "str_data")  # noqa: B009 - a field per kind of data
+    joined = "".join(texts)
+    laid_out = len(texts) > 1 and math.prod(tensor.shape) == len(texts)
+    # An array of str has room for the longest text in every element, at 4 bytes a character.
+    chars = len(texts) * max(map(len, texts)) if laid_out else len(joined)
+    if chars > limits.text_chars:
+        raise TooLarge(
+            f"str_data of tensor {tensor.name!r} has {chars} characters; limits.text_chars is "
+            f"{limits.text_chars}"
+        )
+    return np.array(list(texts)).reshape(tuple(tensor.shape)) if laid_out else joined
 
 
 def _numbers(tensor: TensorMessage, field: str, dtype: np.dtype[Any]) -> Array:

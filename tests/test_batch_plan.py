@@ -151,6 +151,12 @@ def test_nothing_is_padded_without_a_declaration() -> None:
     assert describe(short, IDS).shape != describe(long, IDS).shape
 
 
+def test_a_feed_with_a_lod_runs_alone() -> None:
+    """Its offsets would be wrong among the rows of others."""
+    feed = {"words": np.zeros((2, 1), "int64"), "words.lod": np.array([0, 2])}
+    assert describe(feed, Joining()).shape is None
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [

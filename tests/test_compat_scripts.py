@@ -5,12 +5,33 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 import models
 from service_process import APPS, ROOT, ServiceProcess
 
 WITH_NAMES = {"PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}"}
 WITHOUT_NAMES = {"PYTHONPATH": str(ROOT)}
 LAUNCHER = "import runpy, sys\nsys.argv[0] = 'pipeline'\nrunpy.run_module('pipeline', run_name='__main__')\n"
+
+SCALE = """
+import os
+import numpy as np
+from paddle_serving_server.web_service import Op, WebService
+SCALE = np.float(2)
+
+class ScaleOp(Op):
+    def preprocess(self, input_dicts, data_id, log_id):
+        return {"y": str(SCALE * np.float(input_dicts["@DAGExecutor"]["x"]))}, False, None, ""
+
+class ScaleService(WebService):
+    def get_pipeline_response(self, read_op):
+        return ScaleOp(name="scale", input_ops=read_op)
+
+service = ScaleService(name="scale")
+service.prepare_pipeline_config(os.environ["SERVICE_CONFIG"])
+service.run_service()
+"""
 
 
 def test_python3_web_service_is_enough_though_the_folder_has_modules_of_our_names(tmp_path: Path) -> None:
@@ -29,6 +50,18 @@ def test_pipeline_run_serves_the_same_script_without_the_names_installed(tmp_pat
     arguments = ["run", str(script), "{config}"]
     with ServiceProcess(launcher, name="probe", arguments=arguments, env=WITHOUT_NAMES) as service:
         assert service.predict({"cmd": "two"}) == {"b": "array([1])", "a": "array([2])"}
+
+
+@pytest.mark.parametrize("names", [WITH_NAMES, WITHOUT_NAMES], ids=["python3", "pipeline run"])
+def test_names_of_numpy_1_work_at_module_level_too(tmp_path: Path, names: dict[str, str]) -> None:
+    """The script runs once before there is any worker."""
+    (tmp_path / "web_service.py").write_text(SCALE, "utf-8")
+    (tmp_path / "launcher.py").write_text(LAUNCHER, "utf-8")
+    run = names is WITHOUT_NAMES
+    script, arguments = ("launcher.py", ["run", "web_service.py"]) if run else ("web_service.py", [])
+    with ServiceProcess(tmp_path / script, name="scale", arguments=arguments, env=names) as service:
+        assert service.predict({"x": "3"}) == {"y": "6.0"}
+        assert "web_service.py:5 uses numpy.float of NumPy 1" in service.log
 
 
 def test_an_app_that_takes_the_root_logger_over_keeps_it_and_a_numpy_1_name_is_told_once(

@@ -30,7 +30,8 @@ def probability_map(*boxes: tuple[int, int, int, int], value: float = 0.9) -> np
 
 def test_a_box_grows_by_the_unclip_ratio_and_is_told_in_the_images_own_pixels() -> None:
     (boxes,) = DBPostProcess(PARAMS)(probability_map((100, 50, 199, 69)), [(0.5, 0.5)])
-    # 99 x 19 pixels, grown by 99 * 19 * 1.5 / (2 * (99 + 19)) = 11.96 on each side; the image is twice as large.
+    # 99 x 19 pixels, grown by 99 * 19 * 1.5 / (2 * (99 + 19)) = 11.96 on each side; the image is twice as
+    # large.
     assert boxes.shape == (1, 4, 2) and boxes.dtype == np.int16
     np.testing.assert_allclose(boxes[0], 2 * np.array([[88, 38], [211, 38], [211, 81], [88, 81]]), atol=4)
 

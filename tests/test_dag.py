@@ -92,6 +92,18 @@ def test_what_is_no_op_is_refused_where_it_is_given(argument: str) -> None:
         Op("a", **{argument: ["b"]})
 
 
+def test_one_op_alone_need_not_be_in_a_list_and_both_kinds_of_edges_can_be_set_and_read() -> None:
+    read = RequestOp()
+    a = Op("a", read)
+    b = Op("b")
+    b.set_input_ops(a)
+    b.set_jump_to_ops(a)
+    assert (a.get_input_ops(), b.get_input_ops(), b.get_jump_to_ops()) == ([read], [a], [a])
+    assert (a.is_jump_op(), b.is_jump_op()) == (False, True)
+    b.set_input_ops([read, a])
+    assert dag_of(collect_ops(b), b).nodes["b"] == Node("b", ("@DAGExecutor", "a"), ("a",))
+
+
 def test_an_op_may_jump_to_one_before_or_after_it() -> None:
     a = Op("a", [RequestOp()])
     b = Op("b", [a])

@@ -156,3 +156,11 @@ def test_a_batch_held_back_leaves_when_its_time_is_over() -> None:
     config = {"op": {"echo": {"batch_size": 4, "auto_batching_timeout": 100}}}
     with ServiceProcess(APPS / "echo.py", config) as service:
         assert service.predict({"number": "3"})["rows"] == "1"
+
+
+def test_shapes_that_only_tensorrt_would_use_need_not_be_right_on_a_cpu(model_folder: Path) -> None:
+    """Paddle Serving never looked at them there."""
+    with serve(models.classifier(model_folder), 8, MAX_ROWS="0") as service:
+        assert fetched(service.ask(text_of(6)), "logits").shape == (1, 3)
+        assert "set_dynamic_shape_info: dynamic_shape_info" in service.log
+        assert "ignored, for the Op does not use TensorRT" in service.log

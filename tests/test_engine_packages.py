@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from client.protos.pipeline_service_pb2 import Request, Tensor
 from pipeline import Op, PipelineServer, RequestOp, ResponseOp
+from pipeline.channel_data import ChannelData
 from pipeline.dag import collect_ops
 from pipeline.errors import ConfigError
 from service_process import APPS, ServiceProcess, key_value
@@ -129,6 +131,17 @@ def test_an_answer_is_packed_as_tensors_where_the_script_says_so() -> None:
         assert (numbers.name, list(numbers.shape), list(numbers.int64_data)) == ("numbers", [1, 3], [1, 2, 3])
         assert (half.name, half.elem_type, list(half.float_data)) == ("half", 1, [0.5])
         assert [tensor["name"] for tensor in service.ask({"x": "1"})["tensors"]] == ["numbers", "half"]
+
+
+def test_a_hook_of_0_9_finds_outputs_and_refusals_where_it_looks_for_them() -> None:
+    arrays = {"a": np.array([1])}
+    given = ChannelData(arrays)
+    assert (given.npdata, given.dictdata, given.prod_error_code) == (arrays, None, None)
+    texts = ChannelData({"a": "x"})
+    assert (texts.npdata, texts.dictdata) == (None, {"a": "x"})
+    refusal = ChannelData(None, error_code=50, error_info="none left")
+    assert (refusal.prod_error_code, refusal.prod_error_info) == (50, "none left")
+    assert (refusal.datatype, refusal.npdata, refusal.dictdata) == (2, None, None)
 
 
 def test_a_web_service_may_bring_its_own_request_op() -> None:

@@ -32,6 +32,9 @@ NO_CASES = {
     "concurrency_idx",
     "elem_type",
     "is_skip_process",
+    "pack_response_package",
+    "set_dynamic_shape_info",
+    "str_data",
 }
 NO_CASES |= {"err_no", "init_op", "server_endpoints"}
 NO_CASES |= {"inference_model_to_serving", "log_id", "paddle_serving_client", "paddle_serving_server"}

@@ -83,18 +83,21 @@ def test_the_fetch_list_selects_by_alias(classifier: ServingModel) -> None:
         create_predictor(classifier, local_conf(), fetch_list=["probs"])
 
 
-def test_integers_are_cast_when_nothing_is_lost(predictor: Predictor) -> None:
+def test_numbers_are_cast_to_integers_when_nothing_is_lost(predictor: Predictor) -> None:
     feeds = texts([[5, 6, 7]])
     small = {name: array.astype(np.int32) for name, array in feeds.items()}
     small["attention_mask"] = feeds["attention_mask"].astype(bool)
+    small["token_type_ids"] = feeds["token_type_ids"].astype(float)  # of np.zeros(shape), say
     np.testing.assert_array_equal(predictor.run(small)["logits"], predictor.run(feeds)["logits"])
 
 
-def test_floats_are_cast_unless_they_overflow(model_folder: Path) -> None:
+def test_numbers_are_cast_to_floats_unless_they_overflow(model_folder: Path) -> None:
     predictor = create_predictor(load_serving_model(models.images(model_folder)), local_conf())
     image = np.full((1, 3, 2, 2), 0.1)
     doubled = predictor.run({"image": image})["doubled"]
     np.testing.assert_allclose(doubled, expected_images(image), rtol=1e-6)
+    pixels = np.arange(12, dtype=np.uint8).reshape(1, 3, 2, 2)
+    assert np.array_equal(predictor.run({"image": pixels})["doubled"], expected_images(pixels))
     with pytest.raises(InvalidInput, match="feed 'image' is float64 with values beyond float32"):
         predictor.run({"image": image * 1e300})
 
@@ -109,7 +112,9 @@ def test_a_view_with_strides_is_read_as_it_looks(predictor: Predictor) -> None:
     ("change", "message"),
     [
         ({"input_id": np.ones((1, 3), np.int64)}, "the model has no feed 'input_id', only input_ids, token"),
-        ({"input_ids": np.ones((1, 3), np.float32)}, "feed 'input_ids' is float32, expected int64"),
+        ({"input_ids": np.full((1, 3), 1.5)}, "feed 'input_ids' is float64 with values beyond int64"),
+        ({"input_ids": np.array([[1.0, np.nan, 2]])}, "is float64 with values beyond int64"),
+        ({"input_ids": np.full((1, 3), 2.0**63)}, "is float64 with values beyond int64"),
         ({"input_ids": np.array([["a"]])}, "feed 'input_ids' is <U1, expected int64"),
         (
             {"input_ids": np.full((1, 3), 2**63, np.uint64)},

@@ -83,13 +83,17 @@ def test_pipeline_client_packs_each_dtype_as_recorded() -> None:
         "b": np.array([True, False]),
         "s": ["a", "b"],
     }
+    texts = np.array([["a", "b"], ["", "国"]])
     recorded = Request.FromString(base64.b64decode(RECORDINGS["grpc_tensors_all_types"]["wire_b64"]))
     with pipeline_client(reply()) as (client, server):
         client.predict(feed, pack_tensor_format=True)
         array = np.arange(6, dtype="float32").reshape(2, 3)
         client.predict({"by": array}, pack_tensor_format=True, use_tensor_bytes=True)
+        client.predict({"s": texts}, pack_tensor_format=True)
     assert server.seen[0] == Request(tensors=recorded.tensors[:12]).SerializeToString()
     assert server.seen[1] == Request(tensors=recorded.tensors[12:13]).SerializeToString()
+    (own,) = Request.FromString(server.seen[2]).tensors  # the original had no form for an array of texts
+    assert (own.elem_type, list(own.shape), list(own.str_data)) == (12, [2, 2], ["a", "b", "", "国"])
 
 
 def test_arrays_without_tensors_travel_as_their_whole_repr() -> None:

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pipeline.config import LocalServiceConf
 from pipeline.errors import ConfigError, InvalidInput
 from pipeline.predictors import DynamicShapes, create_predictor
-from pipeline.predictors.base import LOD_SUFFIX, Predictor
+from pipeline.predictors.local_client import LocalClient
 from pipeline.serving_model import load_serving_model
 
 CPU, GPU, TENSORRT = 0, 1, 2
@@ -24,7 +22,7 @@ class LocalPredictor:
     """
 
     def __init__(self) -> None:
-        self._predictor: Predictor | None = None
+        self._client: LocalClient | None = None
         self.feed_names_: list[str] = []
         self.fetch_names_: list[str] = []
         self.feed_shapes_: dict[str, list[int]] = {}
@@ -74,14 +72,14 @@ class LocalPredictor:
             "min_subgraph_size": min_subgraph_size,
             "use_calib": use_calib,
         }
-        self._predictor = create_predictor(
+        predictor = create_predictor(
             load_serving_model(Path(model_path)),
             LocalServiceConf.model_validate(conf),
             dynamic_shapes=DynamicShapes.from_info(dynamic_shape_info) if dynamic_shape_info else None,
         )
-        self.feed_names_ = [feed.alias for feed in self._predictor.feeds]
-        self.fetch_names_ = [fetch.alias for fetch in self._predictor.fetches]
-        self.feed_shapes_ = {feed.alias: list(feed.shape[1:]) for feed in self._predictor.feeds}
+        client = self._client = LocalClient(predictor)
+        self.feed_names_, self.fetch_names_ = client.feed_names_, client.fetch_names_
+        self.feed_shapes_ = client.feed_shapes_
 
     def predict(
         self,
@@ -90,30 +88,7 @@ class LocalPredictor:
         batch: bool = False,
         log_id: int = 0,
     ) -> dict[str, Any]:
-        """The fetches by alias. Without `batch`, each feed is one row and gets its leading axis here.
-
-        A list of feeds is a list of rows of one shape. A ragged feed "x" is given whole, with `batch`, and
-        its offsets as "x.lod". Raises InvalidInput for what is missing or unknown.
-        """
-        if self._predictor is None:
+        """The fetches by alias, see LocalClient. Raises InvalidInput, also before a model is loaded."""
+        if self._client is None:
             raise InvalidInput("no model is loaded; call load_model_config('serving_server') first")
-        rows = [feed] if isinstance(feed, Mapping) else list(feed)
-        if not rows:
-            raise InvalidInput("feed is an empty list; give at least one row")
-        arrays = {}
-        for variable in self._predictor.feeds:
-            missing = [row for row in rows if variable.alias not in row]
-            if missing:
-                raise InvalidInput(f"feed has no {variable.alias!r}, only {', '.join(map(repr, missing[0]))}")
-            values = [np.asarray(row[variable.alias], variable.dtype) for row in rows]
-            arrays[variable.alias] = np.concatenate(values) if batch else np.stack(values)
-            lod = variable.alias + LOD_SUFFIX
-            if len(rows) == 1 and lod in rows[0]:
-                arrays[lod] = np.asarray(rows[0][lod])
-        outputs = self._predictor.run(arrays)
-        names = [fetch] if isinstance(fetch, str) else fetch
-        unknown = [name for name in names or () if name not in outputs]
-        if unknown:
-            raise InvalidInput(f"fetch has {unknown[0]!r}; the model has {', '.join(self.fetch_names_)}")
-        wanted = [part for name in names or outputs for part in (name, name + LOD_SUFFIX)]
-        return {name: outputs[name] for name in wanted if name in outputs}
+        return self._client.predict(feed, fetch, batch, log_id)

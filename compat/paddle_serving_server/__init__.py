@@ -1,4 +1,4 @@
-"""Paddle Serving's server names for Paddlewheel's classes."""
+"""Paddle Serving's server names for Paddlewheel's classes; with them come the names of NumPy 1."""
 
 from typing import Any
 
@@ -6,6 +6,10 @@ from paddle_serving_server.ours import claim, refuse_originals
 
 refuse_originals()
 claim("pipeline", "client")
+
+from pipeline.numpy_1 import install_numpy_1_names  # noqa: E402 - `claim` has found the package
+
+install_numpy_1_names()  # a script of that time may use them before it serves
 
 CPP_SERVER = ("GrpcServer", "MultiLangServer", "OpGraphMaker", "OpMaker", "OpSeqMaker", "Server")
 

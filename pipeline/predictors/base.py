@@ -98,10 +98,10 @@ def select_fetches(model: ServingModel, aliases: Sequence[str]) -> tuple[Variabl
 def check_feeds(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dict[str, Array]:
     """The feeds by alias, contiguous and in the declared dtypes.
 
-    Integers (bool included) are cast to the declared integer type when every value survives, floats to the
-    declared float type when none overflows. The offsets of a ragged feed "x" stay beside it as "x.lod", int64
-    [n + 1] for n sequences; those of other feeds are left out, as in Paddle Serving. Raises InvalidInput for
-    anything else that does not fit.
+    Numbers are cast to a declared integer type (bool included) when every value survives, and to a declared
+    float type when none overflows. The offsets of a ragged feed "x" stay beside it as "x.lod", int64 [n + 1]
+    for n sequences; those of other feeds are left out, as in Paddle Serving. Raises InvalidInput for anything
+    else that does not fit.
     """
     aliases = {variable.alias for variable in declared}
     unknown = feeds.keys() - aliases - {alias + LOD_SUFFIX for alias in aliases}
@@ -173,23 +173,20 @@ def _cast(variable: Variable, array: Array) -> Array:
     if array.dtype == wanted:
         return array
     given = array.dtype
-    if given.kind in "iub" and wanted.kind in "iu":
+    if given.kind not in "iubf" or wanted.kind not in "iubf":
+        raise InvalidInput(f"feed {variable.alias!r} is {given}, expected {wanted}")
+    with np.errstate(over="ignore", invalid="ignore"):  # what doesn't survive is refused below
         cast = array.astype(wanted)
+    if wanted.kind == "f":
+        survived = np.array_equal(np.isinf(cast), np.isinf(array))
+    else:
         # A comparison of int64 with uint64 goes through float64, so the sign is looked at by itself.
-        if np.array_equal(cast, array) and np.array_equal(cast < 0, array < 0):
-            return cast
+        survived = np.array_equal(cast, array) and np.array_equal(cast < 0, array < 0)
+    if not survived:
         raise InvalidInput(
             f"feed {variable.alias!r} is {given} with values beyond {wanted}, which the model takes"
         )
-    if given.kind == "f" and wanted.kind == "f":
-        with np.errstate(over="ignore"):
-            cast = array.astype(wanted)
-        if np.array_equal(np.isinf(cast), np.isinf(array)):
-            return cast
-        raise InvalidInput(
-            f"feed {variable.alias!r} is {given} with values beyond {wanted}, which the model takes"
-        )
-    raise InvalidInput(f"feed {variable.alias!r} is {given}, expected {wanted}")
+    return cast
 
 
 def _expected(variable: Variable) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import HookFailed, ModelFailed, ProductError, ServingError, WrongResult
+from pipeline.predictors.base import LOD_SUFFIX
 
 _FEED = (
     "a feed dict {name: ndarray} or a list of them, or (feed, is_skip_process, prod_errcode, prod_errinfo)"
@@ -81,7 +82,7 @@ def wrong_feed(op: str, hook: str, feed: Any, *, arrays: bool) -> WrongResult | 
         return WrongResult(op, hook, feed, _FEED)
     for one in feeds:
         for name, value in one.items():
-            if arrays and not isinstance(value, np.ndarray):
+            if arrays and not isinstance(value, np.ndarray) and not str(name).endswith(LOD_SUFFIX):
                 return WrongResult(op, hook, value, "an ndarray", part=f" as feed {name!r}")
     return None
 

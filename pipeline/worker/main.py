@@ -21,13 +21,14 @@ from pipeline.dag import collect_ops
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.log import keep_our_loggers, set_up_logging
 from pipeline.memory import settle_memory
+from pipeline.numpy_1 import install_numpy_1_names
 from pipeline.op import Op
 from pipeline.paddle_serving_names import offer_paddle_serving_names
+from pipeline.predictors.local_client import LocalClient
 from pipeline.values import Part
 from pipeline.wire import Arena, Frame, FrameReader, Kind, frame, reply_region
 from pipeline.worker.executor import Executor, Reply, Send
 from pipeline.worker.model import Model
-from pipeline.worker.numpy_1 import install_numpy_1_names
 from pipeline.worker.package_hooks import hooks_of
 
 _PR_SET_PDEATHSIG = 1
@@ -123,6 +124,9 @@ class Worker:
         op.concurrency_idx = self._instance
         model = Model(op, config, self._app.folder, self._instance)
         op.model, op.predictor = model.serving_model, model.predictor
+        if model.predictor is not None:
+            op.client = LocalClient(model.predictor)
+            op._fetch_names = op.client.fetch_names_
         op.init_op()
         keep_our_loggers()
         model.warm_up()

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from pipeline.config import OpConfig
+from pipeline.errors import ConfigError
 from pipeline.op import Op
 from pipeline.predictors import create_predictor
 from pipeline.predictors.base import Predictor, input_examples
@@ -17,6 +18,7 @@ from pipeline.worker.plan import BatchLimits
 
 log = logging.getLogger(__name__)
 
+TENSORRT = 2  # of `device_type`
 WARMUP_LENGTHS = (16, 64)
 DEFAULT_BATCH_TOKENS = 16_384  # rows x longest row: 32 texts of 512, 1,024 of 16
 
@@ -26,7 +28,7 @@ class Model:
 
     def __init__(self, op: Op, config: OpConfig, folder: str, instance: int) -> None:
         self._config = config
-        self._shapes = DynamicShapes.from_info(op.dynamic_shape_info) if op.dynamic_shape_info else None
+        self._shapes = _shapes_of(op, config)
         self.serving_model: ServingModel | None = None
         self.predictor: Predictor | None = None
         conf = config.local_service_conf
@@ -88,3 +90,19 @@ class Model:
         for length in WARMUP_LENGTHS:
             self.predictor.run(input_examples(self.predictor, rows=1, length=length))
         log.info("Op's model %s is warm", os.fspath(self.serving_model.directory))
+
+
+def _shapes_of(op: Op, config: OpConfig) -> DynamicShapes | None:
+    """What `set_dynamic_shape_info` left. Flaws in it end the start only where TensorRT needs it; elsewhere
+    Paddle Serving did not look at it, and they are logged. Raises ConfigError."""
+    if not op.dynamic_shape_info:
+        return None
+    try:
+        source = f"Op {op.name}: set_dynamic_shape_info: dynamic_shape_info"
+        return DynamicShapes.from_info(op.dynamic_shape_info, source)
+    except ConfigError as exc:
+        conf = config.local_service_conf
+        if conf is not None and conf.device_type == TENSORRT:
+            raise
+        log.warning("%s; ignored, for the Op does not use TensorRT", exc.message)
+        return None

@@ -37,7 +37,7 @@ class WordsRequestOp(RequestOp):
         if action in WRONG:
             return WRONG[action]
         for tensor in request.tensors:
-            given[tensor.name] = np.array(tensor.int64_data).reshape(tensor.shape)
+            given[tensor.name], _ = self.proto_tensor_2_numpy(tensor)
         given["vocabulary"] = self.vocabulary
         given["from"] = f"{request.name}/{request.method} {request.clientip}"
         return given, request.logid + 1000, None, ""

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 
 import numpy as np
+import PIL.Image
 
 from pipeline import Op, WebService
 
@@ -55,6 +56,7 @@ VALUES = {
     "class in a tuple in a list": lambda: [(Box(1), 2)],
     "enum": lambda: Colour.RED,
     "datetime": lambda: datetime.datetime(2020, 2, 29, tzinfo=datetime.UTC),
+    "image": lambda: PIL.Image.frombytes("RGB", (2, 1), b"abcdef"),
     "numpy int": lambda: np.int16(-5),
     "numpy float": lambda: np.float32(0.1),
     "numpy bool": lambda: np.bool_(True),
