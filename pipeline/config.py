@@ -33,6 +33,7 @@ __all__ = [
     "LoggingConfig",
     "OpConfig",
     "PaddingConfig",
+    "RotationConfig",
     "ServiceConfig",
     "TensorRtConf",
     "TensorShapes",
@@ -117,14 +118,28 @@ class V2Config(Section):
     metrics_port: Port | None = Field(default=None, description="Prometheus metrics (Triton: 8002).")
 
 
+class RotationConfig(Section):
+    """`logging.rotation`: how large the files of `logging.directory` grow."""
+
+    max_bytes: Annotated[Int, Field(ge=0)] = Field(
+        default=64 << 20,
+        description="Bytes before a file is moved aside; 0: never, one that logrotate moves is opened anew.",
+    )
+    backup_count: PositiveInt = Field(default=5, description="Files moved aside that are kept.")
+
+
 class LoggingConfig(Section):
     """`logging`."""
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="Least severe level logged."
+        default="INFO", description="Least severe level logged; DEBUG has a line for each request."
     )
     format: Literal["text", "json"] = Field(default="text", description="Lines for people or for machines.")
-    directory: str | None = Field(default=None, description="Folder of log files; absent: standard error.")
+    directory: str | None = Field(
+        default=None,
+        description="Folder of files beside standard output, one a process: NAME.front.log, NAME.OP.0.log.",
+    )
+    rotation: RotationConfig = Field(default=RotationConfig(), description="How large those files grow.")
 
     @field_validator("level", mode="before")
     @classmethod

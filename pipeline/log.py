@@ -1,29 +1,32 @@
-"""Logging: one line per event on stderr, as text or JSON, from the front and the workers alike."""
+"""Logging: one line per event on standard output, as text or JSON, from the front and the workers alike."""
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import os
 import sys
-from logging.handlers import RotatingFileHandler
+from datetime import datetime
+from logging.handlers import RotatingFileHandler, WatchedFileHandler
 from pathlib import Path
 
 from pipeline.config import LoggingConfig
 
-_FILE_BYTES = 64 * 1024 * 1024
-_FILES_KEPT = 5
+NAME = "pipeline"  # of the logger above all of ours
+_handlers: list[logging.Handler] = []  # what set_up_logging made for this process
 
 
 class _JsonLines(logging.Formatter):
-    def __init__(self, process_name: str) -> None:
+    def __init__(self, service: str, process: str) -> None:
         super().__init__()
-        self._process_name = process_name
+        self._origin = {"service": service, "process": process}
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "time": self.formatTime(record),
+            "time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
             "level": record.levelname,
-            "process": self._process_name,
+            **self._origin,
             "logger": record.name,
             "message": record.getMessage(),
         }
@@ -32,29 +35,71 @@ class _JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def set_up_logging(config: LoggingConfig, process_name: str) -> None:
-    """Log to stderr, and to `directory` where it is set. Only our own loggers: the app's stay its own."""
-    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+def set_up_logging(config: LoggingConfig, service: str, process: str) -> None:
+    """Log to standard output, and to a file of this process where `logging.directory` is set.
+
+    Only our own loggers: the app's stay its own. What the app prints is written line by line from now on.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
+    _handlers[:] = [logging.StreamHandler(sys.stdout)]
     if config.directory:
-        Path(config.directory).mkdir(parents=True, exist_ok=True)
-        path = Path(config.directory, f"{process_name}.log")
-        handlers.append(RotatingFileHandler(path, maxBytes=_FILE_BYTES, backupCount=_FILES_KEPT))
-    formatter: logging.Formatter = logging.Formatter(
-        f"%(asctime)s %(levelname)s [{process_name}] %(message)s"
-    )
+        _handlers.append(_file_of(config, service, process))
+    formatter: logging.Formatter = logging.Formatter(f"%(asctime)s %(levelname)s [{process}] %(message)s")
     if config.format == "json":
-        formatter = _JsonLines(process_name)
-    ours = logging.getLogger("pipeline")
-    ours.handlers.clear()
-    ours.propagate = False
-    ours.setLevel(config.level)
-    for handler in handlers:
+        formatter = _JsonLines(service, process)
+    for handler in _handlers:
         handler.setFormatter(formatter)
-        ours.addHandler(handler)
+        handler.setLevel(config.level)
+    _attach(logging.getLogger(NAME))
 
 
 def keep_our_loggers() -> None:
-    """Undo what an app's `logging.config.dictConfig` did to ours: by default it disables all that exist."""
+    """Undo what an app did to ours: dictConfig disables all that exist, a reload of logging forgets them."""
     for name, logger in logging.root.manager.loggerDict.items():
-        if isinstance(logger, logging.Logger) and name.partition(".")[0] == "pipeline":
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] == NAME:
             logger.disabled = False
+    ours = logging.getLogger(NAME)
+    if not ours.handlers:  # else the app has given it some of its own
+        _attach(ours)
+
+
+def flaw_of_directory(given: str) -> str | None:
+    """Why no log file can be written there, for whoever can mend it; the folder itself may not exist yet."""
+    folder = Path(given)
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"logging.directory: {folder} is a file; name a folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"logging.directory: {folder} can't be written by this user; name another folder"
+    return None
+
+
+def one_line(text: str, most: int = 300) -> str:
+    """Text of a client's as it may stand in a log: it can't begin a line of its own."""
+    shown = text if len(text) <= most else text[:most] + "..."
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in shown)
+
+
+def _attach(ours: logging.Logger) -> None:
+    ours.handlers[:] = _handlers
+    ours.propagate = False
+    ours.setLevel(min(handler.level for handler in _handlers))
+
+
+def _file_of(config: LoggingConfig, service: str, process: str) -> logging.Handler:
+    """A file for each process: two that rotate one file lose lines."""
+    assert config.directory is not None
+    Path(config.directory).mkdir(parents=True, exist_ok=True)
+    path = Path(config.directory, f"{service}.{process}.log".replace("/", "_"))
+    rotation = config.rotation
+    if rotation.max_bytes == 0:
+        return WatchedFileHandler(path, encoding="utf-8", errors="backslashreplace")
+    return RotatingFileHandler(
+        path,
+        maxBytes=rotation.max_bytes,
+        backupCount=rotation.backup_count,
+        encoding="utf-8",
+        errors="backslashreplace",
+    )

@@ -13,6 +13,7 @@ from pipeline.config import OpConfig, ServiceConfig, check_service_name, load_co
 from pipeline.dag import collect_ops, dag_of
 from pipeline.environment import FRONT_PROCESS
 from pipeline.errors import ConfigError
+from pipeline.log import flaw_of_directory
 from pipeline.op import Op, RequestOp, ResponseOp
 from pipeline.processes import SERVER, python_module
 from pipeline.serving_model import load_serving_model
@@ -87,9 +88,14 @@ class Service:
             given = tls.model_dump(exclude_none=True)
             tls = tls.model_copy(update={key: str(self._locate(path)) for key, path in given.items()})
             flaws += flaws_of(tls)
+        logging = config.logging
+        if logging.directory:
+            folder = Path(logging.directory).absolute()  # the script may change folder before it is run again
+            flaws += filter(None, [flaw_of_directory(str(folder))])
+            logging = logging.model_copy(update={"directory": str(folder)})
         if flaws:
             raise ConfigError("\n".join(flaws))
-        return config.model_copy(update={"op": sections, "tls": tls})
+        return config.model_copy(update={"op": sections, "tls": tls, "logging": logging})
 
     def _locate(self, given: str) -> Path:
         """A relative path is sought where the service was started, as in the original, or by config.yml."""

@@ -23,6 +23,7 @@ from pipeline.errors import (
 from pipeline.request import Request
 from pipeline.server.batcher import Batcher
 from pipeline.server.deadlines import Deadlines
+from pipeline.server.journal import Journal
 from pipeline.server.metrics import Metrics, resident_bytes
 from pipeline.server.walk import Answer, Walk
 
@@ -38,6 +39,7 @@ class Engine:
     def __init__(self, app: App, metrics: Metrics) -> None:
         self.app = app
         self.metrics = metrics
+        self.journal = Journal(metrics)
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
         self._dag = app.dag
         self._deadlines = Deadlines()

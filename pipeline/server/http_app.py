@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -40,6 +41,7 @@ class HttpApp:
     def __init__(self, engine: Engine) -> None:
         self.draining = False
         self._engine = engine
+        self._journal = engine.journal
         self._name = engine.app.name
         self._limits = engine.app.config.limits
         self._parse = pass_http_on if engine.takes_messages else parse_http
@@ -68,6 +70,7 @@ class HttpApp:
             await self._predict(scope, receive, send, segments[1], segments[2])
 
     async def _predict(self, scope: Message, receive: Receive, send: Send, service: str, method: str) -> None:
+        began = time.monotonic()
         try:
             request = self._request(await self._body(receive), scope, service, method)
             answer = await self._engine.infer(request)
@@ -80,10 +83,13 @@ class HttpApp:
             answer = ServingError("internal error; the server's log has its reason")
         if isinstance(answer, DeadlineExceeded) and _asks_for_deadline(scope):
             answer.always_status = True  # the original's gateway answered 504 for a time-out it was given
+        error = answer if isinstance(answer, ServingError) else None
+        if self._journal.tells_each:
+            self._journal.tell(DOOR, (scope["client"] or "?")[0], f"POST {scope['path']}", began, error)
         if isinstance(answer, ServingError):
             await self._answer_error(send, answer)
             return
-        self._engine.metrics.count(DOOR, 0)
+        self._journal.answered(DOOR)
         await self._send(send, 200, [_JSON], answer)
 
     def _request(self, body: bytes, scope: Message, service: str, method: str) -> Request:
@@ -126,7 +132,7 @@ class HttpApp:
     async def _refuse(
         self, send: Send, status: int, error: ServingError, extra: Headers | None = None
     ) -> None:
-        self._engine.metrics.count(DOOR, error.err_no)
+        self._journal.refused(DOOR, error)
         await self._send(send, status, [_JSON, *(extra or ())], render_error(error, AnswerForm.JSON))
 
     async def _answer_page(

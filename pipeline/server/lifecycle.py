@@ -51,10 +51,15 @@ async def serve(app: App) -> None:
             return
         settle_memory()
         log.info(
-            "Service %s is ready: http_port %s, rpc_port %s", app.name, config.http_port, config.rpc_port
+            "Service %s is ready: http_port %s, rpc_port %s%s",
+            app.name,
+            config.http_port,
+            config.rpc_port,
+            ", TLS" if config.tls else "",
         )
         await _stopped_or_fatal(engine, stop_requested)
         await _drain(engine, http, rpc)
+    engine.journal.close()
     log.info("Service %s has stopped", app.name)
 
 
@@ -105,7 +110,7 @@ async def _drain(engine: Engine, http: HttpServer | None, rpc: RpcServer | None)
 def main(arguments: list[str]) -> None:
     """`python -m pipeline.server APP_FD`: what `run_service` becomes."""
     app = read_app(int(arguments[0]))
-    set_up_logging(app.config.logging, "front")
+    set_up_logging(app.config.logging, app.name, "front")
     give_back_large_blocks()
     try:
         uvloop.run(serve(app))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -35,6 +36,7 @@ class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._journal = engine.journal
         self._name = engine.app.name
         self._limits = engine.app.config.limits
         self._parse = pass_proto_on if engine.takes_messages else parse_proto
@@ -44,6 +46,7 @@ class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         return self._method if details.method == METHOD else None
 
     async def _infer(self, data: bytes, context: Context) -> bytes:
+        began = time.monotonic()
         try:
             request = self._parse(data, self._limits)
             if request.service and request.service != self._name:
@@ -59,10 +62,13 @@ class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         except Exception:
             log.exception("A fault of ours in %s", METHOD)
             answer = ServingError("internal error; the server's log has its reason")
+        error = answer if isinstance(answer, ServingError) else None
+        if self._journal.tells_each:
+            self._journal.tell(DOOR, context.peer(), METHOD, began, error)
         if not isinstance(answer, ServingError):
-            self._engine.metrics.count(DOOR, 0)
+            self._journal.answered(DOOR)
             return bytes(answer)
-        self._engine.metrics.count(DOOR, answer.err_no)
+        self._journal.refused(DOOR, answer)
         if isinstance(answer, _AS_STATUS):
             await self._abort(context, answer)
         if isinstance(answer, DeadlineExceeded) and _is_over(context):

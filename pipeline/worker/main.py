@@ -147,7 +147,7 @@ def main(arguments: list[str]) -> None:
         return
     app_json, op_name, instance = start.head
     app = App.from_json(app_json)
-    set_up_logging(app.config.logging, f"{op_name}.{instance}")
+    set_up_logging(app.config.logging, app.name, f"{op_name}.{instance}")
     try:
         Worker(front, app, op_name, instance).run_script()
     except ConfigError as exc:
