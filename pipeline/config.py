@@ -67,7 +67,7 @@ class DagConfig(Section):
         default=1, description="Tries of a whole request in all, when an Op's `timeout` is over for good."
     )
     client_type: ClientType | None = Field(
-        default=None, description="client_type of remote Ops that name none."
+        default=None, description="client_type of Ops with server_endpoints that name none."
     )
     use_profile: bool = Field(default=False, description="Return stage timings with every answer.")
     tracer: TracerConfig = Field(default=TracerConfig(), description="Timings in the log.")

@@ -147,12 +147,19 @@ class OpConfig(Section):
     concurrency: PositiveInt = Field(default=1, description="Instances of this Op.")
     timeout: Annotated[Int, off_when_not_positive(-1)] = Field(
         default=-1,
-        description="Milliseconds one try of this Op may take, its queue included; -1, 0: none of its own.",
+        description="Milliseconds one try of this Op may take, its queue included; -1, 0: none of its own. "
+        "With server_endpoints: milliseconds of one call; -1, 0: dag.request_timeout.",
     )
     retry: Annotated[Int, Field(ge=0)] = Field(
-        default=1, description="Tries of this Op in all, when `timeout` is over; 0 and 1: a single one."
+        default=1,
+        description="Tries of this Op in all, when `timeout` is over; 0 and 1: a single one. With "
+        "server_endpoints also when an endpoint fails; each try asks the next endpoint.",
     )
-    batch_size: PositiveInt = Field(default=1, description="Most requests merged into one predictor batch.")
+    batch_size: PositiveInt = Field(
+        default=1,
+        description="Most requests merged into one predictor batch. With pipeline_grpc nothing is merged: "
+        "the calls that an instance has under way together.",
+    )
     auto_batching_timeout: Annotated[float, Field(allow_inf_nan=False), off_when_not_positive(0)] = Field(
         default=0.0,
         description="Milliseconds a partial batch waits, from its oldest request on; 0 and -1: not at all.",
@@ -184,15 +191,26 @@ class OpConfig(Section):
         default=None, description="The model, run in our worker."
     )
     server_endpoints: Names = Field(
-        default=[], description="host:port of remote servers that run this Op's model."
+        default=[],
+        description="host:port of the services that run this Op's model, asked in turn; one that fails is "
+        "passed over. Given, local_service_conf is not used.",
     )
     client_type: ClientType | None = Field(
-        default=None, description="How remote servers are asked; absent: dag.client_type."
+        default=None,
+        description="What the server_endpoints speak: grpc is KServe v2 over gRPC (Triton, say), "
+        "pipeline_grpc another Pipeline service; brpc is refused. Absent: dag.client_type.",
+    )
+    model_name: str = Field(
+        default="", description="The model's name on the server_endpoints, with grpc; empty: the Op's name."
     )
     client_config: str = Field(
-        default="", description="Client prototxt of the remote model, or the folder that holds it."
+        default="",
+        description="Accepted and unused: a remote KServe v2 service tells its feeds and fetches itself.",
     )
-    fetch_list: Names = Field(default=[], description="Alias names of the outputs to return; empty: all.")
+    fetch_list: Names = Field(
+        default=[],
+        description="Alias names of the outputs to return, or keys of a pipeline_grpc answer; empty: all.",
+    )
     use_encryption_model: bool = Field(default=False, description="The remote model is encrypted.")
     encryption_key: str = Field(default="", description="Key of the encrypted model.")
 
@@ -207,6 +225,7 @@ class OpConfig(Section):
     @classmethod
     def _host_and_port(cls, value: list[str]) -> list[str]:
         for endpoint in value:
-            if not re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:]+):\d{1,5}", endpoint):
+            host_and_port = re.fullmatch(r"(?:\[[0-9a-fA-F:]+\]|[^\s:/]+):(\d{1,5})", endpoint)
+            if host_and_port is None or not 0 < int(host_and_port[1]) < 65536:
                 raise ValueError(f"{endpoint!r} is not host:port")
         return value

@@ -17,9 +17,8 @@ Printed by `python -m pipeline config`. A key that is not listed is refused with
 a key without a value counts as absent. `--print-config` prints what is in force for a service.
 
 Without effect in this version, though read and checked: the section `v2`, `dag.{is_thread_op, \
-client_type, use_profile, tracer}`, `op.<name>.{client_type, \
-client_config, encryption_key}`, `op.<name>.local_service_conf.{engine, workdir}`. Refused when set: \
-`op.<name>.{server_endpoints, use_encryption_model}`.
+use_profile, tracer}`, `op.<name>.{client_config, encryption_key}`, \
+`op.<name>.local_service_conf.{engine, workdir}`. Refused when set: `op.<name>.use_encryption_model`.
 """
 _TYPES = {"string": "text", "boolean": "true, false"}
 

@@ -16,6 +16,8 @@ ServingError                 10000 / 500 / INTERNAL
 |-- HookFailed               10000 / 500 / INTERNAL            user code raised
 |   `-- WrongResult           7000 / 500 / INTERNAL            it returned something of another type
 |-- ModelFailed               9000 / 500 / INTERNAL            the engine refused to run
+|-- RemoteUnreachable         9000 / 503 / UNAVAILABLE         no endpoint of a remote Op answers
+|-- RemoteRefused        as the remote service says            its own err_no and message
 |-- ConfigError               4000                             config.yml or the app, at start-up
 |-- StartFailed               3003                             a worker could not start
 `-- ConversionError                                            convert/; exit code 2
@@ -23,6 +25,8 @@ ServingError                 10000 / 500 / INTERNAL
 """
 
 from __future__ import annotations
+
+PRODUCT_ERR_NOS = range(50, 100)  # the app's own numbers, by Paddle Serving's custom
 
 
 class ServingError(Exception):
@@ -155,6 +159,29 @@ class ModelFailed(ServingError):
     """The engine refused to run this request's feeds."""
 
     err_no = 9000
+
+
+class RemoteUnreachable(ServingError):
+    """No endpoint of a remote Op answers; the message names them and what to check."""
+
+    err_no = 9000
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
+
+
+class RemoteRefused(ServingError):
+    """The service behind a remote Op refused: its number and its message, passed on."""
+
+    def __init__(self, message: str, err_no: int) -> None:
+        super().__init__(message)
+        self.err_no = err_no
+        if err_no == DeadlineExceeded.err_no:
+            like: type[ServingError] = DeadlineExceeded
+        elif err_no in (InvalidInput.err_no, BadPackage.err_no, *PRODUCT_ERR_NOS):
+            like = InvalidInput
+        else:
+            like = ServingError
+        self.http_status, self.grpc_code = like.http_status, like.grpc_code
 
 
 class ConfigError(ServingError):

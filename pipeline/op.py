@@ -53,10 +53,11 @@ class Op:
 
     dynamic_shape_info: Mapping[str, Mapping[str, Sequence[int]]]
     concurrency_idx: int | None = None  # this instance's number, 0 to concurrency - 1
-    predictor: Any = None  # the local predictor, from init_op on; None for an Op without a model
-    client: Any = None  # the same with Paddle Serving's call: predict(feed=..., fetch=..., batch=True)
+    predictor: Any = None  # runs the model, here or remotely, from init_op on; None for an Op without one
+    client: Any = None  # of a local model, Paddle Serving's call: predict(feed=..., fetch=..., batch=True)
     _fetch_names: Sequence[str] = ()  # what an overridden `process` gives it as `fetch`
     model: ServingModel | None = None  # what it runs: its folder, labels, feeds and fetches
+    packs_tensors = False  # how a remote Pipeline service is sent the feed, see set_pack_tensor_format
 
     preprocess_batch: ClassVar[Any] = None
     """Optional: `preprocess_batch(self, requests: list[OpRequest]) -> list[feed dict or Exception]`, for all
@@ -122,6 +123,10 @@ class Op:
 
     def is_jump_op(self) -> bool:
         return bool(self.jump_to_ops)
+
+    def set_pack_tensor_format(self, is_tensor_format: bool = False) -> None:
+        """Whether a remote Pipeline service (`client_type: pipeline_grpc`) is sent tensors, not texts."""
+        self.packs_tensors = is_tensor_format
 
     def init_op(self) -> None:
         """Called once per instance, in its process: load tokenizers and the like here."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.app import App, write_app
 from pipeline.config import OpConfig, ServiceConfig, check_service_name, load_config
+from pipeline.config_remote import completed, remote_flaws
 from pipeline.dag import collect_ops, dag_of
 from pipeline.environment import FRONT_PROCESS
 from pipeline.errors import ConfigError
@@ -69,10 +70,16 @@ class Service:
         return ops, last, self._with_files(config)
 
     def _with_files(self, config: ServiceConfig) -> ServiceConfig:
-        """The configuration with its files resolved and looked into. Raises ConfigError with all flaws."""
-        flaws = [flaw for name, section in config.op.items() for flaw in _not_served(name, section)]
-        sections = dict(config.op)
-        for name, section in config.op.items():
+        """The configuration with remote Ops completed, and its files resolved and looked into.
+
+        Raises ConfigError with all flaws.
+        """
+        dag = config.dag
+        flaws = []
+        sections = {}
+        for name, own in config.op.items():
+            flaws += remote_flaws(name, own, dag.client_type) + _not_served(name, own)
+            section = sections[name] = completed(name, own, dag.client_type, dag.request_timeout)
             conf = section.local_service_conf
             if conf is None or not conf.model_dir:
                 continue
@@ -203,14 +210,6 @@ class PipelineServer(Service):
 
 def _not_served(name: str, section: OpConfig) -> list[str]:
     """What an Op's section asks for and this version can't do: refused, for it would answer wrongly."""
-    flaws = []
-    if section.server_endpoints:
-        flaws.append(
-            f"op.{name}.server_endpoints: remote models are not served by this version; "
-            "give the Op a local_service_conf with the model's directory"
-        )
     if section.use_encryption_model:
-        flaws.append(
-            f"op.{name}.use_encryption_model: encrypted models can't be read; convert the model again"
-        )
-    return flaws
+        return [f"op.{name}.use_encryption_model: encrypted models can't be read; convert the model again"]
+    return []

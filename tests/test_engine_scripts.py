@@ -101,8 +101,10 @@ def test_a_mistake_in_the_configuration_ends_it_before_anything_is_served(
 
 
 def test_what_this_version_cannot_serve_is_refused_at_start_up() -> None:
-    sections = {"echo": {"server_endpoints": ["127.0.0.1:1"], "use_encryption_model": True}}
+    remote = {"server_endpoints": ["127.0.0.1:1"], "client_type": "brpc"}
+    sections = {"echo": {**remote, "use_encryption_model": True}}
     with ServiceProcess(APPS / "echo.py", {"op": sections}, wait=False) as service:
         assert service.exit_code() == 2
-        assert "op.echo.server_endpoints: remote models are not served" in service.log
+        assert "op.echo.client_type: 'brpc' given; there is no brpc client for this Python" in service.log
+        assert "pipeline_grpc for another Pipeline service, grpc for a KServe v2 service" in service.log
         assert "op.echo.use_encryption_model: encrypted models" in service.log

@@ -36,7 +36,7 @@ NO_CASES = {
     "set_dynamic_shape_info",
     "str_data",
 }
-NO_CASES |= {"err_no", "init_op", "server_endpoints"}
+NO_CASES |= {"err_no", "fetch_list", "init_op", "server_endpoints"}
 NO_CASES |= {"inference_model_to_serving", "log_id", "paddle_serving_client", "paddle_serving_server"}
 NO_CASES |= {"save_dygraph_model", "save_model"}
 

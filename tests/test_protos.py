@@ -1,14 +1,16 @@
-"""Our copy of the PipelineService messages: their fields, and their life beside another copy."""
+"""Our copies of the services' messages: their fields, and their life beside another copy."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from google.protobuf import descriptor_pb2
 
+from client.protos import kserve_v2_pb2 as v2_messages
 from client.protos import pipeline_service_pb2 as messages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,22 +34,74 @@ TENSOR = {
     "name": 23,
 }
 
+# Of KServe's published open_inference_grpc.proto; Triton's grpc_service.proto has the same.
+TENSOR_IN = {"name": 1, "datatype": 2, "shape": 3, "parameters": 4, "contents": 5}
+V2_FIELDS = {
+    "ServerLiveResponse": {"live": 1},
+    "ServerReadyResponse": {"ready": 1},
+    "ModelReadyRequest": {"name": 1, "version": 2},
+    "ModelReadyResponse": {"ready": 1},
+    "ServerMetadataResponse": {"name": 1, "version": 2, "extensions": 3},
+    "ModelMetadataRequest": {"name": 1, "version": 2},
+    "ModelMetadataResponse": {"name": 1, "versions": 2, "platform": 3, "inputs": 4, "outputs": 5},
+    "ModelMetadataResponse.TensorMetadata": {"name": 1, "datatype": 2, "shape": 3},
+    "ModelInferRequest": {
+        "model_name": 1,
+        "model_version": 2,
+        "id": 3,
+        "parameters": 4,
+        "inputs": 5,
+        "outputs": 6,
+        "raw_input_contents": 7,
+    },
+    "ModelInferRequest.InferInputTensor": TENSOR_IN,
+    "ModelInferRequest.InferRequestedOutputTensor": {"name": 1, "parameters": 2},
+    "ModelInferResponse": {
+        "model_name": 1,
+        "model_version": 2,
+        "id": 3,
+        "parameters": 4,
+        "outputs": 5,
+        "raw_output_contents": 6,
+    },
+    "ModelInferResponse.InferOutputTensor": TENSOR_IN,
+    "InferParameter": {
+        "bool_param": 1,
+        "int64_param": 2,
+        "string_param": 3,
+        "double_param": 4,
+        "uint64_param": 5,
+    },
+    "InferTensorContents": {
+        "bool_contents": 1,
+        "int_contents": 2,
+        "int64_contents": 3,
+        "uint_contents": 4,
+        "uint64_contents": 5,
+        "fp32_contents": 6,
+        "fp64_contents": 7,
+        "bytes_contents": 8,
+    },
+}
+
 SECOND_COPY = """
-import sys
+import importlib, sys
 from google.protobuf import descriptor_pool, message_factory
 
+module, message, theirs = sys.argv[1:]
+
 def import_ours():
-    from client.protos import pipeline_service_pb2
-    return pipeline_service_pb2.Request
+    return getattr(importlib.import_module("client.protos." + module), message)
 
 def register_theirs():
-    file = descriptor_pool.Default().AddSerializedFile(bytes.fromhex(sys.argv[1]))
-    return message_factory.GetMessageClass(file.message_types_by_name["Request"])
+    file = descriptor_pool.Default().AddSerializedFile(bytes.fromhex(theirs))
+    return message_factory.GetMessageClass(file.message_types_by_name[message])
 
 first, second = {order}
 first, second = first(), second()
 assert first is not second
-assert second.FromString(first(key=["0"], value=["text"]).SerializeToString()).value == ["text"]
+given = {{"Request": {{"value": ["text"]}}, "ModelInferRequest": {{"model_name": "text"}}}}[message]
+assert second.FromString(first(**given).SerializeToString()) == second(**given)
 print(first.DESCRIPTOR.full_name)
 """
 
@@ -61,19 +115,47 @@ def test_fields_have_the_numbers_of_paddle_serving(message: type, fields: dict[s
     assert {field.name: field.number for field in message.DESCRIPTOR.fields} == fields  # type: ignore[attr-defined]
 
 
+def test_the_fields_of_kserve_v2_have_the_published_numbers() -> None:
+    found = {}
+    for message in v2_messages.DESCRIPTOR.message_types_by_name.values():
+        nested = [inner for inner in message.nested_types if not inner.GetOptions().map_entry]
+        for each in (message, *nested):
+            name = each.full_name.removeprefix("inference.")
+            found[name] = {field.name: field.number for field in each.fields}
+    assert {name: fields for name, fields in found.items() if fields} == V2_FIELDS
+
+
 @pytest.mark.parametrize(
     "order",
     ["import_ours, register_theirs", "register_theirs, import_ours"],
     ids=["ours-first", "theirs-first"],
 )
-def test_another_copy_of_the_messages_lives_in_the_same_process(order: str) -> None:
-    file = descriptor_pb2.FileDescriptorProto.FromString(messages.DESCRIPTOR.serialized_pb)
-    file.name = "paddle_serving_server/pipeline/proto/pipeline_service.proto"
+@pytest.mark.parametrize(
+    ("module", "message", "their_file"),
+    [
+        (messages, "Request", "paddle_serving_server/pipeline/proto/pipeline_service.proto"),
+        (v2_messages, "ModelInferRequest", "grpc_service.proto"),
+    ],
+    ids=["pipeline", "kserve-v2"],
+)
+def test_another_copy_of_the_messages_lives_in_the_same_process(
+    module: ModuleType, message: str, their_file: str, order: str
+) -> None:
+    file = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
+    file.name = their_file
+    ours = module.__name__.rpartition(".")[2]
     result = subprocess.run(
-        [sys.executable, "-c", SECOND_COPY.format(order=order), file.SerializeToString().hex()],
+        [
+            sys.executable,
+            "-c",
+            SECOND_COPY.format(order=order),
+            ours,
+            message,
+            file.SerializeToString().hex(),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
     assert result.returncode == 0, result.stderr
-    assert result.stdout.strip() == "baidu.paddle_serving.pipeline_serving.Request"
+    assert result.stdout.strip() == f"{file.package}.{message}"

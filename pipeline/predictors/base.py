@@ -86,13 +86,13 @@ class PredictorConf(Protocol):
     def tensorrt(self) -> PredictorTensorRtConf: ...
 
 
-def select_fetches(model: ServingModel, aliases: Sequence[str]) -> tuple[Variable, ...]:
+def select_fetches(fetches: Sequence[Variable], aliases: Sequence[str]) -> tuple[Variable, ...]:
     """The fetches of these aliases, all when empty. Raises ConfigError for one the model lacks."""
-    known = {variable.alias: variable for variable in model.fetches}
+    known = {variable.alias: variable for variable in fetches}
     for alias in aliases:
         if alias not in known:
             raise ConfigError(f"fetch_list: the model has no {alias!r}, only {', '.join(known)}")
-    return tuple(known[alias] for alias in aliases) or model.fetches
+    return tuple(known[alias] for alias in aliases) or tuple(fetches)
 
 
 def check_feeds(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -174,7 +174,8 @@ def _cast(variable: Variable, array: Array) -> Array:
         return array
     given = array.dtype
     if given.kind not in "iubf" or wanted.kind not in "iubf":
-        raise InvalidInput(f"feed {variable.alias!r} is {given}, expected {wanted}")
+        expected = "objects of str or bytes" if variable.dtype == "string" else wanted
+        raise InvalidInput(f"feed {variable.alias!r} is {given}, expected {expected}")
     with np.errstate(over="ignore", invalid="ignore"):  # what doesn't survive is refused below
         cast = array.astype(wanted)
     if wanted.kind == "f":

@@ -34,7 +34,7 @@ class PaddlePredictor:
     ) -> None:
         _refuse_unfeedable(model)
         self.feeds = corrected_feeds(model, inspect_program(model))
-        self.fetches = select_fetches(model, fetch_list or conf.fetch_list)
+        self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
         config = build_config(model, conf, instance_index=instance_index, dynamic_shapes=dynamic_shapes)
         try:
             self._predictor = inference.create_predictor(config)

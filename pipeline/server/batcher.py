@@ -38,7 +38,8 @@ class Batcher:
         self.crew = Crew(app, op, self)
         self._policy = BatchPolicy(config.batch_size, config.auto_batching_timeout / 1000)
         self._crash_retry = config.crash_retry
-        self._timeout_s = max(0, config.timeout) / 1000  # of one try; 0: none
+        # Of one try; 0: none. A remote Op's worker bounds and repeats its calls itself.
+        self._timeout_s = 0.0 if config.server_endpoints else max(0, config.timeout) / 1000
         self._tries = max(1, config.retry)
         self._deadlines = deadlines
         self._metrics = metrics

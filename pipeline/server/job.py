@@ -48,17 +48,21 @@ class Job:
         return self.walk.request.deadline
 
     def row(self, index: int, tail: list[Part]) -> list[Any]:
-        """How it stands in a hand-over: [index, log_id, answer form, [[input's name, value], ...]]."""
+        """How it stands in a hand-over: [index, log_id, answer form, deadline, [[input, value], ...]]."""
         request = self.walk.request
         inputs = [[name, stow(parts, tail)] for name, parts in self.inputs]
-        return [index, request.log_id, int(request.form), inputs]
+        return [index, request.log_id, int(request.form), request.deadline, inputs]
 
     def settle(self, outcome: Outcome, parts: list[Part]) -> None:
         if self.wanted:
             self.walk.settle(self.node, outcome, parts)
 
     def fail(self, error: ServingError) -> None:
-        if self.wanted:
+        if not self.wanted:
+            return
+        if error.err_no == DeadlineExceeded.err_no:  # a remote Op's tries are counted in its worker
+            self.walk.time_out(self.node, error)
+        else:
             self.walk.refuse(self.node, error)
 
 

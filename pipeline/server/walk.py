@@ -89,7 +89,7 @@ class Walk:
         renewed = self._awaited[node] = list(inputs)
         return renewed
 
-    def time_out(self, node: str, error: DeadlineExceeded) -> None:
+    def time_out(self, node: str, error: ServingError) -> None:
         """An Op has used up its tries: begin the whole request anew as often as dag.retry allows."""
         if self._goes_on_without(node):
             return

@@ -18,7 +18,8 @@ _data_ids = itertools.count(1)
 class Call:
     """A request's hooks, feeds and results.
 
-    own: the Op as this request's hooks see it. feeds: what is to be run, None once there is a fetch without.
+    own: the Op as this request's hooks see it. deadline: the instant (time.monotonic) after which nobody
+    waits for it. feeds: what is to be run, None once there is a fetch without.
     output: what postprocess made. error: set as soon as the request can't be answered otherwise.
     sent: its reply is on its way.
     """
@@ -26,6 +27,7 @@ class Call:
     __slots__ = (
         "_fetches",
         "_missing",
+        "deadline",
         "error",
         "feed_is_list",
         "feeds",
@@ -40,7 +42,8 @@ class Call:
     def __init__(self, row: list[Any], tail: Tail, own: Op | None) -> None:
         """Rebuild the request's inputs; an object of the app's that can't be is this request's error."""
         self.id: int
-        self.id, log_id, self.form, stowed = row
+        self.deadline: float
+        self.id, log_id, self.form, self.deadline, stowed = row
         self.own = own
         self.error: ServingError | None = None
         self.feeds: list[Any] | None = None

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, NamedTuple
 
 from client.protos.pipeline_service_pb2 import Response
 from pipeline.answers import render, render_message
-from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, described, text_of
+from pipeline.errors import (
+    DeadlineExceeded,
+    HookFailed,
+    InvalidInput,
+    ModelFailed,
+    Overloaded,
+    RemoteRefused,
+    RemoteUnreachable,
+    ServingError,
+    described,
+    text_of,
+)
+from pipeline.predictors.remote import RemotePredictor
 from pipeline.request import AnswerForm
 from pipeline.values import NotEncodable, Part, encode
 from pipeline.wire import Outcome, Tail, stow
@@ -17,6 +30,10 @@ from pipeline.worker.hook_results import wrong_feed
 from pipeline.worker.hooks import Hooks
 from pipeline.worker.merge import Feed, Joining, describe, join, slices, split
 from pipeline.worker.plan import BatchLimits, Item, plan
+
+CALLS_UNDER_WAY = 32  # most remote calls of one hand-over at once
+# Of a remote model, and not of these feeds: halves of the batch would only fail again, and take as long.
+_REMOTE_ERRORS = (DeadlineExceeded, Overloaded, RemoteRefused, RemoteUnreachable)
 
 
 class Piece(NamedTuple):
@@ -49,6 +66,11 @@ class Executor:
         self._joining = joining
         self._answers = answers  # this Op's output is the response
         self._runs_model = hooks.op.predictor is not None or hooks.own_process
+        predictor = hooks.op.predictor
+        self._remote = predictor if isinstance(predictor, RemotePredictor) and not hooks.own_process else None
+        # The app's own `process` and a remote Pipeline service take other values, too.
+        self._takes_arrays = not hooks.own_process and (self._remote is None or self._remote.merges)
+        self._pool = ThreadPoolExecutor(CALLS_UNDER_WAY) if self._remote is not None else None
 
     def run(self, rows: Sequence[list[Any]], tail: Tail, send: Send) -> None:
         """Answer every request of a hand-over. Each predictor batch's replies are sent as it ends.
@@ -72,9 +94,10 @@ class Executor:
         self._preprocess_ns = time.perf_counter_ns() - started
         settled = self._settled_early(calls)
         batches = plan([piece.item for piece in pieces], self._limits) if pieces else []
-        for number, batch in enumerate(batches):
-            done, timings = self._run_batch([pieces[i] for i in batch])
-            self._send(settled + done, timings, send, last=number == len(batches) - 1)
+        processed = self._processed([[pieces[i] for i in batch] for batch in batches])
+        for number, (batch, fetches, process_ns) in enumerate(processed, 1):
+            done, timings = self._finish(batch, fetches, process_ns)
+            self._send(settled + done, timings, send, last=number == len(batches))
             settled = []
         if not batches:
             self._send(settled, [0] * 7, send, last=True)
@@ -104,7 +127,7 @@ class Executor:
             call.skip_model(feed)
             return
         hook = "preprocess_batch" if self._hooks.batch_preprocess else "preprocess"
-        call.error = wrong_feed(self._hooks.op.name, hook, feed, arrays=not self._hooks.own_process)
+        call.error = wrong_feed(self._hooks.op.name, hook, feed, arrays=self._takes_arrays)
         call.feed_is_list = isinstance(feed, list)
         call.feeds = feed if isinstance(feed, list) else [feed]
 
@@ -131,10 +154,27 @@ class Executor:
         self._postprocess([call for call in early if call.error is None])
         return early
 
-    def _run_batch(self, batch: list[Piece]) -> tuple[list[Call], list[int]]:
+    def _processed(self, batches: list[list[Piece]]) -> Iterator[tuple[list[Piece], list[Any], int]]:
+        """Each batch, a fetch or a ServingError for each of its pieces, and the nanoseconds that it took.
+
+        Calls of a remote model are under way together, and come as they are answered.
+        """
+        if self._pool is None or len(batches) == 1:
+            yield from map(self._run_batch, batches)
+            return
+        futures = [self._pool.submit(self._run_batch, batch) for batch in batches]
+        for future in as_completed(futures):
+            yield future.result()
+
+    def _run_batch(self, batch: list[Piece]) -> tuple[list[Piece], list[Any], int]:
         started = time.perf_counter_ns()
         fetches = self._process(batch)
-        process_ns = time.perf_counter_ns() - started
+        return batch, fetches, time.perf_counter_ns() - started
+
+    def _finish(
+        self, batch: list[Piece], fetches: list[Any], process_ns: int
+    ) -> tuple[list[Call], list[int]]:
+        """The calls that this batch was the last of, postprocessed, and its timings."""
         done: list[Call] = []
         for piece, fetch in zip(batch, fetches, strict=True):
             if isinstance(fetch, ServingError):
@@ -157,11 +197,15 @@ class Executor:
         """A fetch or a ServingError for each piece; an engine error is traced to its feed by halves."""
         try:
             merged = join([p.feed for p in batch], [p.item for p in batch], self._joining)
-            if self._hooks.own_process:
+            if self._remote is not None:
+                fetches = self._remote.run(merged, deadline=max(piece.call.deadline for piece in batch))
+            elif self._hooks.own_process:
                 fetches = self._hooks.process(merged, batch[0].call.request.log_id)
             else:
                 fetches = self._hooks.op.predictor.run(merged)
         except Exception as exc:
+            if self._remote is not None and isinstance(exc, _REMOTE_ERRORS):
+                return [exc] * len(batch)
             if len(batch) == 1:
                 return [self._as_model_error(exc, batch[0])]
             half = len(batch) // 2

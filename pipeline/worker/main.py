@@ -124,7 +124,7 @@ class Worker:
         op.concurrency_idx = self._instance
         model = Model(op, config, self._app.folder, self._instance)
         op.model, op.predictor = model.serving_model, model.predictor
-        if model.predictor is not None:
+        if model.predictor is not None and model.serving_model is not None:
             op.client = LocalClient(model.predictor)
             op._fetch_names = op.client.fetch_names_
         op.init_op()

@@ -12,6 +12,7 @@ from pipeline.op import Op
 from pipeline.predictors import create_predictor
 from pipeline.predictors.base import Predictor, input_examples
 from pipeline.predictors.dynamic_shape import DynamicShapes
+from pipeline.predictors.remote import RemotePredictor, create_remote_predictor
 from pipeline.serving_model import FeedPadding, Padding, ServingModel, load_serving_model
 from pipeline.worker.merge import Joining
 from pipeline.worker.plan import BatchLimits
@@ -24,13 +25,19 @@ DEFAULT_BATCH_TOKENS = 16_384  # rows x longest row: 32 texts of 512, 1,024 of 1
 
 
 class Model:
-    """Loads what `local_service_conf` names. An Op without it has no predictor and no padding."""
+    """Loads what `local_service_conf` names, or connects to `server_endpoints`.
+
+    An Op with neither has no predictor and no padding.
+    """
 
     def __init__(self, op: Op, config: OpConfig, folder: str, instance: int) -> None:
         self._config = config
         self._shapes = _shapes_of(op, config)
         self.serving_model: ServingModel | None = None
         self.predictor: Predictor | None = None
+        if config.server_endpoints:
+            self.predictor = create_remote_predictor(op, config, instance)
+            return
         conf = config.local_service_conf
         if conf is None or not conf.model_dir:
             return
@@ -46,6 +53,8 @@ class Model:
     @property
     def limits(self) -> BatchLimits:
         """What caps a predictor batch: config.yml and the maximum of the Op's dynamic shapes."""
+        if isinstance(self.predictor, RemotePredictor) and not self.predictor.merges:
+            return BatchLimits(requests=1)
         rows = [self._config.max_batch_rows]
         if self._shapes is not None:
             feeds = (

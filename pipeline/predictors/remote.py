@@ -1,0 +1,73 @@
+"""A model that another service runs: what the predictors of remote Ops have in common. Imports no gRPC."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pipeline.config import OpConfig
+from pipeline.op import Op
+from pipeline.serving_model import Variable
+
+
+@dataclass(frozen=True)
+class RemoteConf:
+    """Where a remote Op's model is, and how patiently it is asked.
+
+    timeout_s: of one try. tries: in all. first: the endpoint to begin the round with, so that the instances
+    of an Op do not all begin with the same one.
+    """
+
+    op: str
+    endpoints: tuple[str, ...]
+    timeout_s: float
+    tries: int
+    first: int = 0
+
+
+class RemotePredictor(ABC):
+    """A predictor whose `run` is a call over the network. Several threads may run it at once."""
+
+    merges: ClassVar[bool]  # whether feeds are arrays, whose rows those of several requests may be
+
+    @property
+    @abstractmethod
+    def feeds(self) -> tuple[Variable, ...]: ...
+
+    @property
+    @abstractmethod
+    def fetches(self) -> tuple[Variable, ...]: ...
+
+    @abstractmethod
+    def run(self, feeds: Mapping[str, Any], *, deadline: float = math.inf) -> dict[str, Any]:
+        """Fetches by name, before `deadline` (time.monotonic).
+
+        Raises DeadlineExceeded, RemoteUnreachable, Overloaded, InvalidInput, ModelFailed, or RemoteRefused.
+        """
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+def create_remote_predictor(op: Op, config: OpConfig, instance: int) -> RemotePredictor:
+    """The predictor of an Op with `server_endpoints`, after `Service.resolve` has completed its section.
+
+    Raises ConfigError when a server that can be reached does not have the model or its outputs.
+    """
+    conf = RemoteConf(
+        op=op.name,
+        endpoints=tuple(config.server_endpoints),
+        timeout_s=config.timeout / 1000,
+        tries=max(1, config.retry),
+        first=instance,
+    )
+    if config.client_type == "grpc":
+        from pipeline.predictors.remote_v2 import V2Predictor  # imports gRPC: remote Ops alone pay for it
+
+        return V2Predictor(conf, config.model_name or op.name, config.fetch_list)
+    from pipeline.predictors.remote_pipeline import PipelinePredictor
+
+    return PipelinePredictor(conf, op, config.fetch_list)
