@@ -15,10 +15,13 @@ from pipeline.serving_model import ServingModel, load_serving_model
 
 
 @pytest.mark.parametrize("kind", ["classifier", "classifier_pdmodel"])
-def test_axes_that_the_description_left_out_are_taken_from_the_program(model_folder: Path, kind: str) -> None:
+@pytest.mark.parametrize("stored", [(-1,), (-1, 128)], ids=["left out", "of one length"])
+def test_axes_that_the_description_has_wrong_are_taken_from_the_program(
+    model_folder: Path, kind: str, stored: tuple[int, ...]
+) -> None:
     model = load_serving_model(getattr(models, kind)(model_folder))
-    # As older conversions of Paddle Serving store [-1, -1]: no shape at all.
-    feeds = tuple(dataclasses.replace(variable, shape=(-1,)) for variable in model.feeds)
+    # Older conversions of Paddle Serving store [-1, -1] as no shape at all.
+    feeds = tuple(dataclasses.replace(variable, shape=stored) for variable in model.feeds)
     predictor = create_predictor(dataclasses.replace(model, feeds=feeds), local_conf())
     assert predictor.feeds == model.feeds
     assert predictor.run(input_examples(predictor, rows=2, length=5))["logits"].shape == (2, 3)

@@ -72,10 +72,10 @@ def parameter_names(program: Path) -> tuple[str, ...]:
 
 
 def corrected_feeds(model: ServingModel, facts: ProgramFacts) -> tuple[Variable, ...]:
-    """The model's feeds with the program's own rank, and as ragged as the program has them.
+    """The model's feeds with the program's own shapes, and as ragged as the program has them.
 
     Older conversions of Paddle Serving drop every axis of any length: [-1, -1] is stored as no shape at all,
-    and so is the shape of a ragged feed.
+    and so is the shape of a ragged feed. Others have lengths that the program does not ask for.
     """
     return tuple(_corrected(variable, facts) for variable in model.feeds)
 
@@ -93,9 +93,9 @@ def _check_separate(program: Path, names: Sequence[str]) -> None:
 
 def _corrected(variable: Variable, facts: ProgramFacts) -> Variable:
     shape = facts.shapes.get(variable.name, ())
-    ragged = variable.is_lod and variable.name in facts.ragged
-    if not shape or (len(shape) == len(variable.shape) and ragged == variable.is_lod):
+    if not shape:
         return variable
+    ragged = variable.is_lod and variable.name in facts.ragged
     return dataclasses.replace(variable, shape=(-1, *shape[1:]), is_lod=ragged)
 
 
