@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from pipeline.app import App
@@ -87,42 +87,57 @@ class Engine:
         """The instant (time.monotonic) until which a request that arrives now may take."""
         return time.monotonic() + min(timeout_s, self._timeout_s)
 
-    async def infer(self, request: Request) -> Answer:
-        """The complete response body, in the form that the request asks for, or a ServingError.
+    def begin(self, request: Request, answered: Callable[[Answer], None]) -> Walk:
+        """Start on a request. `answered` is called once, later, with the complete response body or an error.
 
-        Never raises for what a request holds. When the caller is cancelled, queued work is dropped.
+        Returns its walk, whose `leave` drops what is queued when the client has left. Raises ServingError for
+        a request that is not admitted.
         """
-        refusal = self._refusal(request)
-        if refusal is not None:
-            return refusal
-        started = time.monotonic()
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        walk = Walk(request, self._dag, self._batchers, future, self._max_hops, self._tries)
-        watched = self._deadlines.add(walk, request.deadline) if request.deadline < math.inf else None
+        self._admit(request)
+        walk = Walk(request, self._dag, self._batchers, self._ended, answered, self._max_hops, self._tries)
         self._pending += 1
+        if request.deadline < math.inf:
+            walk.due_key = self._deadlines.add(walk, request.deadline)
         try:
             walk.begin()
-            return self._bounded(await future)
-        finally:
-            if not future.done():
-                future.cancel()
-            if watched is not None:
-                self._deadlines.discard(walk, watched)
-            self._note_answer(started)
+        except Exception:
+            walk.leave()
+            raise
+        return walk
 
-    def _refusal(self, request: Request) -> ServingError | None:
+    async def infer(self, request: Request) -> Answer:
+        """`begin`, for who can wait: the answer, or the ServingError that stands in its place."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        walk = self.begin(request, future.set_result)
+        try:
+            return await future
+        finally:
+            walk.leave()
+
+    def _ended(self, walk: Walk, answer: Answer | None) -> None:
+        if walk.due_key is not None:
+            self._deadlines.discard(walk, walk.due_key)
+        self._note_end(walk.began)
+        if answer is None:
+            return
+        try:
+            walk.answered(self._bounded(answer))
+        except Exception:  # a door's fault must not reach the worker's connection, whose reply this is
+            log.exception("A fault of ours in giving an answer")
+
+    def _admit(self, request: Request) -> None:
+        """Raises ServingError for a request that would only wait in vain."""
         if self._pending >= self._max_pending:
             wait_s = min(60.0, max(0.1, self._pending * self._usual_gap_s))
-            return Overloaded(
+            raise Overloaded(
                 f"{self._pending} requests are pending, the most that dag.max_pending_requests allows; "
                 f"try again in {wait_s:.1f} s",
                 retry_after_s=wait_s,
             )
         if request.deadline <= time.monotonic():
-            return DeadlineExceeded("the request's deadline had passed when it arrived")
+            raise DeadlineExceeded("the request's deadline had passed when it arrived")
         if not self._became_ready.is_set():
-            return NotReady("the service is starting; ask /health/ready")
-        return None
+            raise NotReady("the service is starting; ask /health/ready")
 
     def _bounded(self, answer: Answer) -> Answer:
         most = self.app.config.limits.response_bytes
@@ -130,7 +145,7 @@ class Engine:
             return answer
         return UnprintableAnswer(f"the answer has {len(answer)} bytes, limits.response_bytes allows {most}")
 
-    def _note_answer(self, started: float) -> None:
+    def _note_end(self, started: float) -> None:
         now = time.monotonic()
         self._pending -= 1
         self.metrics.request_s.observe(now - started)

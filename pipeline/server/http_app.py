@@ -1,4 +1,4 @@
-"""The HTTP routes: key/value requests, health and metrics, as a plain ASGI application."""
+"""The HTTP routes: key/value requests, health and metrics."""
 
 from __future__ import annotations
 
@@ -6,146 +6,108 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable
 
 from pipeline.answers import render_error
-from pipeline.errors import DeadlineExceeded, ServingError, TooLarge, UnknownService
+from pipeline.errors import DeadlineExceeded, ServingError, UnknownService
 from pipeline.request import AnswerForm, Request
 from pipeline.server.codecs.key_value import EXAMPLE, parse_http, pass_http_on
 from pipeline.server.engine import Engine
 from pipeline.server.grpc_timeout import seconds_of
+from pipeline.server.http_protocol import HttpRequest
 from pipeline.server.metrics import CONTENT_TYPE
+from pipeline.server.walk import Answer
 
 log = logging.getLogger(__name__)
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
-
-_JSON = (b"content-type", b"application/json")
-_TEXT = (b"content-type", CONTENT_TYPE.encode())
-_CLOSE = (b"connection", b"close")
+_JSON = b"content-type: application/json\r\n"
+_TEXT = b"content-type: %b\r\n" % CONTENT_TYPE.encode()
 _TIMEOUT = b"grpc-timeout"
 DOOR = "http"
 
-
-class ClientLeft(Exception):
-    """The connection closed before the request was complete."""
+Page = Callable[[], tuple[int, bytes, bytes]]
 
 
 class HttpApp:
-    """Answers every request of one service; `draining` makes each answer the last of its connection."""
+    """Answers every request of one service."""
 
     def __init__(self, engine: Engine) -> None:
-        self.draining = False
         self._engine = engine
         self._journal = engine.journal
         self._name = engine.app.name
         self._limits = engine.app.config.limits
         self._parse = pass_http_on if engine.takes_messages else parse_http
         self._statuses = engine.app.config.dag.http_errors == "status"
-        self._pages: dict[str, Callable[[], tuple[int, tuple[bytes, bytes], bytes]]] = {
+        self._pages: dict[str, Page] = {
             "/health/live": lambda: (200, _JSON, b'{"live":true}'),
             "/health/ready": self._readiness,
             "/metrics": lambda: (200, _TEXT, engine.metrics.text()),
         }
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        path: str = scope["path"]
+    def take(self, request: HttpRequest) -> None:
+        """Answer at once, or when the engine has the answer."""
+        path = request.path
         page = self._pages.get(path)
         if page is not None:
-            await self._answer_page(page, scope, send)
+            self._answer_page(page, request)
             return
         segments = path.split("/")
         if len(segments) != 3 or not segments[1] or not segments[2] or ":" in segments[2]:
-            await self._refuse(send, 404, UnknownService(f"there is nothing at {path}; {self._usage()}"))
-        elif scope["method"] != "POST":
-            refusal = ServingError(f"{scope['method']} is not answered at {path}; {self._usage()}")
-            await self._refuse(send, 405, refusal, [(b"allow", b"POST")])
+            self._refuse(request, 404, UnknownService(f"there is nothing at {path}; {self._usage()}"))
+        elif request.method != "POST":
+            refusal = ServingError(f"{request.method} is not answered at {path}; {self._usage()}")
+            self._refuse(request, 405, refusal, b"allow: POST\r\n")
         else:
-            await self._predict(scope, receive, send, segments[1], segments[2])
+            self._predict(request, segments[1], segments[2])
 
-    async def _predict(self, scope: Message, receive: Receive, send: Send, service: str, method: str) -> None:
+    def _predict(self, request: HttpRequest, service: str, method: str) -> None:
         began = time.monotonic()
         try:
-            request = self._request(await self._body(receive), scope, service, method)
-            answer = await self._engine.infer(request)
-        except ClientLeft:
-            return
+            asked = self._request(request, service, method)
+            walk = self._engine.begin(asked, lambda answer: self._answer(request, answer, began))
         except ServingError as exc:
-            answer = exc
+            self._answer(request, exc, began)
         except Exception:
-            log.exception("A fault of ours in POST %s", scope["path"])
-            answer = ServingError("internal error; the server's log has its reason")
-        if isinstance(answer, DeadlineExceeded) and _asks_for_deadline(scope):
-            answer.always_status = True  # the original's gateway answered 504 for a time-out it was given
-        error = answer if isinstance(answer, ServingError) else None
-        if self._journal.tells_each:
-            self._journal.tell(DOOR, (scope["client"] or "?")[0], f"POST {scope['path']}", began, error)
-        if isinstance(answer, ServingError):
-            await self._answer_error(send, answer)
-            return
-        self._journal.answered(DOOR)
-        await self._send(send, 200, [_JSON], answer)
+            log.exception("A fault of ours in POST %s", request.path)
+            self._answer(request, ServingError("internal error; the server's log has its reason"), began)
+        else:
+            request.on_left = walk.leave
 
-    def _request(self, body: bytes, scope: Message, service: str, method: str) -> Request:
+    def _request(self, request: HttpRequest, service: str, method: str) -> Request:
         if service != self._name:
             raise UnknownService(f"Service name error: there is no service {service!r}; {self._usage()}")
-        request = self._parse(body, service, method, self._limits)
-        timeout_s = math.inf
-        for name, value in scope["headers"]:
-            if name == _TIMEOUT:  # the original's gateway honoured it
-                timeout_s = seconds_of(value)
-        request.deadline = self._engine.deadline(timeout_s)
-        return request
+        asked = self._parse(request.body, service, method, self._limits)
+        asked.deadline = self._engine.deadline(_timeout_s(request))
+        return asked
 
-    async def _body(self, receive: Receive) -> bytes:
-        """The whole body; the connection has refused one over the limit by then."""
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeft
-        body: bytes = message["body"]
-        if not message["more_body"]:
-            return body
-        parts = [body]
-        size = len(body)
-        while message["more_body"]:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientLeft
-            parts.append(message["body"])
-            size += len(parts[-1])
-            if size > self._limits.body_bytes:
-                raise TooLarge(f"the body is over {self._limits.body_bytes} bytes (limits.body_bytes)")
-        return b"".join(parts)
-
-    async def _answer_error(self, send: Send, error: ServingError) -> None:
-        status = error.http_status if self._statuses or error.always_status else 200
-        retry_after_s = getattr(error, "retry_after_s", None)
-        extra = [] if retry_after_s is None else [(b"retry-after", b"%d" % max(1, math.ceil(retry_after_s)))]
-        await self._refuse(send, status, error, extra)
-
-    async def _refuse(
-        self, send: Send, status: int, error: ServingError, extra: Headers | None = None
-    ) -> None:
-        self._journal.refused(DOOR, error)
-        await self._send(send, status, [_JSON, *(extra or ())], render_error(error, AnswerForm.JSON))
-
-    async def _answer_page(
-        self, page: Callable[[], tuple[int, tuple[bytes, bytes], bytes]], scope: Message, send: Send
-    ) -> None:
-        if scope["method"] not in ("GET", "HEAD"):
-            refusal = ServingError(f"{scope['method']} is not answered at {scope['path']}; use GET")
-            await self._refuse(send, 405, refusal, [(b"allow", b"GET, HEAD")])
+    def _answer(self, request: HttpRequest, answer: Answer, began: float) -> None:
+        if self._journal.tells_each:
+            error = answer if isinstance(answer, ServingError) else None
+            self._journal.tell(DOOR, request.peer, f"POST {request.path}", began, error)
+        if not isinstance(answer, ServingError):
+            self._journal.answered(DOOR)
+            request.respond(200, _JSON, answer)
             return
-        status, kind, body = page()
-        await self._send(send, status, [kind], body)
+        # The original's gateway answered 504 for a time-out that it was given by the client.
+        always = answer.always_status or (
+            isinstance(answer, DeadlineExceeded) and _timeout_s(request) < math.inf
+        )
+        retry_after_s = getattr(answer, "retry_after_s", None)
+        extra = b"" if retry_after_s is None else b"retry-after: %d\r\n" % max(1, math.ceil(retry_after_s))
+        self._refuse(request, answer.http_status if self._statuses or always else 200, answer, extra)
 
-    def _readiness(self) -> tuple[int, tuple[bytes, bytes], bytes]:
+    def _refuse(self, request: HttpRequest, status: int, error: ServingError, extra: bytes = b"") -> None:
+        self._journal.refused(DOOR, error)
+        request.respond(status, _JSON + extra, render_error(error, AnswerForm.JSON))
+
+    def _answer_page(self, page: Page, request: HttpRequest) -> None:
+        if request.method in ("GET", "HEAD"):
+            request.respond(*page())
+            return
+        refusal = ServingError(f"{request.method} is not answered at {request.path}; use GET")
+        self._refuse(request, 405, refusal, b"allow: GET, HEAD\r\n")
+
+    def _readiness(self) -> tuple[int, bytes, bytes]:
         ready = self._engine.ready
         body = json.dumps({"ready": ready, "ops": self._engine.readiness()}).encode()
         return 200 if ready else 503, _JSON, body
@@ -153,15 +115,10 @@ class HttpApp:
     def _usage(self) -> str:
         return f"POST /{self._name}/prediction with a body like {EXAMPLE}"
 
-    async def _send(
-        self, send: Send, status: int, headers: Headers, body: bytes | bytearray | memoryview
-    ) -> None:
-        headers.append((b"content-length", b"%d" % len(body)))
-        if self.draining:
-            headers.append(_CLOSE)
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": bytes(body)})
 
-
-def _asks_for_deadline(scope: Message) -> bool:
-    return any(name == _TIMEOUT for name, _ in scope["headers"])
+def _timeout_s(request: HttpRequest) -> float:
+    """What the client gives us, in the header that the original's gateway honoured."""
+    for name, value in request.headers:
+        if name == _TIMEOUT:
+            return seconds_of(value)
+    return math.inf

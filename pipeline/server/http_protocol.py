@@ -1,62 +1,125 @@
-"""One HTTP connection: uvicorn's protocol with the limits it lacks, and an end that loses no request."""
+"""One HTTP/1.1 connection: parsed by httptools, bounded while it reads, ended without losing a request."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import http
 import logging
 import struct
 import termios
 import time
-from typing import Any
+import urllib.parse
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from pipeline.answers import render_error
 from pipeline.config import Limits
 from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge
 from pipeline.request import AnswerForm
 from pipeline.server.codecs.key_value import EXAMPLE
+from pipeline.values import Part
 
-logging.getLogger("uvicorn.error").setLevel(
-    logging.CRITICAL
-)  # what it reports are clients' doings, counted here
+log = logging.getLogger(__name__)
 
+STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
 _JOIN_BYTES = 64 * 1024  # copying more than this costs more than a second system call
 _USAGE = f"Send POST /{{service}}/{{method}} with a body like {EXAMPLE}"
-_CONTINUE = b"HTTP/1.1 100"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 LINGER_S = 10.0  # how long a refused client may go on sending before the connection is closed
 HEADER_TOO_LARGE = 431
 REQUEST_TIMEOUT = 408
 
+Headers = list[tuple[bytes, bytes]]
 
-class Connection(HttpToolsProtocol):  # type: ignore[misc]
-    """Refuses headers and bodies over `limits` while they arrive; drops the work of a client that left."""
 
-    limits: Limits  # set on the subclass that `http_server` makes for its service
+class HttpRequest:
+    """A request that has arrived whole. It is answered once, by `respond`, sooner or later.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    path: percent-decoded, without the query. headers: names in lower case. on_left: set by whoever works on
+    the request; called when the client leaves before the answer.
+    """
+
+    __slots__ = ("_connection", "body", "headers", "keep_alive", "method", "on_left", "path")
+
+    def __init__(self, connection: Connection, method: str, path: str, headers: Headers, body: bytes) -> None:
+        self._connection = connection
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.body = body
+        self.keep_alive = True
+        self.on_left: Callable[[], None] | None = None
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self._connection.peer
+
+    def respond(self, status: int, head: bytes, body: Part) -> None:
+        """Answer. head: header lines, each with its CRLF; the length and the date are put in here."""
+        self._connection.respond(self, status, head, body)
+
+
+class RequestTaker(Protocol):
+    """The application behind the connections."""
+
+    def take(self, request: HttpRequest) -> None: ...
+
+
+class Listener:
+    """What the connections of one port share."""
+
+    def __init__(self, app: RequestTaker, limits: Limits) -> None:
+        self.app = app
+        self.limits = limits
+        self.connections: set[Connection] = set()
+        self.date_line = b""  # the Date header, renewed by the listener's clock
+        self.draining = False  # each answer is the last of its connection
+
+
+class Connection(asyncio.Protocol):
+    """Answers in the order of the requests: a pipelined one waits for those before it."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._limits = listener.limits
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._transport: asyncio.Transport
         self.seen_at = time.monotonic()
         self._receiving_since: float | None = None  # when the request that is still arriving began
         self._in_body = False
         self._header_bytes = 0
         self._body_bytes = 0
         self._arrived_bytes = 0
+        self._url = b""
+        self._headers: Headers = []
+        self._body: bytes | bytearray = b""
+        self._current: HttpRequest | None = None
+        self._waiting: deque[HttpRequest] = deque()
+        self._going_on = False
+        self._reading_paused = False
+        self._continue_due = False  # the client waits for a 100 before it sends its body
+        self._write_paused = False
+        self._unsent_bytes = 0  # when `close_if_slow` last looked
+        self._unsent_since = 0.0
         self._refusal: ServingError | None = None
         self._refused_at = 0.0
-        self._task: asyncio.Task[None] | None = None
-        self._answer: _JoinedWrites | None = None
 
     # What arrives:
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
-        if len(self.connections) > self.limits.max_connections:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        connections = self._listener.connections
+        connections.add(self)
+        if len(connections) > self._limits.max_connections:
             self._refuse_at_once(
-                NotReady(f"{self.limits.max_connections} connections are open, the most allowed")
+                NotReady(f"{self._limits.max_connections} connections are open, the most allowed")
             )
 
     def data_received(self, data: bytes) -> None:
@@ -67,181 +130,248 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             self._receiving_since = self.seen_at
         if not self._in_body:
             self._arrived_bytes += len(data)
-        self._unset_keepalive_if_required()
         try:
-            self.parser.feed_data(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as stopped:
             self._go_on_without_upgrade(data[stopped.args[0] :])
         except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+            self._refuse_now("Invalid HTTP request received.")
         else:
-            if not self._in_body and self._arrived_bytes > self.limits.header_bytes:
-                self._refuse_at_once(_headers_too_large(f"headers over {self.limits.header_bytes} bytes"))
+            if not self._in_body and self._arrived_bytes > self._limits.header_bytes:
+                self._refuse_at_once(_headers_too_large(f"headers over {self._limits.header_bytes} bytes"))
+        if self._waiting:
+            self._go_on()
 
     def _go_on_without_upgrade(self, rest: bytes) -> None:
         """Feed the request again without its wish for another protocol (RFC 9110 section 7.8).
 
         Java's client wishes for h2c with its first request; the parser stops there, before the body.
         """
-        method: bytes = self.parser.get_method()
+        method: bytes = self._parser.get_method()
         if method == b"CONNECT":
-            self.send_400_response("CONNECT is not served.")
+            self._refuse_now("CONNECT is not served.")
             return
-        lines = [b"%b %b HTTP/1.1" % (method, self.url)]
-        lines += [b"%b: %b" % header for header in self.headers if header[0] not in _UPGRADE_HEADERS]
-        self.parser: Any = httptools.HttpRequestParser(self)
+        lines = [b"%b %b HTTP/1.1" % (method, self._url)]
+        lines += [b"%b: %b" % header for header in self._headers if header[0] not in _UPGRADE_HEADERS]
+        self._parser = httptools.HttpRequestParser(self)
         self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
 
     def on_message_begin(self) -> None:
         self._receiving_since = self.seen_at
         self._header_bytes = 0
-        super().on_message_begin()
+        self._url = b""
+        self._headers = []
+        self._body = b""
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        limits = self._limits
         self._header_bytes += len(name) + len(value) + 4
-        if self._header_bytes > self.limits.header_bytes:
-            self._refuse(_headers_too_large(f"headers over {self.limits.header_bytes} bytes"))
-        if len(self.headers) >= self.limits.header_count:
-            self._refuse(_headers_too_large(f"more than {self.limits.header_count} headers"))
-        super().on_header(name, value)
-        if name.lower() == b"content-length" and value.isdigit() and int(value) > self.limits.body_bytes:
-            self._refuse(
-                _too_large(f"content-length {value.decode()} is over {self.limits.body_bytes} bytes")
-            )
+        if self._header_bytes > limits.header_bytes:
+            self._refuse(_headers_too_large(f"headers over {limits.header_bytes} bytes"))
+        if len(self._headers) >= limits.header_count:
+            self._refuse(_headers_too_large(f"more than {limits.header_count} headers"))
+        name = name.lower()
+        self._headers.append((name, value))
+        if name == b"content-length" and value.isdigit() and int(value) > limits.body_bytes:
+            self._refuse(_too_large(f"content-length {value.decode()} is over {limits.body_bytes} bytes"))
+        if name == b"expect" and value.lower() == b"100-continue":
+            self._continue_due = True
 
     def on_headers_complete(self) -> None:
-        if self.parser.should_upgrade():
+        if self._parser.should_upgrade():
             return
         self._in_body = True
         self._body_bytes = 0
-        super().on_headers_complete()
+        if self._current is None:
+            self._send_continue()
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
-        if self._body_bytes > self.limits.body_bytes:
-            self._refuse(_too_large(f"the body is over {self.limits.body_bytes} bytes"))
-        super().on_body(body)
+        if self._body_bytes > self._limits.body_bytes:
+            self._refuse(_too_large(f"the body is over {self._limits.body_bytes} bytes"))
+        if not self._body:
+            self._body = body
+        elif isinstance(self._body, bytearray):
+            self._body += body
+        else:
+            self._body = bytearray(self._body + body)
 
     def on_message_complete(self) -> None:
-        if self.parser.should_upgrade():
+        parser = self._parser
+        if parser.should_upgrade():
             return
         self._receiving_since = None
         self._in_body = False
+        self._continue_due = False
         self._arrived_bytes = 0
-        super().on_message_complete()
+        body, self._body = bytes(self._body), b""
+        request = HttpRequest(self, parser.get_method().decode(), _path(self._url), self._headers, body)
+        request.keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
+        self._waiting.append(request)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
+        self._listener.connections.discard(self)
+        self._waiting.clear()
+        current, self._current = self._current, None
+        if current is not None and current.on_left is not None:
+            current.on_left()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answer = cycle.transport = _JoinedWrites(self.transport)
-        self._task = self.loop.create_task(cycle.run_asgi(app))
+    # What is answered:
 
-    def on_response_complete(self) -> None:
-        if self._answer is not None:
-            self._answer.flush()
-        super().on_response_complete()
+    def _begin(self, request: HttpRequest) -> None:
+        if self._transport.is_closing():
+            return
+        self._current = request
+        try:
+            self._listener.app.take(request)
+        except Exception:
+            log.exception("A fault of ours in %s %s", request.method, request.path)
+            self._transport.close()
+
+    def respond(self, request: HttpRequest, status: int, head: bytes, body: Part) -> None:
+        """Send the answer to the current request, unless its client has left, and go on to the next."""
+        if request is not self._current or self._transport.is_closing():
+            return
+        last = self._listener.draining or not request.keep_alive
+        self._write(status, b"%bconnection: close\r\n" % head if last else head, body, request.method)
+        self._current = None
+        self.seen_at = time.monotonic()
+        if last:
+            self._transport.close()
+        elif self._waiting or self._continue_due:
+            self._go_on()
+
+    def _write(self, status: int, head: bytes, body: Part, method: str = "") -> None:
+        start = b"%b%b%bcontent-length: %d\r\n\r\n" % (
+            STATUS_LINES[status],
+            self._listener.date_line,
+            head,
+            len(body),
+        )
+        if method == "HEAD":
+            self._transport.write(start)
+        elif len(body) < _JOIN_BYTES:
+            self._transport.write(start + body)
+        else:
+            self._transport.write(start)
+            self._transport.write(body)
+
+    def _go_on(self) -> None:
+        """Begin with what waits for its turn; read on when nothing does."""
+        if self._going_on:  # called for an answer that was given at once; the loop below sees to the next
+            return
+        self._going_on = True
+        while self._waiting and self._current is None and not self._write_paused:
+            self._begin(self._waiting.popleft())
+        self._going_on = False
+        if self._waiting:
+            self._transport.pause_reading()
+            self._reading_paused = True
+        elif self._reading_paused:
+            self._transport.resume_reading()
+            self._reading_paused = False
+        if self._current is None and not self._waiting:
+            self._send_continue()
+
+    def _send_continue(self) -> None:
+        if self._continue_due:
+            self._continue_due = False
+            self._transport.write(_CONTINUE)
+
+    def pause_writing(self) -> None:
+        """A client that does not read its answers gets no further ones."""
+        self._write_paused = True
+        self._unsent_since = time.monotonic()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._go_on()
 
     # What is refused:
 
     def _refuse(self, error: ServingError) -> None:
-        """Leave the parser with an exception; `send_400_response` answers with the error."""
+        """Leave the parser with an exception; `_refuse_now` answers with the error."""
         self._refusal = error
         raise httptools.HttpParserError(error.message)
 
-    def _refuse_at_once(self, error: ServingError) -> None:
-        self._refusal = error
-        self.send_400_response("")
+    def _refuse_now(self, message: str) -> None:
+        self._refuse_at_once(self._refusal or InvalidInput(f"{message} {_USAGE}"))
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, or over a limit, and end the connection."""
-        error = self._refusal or InvalidInput(f"{msg} {_USAGE}")
+    def _refuse_at_once(self, error: ServingError) -> None:
+        """Answer what is no HTTP, or over a limit, after what came before it, and end the connection."""
         self._refusal = error
         self._refused_at = self.seen_at
         self._receiving_since = None
-        cycle = self.cycle
-        if cycle is not None and not cycle.response_complete:
-            if not cycle.more_body:  # a whole request came before: its answer is the last of the connection
-                cycle.keep_alive = False
-                return
-            cycle.disconnected = True  # this answer takes the place of the app's
-            cycle.message_event.set()
-        body = render_error(error, AnswerForm.JSON)
-        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
-            body
-        )
-        self.transport.write(STATUS_LINE[error.http_status] + head + body)
+        last = self._waiting[-1] if self._waiting else self._current
+        if last is not None:  # whole requests came before: the answer to the latest is the connection's last
+            last.keep_alive = False
+            return
+        head = b"content-type: application/json\r\nconnection: close\r\n"
+        self._write(error.http_status, head, render_error(error, AnswerForm.JSON))
         # Not closed yet: with input unread the kernel would reset the connection, and a client that sends all
         # before it reads would never see the answer. `data_received` discards what still comes.
-        if self.transport.can_write_eof():  # TLS knows no half-closed connection
-            self.transport.write_eof()
-        self.flow.resume_reading()
+        if self._transport.can_write_eof():  # TLS knows no half-closed connection
+            self._transport.write_eof()
+        self._transport.resume_reading()
 
     def close_if_slow(self, now: float) -> None:
-        """Refuse a request that takes too long to arrive (slow loris)."""
-        if self._refusal is not None and now - self._refused_at > LINGER_S:
-            self.transport.close()
-        if self._receiving_since is None or self.transport.is_closing():
+        """Refuse a request that takes too long to arrive (slow loris); drop a client that does not read."""
+        if self._refusal is not None and self._current is None and now - self._refused_at > LINGER_S:
+            self._transport.close()
+        if self._write_paused:
+            self._abort_if_unread(now)
+        if self._receiving_since is None or self._transport.is_closing():
             return
-        limit_s = self.limits.body_timeout_s if self._in_body else self.limits.header_timeout_s
+        limit_s = self._limits.body_timeout_s if self._in_body else self._limits.header_timeout_s
         if now - self._receiving_since > limit_s:
             what = "body" if self._in_body else "headers"
             error = InvalidInput(f"the {what} did not arrive within {limit_s:g} s. {_USAGE}")
             error.http_status = REQUEST_TIMEOUT
             self._refuse_at_once(error)
 
+    def _abort_if_unread(self, now: float) -> None:
+        unsent = self._transport.get_write_buffer_size()
+        if unsent != self._unsent_bytes:
+            self._unsent_bytes, self._unsent_since = unsent, now
+        elif now - self._unsent_since > self._limits.body_timeout_s:
+            self._transport.abort()
+
     # How it ends:
 
     def close_if_silent(self, silent_since: float) -> None:
         """Close when nothing is being answered and nothing arrived since `silent_since` (time.monotonic)."""
-        busy = self._receiving_since is not None or (
-            self.cycle is not None and not self.cycle.response_complete
-        )
-        if busy or self.seen_at > silent_since or self.transport.is_closing() or self._unread():
+        busy = self._receiving_since is not None or self._current is not None
+        if busy or self.seen_at > silent_since or self._transport.is_closing() or self._unread():
             return
-        self.transport.close()
+        self._transport.close()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    @property
+    def peer(self) -> str:
+        address = self._transport.get_extra_info("peername")
+        return str(address[0]) if address else "?"
 
     def _unread(self) -> int:
         """Bytes that the kernel has for us: a request that was sent before we closed is still answered."""
-        sock = self.transport.get_extra_info("socket")
+        sock = self._transport.get_extra_info("socket")
         counted = fcntl.ioctl(sock.fileno(), termios.FIONREAD, b"\0" * 4)
         return int(struct.unpack("i", counted)[0])
 
 
-class _JoinedWrites:
-    """A transport that keeps an answer's head until its body comes: one system call for both, not two."""
-
-    __slots__ = ("_head", "_transport", "is_closing")
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._head: bytes | None = b""
-        self.is_closing = transport.is_closing
-
-    def write(self, data: bytes) -> None:
-        if self._head is None or data.startswith(_CONTINUE):
-            self._transport.write(data)
-        elif self._head == b"":
-            self._head = data
-        else:
-            head, self._head = self._head, None
-            if len(data) < _JOIN_BYTES:
-                self._transport.write(head + data)
-            else:
-                self._transport.write(head)
-                self._transport.write(data)
-
-    def flush(self) -> None:
-        """Write a head that no body followed."""
-        if self._head:
-            self._transport.write(self._head)
-        self._head = None
-
-    def close(self) -> None:
-        self.flush()
-        self._transport.close()
+def _path(url: bytes) -> str:
+    """Raises HttpParserError for a target that is no path."""
+    if b"?" in url or b"#" in url or not url.startswith(b"/"):
+        url = httptools.parse_url(url).path or b"/"
+    try:
+        path = url.decode("ascii")
+    except UnicodeDecodeError as exc:
+        raise httptools.HttpParserError("the path is not ASCII") from exc
+    return urllib.parse.unquote(path) if "%" in path else path
 
 
 def _headers_too_large(what: str) -> ServingError:

@@ -11,15 +11,11 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from uvicorn.config import Config
-from uvicorn.server import ServerState
-
 from pipeline.config import Limits
 from pipeline.errors import StartFailed
-from pipeline.server.http_app import HttpApp
-from pipeline.server.http_protocol import Connection
+from pipeline.server.http_protocol import Connection, Listener, RequestTaker
 
-KEEP_ALIVE_S = 75  # longer than usual clients keep a connection, so that they close it, not we
+KEEP_ALIVE_S = 75.0  # longer than usual clients keep a connection, so that they close it, not we
 SILENT_S = 1.0  # while stopping, a connection without a word for this long is closed
 _BACKLOG = 2048
 _WATCH_EVERY_S = 0.5
@@ -28,16 +24,11 @@ _WATCH_EVERY_S = 0.5
 class HttpServer:
     """Serves an app on one port of every interface; over TLS alone where a context is given."""
 
-    def __init__(self, app: HttpApp, port: int, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
-        self._app = app
+    def __init__(
+        self, app: RequestTaker, port: int, limits: Limits, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._port = port
-        self._limits = limits
-        self._state = ServerState()
-        self._config = Config(
-            app, lifespan="off", ws="none", log_config=None, access_log=False, proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE_S, interface="asgi3",
-        )  # fmt: skip
-        self._config.load()
+        self._listener = Listener(app, limits)
         self._tls: dict[str, Any] = (
             {}
             if tls is None
@@ -47,7 +38,6 @@ class HttpServer:
                 "ssl_shutdown_timeout": SILENT_S,
             }
         )
-        self._class = type("ServiceConnection", (Connection,), {"limits": limits})
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -63,19 +53,19 @@ class HttpServer:
         finally:
             watcher.cancel()
             self._server.close()
-            for connection in list(self._state.connections):
-                connection.transport.close()
+            for connection in list(self._listener.connections):
+                connection.close()
 
     async def stop_listening(self) -> None:
         """Accept what the kernel has accepted already, then close the port. Open connections stay."""
-        self._app.draining = True
+        self._listener.draining = True
         loop = asyncio.get_running_loop()
-        listener = self._socket.dup()
-        listener.setblocking(False)
+        waiting = self._socket.dup()
+        waiting.setblocking(False)
         accepted = []
-        with listener, contextlib.suppress(BlockingIOError):
+        with waiting, contextlib.suppress(BlockingIOError):
             while True:
-                accepted.append(listener.accept()[0])
+                accepted.append(waiting.accept()[0])
         self._server.close()
         served = (loop.connect_accepted_socket(self._connection, each, **self._tls) for each in accepted)
         await asyncio.gather(*served, return_exceptions=True)  # with TLS, some may not shake hands
@@ -85,29 +75,27 @@ class HttpServer:
         started = time.monotonic()
         shaking_hands_until = started + SILENT_S if self._tls else started  # they are no connections yet
         while (
-            self._state.connections and time.monotonic() < started + timeout_s + SILENT_S
+            self._listener.connections and time.monotonic() < started + timeout_s + SILENT_S
         ) or time.monotonic() < shaking_hands_until:
             await asyncio.sleep(SILENT_S / 20)
             silent_since = time.monotonic() - SILENT_S
             if silent_since < started:
                 continue
-            for connection in list(self._state.connections):
+            for connection in list(self._listener.connections):
                 connection.close_if_silent(silent_since)
 
     def _connection(self) -> asyncio.Protocol:
-        connection: asyncio.Protocol = self._class(
-            config=self._config, server_state=self._state, app_state={}
-        )
-        return connection
+        return Connection(self._listener)
 
     async def _watch(self) -> None:
-        """Once in a while: the date header, and requests that take too long to arrive."""
+        """Once in a while: the date header, requests that take too long to arrive, and idle connections."""
         while True:
             date = email.utils.formatdate(usegmt=True).encode()
-            self._state.default_headers = [(b"date", date)]
+            self._listener.date_line = b"date: %b\r\n" % date
             now = time.monotonic()
-            for connection in list(self._state.connections):
+            for connection in list(self._listener.connections):
                 connection.close_if_slow(now)
+                connection.close_if_silent(now - KEEP_ALIVE_S)
             await asyncio.sleep(_WATCH_EVERY_S)
 
 

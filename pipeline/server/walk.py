@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pipeline.dag import Dag
@@ -22,12 +22,13 @@ Answer = bytes | bytearray | memoryview | ServingError
 
 
 class Walk:
-    """Starts an Op when all its inputs are there; ends with the answer or the first error.
+    """Starts an Op when all its inputs are there; ends with the answer or the first error, or unanswered.
 
     With `dag.channel_recv_frist_arrive` an Op starts on the first input alone: what comes later is dropped,
     and an input that fails is one that does not come, until there is none left that could.
 
-    future: settled with an Answer, never with an exception: nobody may be left to retrieve it.
+    on_end: called once, with the walk and its answer; with None when the client left. due_key: its place
+    among the deadlines.
     """
 
     __slots__ = (
@@ -37,9 +38,12 @@ class Walk:
         "_failed",
         "_hops_left",
         "_max_hops",
+        "_on_end",
         "_outputs",
         "_tries_left",
-        "future",
+        "answered",
+        "began",
+        "due_key",
         "request",
     )
 
@@ -48,12 +52,16 @@ class Walk:
         request: Request,
         dag: Dag,
         batchers: Mapping[str, Batcher],
-        future: asyncio.Future[Answer],
+        on_end: Callable[[Walk, Answer | None], None],
+        answered: Callable[[Answer], None],
         max_hops: int,
         tries: int = 1,
     ) -> None:
         self.request = request
-        self.future = future
+        self.answered = answered
+        self.began = time.monotonic()
+        self.due_key: int | None = None
+        self._on_end: Callable[[Walk, Answer | None], None] | None = on_end
         self._dag = dag
         self._batchers = batchers
         self._hops_left = self._max_hops = max_hops
@@ -71,7 +79,7 @@ class Walk:
     def settle(self, node: str, outcome: Outcome, parts: list[Part]) -> None:
         """Take an Op's output, which is still awaited, and go on."""
         if outcome is Outcome.ANSWER:
-            self.future.set_result(parts[0])
+            self._end(parts[0])
         elif outcome is Outcome.VALUE:
             self._deliver(node, node, parts)
         elif outcome is Outcome.JUMP:
@@ -82,7 +90,7 @@ class Walk:
 
     def awaits(self, node: str, inputs: Inputs) -> bool:
         """Whether the node's output on these inputs is still wanted; a jump may have started it anew."""
-        return not self.future.done() and self._awaited.get(node) is inputs
+        return self._on_end is not None and self._awaited.get(node) is inputs
 
     def start_anew(self, node: str, inputs: Inputs) -> Inputs:
         """Forget the try of a node that is under way; returns what the next one is started on."""
@@ -126,8 +134,16 @@ class Walk:
         self.fail(DeadlineExceeded("the request's deadline passed before its answer was there"))
 
     def fail(self, error: ServingError) -> None:
-        if not self.future.done():
-            self.future.set_result(error)
+        self._end(error)
+
+    def leave(self) -> None:
+        """The client left: nobody waits for an answer any more."""
+        self._end(None)
+
+    def _end(self, answer: Answer | None) -> None:
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(self, answer)
 
     def _deliver(self, node: str, label: str, parts: list[Part]) -> None:
         outputs = self._outputs
