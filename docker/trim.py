@@ -9,7 +9,7 @@ from pathlib import Path
 
 IMPORTED_IN_SERVING = (
     "client.protos, grpc.aio, httptools, httpx, msgpack, msgspec, numpy, paddle.inference, "
-    "prometheus_client, pydantic, rich.console, tokenizers, uvicorn, uvloop, yaml"
+    "prometheus_client, pydantic, rich.console, tokenizers, uvloop, yaml"
 )
 
 

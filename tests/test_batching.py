@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.server.batching import BatchPolicy, handover_size, may_queue_behind, ripe_in
+from pipeline.server.batching import BatchPolicy, gathered_in, handover_size, may_queue_behind, ripe_in
 
 FAST, SLOW = 0.001, 0.1
 
@@ -79,11 +79,44 @@ def test_hand_overs_take_everything_that_waits_and_never_more() -> None:
 def test_only_a_fast_model_that_is_not_late_is_given_its_next_hand_over_early(
     busy_for_s: float, usual_s: float | None, expected: bool
 ) -> None:
-    assert may_queue_behind(1, 100.0, 1, usual_s, 100.0 + busy_for_s) is expected
+    assert may_queue_behind(1, 100.0, 1, 1, usual_s, 100.0 + busy_for_s) is expected
 
 
 @pytest.mark.parametrize(("running", "waiting", "expected"), [(4, 3, False), (4, 4, True), (1, 9, True)])
 def test_a_second_handover_waits_until_it_is_as_large_as_the_first(
     running: int, waiting: int, expected: bool
 ) -> None:
-    assert may_queue_behind(running, 100.0, waiting, 0.002, 100.001) is expected
+    assert may_queue_behind(running, 100.0, waiting, 1, 0.002, 100.001) is expected
+
+
+@pytest.mark.parametrize(("waiting", "expected"), [(7, False), (8, True), (9, True)])
+def test_a_second_handover_waits_until_it_fills_a_batch(waiting: int, expected: bool) -> None:
+    assert may_queue_behind(2, 100.0, waiting, 8, 0.002, 100.001) is expected
+
+
+@pytest.mark.parametrize(
+    ("waiting", "answered", "batch_size", "idle_s", "usual_s", "expected"),
+    [
+        (1, 10, 32, 0.0, 0.004, 0.002),
+        (9, 10, 32, 0.0005, 0.004, 0.0015),
+        (1, 10, 32, 0.0, 1.0, 0.005),
+        (10, 10, 32, 0.0, 0.004, 0.0),
+        (8, 10, 8, 0.0, 0.004, 0.0),
+        (1, 10, 1, 0.0, 0.004, 0.0),
+        (1, 1, 32, 0.0, 0.004, 0.0),
+        (1, 10, 32, 0.003, 0.004, 0.0),
+        (1, 0, 32, 0.0, 0.004, 0.0),
+        (1, 10, 32, 0.0, None, 0.0),
+    ],
+    ids=[
+        "half a run", "from the end of the last one", "bounded for a slow model", "all are back",
+        "a full batch", "batch_size 1 is always full", "a lone caller", "idle for long", "a new instance",
+        "nothing known",
+    ],
+)  # fmt: skip
+def test_an_instance_waits_a_little_for_as_many_requests_as_it_has_just_answered(
+    waiting: int, answered: int, batch_size: int, idle_s: float, usual_s: float | None, expected: float
+) -> None:
+    policy = BatchPolicy(batch_size)
+    wait = gathered_in(waiting, answered, policy, 100.0, usual_s, 100.0 + idle_s)
+    assert wait == pytest.approx(expected)

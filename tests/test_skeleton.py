@@ -212,7 +212,7 @@ print(sum(os.path.getsize(path) for path in cached if os.path.exists(path)))
 
 LOADED_BY_A_RUN = """
 import sys, tempfile
-import numpy as np, paddle, tokenizers, grpc.aio, uvicorn, uvloop, httptools, httpx, pydantic, yaml, msgspec
+import numpy as np, paddle, tokenizers, grpc.aio, uvloop, httptools, httpx, pydantic, yaml, msgspec
 from paddle import inference
 paddle.seed(0)
 net = paddle.nn.Sequential(paddle.nn.Linear(8, 8), paddle.nn.GELU(), paddle.nn.LayerNorm(8))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from pipeline.app import App
 from pipeline.errors import DeadlineExceeded, PoisonRequest, ServingError, WorkerLost, text_of
-from pipeline.server.batching import BatchPolicy, handover_size, may_queue_behind, ripe_in
+from pipeline.server.batching import BatchPolicy, gathered_in, handover_size, may_queue_behind, ripe_in
 from pipeline.server.crew import Crew
 from pipeline.server.deadlines import Deadlines
 from pipeline.server.instances import Handover, Instance
@@ -97,7 +97,7 @@ class Batcher:
         while self._queue:
             self._drop_unwanted()
             free = self._free(now)
-            if not self._queue or not free or self._hold_back(now):
+            if not self._queue or not free or self._hold_back(free[0], now):
                 return
             self._hand_over(free[0], len(free), now)
 
@@ -106,16 +106,26 @@ class Batcher:
             heapq.heappop(self._queue)
 
     def _free(self, now: float) -> list[Instance]:
-        """Idle instances, or else those that may already be given their next hand-over."""
+        """Idle instances, the longest idle first, or else those that may be given their next hand-over."""
         open_ = [i for i in self.crew.instances if i.has_place]
         idle = [i for i in open_ if not i.in_flight]
+        if len(idle) > 1:
+            idle.sort(key=_idle_since)
         return idle or [i for i in open_ if self._may_queue_behind(i.in_flight[0], now)]
 
     def _may_queue_behind(self, running: Handover, now: float) -> bool:
-        return may_queue_behind(len(running.jobs), running.began, len(self._queue), self._usual_s, now)
+        size, waiting = self._policy.batch_size, len(self._queue)
+        return may_queue_behind(len(running.jobs), running.began, waiting, size, self._usual_s, now)
 
-    def _hold_back(self, now: float) -> bool:
-        wait = ripe_in(len(self._queue), self._queue[0].queued_at, self._policy, now)
+    def _hold_back(self, instance: Instance, now: float) -> bool:
+        waiting = len(self._queue)
+        if self._policy.max_queue_delay_s:
+            wait = ripe_in(waiting, self._queue[0].queued_at, self._policy, now)
+        elif instance.in_flight:
+            return False
+        else:
+            answered, idle_since = instance.answered, instance.idle_since
+            wait = gathered_in(waiting, answered, self._policy, idle_since, self._usual_s, now)
         if wait <= 0:
             return False
         if self._ripening is None:
@@ -165,7 +175,9 @@ class Batcher:
         self._metrics.observe_run(timings)
         if not last:
             return
-        took_s = time.monotonic() - handover.began
+        instance.idle_since = time.monotonic()
+        instance.answered = len(handover.jobs)
+        took_s = instance.idle_since - handover.began
         self._usual_s = (
             took_s if self._usual_s is None else self._usual_s + _SMOOTHING * (took_s - self._usual_s)
         )
@@ -190,3 +202,7 @@ class Batcher:
         elif not self._crash_retry:
             job.fail(WorkerLost(f"{why}; crash_retry is off for this Op, so it was not tried again"))
         job.alone = True
+
+
+def _idle_since(instance: Instance) -> float:
+    return instance.idle_since

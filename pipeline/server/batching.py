@@ -7,6 +7,8 @@ from dataclasses import dataclass
 FAST_HANDOVER_S = 0.010  # below this, waiting for the front between two hand-overs is a visible loss
 BATCHES_WHEN_FAST = 4
 BATCHES_WHEN_SLOW = 2
+GATHER_SHARE = 0.5  # of a usual run: what an instance waits at most for the callers it has answered
+GATHER_MOST_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -18,10 +20,25 @@ class BatchPolicy:
 
 
 def ripe_in(waiting: int, oldest: float, policy: BatchPolicy, now: float) -> float:
-    """Seconds until a hand-over may leave; 0 means now."""
+    """Seconds until a hand-over may leave, for a queue delay that the user asks for; 0 means now."""
     if waiting >= policy.batch_size:
         return 0.0
     return max(0.0, oldest + policy.max_queue_delay_s - now)
+
+
+def gathered_in(
+    waiting: int, answered: int, policy: BatchPolicy, idle_since: float, usual_s: float | None, now: float
+) -> float:
+    """Seconds that an instance waits for the callers it has just answered; 0 means not at all.
+
+    Callers that ask again at once come back one by one. If the first left alone, the others would wait for
+    its run, and batches would stay small for ever: on two cores runs of 5 rows instead of 9 took 1.5 times
+    the CPU a request. So an instance that has answered k requests waits for as many, or for a full batch, but
+    no longer than half a usual run. A caller that is alone, or finds an instance that was idle, never waits.
+    """
+    if usual_s is None or waiting >= min(answered, policy.batch_size):
+        return 0.0
+    return max(0.0, idle_since + min(GATHER_SHARE * usual_s, GATHER_MOST_S) - now)
 
 
 def handover_size(waiting: int, free_instances: int, policy: BatchPolicy, usual_s: float | None) -> int:
@@ -36,12 +53,14 @@ def handover_size(waiting: int, free_instances: int, policy: BatchPolicy, usual_
     return max(1, min(share, policy.batch_size * batches))
 
 
-def may_queue_behind(running: int, began: float, waiting: int, usual_s: float | None, now: float) -> bool:
+def may_queue_behind(
+    running: int, began: float, waiting: int, batch_size: int, usual_s: float | None, now: float
+) -> bool:
     """Whether an instance that runs `running` jobs since `began` may be given its next hand-over already.
 
     It spares a fast model the wait for the front. Behind a slow or late run it would only bind requests to
-    one instance that another could take earlier, and tear apart a batch that could still grow: so as many
-    must wait as are running.
+    one instance that another could take earlier, and tear apart a batch that could still grow: so a full one
+    must wait, and as many as are running.
     """
     fast = usual_s is not None and usual_s < FAST_HANDOVER_S and now - began < 2 * usual_s + 0.001
-    return fast and waiting >= running
+    return fast and waiting >= max(running, batch_size)

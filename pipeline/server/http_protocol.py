@@ -238,6 +238,7 @@ class Connection(asyncio.Protocol):
         last = self._listener.draining or not request.keep_alive
         self._write(status, b"%bconnection: close\r\n" % head if last else head, body, request.method)
         self._current = None
+        request.on_left = None  # it holds the work on the request, which holds the request: garbage in a ring
         self.seen_at = time.monotonic()
         if last:
             self._transport.close()

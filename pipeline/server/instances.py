@@ -80,6 +80,8 @@ class Instance:
         self.killed_because = ""
         self.stopping = False
         self.ready_at = 0.0
+        self.idle_since = 0.0  # when its last hand-over ended, time.monotonic
+        self.answered = 0  # requests in that hand-over
         self._app = app
         self._events = events
         self._handovers = 0
