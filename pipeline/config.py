@@ -178,7 +178,7 @@ class Limits(Section):
         default=10.0, description="Seconds to send the headers."
     )
     body_timeout_s: Annotated[Seconds, Field(gt=0)] = Field(
-        default=30.0, description="Seconds to send the body."
+        default=30.0, description="Seconds to send the body, and to read on in an answer."
     )
     max_connections: PositiveInt = Field(default=10_000, description="Open connections.")
 

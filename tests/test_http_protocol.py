@@ -7,11 +7,14 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from http_door import GOOD, LIMITS, door, going_on
-from service_process import APPS, ServiceProcess, key_value, read_answer
+from service_process import APPS, PATIENCE_S, ServiceProcess, key_value, read_answer, wait_until
+
+ESTABLISHED = "01"  # in /proc/net/tcp6
 
 
 @pytest.fixture(scope="module", params=["status", "original"])
@@ -188,6 +191,49 @@ def test_pipelined_requests_are_answered_in_order(service: ServiceProcess) -> No
     raw = exchange(service, b"".join(map(bytes.__add__, heads, bodies)) + last)
     answers = [json.loads(part[part.index(b"{") :]) for part in raw.split(b"HTTP/1.1 ")[1:]]
     assert [answer["value"][1] for answer in answers] == ["0", "2", "4", "6", "8", "42"]
+
+
+def test_any_number_of_pipelined_requests_is_answered(service: ServiceProcess) -> None:
+    live = b"GET /health/live HTTP/1.1\r\nHost: test\r\n\r\n"
+    last = post("Connection: close", f"Content-Length: {len(GOOD)}") + GOOD
+    raw = exchange(service, live * 3000 + last)
+    assert raw.count(b'{"live":true}') == 3000
+    assert b'"42"' in raw[raw.rindex(b"HTTP/1.1 200") :]
+
+
+def test_100_continue_waits_for_the_answer_before_it(service: ServiceProcess) -> None:
+    first = post(f"Content-Length: {len(GOOD)}") + GOOD
+    second = post("Expect: 100-continue", "Connection: close", f"Content-Length: {len(GOOD)}")
+    with socket.create_connection(("127.0.0.1", service.http_port), timeout=10) as client:
+        client.sendall(first + second)
+        received = b""
+        while b"HTTP/1.1 100" not in received:
+            received += client.recv(4096)
+        assert received.startswith(b"HTTP/1.1 200")
+        client.sendall(GOOD)
+        assert client.recv(12) == b"HTTP/1.1 200"
+
+
+def test_a_client_that_does_not_read_its_answers_is_let_go(service: ServiceProcess) -> None:
+    asked = 5000
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(PATIENCE_S)
+        client.connect(("127.0.0.1", service.http_port))
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n" * asked)
+        wait_until(lambda: not is_connected(client), "the connection to be given up")
+        received = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := client.recv(65536):
+                received += data
+    assert received.count(b"HTTP/1.1 200 OK") < asked
+
+
+def is_connected(client: socket.socket) -> bool:
+    """Whether the server's end of the connection is still open, as the kernel's table has it."""
+    port = client.getsockname()[1]
+    rows = [row.split() for row in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    return any(row[2].endswith(f":{port:04X}") and row[3] == ESTABLISHED for row in rows)
 
 
 def test_a_request_to_upgrade_is_answered_as_if_it_did_not_ask(service: ServiceProcess) -> None:

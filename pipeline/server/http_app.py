@@ -14,7 +14,7 @@ from pipeline.request import AnswerForm, Request
 from pipeline.server.codecs.key_value import EXAMPLE, parse_http, pass_http_on
 from pipeline.server.engine import Engine
 from pipeline.server.grpc_timeout import seconds_of
-from pipeline.server.http_protocol import HttpRequest
+from pipeline.server.http_request import HttpRequest
 from pipeline.server.metrics import CONTENT_TYPE
 from pipeline.server.walk import Answer
 

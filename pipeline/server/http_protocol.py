@@ -11,16 +11,15 @@ import termios
 import time
 import urllib.parse
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 import httptools
 
 from pipeline.answers import render_error
-from pipeline.config import Limits
 from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge
 from pipeline.request import AnswerForm
 from pipeline.server.codecs.key_value import EXAMPLE
+from pipeline.server.http_request import Headers, HttpRequest, Listener
 from pipeline.values import Part
 
 log = logging.getLogger(__name__)
@@ -33,53 +32,6 @@ _UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 LINGER_S = 10.0  # how long a refused client may go on sending before the connection is closed
 HEADER_TOO_LARGE = 431
 REQUEST_TIMEOUT = 408
-
-Headers = list[tuple[bytes, bytes]]
-
-
-class HttpRequest:
-    """A request that has arrived whole. It is answered once, by `respond`, sooner or later.
-
-    path: percent-decoded, without the query. headers: names in lower case. on_left: set by whoever works on
-    the request; called when the client leaves before the answer.
-    """
-
-    __slots__ = ("_connection", "body", "headers", "keep_alive", "method", "on_left", "path")
-
-    def __init__(self, connection: Connection, method: str, path: str, headers: Headers, body: bytes) -> None:
-        self._connection = connection
-        self.method = method
-        self.path = path
-        self.headers = headers
-        self.body = body
-        self.keep_alive = True
-        self.on_left: Callable[[], None] | None = None
-
-    @property
-    def peer(self) -> str:
-        """The client's address."""
-        return self._connection.peer
-
-    def respond(self, status: int, head: bytes, body: Part) -> None:
-        """Answer. head: header lines, each with its CRLF; the length and the date are put in here."""
-        self._connection.respond(self, status, head, body)
-
-
-class RequestTaker(Protocol):
-    """The application behind the connections."""
-
-    def take(self, request: HttpRequest) -> None: ...
-
-
-class Listener:
-    """What the connections of one port share."""
-
-    def __init__(self, app: RequestTaker, limits: Limits) -> None:
-        self.app = app
-        self.limits = limits
-        self.connections: set[Connection] = set()
-        self.date_line = b""  # the Date header, renewed by the listener's clock
-        self.draining = False  # each answer is the last of its connection
 
 
 class Connection(asyncio.Protocol):
@@ -139,7 +91,7 @@ class Connection(asyncio.Protocol):
         else:
             if not self._in_body and self._arrived_bytes > self._limits.header_bytes:
                 self._refuse_at_once(_headers_too_large(f"headers over {self._limits.header_bytes} bytes"))
-        if self._waiting:
+        if self._waiting or self._continue_due:
             self._go_on()
 
     def _go_on_without_upgrade(self, rest: bytes) -> None:
@@ -185,8 +137,6 @@ class Connection(asyncio.Protocol):
             return
         self._in_body = True
         self._body_bytes = 0
-        if self._current is None:
-            self._send_continue()
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -274,11 +224,7 @@ class Connection(asyncio.Protocol):
         elif self._reading_paused:
             self._transport.resume_reading()
             self._reading_paused = False
-        if self._current is None and not self._waiting:
-            self._send_continue()
-
-    def _send_continue(self) -> None:
-        if self._continue_due:
+        if self._continue_due and self._in_body and self._current is None and not self._waiting:
             self._continue_due = False
             self._transport.write(_CONTINUE)
 

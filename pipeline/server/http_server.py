@@ -13,7 +13,8 @@ from typing import Any
 
 from pipeline.config import Limits
 from pipeline.errors import StartFailed
-from pipeline.server.http_protocol import Connection, Listener, RequestTaker
+from pipeline.server.http_protocol import Connection
+from pipeline.server.http_request import Listener, RequestTaker
 
 KEEP_ALIVE_S = 75.0  # longer than usual clients keep a connection, so that they close it, not we
 SILENT_S = 1.0  # while stopping, a connection without a word for this long is closed
