@@ -57,8 +57,9 @@ class TensorRtConf(Section):
 class LocalServiceConf(Section):
     """`op.<name>.local_service_conf`: the model this Op runs and how."""
 
-    client_type: Literal["local_predictor"] = Field(
-        default="local_predictor", description="The model runs in our worker."
+    client_type: Literal["local_predictor", "brpc", "grpc"] = Field(
+        default="local_predictor",
+        description="The model runs in our worker, also with brpc and grpc: no server is started for it.",
     )
     model_dir: str = Field(
         default="",

@@ -21,6 +21,11 @@ def as_list(value: Any) -> Any:
     return value
 
 
+def lower_case(value: Any) -> Any:
+    """`FP16` for `fp16`, as the original took it."""
+    return value.lower() if isinstance(value, str) else value
+
+
 def off_when_not_positive(off: int) -> BeforeValidator:
     """0 and every negative number switch a time limit off, as in the original."""
 
@@ -39,7 +44,7 @@ PositiveInt = Annotated[Int, Field(ge=1)]
 Port = Annotated[Int, Field(ge=1024, le=65535)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Names = Annotated[list[str], BeforeValidator(as_list)]
-Precision = Literal["fp32", "fp16", "bf16", "int8"]
+Precision = Annotated[Literal["fp32", "fp16", "bf16", "int8"], BeforeValidator(lower_case)]
 ClientType = Literal["brpc", "grpc", "pipeline_grpc", "local_predictor"]
 
 

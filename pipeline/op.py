@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.channel_data import ChannelData
 from pipeline.errors import ConfigError, InvalidInput
+from pipeline.local_service_handler import LocalServiceHandler
 from pipeline.serving_model import ServingModel
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Op:
         retry: int | None = None,
         batch_size: int | None = None,
         auto_batching_timeout: int | None = None,
-        local_service_handler: Any = None,
+        local_service_handler: LocalServiceHandler | None = None,
         jump_to_ops: Sequence[Op] | Op | None = None,
     ) -> None:
         self.name = name or f"{type(self).__name__}_{next(_numbers)}"
@@ -95,9 +96,17 @@ class Op:
             "auto_batching_timeout": auto_batching_timeout,
         }
         self.options = {key: value for key, value in given.items() if value is not None}
+        self.dynamic_shape_info = {}
+        if local_service_handler is not None:
+            if not isinstance(local_service_handler, LocalServiceHandler):
+                kind = type(local_service_handler).__name__
+                raise ConfigError(
+                    f"Op {self.name}: local_service_handler is a {kind}; it takes a LocalServiceHandler"
+                )
+            self.options["local_service_conf"] = local_service_handler.local_service_conf
+            self.dynamic_shape_info = local_service_handler.dynamic_shape_info
         self.set_input_ops(input_ops)
         self.set_jump_to_ops(jump_to_ops)
-        self.dynamic_shape_info = {}
         self.set_dynamic_shape_info()
 
     def _checked(self, ops: Sequence[Op] | Op | None, argument: str) -> list[Op]:

@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.app import App, write_app
 from pipeline.config import OpConfig, ServiceConfig, check_service_name, load_config
 from pipeline.config_remote import completed, remote_flaws
+from pipeline.config_report import read_yaml
 from pipeline.dag import collect_ops, dag_of
 from pipeline.environment import FRONT_PROCESS
 from pipeline.errors import ConfigError
@@ -59,15 +60,23 @@ class Service:
         last = self.last_op()
         ops = collect_ops(last)
         config = load_config(self._config_source, op_overrides={op.name: op.options for op in ops.values()})
-        strangers = [name for name in config.op if name not in ops]
-        if strangers:
-            raise ConfigError(
-                "\n".join(
-                    f"op.{name}: service {self.name} has no such Op, only {', '.join(ops)}"
-                    for name in strangers
-                )
-            )
-        return ops, last, self._with_files(config)
+        return ops, last, self._with_files(self._without_strangers(config, ops))
+
+    def _without_strangers(self, config: ServiceConfig, ops: Mapping[str, Op]) -> ServiceConfig:
+        """The configuration without the sections of Ops that the script does not use.
+
+        Raises ConfigError where one may be the misspelt section of an Op that has none.
+        """
+        source = self._config_source
+        data = source if isinstance(source, Mapping) else read_yaml(Path(str(source)))
+        given = data.get("op") or {}
+        strangers = [name for name in given if name not in ops]
+        bare = [name for name in ops if name not in given]
+        if strangers and bare:
+            told = f"service {self.name} has no such Op, only {', '.join(ops)}"
+            told += f"; without a section: {', '.join(bare)}"
+            raise ConfigError("\n".join(f"op.{name}: {told}" for name in strangers))
+        return config.model_copy(update={"op": {name: config.op[name] for name in config.op if name in ops}})
 
     def _with_files(self, config: ServiceConfig) -> ServiceConfig:
         """The configuration with remote Ops completed, and its files resolved and looked into.

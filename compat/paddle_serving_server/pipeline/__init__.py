@@ -6,11 +6,20 @@ The client is imported when it is asked for: a service needs none.
 from typing import TYPE_CHECKING, Any
 
 from pipeline import Op, PipelineServer, RequestOp, ResponseOp, WebService
+from pipeline.local_service_handler import LocalServiceHandler
 
 if TYPE_CHECKING:
     from client.pipeline_client import PipelineClient
 
-__all__ = ["Op", "PipelineClient", "PipelineServer", "RequestOp", "ResponseOp", "WebService"]
+__all__ = [
+    "LocalServiceHandler",
+    "Op",
+    "PipelineClient",
+    "PipelineServer",
+    "RequestOp",
+    "ResponseOp",
+    "WebService",
+]
 
 
 def __getattr__(name: str) -> Any:
