@@ -158,8 +158,8 @@ class OpConfig(Section):
     )
     batch_size: PositiveInt = Field(
         default=1,
-        description="Most requests merged into one predictor batch. With pipeline_grpc nothing is merged: "
-        "the calls that an instance has under way together.",
+        description="Most requests merged into one predictor batch. With pipeline_grpc nothing is merged; "
+        "the more, the more calls an instance has under way together.",
     )
     auto_batching_timeout: Annotated[float, Field(allow_inf_nan=False), off_when_not_positive(0)] = Field(
         default=0.0,

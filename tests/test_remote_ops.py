@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,7 +35,14 @@ def remote() -> Iterator[ServiceProcess]:
 
 
 @pytest.fixture(scope="module")
-def service(remote: ServiceProcess) -> Iterator[ServiceProcess]:
+def silent() -> Iterator[int]:
+    """The port of a server that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def service(remote: ServiceProcess, silent: int) -> Iterator[ServiceProcess]:
     """Ops that ask the same remote service in different ways."""
     endpoints = [f"127.0.0.1:{remote.rpc_port}"]
     ops: dict[str, dict[str, Any]] = {
@@ -42,9 +50,13 @@ def service(remote: ServiceProcess) -> Iterator[ServiceProcess]:
         "choosing": {"server_endpoints": endpoints, "fetch_list": ["y", "x"]},
         "impatient": {"server_endpoints": endpoints, "timeout": 100, "retry": 3},
         "together": {"server_endpoints": endpoints, "batch_size": 4},
-        "passing": {"server_endpoints": [f"127.0.0.1:{free_port()}", *endpoints]},
+        "passing": {
+            "server_endpoints": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{silent}", *endpoints],
+            "timeout": 10_000,
+        },
     }
-    config = {"dag": {"client_type": "pipeline_grpc", "http_errors": "status"}, "op": ops}
+    dag = {"client_type": "pipeline_grpc", "http_errors": "status"}
+    config = {"dag": dag, "op": ops}
     with ServiceProcess(APP, config, arguments=["ask", *ops]) as service:
         yield service
 
@@ -115,6 +127,23 @@ def test_no_request_fails_when_one_of_two_endpoints_is_killed_under_load() -> No
 
 def test_an_endpoint_that_cannot_be_reached_costs_no_try(service: ServiceProcess) -> None:
     assert [service.ask({"op": "passing", "x": "1"})["err_no"] for _ in range(3)] == [0] * 3
+
+
+def test_an_overloaded_remote_service_makes_this_one_say_so(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with (
+        told(dag={"max_pending_requests": 1}) as remote,
+        asking(remote.rpc_port, concurrency=2, dag={"http_errors": "status"}) as service,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        wait_until(lambda: service.metric("paddlewheel_op_ready_instances") == 2, "both are ready")
+        held = pool.submit(service.ask, {"x": "1", "wait": str(gate)})
+        wait_until(Path(f"{gate}.waiting").exists, "the remote service is full")
+        answer = service.http("/test/prediction", '{"key":["x"],"value":["2"]}')
+        gate.touch()
+        assert (answer.status, answer.json["err_no"]) == (429, 3001)
+        assert f"[ask] 127.0.0.1:{remote.rpc_port} answered RESOURCE_EXHAUSTED" in answer.json["err_msg"]
+        assert held.result()["err_no"] == 0
 
 
 def test_a_service_starts_without_its_remote_and_answers_when_that_is_back() -> None:

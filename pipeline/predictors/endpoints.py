@@ -27,8 +27,9 @@ OPTIONS = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A service that is back shall be seen within a second; gRPC's own pauses reach two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # In spite of its name: how long an attempt to connect may take. A host that is gone does not refuse.
+    ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.enable_retries", 0),  # the tries are counted here
     ("grpc.enable_http_proxy", 0),
 ]
