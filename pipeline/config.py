@@ -53,7 +53,7 @@ class TracerConfig(Section):
     """`dag.tracer`."""
 
     interval_s: Int = Field(
-        default=-1, description="Seconds between summaries of the timings in the log; -1: none."
+        default=-1, description="Seconds between lines in the log about the work of each Op; -1: none."
     )
 
 
@@ -69,8 +69,10 @@ class DagConfig(Section):
     client_type: ClientType | None = Field(
         default=None, description="client_type of Ops with server_endpoints that name none."
     )
-    use_profile: bool = Field(default=False, description="Return stage timings with every answer.")
-    tracer: TracerConfig = Field(default=TracerConfig(), description="Timings in the log.")
+    use_profile: bool = Field(
+        default=False, description="Server-Timing: a header of HTTP answers, trailing metadata over gRPC."
+    )
+    tracer: TracerConfig = Field(default=TracerConfig(), description="Summaries in the log.")
     channel_size: Annotated[Int, Field(ge=0)] = Field(
         default=0, description="Bounds what is admitted; 0: no bound of its own."
     )

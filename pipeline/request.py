@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.server.timings import Timings
 
 
 class AnswerForm(IntEnum):
@@ -21,7 +24,7 @@ class Request:
 
     inputs: str, bytes, ndarray or list by name, in the order given. log_id: the client's own, 0 without.
     deadline: an instant of time.monotonic(), math.inf for none. priority: smaller leaves first.
-    profile: the answer shall carry its timings.
+    timings: where its time goes, kept where the answer shall tell (dag.use_profile).
     """
 
     service: str
@@ -32,4 +35,4 @@ class Request:
     form: AnswerForm = AnswerForm.JSON
     deadline: float = math.inf
     priority: int = 0
-    profile: bool = False
+    timings: Timings | None = None

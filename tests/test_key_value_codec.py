@@ -55,7 +55,7 @@ def test_a_request_is_read_in_full() -> None:
     )
     assert (request.service, request.method) == ("bert", "prediction")
     assert request.inputs == {"0": "体育", "pipeline.profile": "1"}
-    assert (request.log_id, request.client_ip, request.profile) == (7, "1.2.3.4", True)
+    assert (request.log_id, request.client_ip) == (7, "1.2.3.4")
     assert (request.form, request.deadline) == (AnswerForm.JSON, math.inf)
 
 

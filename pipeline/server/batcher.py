@@ -9,6 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from pipeline.app import App
 from pipeline.errors import DeadlineExceeded, PoisonRequest, ServingError, WorkerLost, text_of
@@ -36,6 +37,7 @@ class Batcher:
         config = app.config.op[op]
         self.op = op
         self.crew = Crew(app, op, self)
+        self.profiles = app.config.dag.use_profile
         self._policy = BatchPolicy(config.batch_size, config.auto_batching_timeout / 1000)
         self._crash_retry = config.crash_retry
         # Of one try; 0: none. A remote Op's worker bounds and repeats its calls itself.
@@ -52,6 +54,10 @@ class Batcher:
     def waiting(self) -> int:
         """Jobs in the queue, those nobody waits for any more included."""
         return len(self._queue)
+
+    def note_error(self) -> None:
+        """The Op has refused or failed a request."""
+        self._metrics.errors.inc()
 
     def put(self, walk: Walk, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
@@ -170,6 +176,17 @@ class Batcher:
     def became_ready(self, instance: Instance) -> None:
         self.crew.became_ready(instance)
         self._dispatch_soon()
+
+    def replying(self, handover: Handover, rows: Sequence[list[Any]], timings: Sequence[int]) -> None:
+        """Note with each request what its share took, before it is settled: its answer tells."""
+        preprocess_ns, process_ns, postprocess_ns = timings[:3]
+        handover.preprocess_ns += preprocess_ns  # 0 but in the first reply
+        spent_ns = handover.preprocess_ns, process_ns, postprocess_ns
+        for row in rows:
+            job = handover.jobs[row[0]]
+            if job is not None and job.walk.request.timings is not None:
+                queue_s = max(0.0, handover.began - job.queued_at)
+                job.walk.request.timings.note(self.op, queue_s, *(ns * 1e-9 for ns in spent_ns))
 
     def replied(self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int]) -> None:
         self._metrics.observe_run(timings)

@@ -25,6 +25,8 @@ from pipeline.server.batcher import Batcher
 from pipeline.server.deadlines import Deadlines
 from pipeline.server.journal import Journal
 from pipeline.server.metrics import Metrics, resident_bytes
+from pipeline.server.timings import Timings
+from pipeline.server.tracer import Tracer
 from pipeline.server.walk import Answer, Walk
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ class Engine:
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
         self._dag = app.dag
         self._deadlines = Deadlines()
+        self._tracer = Tracer(metrics, self._dag.order, app.config.dag.tracer.interval_s)
         self._batchers = {
             node: Batcher(app, node, metrics.of_op(node), self._deadlines) for node in self._dag.order
         }
@@ -50,6 +53,7 @@ class Engine:
         self._max_hops = app.config.dag.max_hops
         self._tries = app.config.dag.retry
         self._timeout_s = app.config.dag.request_timeout or math.inf
+        self._profiles = app.config.dag.use_profile
         self._pending = 0
         self._usual_gap_s = 0.0  # between two answers, of late, while requests are pending
         self._last_answer = 0.0
@@ -94,6 +98,8 @@ class Engine:
         a request that is not admitted.
         """
         self._admit(request)
+        if self._profiles:
+            request.timings = Timings()
         walk = Walk(request, self._dag, self._batchers, self._ended, answered, self._max_hops, self._tries)
         self._pending += 1
         if request.deadline < math.inf:
@@ -161,7 +167,8 @@ class Engine:
         try:
             for batcher in self._batchers.values():
                 batcher.crew.start()
-            yield
+            async with self._tracer.running():
+                yield
         finally:
             self._deadlines.stop()
             await asyncio.gather(*(b.crew.stop(WORKER_GRACE_S) for b in self._batchers.values()))

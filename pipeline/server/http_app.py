@@ -16,6 +16,7 @@ from pipeline.server.engine import Engine
 from pipeline.server.grpc_timeout import seconds_of
 from pipeline.server.http_request import HttpRequest
 from pipeline.server.metrics import CONTENT_TYPE
+from pipeline.server.timings import Timings
 from pipeline.server.walk import Answer
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,9 @@ class HttpApp:
         began = time.monotonic()
         try:
             asked = self._request(request, service, method)
-            walk = self._engine.begin(asked, lambda answer: self._answer(request, answer, began))
+            walk = self._engine.begin(
+                asked, lambda answer: self._answer(request, answer, began, asked.timings)
+            )
         except ServingError as exc:
             self._answer(request, exc, began)
         except Exception:
@@ -80,21 +83,25 @@ class HttpApp:
         asked.deadline = self._engine.deadline(_timeout_s(request))
         return asked
 
-    def _answer(self, request: HttpRequest, answer: Answer, began: float) -> None:
+    def _answer(
+        self, request: HttpRequest, answer: Answer, began: float, timings: Timings | None = None
+    ) -> None:
+        told = b"" if timings is None else b"server-timing: %b\r\n" % timings.header().encode()
         if self._journal.tells_each:
             error = answer if isinstance(answer, ServingError) else None
             self._journal.tell(DOOR, request.peer, f"POST {request.path}", began, error)
         if not isinstance(answer, ServingError):
             self._journal.answered(DOOR)
-            request.respond(200, _JSON, answer)
+            request.respond(200, _JSON + told, answer)
             return
         # The original's gateway answered 504 for a time-out that it was given by the client.
         always = answer.always_status or (
             isinstance(answer, DeadlineExceeded) and _timeout_s(request) < math.inf
         )
         retry_after_s = getattr(answer, "retry_after_s", None)
-        extra = b"" if retry_after_s is None else b"retry-after: %d\r\n" % max(1, math.ceil(retry_after_s))
-        self._refuse(request, answer.http_status if self._statuses or always else 200, answer, extra)
+        if retry_after_s is not None:
+            told += b"retry-after: %d\r\n" % max(1, math.ceil(retry_after_s))
+        self._refuse(request, answer.http_status if self._statuses or always else 200, answer, told)
 
     def _refuse(self, request: HttpRequest, status: int, error: ServingError, extra: bytes = b"") -> None:
         self._journal.refused(DOOR, error)

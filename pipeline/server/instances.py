@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from pipeline.app import App
 from pipeline.environment import MODEL_PROCESS
@@ -48,22 +48,26 @@ class State(Enum):
 class Handover:
     """Jobs that travel to a worker together; a settled one leaves a None."""
 
-    __slots__ = ("began", "id", "jobs", "kill_at")
+    __slots__ = ("began", "id", "jobs", "kill_at", "preprocess_ns")
 
     def __init__(self, number: int, jobs: Sequence[Job], kill_at: float) -> None:
         self.id = number
         self.jobs: list[Job | None] = list(jobs)
         self.began = time.monotonic()  # when the worker could begin with it
         self.kill_at = kill_at  # when the worker is late with it, time.monotonic
+        self.preprocess_ns = 0  # as the first reply tells, for `Events.replying`
 
     def open_jobs(self) -> list[Job]:
         return [job for job in self.jobs if job is not None]
 
 
 class Events(Protocol):
-    """What an instance reports to whoever keeps it."""
+    """What an instance reports to whoever keeps it. profiles: whether `replying` is to be called."""
+
+    profiles: bool
 
     def became_ready(self, instance: Instance) -> None: ...
+    def replying(self, handover: Handover, rows: Sequence[list[Any]], timings: Sequence[int]) -> None: ...
     def replied(self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int]) -> None: ...
     def died(self, instance: Instance) -> None: ...
 
@@ -215,6 +219,8 @@ class Instance:
         handover = self.in_flight[0]
         if handover.id != handover_id:
             raise RuntimeError(f"reply to hand-over {handover_id}, expected {handover.id}")
+        if self._events.profiles:
+            self._events.replying(handover, rows, timings)
         for row in rows:
             job = handover.jobs[row[0]]
             handover.jobs[row[0]] = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -48,6 +48,11 @@ class Metrics:
     def of_op(self, op: str) -> OpMetrics:
         return OpMetrics(self._of_ops, op)
 
+    def op_totals(self) -> dict[tuple[str, str], float]:
+        """By sample and Op: the sums and counts since the start."""
+        samples = (sample for metric in self._of_ops.collect() for sample in metric.samples)
+        return {(s.name, s.labels["op"]): s.value for s in samples if "le" not in s.labels}
+
     def watch(
         self, name: str, help_text: str, read: Callable[[], Iterable[tuple[dict[str, str], float]]]
     ) -> None:
@@ -75,8 +80,13 @@ class _OpFamilies:
         self.batch_rows = histogram("batch_rows", "Rows in one predictor batch.", _ROWS)
         self.tokens = counter("tokens", "Rows x own length given to the predictor.")
         self.padding = counter("padding_tokens", "What padding added to them.")
+        self.errors = counter("errors", "Requests that this Op refused or failed.")
         self.preprocess_s = counter("preprocess_seconds", "Time in preprocess hooks.")
         self.postprocess_s = counter("postprocess_seconds", "Time in postprocess hooks.")
+
+    def collect(self) -> Iterator[Metric]:
+        for family in vars(self).values():
+            yield from family.collect()
 
 
 class OpMetrics:
@@ -84,6 +94,7 @@ class OpMetrics:
 
     def __init__(self, families: _OpFamilies, op: str) -> None:
         self.queue_s = families.queue_s.labels(op)
+        self.errors = families.errors.labels(op)
         self._predictor_s = families.predictor_s.labels(op)
         self._batch_rows = families.batch_rows.labels(op)
         self._tokens = families.tokens.labels(op)
@@ -95,10 +106,10 @@ class OpMetrics:
         """The timings of a reply, see `pipeline.worker.executor.Executor.run`."""
         preprocess, process, postprocess, batches, rows, tokens, padded = timings
         self._preprocess_s.inc(preprocess * _NS)
+        self._postprocess_s.inc(postprocess * _NS)
         if not batches:
             return
         self._predictor_s.observe(process * _NS)
-        self._postprocess_s.inc(postprocess * _NS)
         self._batch_rows.observe(rows)
         self._tokens.inc(tokens)
         self._padding.inc(padded - tokens)

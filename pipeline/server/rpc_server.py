@@ -47,6 +47,7 @@ class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     async def _infer(self, data: bytes, context: Context) -> bytes:
         began = time.monotonic()
+        request = None
         try:
             request = self._parse(data, self._limits)
             if request.service and request.service != self._name:
@@ -65,6 +66,8 @@ class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         error = answer if isinstance(answer, ServingError) else None
         if self._journal.tells_each:
             self._journal.tell(DOOR, context.peer(), METHOD, began, error)
+        if request is not None and request.timings is not None:
+            context.set_trailing_metadata((("server-timing", request.timings.header()),))
         if not isinstance(answer, ServingError):
             self._journal.answered(DOOR)
             return bytes(answer)

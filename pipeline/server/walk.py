@@ -113,6 +113,7 @@ class Walk:
 
     def refuse(self, node: str, error: ServingError) -> None:
         """An Op's refusal ends the request, by way of the app's own ResponseOp where it has one."""
+        self._batchers[node].note_error()
         if self._goes_on_without(node):
             return
         if not self._dag.packs or node == RESPONSE_OP:

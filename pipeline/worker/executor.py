@@ -92,7 +92,9 @@ class Executor:
         self._preprocess([call for call in calls if call.error is None])
         pieces = self._pieces(calls)
         self._preprocess_ns = time.perf_counter_ns() - started
+        started = time.perf_counter_ns()
         settled = self._settled_early(calls)
+        early_ns = time.perf_counter_ns() - started
         batches = plan([piece.item for piece in pieces], self._limits) if pieces else []
         processed = self._processed([[pieces[i] for i in batch] for batch in batches])
         for number, (batch, fetches, process_ns) in enumerate(processed, 1):
@@ -100,7 +102,7 @@ class Executor:
             self._send(settled + done, timings, send, last=number == len(batches))
             settled = []
         if not batches:
-            self._send(settled, [0] * 7, send, last=True)
+            self._send(settled, [self._preprocess_ns, 0, early_ns, 0, 0, 0, 0], send, last=True)
 
     def _calls(self, rows: Sequence[list[Any]], tail: Tail) -> list[Call]:
         copies = not self._hooks.batch_preprocess or not self._hooks.batch_postprocess

@@ -29,7 +29,6 @@ from pipeline.server.codecs.key_value_json import (
 from pipeline.tensors import add_tensors
 
 EXAMPLE = '{"key": ["0"], "value": ["..."]}'
-PROFILE_KEY = "pipeline.profile"
 
 _JSON, _PROTO = AnswerForm.JSON, AnswerForm.PROTO  # looking a member up costs as much as a short loop
 _decoder = msgspec.json.Decoder(Body)
@@ -52,7 +51,7 @@ def parse_http(body: bytes, service: str, method: str, limits: Limits) -> Reques
         client_ip = message.clientip or ""
     except (BadPackage, TooLarge) as error:
         raise _with_example(error) from None
-    return Request(service, method, inputs, log_id, client_ip, _JSON, profile=_wants_profile(inputs))
+    return Request(service, method, inputs, log_id, client_ip, _JSON)
 
 
 def pass_http_on(body: bytes, service: str, method: str, limits: Limits) -> Request:
@@ -118,7 +117,6 @@ def parse_proto(data: bytes, limits: Limits) -> Request:
         message.logid,
         message.clientip,
         _PROTO,
-        profile=_wants_profile(inputs),
     )
 
 
@@ -166,11 +164,6 @@ def _inputs(keys: Any, values: Any, limits: Limits) -> dict[str, Any]:
             )
         inputs[key or ""] = value
     return inputs
-
-
-def _wants_profile(inputs: dict[str, Any]) -> bool:
-    given = inputs.get(PROFILE_KEY)
-    return isinstance(given, str) and given == "1"
 
 
 def _refuse_nothing(message: Body) -> None:
