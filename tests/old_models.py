@@ -2,6 +2,7 @@
 
     bag_of_words(folder)    words (ragged, [-1, 1]), offsets in words.lod -> prediction [-1, 2]
     single_words(folder)    an exported program, not a serving model: words [-1, 1] -> [-1, 2]
+    detector(folder)        boxes [-1, -1, 4], scores [-1, 1, -1] -> found [-1, 6] with found.lod
 
 The prediction of a sequence is [the sum of its ids + 0.5, how many there are].
 """
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 
 VOCABULARY = 64
-CONF = """feed_var {{
+BAG_OF_WORDS = """feed_var {{
   name: "words"
   alias_name: "words"
   is_lod_tensor: true
@@ -29,6 +30,10 @@ fetch_var {{
   shape: 2
 }}
 """
+DETECTOR = """feed_var {{ name: "boxes" alias_name: "boxes" feed_type: 1 shape: 4 }}
+feed_var {{ name: "scores" alias_name: "scores" feed_type: 1 shape: 1 }}
+fetch_var {{ name: "{fetch}" alias_name: "found" is_lod_tensor: true fetch_type: 1 shape: -1 }}
+"""
 
 
 def bag_of_words(folder: Path) -> Path:
@@ -39,6 +44,12 @@ def bag_of_words(folder: Path) -> Path:
 def single_words(folder: Path) -> Path:
     """The same without a prototxt, for words that are rows."""
     return _built(folder, "single_words")
+
+
+def detector(folder: Path) -> Path:
+    """Which boxes are left where those that overlap are taken for one: [class, score, box] each, and how many
+    of them belong to each image."""
+    return _built(folder, "detector")
 
 
 def _built(folder: Path, kind: str) -> Path:
@@ -53,7 +64,30 @@ def _built(folder: Path, kind: str) -> Path:
     return target
 
 
-def _build(target: Path) -> None:
+def _build_detector(target: Path) -> None:
+    import paddle
+
+    paddle.enable_static()
+    program, startup = paddle.static.Program(), paddle.static.Program()
+    executor = paddle.static.Executor(paddle.CPUPlace())
+    with paddle.static.program_guard(program, startup):
+        block = program.global_block()
+        boxes = paddle.static.data("boxes", [-1, -1, 4], "float32")
+        scores = paddle.static.data("scores", [-1, 1, -1], "float32")
+        found = block.create_var(name="found", dtype="float32")
+        limits = {"score_threshold": 0.1, "nms_threshold": 0.5, "nms_eta": 1.0}
+        counts = {"background_label": -1, "nms_top_k": 10, "keep_top_k": 10}
+        inputs, outputs = {"BBoxes": [boxes], "Scores": [scores]}, {"Out": [found]}
+        attributes = {**limits, **counts, "normalized": True}
+        block.append_op(type="multiclass_nms", inputs=inputs, outputs=outputs, attrs=attributes)
+        executor.run(startup)
+        model = str(target / "model")
+        paddle.static.save_inference_model(model, [boxes, scores], [found], executor, program=program)
+        (fetch,) = paddle.static.load_inference_model(model, executor)[2]
+    (target / "serving_server_conf.prototxt").write_text(DETECTOR.format(fetch=fetch.name), "utf-8")
+
+
+def _build_words(target: Path) -> None:
     """Written operator by operator: Paddle 3's functions no longer make programs of the old kind."""
     import numpy as np
     import paddle
@@ -89,7 +123,7 @@ def _build(target: Path) -> None:
     target.mkdir(parents=True)
     (work / "m.pdmodel").rename(target / "__model__")
     if ragged:
-        (target / "serving_server_conf.prototxt").write_text(CONF.format(fetch=fetch.name), "utf-8")
+        (target / "serving_server_conf.prototxt").write_text(BAG_OF_WORDS.format(fetch=fetch.name), "utf-8")
     saving = paddle.static.Program()
     block = saving.global_block()
     for parameter in (table, bias):
@@ -100,4 +134,5 @@ def _build(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    _build(Path(sys.argv[1]))
+    wanted = Path(sys.argv[1])
+    (_build_detector if wanted.name == "detector" else _build_words)(wanted)

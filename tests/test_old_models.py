@@ -54,6 +54,16 @@ def test_offsets_that_do_not_fit_are_refused_with_their_name(predictor: Predicto
         predictor.run(feeds)
 
 
+def test_an_output_of_sequences_comes_with_its_offsets(model_folder: Path) -> None:
+    detector = create_predictor(load_serving_model(old_models.detector(model_folder)), local_conf())
+    first, near, far = [0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9], [5.0, 5.0, 6.0, 6.0]
+    boxes = np.array([[first, near, far], [first, near, near]], np.float32)
+    scores = np.array([[[0.5, 0.25, 0.75]], [[0.5, 0.25, 0.25]]], np.float32)
+    fetches = detector.run({"boxes": boxes, "scores": scores})
+    assert fetches["found"].tolist() == [[0, 0.75, *far], [0, 0.5, *first], [0, 0.5, *first]]
+    assert (fetches["found.lod"].tolist(), fetches["found.lod"].dtype) == ([0, 2, 3], np.int32)
+
+
 def test_offsets_of_a_feed_that_is_not_ragged_have_no_effect(model_folder: Path) -> None:
     images = create_predictor(load_serving_model(models.images(model_folder)), local_conf())
     image = np.ones((1, 3, 2, 2), np.float32)

@@ -43,6 +43,7 @@ class PaddlePredictor:
         _compare_names(model.feeds, self._predictor.get_input_names(), "feed", model)
         _compare_names(self.fetches, self._predictor.get_output_names(), "fetch", model)
         self._ragged = {v.alias for v in self.feeds if v.is_lod}
+        self._has_sequences = model.format == "pdmodel"  # a PIR program's outputs have none
         # A handle stays valid as long as the predictor, and looking it up costs as much as a small copy.
         self._inputs = {v.alias: self._predictor.get_input_handle(v.name) for v in self.feeds}
         self._outputs = {v.alias: self._predictor.get_output_handle(v.name) for v in self.fetches}
@@ -68,7 +69,7 @@ class PaddlePredictor:
         fetches = {}
         for alias, handle in self._outputs.items():
             fetches[alias] = handle.copy_to_cpu()
-            if self._ragged and (lod := handle.lod()):
+            if self._has_sequences and (lod := handle.lod()):
                 fetches[alias + LOD_SUFFIX] = np.array(lod[0], np.int32)
         return fetches
 
