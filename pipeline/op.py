@@ -55,6 +55,7 @@ class Op:
     dynamic_shape_info: Mapping[str, Mapping[str, Sequence[int]]]
     concurrency_idx: int | None = None  # this instance's number, 0 to concurrency - 1
     predictor: Any = None  # runs the model, here or remotely, from init_op on; None for an Op without one
+    _predictor: Any = None  # the same: an app may keep another predictor of its own under that name
     client: Any = None  # of a local model, Paddle Serving's call: predict(feed=..., fetch=..., batch=True)
     _fetch_names: Sequence[str] = ()  # what an overridden `process` gives it as `fetch`
     model: ServingModel | None = None  # what it runs: its folder, labels, feeds and fetches
@@ -95,7 +96,7 @@ class Op:
             "batch_size": batch_size,
             "auto_batching_timeout": auto_batching_timeout,
         }
-        self.options = {key: value for key, value in given.items() if value is not None}
+        self.given_options = {key: value for key, value in given.items() if value is not None}
         self.dynamic_shape_info = {}
         if local_service_handler is not None:
             if not isinstance(local_service_handler, LocalServiceHandler):
@@ -103,7 +104,7 @@ class Op:
                 raise ConfigError(
                     f"Op {self.name}: local_service_handler is a {kind}; it takes a LocalServiceHandler"
                 )
-            self.options["local_service_conf"] = local_service_handler.local_service_conf
+            self.given_options["local_service_conf"] = local_service_handler.local_service_conf
             self.dynamic_shape_info = local_service_handler.dynamic_shape_info
         self.set_input_ops(input_ops)
         self.set_jump_to_ops(jump_to_ops)
@@ -157,7 +158,7 @@ class Op:
     def process(self, feed_batch: list[dict[str, Any]], typical_logid: int = 0) -> Any:
         """A merged feed to a fetch: `(fetch dict, err_code, err_info)`. The default runs the predictor."""
         feed = feed_batch[0]
-        fetch = feed if self.predictor is None else self.predictor.run(feed)
+        fetch = feed if self._predictor is None else self._predictor.run(feed)
         return fetch, None, ""
 
     def postprocess(

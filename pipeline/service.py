@@ -59,7 +59,9 @@ class Service:
         check_service_name(self.name)
         last = self.last_op()
         ops = collect_ops(last)
-        config = load_config(self._config_source, op_overrides={op.name: op.options for op in ops.values()})
+        config = load_config(
+            self._config_source, op_overrides={op.name: op.given_options for op in ops.values()}
+        )
         return ops, last, self._with_files(self._without_strangers(config, ops))
 
     def _without_strangers(self, config: ServiceConfig, ops: Mapping[str, Op]) -> ServiceConfig:

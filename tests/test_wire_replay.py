@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import json
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +26,7 @@ import pytest
 import models
 from client.protos.pipeline_service_pb2 import Request, Response
 from recordings import RECORDINGS
-from service_process import APPS, PATIENCE_S, ROOT, HttpAnswer, ServiceProcess, read_answer
+from service_process import APPS, PATIENCE_S, ROOT, HttpAnswer, ServiceProcess, read_answer, wait_until
 
 MIGRATION = ROOT / "docs" / "migration.md"
 FETCH = "linear_27.tmp_1"  # what the recorded classifier calls its output
@@ -136,6 +139,45 @@ def test_the_answer_is_the_recorded_one(
     assert comparable(answered, row) == comparable(expected, row)
     if "body_len" in row["response"]:
         assert answered.length == row["response"]["body_len"]
+
+
+@pytest.mark.parametrize("app", ["bert_service", "probe"])
+def test_no_recorded_request_costs_a_worker_or_anybody_else_s_answer(
+    app: str, services: Callable[[str], ServiceProcess]
+) -> None:
+    """All of them at once, and good ones among them, each with an answer of its own."""
+    rows = [row for row in RECORDINGS if row["app"].startswith(app)]
+    service = services(rows[0]["app"])
+    wait_until(lambda: service.http("/health/ready").status == 200, "every instance runs")
+    workers = service.worker_pids()
+    good = [
+        {"0": "a" * number} if app == "bert_service" else {"cmd": "echo", "n": str(number)}
+        for number in range(1, 41)
+    ]
+    alone = [service.predict(inputs) for inputs in good]
+    assert len({json.dumps(answer) for answer in alone}) > 30
+    over = threading.Event()
+
+    def ask_until_over(start: int) -> list[Any]:
+        wrong = []
+        for number in itertools.count(start):
+            if over.is_set():
+                return wrong
+            number %= len(good)
+            answer = service.predict(good[number])
+            if answer != alone[number]:
+                wrong.append((good[number], answer))
+        return wrong
+
+    with ThreadPoolExecutor(12) as pool:
+        asking = [pool.submit(ask_until_over, start) for start in range(4)]
+        try:
+            for _ in pool.map(lambda row: replayed(row, service), rows):
+                pass
+        finally:
+            over.set()
+        assert [wrong for one in asking for wrong in one.result()] == []
+    assert service.worker_pids() == workers
 
 
 def test_every_difference_is_a_case_of_the_recordings_and_named_in_the_migration_guide() -> None:

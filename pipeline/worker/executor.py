@@ -21,6 +21,7 @@ from pipeline.errors import (
     described,
     text_of,
 )
+from pipeline.predictors.base import Predictor
 from pipeline.predictors.remote import RemotePredictor
 from pipeline.request import AnswerForm
 from pipeline.values import NotEncodable, Part, encode
@@ -60,13 +61,21 @@ Send = Callable[[Reply, bool], None]
 class Executor:
     """The part of a worker that knows the Op and its model."""
 
-    def __init__(self, hooks: Hooks, limits: BatchLimits, joining: Joining, *, answers: bool) -> None:
+    def __init__(
+        self,
+        hooks: Hooks,
+        predictor: Predictor | None,
+        limits: BatchLimits,
+        joining: Joining,
+        *,
+        answers: bool,
+    ) -> None:
         self._hooks = hooks
+        self._predictor = predictor
         self._limits = limits
         self._joining = joining
         self._answers = answers  # this Op's output is the response
-        self._runs_model = hooks.op.predictor is not None or hooks.own_process
-        predictor = hooks.op.predictor
+        self._runs_model = predictor is not None or hooks.own_process
         self._remote = predictor if isinstance(predictor, RemotePredictor) and not hooks.own_process else None
         # The app's own `process` and a remote Pipeline service take other values, too.
         self._takes_arrays = not hooks.own_process and (self._remote is None or self._remote.merges)
@@ -204,7 +213,8 @@ class Executor:
             elif self._hooks.own_process:
                 fetches = self._hooks.process(merged, batch[0].call.request.log_id)
             else:
-                fetches = self._hooks.op.predictor.run(merged)
+                assert self._predictor is not None
+                fetches = self._predictor.run(merged)
         except Exception as exc:
             if self._remote is not None and isinstance(exc, _REMOTE_ERRORS):
                 return [exc] * len(batch)

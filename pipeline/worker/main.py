@@ -123,7 +123,8 @@ class Worker:
         config = self._app.config.op[self._op_name]
         op.concurrency_idx = self._instance
         model = Model(op, config, self._app.folder, self._instance)
-        op.model, op.predictor = model.serving_model, model.predictor
+        op.model = model.serving_model
+        op.predictor = op._predictor = model.predictor
         if model.predictor is not None and model.serving_model is not None:
             op.client = LocalClient(model.predictor)
             op._fetch_names = op.client.fetch_names_
@@ -132,7 +133,7 @@ class Worker:
         model.warm_up()
         print_as_numpy_1()
         answers = self._app.response == self._op_name
-        return Executor(hooks_of(op), model.limits, model.joining, answers=answers)
+        return Executor(hooks_of(op), model.predictor, model.limits, model.joining, answers=answers)
 
 
 def main(arguments: list[str]) -> None:

@@ -8,16 +8,31 @@ from paddle_serving_server.web_service import Op, WebService
 
 
 class WordsOp(Op):
-    """No model: a text of numbers to ids, of any length."""
+    """No model: a text of numbers to ids, of any length. Its attributes have names of its own choice."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.options = {"separator": None}
+
+    def init_op(self):
+        self.predictor = self.model = "none"
 
     def preprocess(self, input_dicts, data_id, log_id):
         (_, input_dict), = input_dicts.items()  # fmt: skip
         if not input_dict.get("words"):
             return {}, False, 50, "no words"
-        return {"ids": np.array([[int(word) for word in input_dict["words"].split()]])}, False, None, ""
+        return (
+            {"ids": np.array([[int(word) for word in input_dict["words"].split(self.options["separator"])]])},
+            False,
+            None,
+            "",
+        )
 
 
 class NewOp(Op):
+    def init_op(self):
+        self.predictor = self.model = "classifier"
+
     def preprocess(self, input_dicts, data_id, log_id):
         ids = input_dicts["words"]["ids"]
         return {
