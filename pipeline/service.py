@@ -222,5 +222,9 @@ class PipelineServer(Service):
 def _not_served(name: str, section: OpConfig) -> list[str]:
     """What an Op's section asks for and this version can't do: refused, for it would answer wrongly."""
     if section.use_encryption_model:
-        return [f"op.{name}.use_encryption_model: encrypted models can't be read; convert the model again"]
+        return [
+            f"op.{name}.use_encryption_model: encrypted models can't be served, for their format is known to "
+            "Paddle Serving's own library alone; convert the model again without encryption, and take out this "
+            "key and encryption_key"
+        ]
     return []

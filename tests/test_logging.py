@@ -117,6 +117,12 @@ class TestRefusals:
             service.wait_for_log("WARNING [front] DeadlineExceeded over http: the request's deadline passed")
             (tmp_path / "x.gate").touch()
 
+    def test_what_is_no_request_is_counted_and_told(self) -> None:
+        with ServiceProcess(ECHO, {"limits": {"body_bytes": 100}}) as service:
+            assert service.http("/test/prediction", b"x" * 101).status == 413
+            service.wait_for_log("INFO [front] TooLarge over http: content-length 101 is over 100 bytes")
+            assert service.metric("paddlewheel_requests_total", door="http", err_no="5000") == 1
+
     def test_what_a_client_sent_can_not_begin_a_line(self) -> None:
         with ServiceProcess(ECHO) as service:
             service.http("/a%0A2026-01-01 ERROR [front] forged/b/c".replace(" ", "%20"), BODY)
@@ -129,14 +135,14 @@ class TestFiles:
     def folder(self, tmp_path: Path) -> Path:
         return tmp_path / "a" / "logs"
 
-    def config(self, **rotation: int) -> dict[str, object]:
+    def config(self, instances: int = 1, **rotation: int) -> dict[str, object]:
         section = {"directory": "a/logs", "rotation": rotation}
-        return {"op": {"echo": {"concurrency": 2}}, "logging": section}
+        return {"op": {"echo": {"concurrency": instances}}, "logging": section}
 
     def test_each_process_has_its_own_and_they_hold_what_standard_output_has(
         self, folder: Path, tmp_path: Path
     ) -> None:
-        with ServiceProcess(ECHO, self.config(), folder=tmp_path) as service:
+        with ServiceProcess(ECHO, self.config(instances=2), folder=tmp_path) as service:
             service.ask({"action": "raise", "argument": "the reason"})
             lines = finished(service)
         files = {path.name: path.read_text("utf-8") for path in folder.iterdir()}
@@ -156,7 +162,7 @@ class TestFiles:
         assert max(sizes.values()) <= 3000
         kept = sorted(name for name in sizes if name.startswith("test.echo.0"))
         assert kept == ["test.echo.0.log", "test.echo.0.log.1", "test.echo.0.log.2"]
-        assert "29 in worker" in "".join(p.read_text("utf-8") for p in folder.glob("test.echo.?.log"))
+        assert "29 in worker" in (folder / "test.echo.0.log").read_text("utf-8")
 
     def test_without_rotation_a_file_that_was_moved_is_opened_anew(
         self, folder: Path, tmp_path: Path

@@ -61,6 +61,10 @@ class HttpApp:
         else:
             self._predict(request, segments[1], segments[2])
 
+    def note_refusal(self, error: ServingError) -> None:
+        """A connection has refused what was no request yet."""
+        self._journal.refused(DOOR, error)
+
     def _predict(self, request: HttpRequest, service: str, method: str) -> None:
         began = time.monotonic()
         try:

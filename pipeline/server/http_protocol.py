@@ -258,6 +258,7 @@ class Connection(asyncio.Protocol):
             return
         head = b"content-type: application/json\r\nconnection: close\r\n"
         self._write(error.http_status, head, render_error(error, AnswerForm.JSON))
+        self._listener.app.note_refusal(error)
         # Not closed yet: with input unread the kernel would reset the connection, and a client that sends all
         # before it reads would never see the answer. `data_received` discards what still comes.
         if self._transport.can_write_eof():  # TLS knows no half-closed connection

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from pipeline.config import Limits
+from pipeline.errors import ServingError
 from pipeline.values import Part
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class RequestTaker(Protocol):
     """The application behind the connections."""
 
     def take(self, request: HttpRequest) -> None: ...
+    def note_refusal(self, error: ServingError) -> None: ...
 
 
 class Listener:
