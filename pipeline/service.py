@@ -224,7 +224,7 @@ def _not_served(name: str, section: OpConfig) -> list[str]:
     if section.use_encryption_model:
         return [
             f"op.{name}.use_encryption_model: encrypted models can't be served, for their format is known to "
-            "Paddle Serving's own library alone; convert the model again without encryption, and take out this "
-            "key and encryption_key"
+            "Paddle Serving's own library alone; convert the model again without encryption, and take out "
+            "this key and encryption_key"
         ]
     return []
