@@ -61,7 +61,8 @@ class DagConfig(Section):
     """`dag`: what holds for whole requests."""
 
     is_thread_op: bool = Field(
-        default=True, description="Instances share a process where the engine releases the GIL."
+        default=True,
+        description="Instances of an Op without a Paddle model are threads of one process; false: processes.",
     )
     retry: PositiveInt = Field(
         default=1, description="Tries of a whole request in all, when an Op's `timeout` is over for good."

@@ -53,7 +53,7 @@ class Op:
     """
 
     dynamic_shape_info: Mapping[str, Mapping[str, Sequence[int]]]
-    concurrency_idx: int | None = None  # this instance's number, 0 to concurrency - 1
+    concurrency_idx: int | None = None  # the number of this process's instance; None for threads
     predictor: Any = None  # runs the model, here or remotely, from init_op on; None for an Op without one
     _predictor: Any = None  # the same: an app may keep another predictor of its own under that name
     client: Any = None  # of a local model, Paddle Serving's call: predict(feed=..., fetch=..., batch=True)
@@ -139,7 +139,7 @@ class Op:
         self.packs_tensors = is_tensor_format
 
     def init_op(self) -> None:
-        """Called once per instance, in its process: load tokenizers and the like here."""
+        """Called once per worker process, for all its threads: load tokenizers and the like here."""
 
     def set_dynamic_shape_info(self) -> None:
         """Called at construction; sets `self.dynamic_shape_info` to

@@ -8,6 +8,7 @@ encoded by the front without it, so no byte from outside can come out of here as
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -29,8 +30,14 @@ def _refuse(value: object) -> Any:
     raise _NotPlain
 
 
-# Texts and numbers, as most requests are, go through one packer that is made once.
-_pack_plain = msgpack.Packer(default=_refuse, strict_types=True, unicode_errors="surrogatepass").pack
+class _PlainPacking(threading.local):
+    """A packer for texts and numbers, as most requests are, made once for each thread that packs."""
+
+    def __init__(self) -> None:
+        self.pack = msgpack.Packer(default=_refuse, strict_types=True, unicode_errors="surrogatepass").pack
+
+
+_plain = _PlainPacking()
 
 
 class NotEncodable(TypeError):
@@ -43,7 +50,7 @@ def encode(value: object, *, allow_pickle: bool) -> list[Part]:
     Raises NotEncodable for what has no encoding.
     """
     try:
-        return [_pack_plain(value)]
+        return [_plain.pack(value)]
     except (_NotPlain, OverflowError, ValueError, RecursionError):
         return _encode_any(value, allow_pickle)
 

@@ -1,13 +1,13 @@
-"""Frames and shared memory between the front process and one worker.
+"""Frames and shared memory between the front process and one instance in a worker.
 
 A frame is a header, a msgpack head and a tail of large parts. The tail follows the head on the socket, or
-lies in the worker's memfd when it is over `ARENA_BYTES_FROM` and fits there. The memfd has four regions, one
-for the requests and one for the replies of each of the two hand-overs that may be under way; whoever reads a
-tail copies it out at once, so a region is free again as soon as its hand-over's last reply was read.
+lies in the instance's memfd when it is over `ARENA_BYTES_FROM` and fits there. The memfd has four regions,
+one for the requests and one for the replies of each of the two hand-overs that may be under way; whoever
+reads a tail copies it out at once, so a region is free again as soon as its hand-over's last reply was read.
 
 | kind | from | head |
 |---|---|---|
-| START | front | what the worker shall be: application, Op, index |
+| START | front | what the process shall be: application, Op, name, first instance's number, shared or not |
 | HANDOVER | front | id, then a row per request: see `pipeline.server.handover` |
 | READY, FAILED | worker | feeds and fetches of its model; the reason with its traceback |
 | REPLY | worker | hand-over id, last, a row per request that it settles, timings |
@@ -18,6 +18,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -32,10 +33,19 @@ HANDOVERS_IN_FLIGHT = 2
 ARENA_BYTES = 2 * HANDOVERS_IN_FLIGHT * REGION_BYTES
 FRAME_LIMIT = 2**31
 
-_BEGUN = struct.Struct("<q")  # behind the regions: how many hand-overs the worker has begun
+_BEGUN = struct.Struct("<q")  # behind the regions: how many hand-overs the instance has begun
 _MAPPED_BYTES = ARENA_BYTES + _BEGUN.size
-_pack = msgpack.Packer().pack
 _HEADER = struct.Struct("<BxxxIIi")  # kind, head bytes, tail bytes, arena offset or -1
+
+
+class _Packing(threading.local):
+    """A packer for each thread, made once: one that two threads share would mix their frames."""
+
+    def __init__(self) -> None:
+        self.pack = msgpack.Packer().pack
+
+
+_packing = _Packing()
 
 
 class Kind(IntEnum):
@@ -66,7 +76,7 @@ REFUSAL = "@refusal"  # the input of an overridden ResponseOp in place of an out
 
 
 class Arena:
-    """The memfd of one worker, mapped on both sides."""
+    """The memfd of one instance, mapped on both sides."""
 
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, _MAPPED_BYTES)
@@ -83,11 +93,11 @@ class Arena:
         return offset
 
     def note_begin(self, handover_id: int) -> None:
-        """Leave word for the front, should this worker die, that it has begun with the hand-over."""
+        """Leave word for the front, should the process die, that this instance has begun the hand-over."""
         _BEGUN.pack_into(self._map, ARENA_BYTES, handover_id + 1)
 
     def begun(self, handover_id: int) -> bool:
-        """Whether the worker has begun with the hand-over; a dead one may not even have read it."""
+        """Whether the instance has begun with the hand-over; a dead one may not even have read it."""
         return bool(_BEGUN.unpack_from(self._map, ARENA_BYTES)[0] > handover_id)
 
     def close(self) -> None:
@@ -172,7 +182,7 @@ def frame(
     region: Region | None = None,
 ) -> list[Part]:
     """The buffers of one frame, to be written to the socket in order."""
-    packed: bytes = _pack(head)
+    packed: bytes = _packing.pack(head)
     size = sum(map(len, tail)) if tail else 0
     offset = -1
     if arena is not None and region is not None and size >= ARENA_BYTES_FROM:

@@ -41,10 +41,11 @@ MISHAPS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[ServiceProcess]:
-    """Two workers and room for batches."""
-    with ServiceProcess(APPS / "echo.py", {"op": {"echo": {"concurrency": 2, "batch_size": 8}}}) as service:
+@pytest.fixture(scope="module", params=[True, False], ids=["threads", "processes"])
+def pair(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
+    """Two instances, in one process or in one each, and room for batches."""
+    config = {"dag": {"is_thread_op": request.param}, "op": {"echo": {"concurrency": 2, "batch_size": 8}}}
+    with ServiceProcess(APPS / "echo.py", config) as service:
         yield service
 
 
@@ -56,7 +57,7 @@ def mishaps(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
 
 
 def wait_for_restarts(service: ServiceProcess, number: float) -> None:
-    """Until so many workers were replaced and both are ready."""
+    """Until so many workers were replaced and both instances are ready."""
 
     def done() -> bool:
         if service.metric("paddlewheel_op_restarts_total") < number:  # first: a death is counted at once
@@ -109,7 +110,7 @@ def test_20_clients_get_their_own_answers_while_clients_leave_and_workers_are_ki
         clients = [pool.submit(ask, door) for door in range(CLIENTS)]
         try:
             for kill in range(kills_wanted):
-                pair.kill_worker(kill % 2)
+                pair.kill_worker(kill % len(pair.worker_pids()))
                 wait_for_restarts(pair, kill + 1)
         finally:
             over.set()
@@ -119,7 +120,7 @@ def test_20_clients_get_their_own_answers_while_clients_leave_and_workers_are_ki
     assert pair.metric("paddlewheel_op_restarts_total") == kills_wanted
 
 
-def test_both_workers_killed_at_once_cost_nobody_an_answer(pair: ServiceProcess) -> None:
+def test_all_workers_killed_at_once_cost_nobody_an_answer(pair: ServiceProcess) -> None:
     """What was running on one must not be called poison because the next was dead already, too."""
     over = threading.Event()
 
@@ -135,9 +136,10 @@ def test_both_workers_killed_at_once_cost_nobody_an_answer(pair: ServiceProcess)
         clients = [pool.submit(ask, number) for number in range(CLIENTS)]
         try:
             before = pair.metric("paddlewheel_op_restarts_total")
-            for victim in pair.worker_pids():
+            victims = pair.worker_pids()
+            for victim in victims:
                 os.kill(victim, signal.SIGKILL)
-            wait_for_restarts(pair, before + 2)
+            wait_for_restarts(pair, before + len(victims))
         finally:
             over.set()
         assert [wrong for client in clients for wrong in client.result()] == []

@@ -6,7 +6,7 @@ import contextlib
 import http.client
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,9 +29,9 @@ CLIENTS = 8
 CONFIG = {"op": {"echo": {"concurrency": 2, "batch_size": 8}}}
 
 
-@pytest.fixture
-def service() -> ServiceProcess:
-    with ServiceProcess(APPS / "echo.py", CONFIG) as process:
+@pytest.fixture(params=[True, False], ids=["threads", "processes"])
+def service(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
+    with ServiceProcess(APPS / "echo.py", {**CONFIG, "dag": {"is_thread_op": request.param}}) as process:
         yield process
 
 

@@ -47,11 +47,13 @@ def test_a_request_whose_worker_died_once_is_answered_by_the_next(
     assert answer["pid"] in map(str, one_worker.worker_pids())
 
 
-def test_all_workers_killed_at_once_make_no_request_a_poison(tmp_path: Path) -> None:
+@pytest.mark.parametrize("threads", [True, False], ids=["threads", "processes"])
+def test_all_workers_killed_at_once_make_no_request_a_poison(threads: bool, tmp_path: Path) -> None:
     """What was under way is handed to workers that are dead, too, but whose end nobody has noticed yet."""
     gates = [tmp_path / str(number) for number in range(3)]
+    config = {"dag": {"is_thread_op": threads}, "op": {"echo": {"concurrency": 6}}}
     with (
-        ServiceProcess(APPS / "echo.py", {"op": {"echo": {"concurrency": 6}}}) as service,
+        ServiceProcess(APPS / "echo.py", config) as service,
         ThreadPoolExecutor(3) as pool,
     ):
         wait_until(lambda: service.metric("paddlewheel_op_ready_instances") == 6, "all are ready")
@@ -99,10 +101,16 @@ def test_a_hanging_request_is_answered_at_its_deadline_and_its_worker_replaced(
     impatient: ServiceProcess,
 ) -> None:
     (worker,) = impatient.worker_pids()
+    restarts = impatient.metric("paddlewheel_op_restarts_total")
     answer = impatient.http("/test/prediction", key_value({"action": "hang"}))
     assert (answer.status, answer.json["err_no"]) == (504, 6000)
     assert "deadline" in answer.json["err_msg"]
-    wait_until(lambda: not is_running(worker), "the stuck worker is killed", on_timeout=lambda: impatient.log)
+    wait_until(
+        lambda: impatient.metric("paddlewheel_op_restarts_total") > restarts,
+        "the stuck worker is killed",
+        on_timeout=lambda: impatient.log,
+    )
+    assert not is_running(worker)
     impatient.wait_until_ready()
     assert impatient.predict({"number": "2"})["doubled"] == "4"
     assert "time limit" in impatient.log
@@ -126,7 +134,7 @@ def test_a_callers_own_deadline_holds_over_grpc(impatient: ServiceProcess) -> No
 
 
 def test_a_script_whose_init_op_raises_ends_with_its_traceback(tmp_path: Path) -> None:
-    config = {"op": {"broken": {"concurrency": 2}}}
+    config = {"dag": {"is_thread_op": False}, "op": {"broken": {"concurrency": 2}}}
     with ServiceProcess(APPS / "broken.py", config, arguments=["init_op"], wait=False) as service:
         assert service.exit_code() == 1
         assert "Op broken can't be started" in service.log
@@ -161,7 +169,7 @@ def test_a_worker_that_can_never_start_again_ends_the_service(tmp_path: Path) ->
 
 
 def test_a_killed_front_takes_its_workers_along_even_those_in_a_hook() -> None:
-    config = {"op": {"echo": {"concurrency": 2}}}
+    config = {"dag": {"is_thread_op": False}, "op": {"echo": {"concurrency": 2}}}
     with ServiceProcess(APPS / "echo.py", config) as service, ThreadPoolExecutor(1) as pool:
         workers = service.worker_pids()
         asked = pool.submit(service.ask, {"action": "hang"})

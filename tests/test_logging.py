@@ -50,7 +50,7 @@ def test_the_log_is_on_standard_output_and_tells_the_life_of_the_service(tmp_pat
     told = out.read_text("utf-8").splitlines()
     life = (
         "Service test starts: Op echo",
-        "instance 0 is ready",
+        "Worker echo.0 is ready",
         "Service test is ready",
         "Stopping:",
         "has stopped",
@@ -63,7 +63,7 @@ def test_a_line_of_json_for_each_event_with_time_level_and_origin() -> None:
     with ServiceProcess(ECHO, {"logging": {"format": "json"}}) as service:
         service.ask({"action": "raise", "argument": "two\nlines"})
         service.kill_worker()
-        service.wait_for_log('"message": "Op echo: instance 0 is ready', times=2)
+        service.wait_for_log('"message": "Worker echo.0 is ready', times=2)
         events = [json.loads(line) for line in finished(service)]
     assert all(
         event.keys() >= {"time", "level", "service", "process", "logger", "message"} for event in events
@@ -137,7 +137,8 @@ class TestFiles:
 
     def config(self, instances: int = 1, **rotation: int) -> dict[str, object]:
         section = {"directory": "a/logs", "rotation": rotation}
-        return {"op": {"echo": {"concurrency": instances}}, "logging": section}
+        processes = {"dag": {"is_thread_op": False}, "op": {"echo": {"concurrency": instances}}}
+        return {**processes, "logging": section}
 
     def test_each_process_has_its_own_and_they_hold_what_standard_output_has(
         self, folder: Path, tmp_path: Path

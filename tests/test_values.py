@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import collections
 import pickle
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import msgpack
@@ -140,6 +144,28 @@ def test_a_pickle_in_bytes_is_bytes() -> None:
 def test_a_pickle_is_refused_where_none_is_allowed() -> None:
     with pytest.raises(ValueError, match="unknown extension 5"):
         decode(encode(Box(1), allow_pickle=True), allow_pickle=False)
+
+
+def test_a_thread_in_the_middle_of_a_value_disturbs_no_other_thread() -> None:
+    """Threads of one worker encode at the same time; a tuple makes the packer call back into Python."""
+    in_the_middle, go_on = threading.Event(), threading.Event()
+
+    def pause(frame: FrameType, event: str, _: object) -> None:
+        called_by = frame.f_back.f_code if frame.f_back else None
+        if event == "call" and called_by is encode.__code__ and not in_the_middle.is_set():
+            in_the_middle.set()
+            go_on.wait(30)
+
+    def slow() -> Any:
+        sys.setprofile(pause)
+        return passed_on({"text": "of the slow one", "pair": (1, 2)})
+
+    with ThreadPoolExecutor(1) as pool:
+        slower = pool.submit(slow)
+        assert in_the_middle.wait(30)
+        assert passed_on({"text": "of the fast one"}) == {"text": "of the fast one"}
+        go_on.set()
+        assert slower.result() == {"text": "of the slow one", "pair": (1, 2)}
 
 
 def test_an_unknown_extension_is_refused() -> None:

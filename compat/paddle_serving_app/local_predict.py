@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ class LocalPredictor:
 
     def __init__(self) -> None:
         self._client: LocalClient | None = None
+        self._running = threading.Lock()  # the threads of an Op's instances share what its init_op loads
         self.feed_names_: list[str] = []
         self.fetch_names_: list[str] = []
         self.feed_shapes_: dict[str, list[int]] = {}
@@ -91,4 +93,5 @@ class LocalPredictor:
         """The fetches by alias, see LocalClient. Raises InvalidInput, also before a model is loaded."""
         if self._client is None:
             raise InvalidInput("no model is loaded; call load_model_config('serving_server') first")
-        return self._client.predict(feed, fetch, batch, log_id)
+        with self._running:
+            return self._client.predict(feed, fetch, batch, log_id)

@@ -16,7 +16,7 @@ LOD_SUFFIX = ".lod"  # a ragged feed's or fetch's offsets, under its alias and t
 
 
 class Predictor(Protocol):
-    """A loaded model of one instance. Not thread-safe."""
+    """A loaded model. Only one that instances share, as threads, has to bear several runs at a time."""
 
     @property
     def feeds(self) -> tuple[Variable, ...]: ...

@@ -8,6 +8,7 @@ import itertools
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from pipeline.server.instances import Handover, Instance
 from pipeline.server.job import Inputs, Job, TimedJob
 from pipeline.server.metrics import OpMetrics
 from pipeline.server.walk import Walk
+from pipeline.server.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,10 @@ _numbers = itertools.count()
 
 
 class Batcher:
-    """Work-conserving: while jobs wait and an instance is idle, a hand-over leaves."""
+    """Work-conserving: while jobs wait and an instance is idle, a hand-over leaves.
+
+    A job that may have killed a worker is a suspect: it goes first, and alone into an idle process.
+    """
 
     def __init__(self, app: App, op: str, metrics: OpMetrics, deadlines: Deadlines) -> None:
         config = app.config.op[op]
@@ -46,6 +51,7 @@ class Batcher:
         self._deadlines = deadlines
         self._metrics = metrics
         self._queue: list[Job] = []
+        self._suspects: deque[Job] = deque()
         self._usual_s: float | None = None  # what a hand-over took of late
         self._dispatching = False
         self._ripening: asyncio.TimerHandle | None = None
@@ -53,7 +59,7 @@ class Batcher:
     @property
     def waiting(self) -> int:
         """Jobs in the queue, those nobody waits for any more included."""
-        return len(self._queue)
+        return len(self._queue) + len(self._suspects)
 
     def note_error(self) -> None:
         """The Op has refused or failed a request."""
@@ -78,8 +84,8 @@ class Batcher:
             inputs = job.walk.start_anew(self.op, job.inputs)
             now = time.monotonic()
             renewed = self._timed_job(job.walk, inputs, job.number, now, job.tries_left - 1)
-            renewed.tries, renewed.alone = job.tries, job.alone
-            self._push(renewed)
+            renewed.tries, renewed.suspect = job.tries, job.suspect
+            self._push_again(renewed)
             return
         tries = f" in each of {self._tries} tries" if self._tries > 1 else ""
         job.give_up(
@@ -92,6 +98,13 @@ class Batcher:
         heapq.heappush(self._queue, job)
         self._dispatch_soon()
 
+    def _push_again(self, job: Job) -> None:
+        if job.suspect:
+            self._suspects.append(job)
+            self._dispatch_soon()
+        else:
+            self._push(job)
+
     def _dispatch_soon(self) -> None:
         if not self._dispatching:
             self._dispatching = True
@@ -100,6 +113,8 @@ class Batcher:
     def _dispatch(self) -> None:
         self._dispatching = False
         now = time.monotonic()
+        if self._suspects and not self._hand_over_suspects(now):
+            return  # what else waits would keep the processes from ever being idle
         while self._queue:
             self._drop_unwanted()
             free = self._free(now)
@@ -142,11 +157,25 @@ class Batcher:
         self._ripening = None
         self._dispatch()
 
+    def _hand_over_suspects(self, now: float) -> bool:
+        """Give each suspect a process of its own for its run; false when one has to wait for that."""
+        while self._suspects:
+            job = self._suspects[0]
+            if job.wanted:
+                process = next((p for p in self.crew.processes if p.idle), None)
+                if process is None:
+                    return False
+                self._send(process.instances[0], [job], now)
+                process.reserved = bool(process.instances[0].in_flight)
+            self._suspects.popleft()
+        return True
+
     def _hand_over(self, instance: Instance, free: int, now: float) -> None:
-        size = handover_size(len(self._queue), free, self._policy, self._usual_s)
-        jobs = self._take(size)
-        if not jobs:
-            return
+        jobs = self._take(handover_size(len(self._queue), free, self._policy, self._usual_s))
+        if jobs:
+            self._send(instance, jobs, now)
+
+    def _send(self, instance: Instance, jobs: list[Job], now: float) -> None:
         deadline = max(job.deadline for job in jobs)
         for job in jobs:
             self._metrics.queue_s.observe(now - job.queued_at)
@@ -158,23 +187,18 @@ class Batcher:
                 job.fail(ServingError(f"the request can't be handed to Op {self.op}: {text_of(exc)}"))
 
     def _take(self, size: int) -> list[Job]:
-        """Take the next jobs that are still wanted. One that must be alone is taken alone."""
+        """Take the next jobs that are still wanted."""
         jobs: list[Job] = []
         while self._queue and len(jobs) < size:
-            if self._queue[0].alone and jobs:
-                break
             job = heapq.heappop(self._queue)
-            if not job.wanted:
-                continue
-            jobs.append(job)
-            if job.alone:
-                break
+            if job.wanted:
+                jobs.append(job)
         return jobs
 
     # What the instances report:
 
-    def became_ready(self, instance: Instance) -> None:
-        self.crew.became_ready(instance)
+    def became_ready(self, process: WorkerProcess) -> None:
+        self.crew.became_ready(process)
         self._dispatch_soon()
 
     def replying(self, handover: Handover, rows: Sequence[list[Any]], timings: Sequence[int]) -> None:
@@ -200,25 +224,26 @@ class Batcher:
         )
         self._dispatch_soon()
 
-    def died(self, instance: Instance) -> None:
-        """Queue the lost jobs again: those that may have killed the worker alone, the others as they were."""
-        for age, handover in enumerate(instance.in_flight):
-            for job in handover.open_jobs():
-                job.tries += age == 0
-                if age == 0 and (instance.began(handover) or job.tries > UNSEEN_DEATHS):
-                    self._blame(job, instance)
-                if job.wanted:
-                    self._push(job)
-        self.crew.died(instance)
+    def died(self, process: WorkerProcess) -> None:
+        """Queue the lost jobs again: as suspects those that any instance had begun, the others as before."""
+        for instance in process.instances:
+            for age, handover in enumerate(instance.in_flight):
+                for job in handover.open_jobs():
+                    job.tries += age == 0
+                    if age == 0 and (instance.began(handover) or job.tries > UNSEEN_DEATHS):
+                        self._suspect(job, process)
+                    if job.wanted:
+                        self._push_again(job)
+        self.crew.died(process)
         self._dispatch_soon()
 
-    def _blame(self, job: Job, instance: Instance) -> None:
-        why = f"the worker of Op {self.op} died under this request ({instance.describe_death()})"
-        if job.alone:
+    def _suspect(self, job: Job, process: WorkerProcess) -> None:
+        why = f"the worker of Op {self.op} died under this request ({process.describe_death()})"
+        if job.suspect:
             job.fail(PoisonRequest(f"{why} twice, the second time alone; it is not tried again"))
         elif not self._crash_retry:
             job.fail(WorkerLost(f"{why}; crash_retry is off for this Op, so it was not tried again"))
-        job.alone = True
+        job.suspect = True
 
 
 def _idle_since(instance: Instance) -> float:

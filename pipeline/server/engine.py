@@ -216,9 +216,9 @@ class Engine:
 
         def memory() -> Iterable[tuple[dict[str, str], float]]:
             yield {"process": "front"}, resident_bytes()
-            for name, batcher in self._batchers.items():
-                for instance in batcher.crew.instances:
-                    yield {"process": f"{name}.{instance.number}"}, resident_bytes(instance.pid)
+            for batcher in self._batchers.values():
+                for process in batcher.crew.processes:
+                    yield {"process": process.name}, resident_bytes(process.pid)
 
         watch = self.metrics.watch
         watch(

@@ -1,4 +1,4 @@
-"""Instance: one worker process as the front sees it: its start, its hand-overs, its end."""
+"""Instance: one copy of an Op as the front sees it: its connection, and its hand-overs under way."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ import contextlib
 import logging
 import math
 import os
-import signal
 import socket
-import subprocess
 import time
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pipeline.app import App
-from pipeline.environment import MODEL_PROCESS
 from pipeline.errors import ServingError
-from pipeline.processes import WORKER, python_module
 from pipeline.server.job import Job
 from pipeline.values import Part
 from pipeline.wire import (
@@ -34,6 +29,9 @@ from pipeline.wire import (
     request_region,
 )
 
+if TYPE_CHECKING:
+    from pipeline.server.worker_process import WorkerProcess
+
 log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 256 * 1024
@@ -42,6 +40,7 @@ _RECEIVE_BYTES = 256 * 1024
 class State(Enum):
     STARTING = "starting"
     READY = "ready"
+    STOPPING = "stopping"
     DEAD = "dead"
 
 
@@ -62,69 +61,68 @@ class Handover:
 
 
 class Events(Protocol):
-    """What an instance reports to whoever keeps it. profiles: whether `replying` is to be called."""
+    """What processes and their instances report to whoever keeps them.
+
+    profiles: whether `replying` is to be called.
+    """
 
     profiles: bool
 
-    def became_ready(self, instance: Instance) -> None: ...
+    def became_ready(self, process: WorkerProcess) -> None: ...
     def replying(self, handover: Handover, rows: Sequence[list[Any]], timings: Sequence[int]) -> None: ...
     def replied(self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int]) -> None: ...
-    def died(self, instance: Instance) -> None: ...
+    def died(self, process: WorkerProcess) -> None: ...
 
 
 class Instance:
-    """A worker process for one Op. `start` spawns it; `stop` and death end it; it is not started twice."""
+    """One copy of an Op: a thread of its worker process, with a connection and memory of its own.
 
-    def __init__(self, app: App, op: str, number: int, events: Events) -> None:
+    run_timeout_s: what a hand-over may take at most; None: as long as its requests have.
+    """
+
+    def __init__(
+        self, op: str, number: int, process: WorkerProcess, events: Events, run_timeout_s: float | None
+    ) -> None:
         self.op = op
         self.number = number
+        self.process = process
         self.state = State.STARTING
         self.in_flight: deque[Handover] = deque()
-        self.failure: tuple[str, bool] | None = None  # why it could not start; whether another try is useless
-        self.killed_because = ""
-        self.stopping = False
-        self.ready_at = 0.0
         self.idle_since = 0.0  # when its last hand-over ended, time.monotonic
         self.answered = 0  # requests in that hand-over
-        self._app = app
         self._events = events
         self._handovers = 0
         self._unsent: deque[memoryview] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._run_timeout_s = app.config.op[op].run_timeout or None
+        self._run_timeout_s = run_timeout_s
 
-    def start(self) -> None:
-        """Spawn the process. Raises OSError when the system has no room for it."""
-        self._loop = asyncio.get_running_loop()
+    def connect(self, until_spawned: contextlib.ExitStack) -> tuple[int, int]:
+        """Make the connection. The worker's ends of it, a socket and a memfd, close with the stack."""
         arena_fd = create_arena_fd()
-        self._socket, theirs = socket.socketpair()
-        with theirs, contextlib.ExitStack() as stack:
-            stack.callback(os.close, arena_fd)
-            self._arena = Arena(arena_fd)
-            self._process = subprocess.Popen(
-                [*python_module(WORKER), str(theirs.fileno()), str(arena_fd), str(os.getpid())],
-                pass_fds=(theirs.fileno(), arena_fd),
-                stdin=subprocess.DEVNULL,
-                env={**MODEL_PROCESS, **os.environ},
-                process_group=0,  # a Ctrl-C in the terminal is for the front alone
-            )
+        until_spawned.callback(os.close, arena_fd)
+        self._arena = Arena(arena_fd)
         self._reader = FrameReader(self._arena)
+        self._socket, theirs = socket.socketpair()
+        until_spawned.enter_context(theirs)
         self._socket.setblocking(False)
-        self._pidfd = os.pidfd_open(self._process.pid)
-        self._loop.add_reader(self._socket, self._readable)
-        self._loop.add_reader(self._pidfd, self._ended)
-        self._write(frame(Kind.START, [self._app.to_json(), self.op, self.number]))
-        timeout_s = self._app.config.op[self.op].start_timeout
-        self._timer = self._loop.call_later(timeout_s, self.kill, f"it did not start within {timeout_s:g} s")
+        return theirs.fileno(), arena_fd
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def listen(self) -> None:
+        """Take what the worker says from now on."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket, self._readable)
 
     @property
     def has_place(self) -> bool:
-        return self.state is State.READY and not self.stopping and len(self.in_flight) < HANDOVERS_IN_FLIGHT
+        return (
+            self.state is State.READY
+            and len(self.in_flight) < HANDOVERS_IN_FLIGHT
+            and not self.process.reserved
+        )
+
+    def tell(self, kind: Kind, head: object) -> None:
+        self._write(frame(kind, head))
 
     def hand_over(self, jobs: Sequence[Job], kill_at: float) -> None:
         """Send jobs to the worker, which is killed when it still has them at `kill_at` (time.monotonic)."""
@@ -136,30 +134,15 @@ class Instance:
         self._write(frame(Kind.HANDOVER, [handover.id, rows], tail, self._arena, request_region(handover.id)))
         self._watch(handover)
 
-    def kill(self, because: str) -> None:
-        """SIGKILL; `Events.died` follows."""
-        if self.state is not State.DEAD:
-            self.killed_because = because
-            self._process.kill()
-
     def stop(self) -> None:
-        """Close our end: the worker leaves after the hand-over it is in."""
-        self.stopping = True
+        """Close our end: the worker's thread leaves after the hand-over it is in."""
+        self.state = State.STOPPING
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def began(self, handover: Handover) -> bool:
         """Whether the worker, which has died, had begun with it."""
         return self._arena.begun(handover.id)
-
-    def describe_death(self) -> str:
-        """Why the process is gone, for a log line or an error."""
-        if self.killed_because:
-            return self.killed_because
-        code = self._process.returncode
-        if code is not None and code < 0:
-            return f"killed by {signal.Signals(-code).name}"
-        return f"exited with {code}"
 
     def _watch(self, handover: Handover) -> None:
         """See to it that `_check_late` runs when the hand-over is late, if it is the oldest by then."""
@@ -178,7 +161,7 @@ class Instance:
         if not self.in_flight:
             return
         if self.in_flight[0].kill_at <= time.monotonic():
-            self.kill("its run was over its time limit")
+            self.process.kill("its run was over its time limit")
         else:
             self._watch(self.in_flight[0])
 
@@ -200,19 +183,16 @@ class Instance:
                 self._take(received)
         except Exception:
             log.exception("Op %s: instance %d sent what is no frame", self.op, self.number)
-            self.kill("it sent what is no frame")
+            self.process.kill("it sent what is no frame")
 
     def _take(self, received: Frame) -> None:
         if received.kind == Kind.REPLY:
             self._take_reply(received)
         elif received.kind == Kind.READY:
-            self._cancel_timer()
-            self.state = State.READY
-            self.ready_at = time.monotonic()
-            self._events.became_ready(self)
+            self.process.became_ready()
         elif received.kind == Kind.FAILED:
             reason, final = received.head
-            self.failure = (reason, bool(final))
+            self.process.failure = (reason, bool(final))
 
     def _take_reply(self, received: Frame) -> None:
         handover_id, last, rows, timings = received.head
@@ -232,6 +212,7 @@ class Instance:
                 job.settle(Outcome(row[1]), received.tail.unstow(row[2]))
         if last:
             self.in_flight.popleft()
+            self.process.reserved = False  # it can only have been for this one
         self._events.replied(self, handover, last, timings)
         if last and self.in_flight:
             self.in_flight[0].began = time.monotonic()
@@ -268,11 +249,8 @@ class Instance:
             self._unsent.popleft()
         self._loop.remove_writer(self._socket)
 
-    def _ended(self) -> None:
-        """The process is gone: read what it still said, then let go of everything it had."""
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        self._process.wait()
+    def disconnect(self) -> None:
+        """The process is gone: take what it still said; what is in flight then is lost."""
         with contextlib.suppress(BlockingIOError, OSError):
             while data := self._socket.recv(_RECEIVE_BYTES):
                 self._take_frames(data)
@@ -281,7 +259,9 @@ class Instance:
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
-        self._events.died(self)
+
+    def forget(self) -> None:
+        """Let go of what was in flight, and of the memory that tells what had begun."""
         self.in_flight.clear()
         self._arena.close()
 

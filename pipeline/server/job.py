@@ -19,10 +19,11 @@ Inputs = list[tuple[str, list[Part]]]
 class Job:
     """What a batcher queues and a worker settles.
 
-    tries: how many workers died under it. alone: it may only travel by itself from now on.
+    tries: how many workers died under it. suspect: one of them had begun with it, so that it may only run by
+    itself from now on.
     """
 
-    __slots__ = ("alone", "inputs", "node", "number", "queued_at", "tries", "walk")
+    __slots__ = ("inputs", "node", "number", "queued_at", "suspect", "tries", "walk")
 
     def __init__(self, walk: Walk, node: str, inputs: Inputs, number: int, queued_at: float) -> None:
         self.walk = walk
@@ -31,7 +32,7 @@ class Job:
         self.number = number
         self.queued_at = queued_at
         self.tries = 0
-        self.alone = False
+        self.suspect = False
 
     def __lt__(self, other: Job) -> bool:
         mine, theirs = self.walk.request.priority, other.walk.request.priority

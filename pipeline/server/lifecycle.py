@@ -17,11 +17,11 @@ from pipeline.app import App, read_app
 from pipeline.errors import StartFailed
 from pipeline.log import set_up_logging
 from pipeline.memory import give_back_large_blocks, settle_memory
-from pipeline.server.crew import instances_of
 from pipeline.server.engine import Engine
 from pipeline.server.http_app import HttpApp
 from pipeline.server.http_server import HttpServer
 from pipeline.server.metrics import Metrics
+from pipeline.server.placement import holds_gil, placement
 from pipeline.server.rpc_server import RpcServer
 from pipeline.tls import server_context
 
@@ -64,9 +64,15 @@ async def serve(app: App) -> None:
 
 
 def _describe(op: str, app: App) -> str:
-    """An Op and its processes. `is_thread_op` shares none where a model holds the GIL, as Paddle's does."""
-    count = instances_of(app, op)
-    return f"Op {op} in {count} process{'es' if count > 1 else ''}"
+    """An Op with its processes and threads, and why `is_thread_op` shares none where it does not."""
+    places = placement(app, op)
+    count, threads = len(places), len(places[0])
+    text = f"Op {op} in {count} process{'es' if count > 1 else ''}"
+    if threads > 1:
+        return f"{text} of {threads} threads"
+    if count > 1 and app.config.dag.is_thread_op and holds_gil(app.config.op[op]):
+        return f"{text} (not threads: its engine holds Python's lock while it runs)"
+    return text
 
 
 async def _ready_or_stopped(engine: Engine, stop_requested: asyncio.Event) -> bool:

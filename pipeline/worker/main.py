@@ -1,4 +1,8 @@
-"""The worker process: set up, run the user's script up to its `run_service`, then serve hand-overs."""
+"""The worker process: set up, run the user's script up to its `run_service`, then serve hand-overs.
+
+It hosts one instance of its Op or several, each with a thread and a connection of its own; the first has the
+main thread.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,10 @@ import runpy
 import signal
 import socket
 import sys
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextvars import copy_context
 from pathlib import Path
 from typing import NoReturn
 
@@ -38,7 +44,7 @@ _RECEIVE_BYTES = 256 * 1024
 
 
 class Front:
-    """The front process as its worker sees it: frames in, frames out, end of file to stop."""
+    """The front process as one instance sees it: frames in, frames out, end of file to stop."""
 
     def __init__(self, socket_fd: int, arena_fd: int) -> None:
         self._socket = socket.socket(fileno=socket_fd)
@@ -74,13 +80,18 @@ class Front:
 
 
 class Worker:
-    """One instance of one Op, serving until end of file."""
+    """The instances of one Op that this process hosts, serving until end of file.
 
-    def __init__(self, front: Front, app: App, op_name: str, instance: int) -> None:
-        self._front = front
+    fronts: one for each instance. first: the number of the first. shares: the instances of the Op share a
+    process, so that none has a `concurrency_idx` of its own.
+    """
+
+    def __init__(self, fronts: Sequence[Front], app: App, op_name: str, first: int, shares: bool) -> None:
+        self._fronts = fronts
         self._app = app
         self._op_name = op_name
-        self._instance = instance
+        self._first = first
+        self._shares = shares
 
     def run_script(self) -> NoReturn:
         """Run the user's script as the front's user did; its `run_service` becomes `serve`."""
@@ -96,13 +107,20 @@ class Worker:
     def serve(self, web_service: service.Service) -> NoReturn:
         """Make the Op ready, say so, and answer hand-overs. Leaves the process at end of file."""
         keep_our_loggers()
-        executor = self._executor(self._find_op(web_service))
+        executors = self._executors(self._find_op(web_service))
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
         settle_memory()
-        self._front.tell(Kind.READY, os.getpid())
-        while (received := self._front.receive()) is not None:
-            handover_id, rows = received.head
-            executor.run(rows, received.tail, self._front.begin(handover_id))
+        self._fronts[0].tell(Kind.READY, os.getpid())
+        threads = [
+            # In a copy of this context: NumPy keeps print options there, ours and those that the app set.
+            threading.Thread(target=copy_context().run, args=(_answer_or_die, *served))
+            for served in zip(self._fronts[1:], executors[1:], strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        _answer(self._fronts[0], executors[0])
+        for thread in threads:
+            thread.join()
         logging.shutdown()
         os._exit(0)  # frameworks' exit handlers may hang or crash; there is nothing left to save
 
@@ -119,10 +137,11 @@ class Worker:
             )
         return ops[self._op_name]
 
-    def _executor(self, op: Op) -> Executor:
+    def _executors(self, op: Op) -> list[Executor]:
+        """One for each instance, of the same Op and model."""
         config = self._app.config.op[self._op_name]
-        op.concurrency_idx = self._instance
-        model = Model(op, config, self._app.folder, self._instance)
+        op.concurrency_idx = None if self._shares else self._first
+        model = Model(op, config, self._app.folder, self._first)
         op.model = model.serving_model
         op.predictor = op._predictor = model.predictor
         if model.predictor is not None and model.serving_model is not None:
@@ -132,31 +151,56 @@ class Worker:
         keep_our_loggers()
         model.warm_up()
         print_as_numpy_1()
-        answers = self._app.response == self._op_name
-        return Executor(hooks_of(op), model.predictor, model.limits, model.joining, answers=answers)
+        hooks, answers = hooks_of(op), self._app.response == self._op_name
+        return [
+            Executor(hooks, model.predictor, model.limits, model.joining, answers=answers)
+            for _ in self._fronts
+        ]
 
 
 def main(arguments: list[str]) -> None:
-    """`python -m pipeline.worker SOCKET_FD ARENA_FD FRONT_PID`: started by the front alone."""
-    socket_fd, arena_fd, front_pid = map(int, arguments)
+    """`python -m pipeline.worker FRONT_PID SOCKET_FD ARENA_FD ...`: started by the front alone.
+
+    There are as many sockets and arenas as instances.
+    """
+    front_pid, *fds = map(int, arguments)
     _die_with(front_pid)
     _leave_signals_to_the_front()
     os.nice(WORKER_NICENESS)
-    front = Front(socket_fd, arena_fd)
-    start = front.receive()
+    fronts = [Front(*ends) for ends in zip(fds[::2], fds[1::2], strict=True)]
+    start = fronts[0].receive()
     if start is None:
         return
-    app_json, op_name, instance = start.head
+    app_json, op_name, name, first, shares = start.head
     app = App.from_json(app_json)
-    set_up_logging(app.config.logging, app.name, f"{op_name}.{instance}")
+    set_up_logging(app.config.logging, app.name, name)
     try:
-        Worker(front, app, op_name, instance).run_script()
-    except ConfigError as exc:
-        front.tell(Kind.FAILED, [exc.message, True])
+        Worker(fronts, app, op_name, first, shares).run_script()
     except BaseException as exc:  # the script may also raise SystemExit
-        reason = exc.message if isinstance(exc, ServingError) else traceback.format_exc()
-        front.tell(Kind.FAILED, [reason, False])
-    os._exit(1)
+        _die_of(exc, fronts[0])
+
+
+def _answer(front: Front, executor: Executor) -> None:
+    """Answer the hand-overs of one instance until end of file."""
+    while (received := front.receive()) is not None:
+        handover_id, rows = received.head
+        executor.run(rows, received.tail, front.begin(handover_id))
+
+
+def _answer_or_die(front: Front, executor: Executor) -> None:
+    try:
+        _answer(front, executor)
+    except BaseException as exc:  # as in the main thread: an instance that is gone is told by a death
+        _die_of(exc, front)
+
+
+def _die_of(exc: BaseException, front: Front) -> NoReturn:
+    """Tell the front why, and whether another try is useless."""
+    reason = exc.message if isinstance(exc, ServingError) else traceback.format_exc()
+    try:
+        front.tell(Kind.FAILED, [reason, isinstance(exc, ConfigError)])
+    finally:
+        os._exit(1)
 
 
 def _leave_signals_to_the_front() -> None:
