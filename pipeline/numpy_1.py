@@ -16,6 +16,23 @@ import numpy as np
 
 log = logging.getLogger(__name__)
 
+
+def _asfarray(a: Any, dtype: Any = np.float64) -> Any:
+    return np.asarray(a, dtype if np.issubdtype(dtype, np.inexact) else np.float64)
+
+
+def _msort(a: Any) -> Any:
+    return np.sort(a, axis=0)
+
+
+def _in1d(ar1: Any, ar2: Any, assume_unique: bool = False, invert: bool = False, **options: Any) -> Any:
+    return np.isin(np.ravel(ar1), ar2, assume_unique, invert, **options)
+
+
+def _find_common_type(array_types: Any, scalar_types: Any) -> Any:
+    return np.result_type(*array_types, *scalar_types)
+
+
 NAMES: dict[str, Any] = {
     "int": int,
     "float": float,
@@ -47,6 +64,15 @@ NAMES: dict[str, Any] = {
     "sometrue": np.any,
     "round_": np.round,
     "mat": np.asmatrix,
+    "bool8": np.bool_,
+    "longfloat": np.longdouble,
+    "clongfloat": np.clongdouble,
+    "longcomplex": np.clongdouble,
+    "asfarray": _asfarray,
+    "msort": _msort,
+    "in1d": _in1d,
+    "trapz": np.trapezoid,
+    "find_common_type": _find_common_type,
 }
 _READS = {opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM") if name in opmap}
 

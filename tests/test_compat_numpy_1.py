@@ -41,6 +41,21 @@ print(c)
     assert printed == ["int64 3.0 <class 'object'> <class 'str'> nan True", "<class 'complex'>"]
 
 
+def test_functions_that_are_gone_compute_what_they_did() -> None:
+    _, *printed = lines("""
+print(np.bool8 is np.bool_, np.asfarray([1, 2], np.float32).dtype, np.asfarray([1], int).dtype)
+print(np.in1d([[1, 2], [3, 4]], [2, 3]), np.in1d([1, 2], [2], invert=True), np.trapz([1, 2, 3]))
+print(np.msort([[3, 1], [2, 5]]).tolist())
+print(np.find_common_type([np.int32, np.float32], []), np.longfloat is np.longdouble)
+""")
+    assert printed == [
+        "True float32 float64",
+        "[False  True  True False] [ True False] 4.0",
+        "[[2, 1], [3, 5]]",
+        "float64 True",
+    ]
+
+
 def test_who_asks_is_told_the_truth() -> None:
     assert lines("print(hasattr(np, 'int'), getattr(np, 'float', 'none'), np.__version__[0])") == [
         "False none 2"

@@ -195,3 +195,19 @@ def test_a_run_timeout_of_zero_is_none() -> None:
         (worker,) = service.worker_pids()
         assert service.predict({"number": "21"})["doubled"] == "42"
         assert service.worker_pids() == [worker]
+
+
+@pytest.mark.parametrize(("build", "instances"), [(True, 4), (False, 2)])
+def test_worker_num_multiplies_the_instances_where_every_worker_builds_the_dag(
+    build: bool, instances: int
+) -> None:
+    config = {
+        "worker_num": 2,
+        "build_dag_each_worker": build,
+        "dag": {"is_thread_op": False},
+        "op": {"echo": {"concurrency": 2}},
+    }
+    with ServiceProcess(APPS / "echo.py", config) as service:
+        wait_until(lambda: service.metric("paddlewheel_op_ready_instances") == instances, "all are ready")
+        assert service.http("/health/ready").json["ops"]["echo"]["instances"] == instances
+        assert len(service.worker_pids()) == instances

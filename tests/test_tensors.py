@@ -171,6 +171,14 @@ def test_an_array_of_texts_is_bounded_by_the_memory_it_takes() -> None:
         parse_http(tensor.encode(), "test", "x", LIMITS.model_copy(update={"text_chars": 500_000}))
 
 
+def test_a_text_and_a_list_of_texts_are_answered_as_texts() -> None:
+    inputs: dict[str, Any] = {}
+    add_tensors(
+        inputs, [to_message("text", np.asarray("国足")), to_message("list", np.asarray(["a", ""]))], LIMITS
+    )
+    assert (inputs["text"], inputs["list"].tolist()) == ("国足", ["a", ""])
+
+
 def test_a_fortran_ordered_npy_keeps_its_elements_in_place() -> None:
     array = np.asfortranarray(np.arange(6, dtype="f4").reshape(2, 3).astype("c8"))
     inputs: dict[str, Any] = {}
