@@ -10,6 +10,7 @@ from typing import Any
 from convert.engine import import_paddle
 from convert.input_spec import TensorSpec
 from pipeline.errors import ConfigError, ConversionError
+from pipeline.predictors.paddle_program import ragged_variables
 from pipeline.serving_model import find_model_files
 
 # Between a feed of ids and the embedding that looks them up.
@@ -21,7 +22,8 @@ class InferenceProgram:
     """A program and its parameters on disk.
 
     Fetches carry the names under which Paddle Inference returns them. `id_limits` gives, for each feed
-    that an embedding looks up, the number of its rows: ids from 0 to below that are valid.
+    that an embedding looks up, the number of its rows: ids from 0 to below that are valid. `ragged` are the
+    feeds that hold sequences (LoD).
     """
 
     program: Path
@@ -29,6 +31,7 @@ class InferenceProgram:
     feeds: tuple[TensorSpec, ...]
     fetches: tuple[TensorSpec, ...]
     id_limits: Mapping[str, int]
+    ragged: frozenset[str] = frozenset()
 
 
 def read_program(directory: Path) -> InferenceProgram:
@@ -156,4 +159,5 @@ def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...
             limits[inputs["Ids"]] = int(tensors[inputs["W"]].dims[0])
     known = {feed.name for feed in feeds}
     limits = {name: limit for name, limit in limits.items() if name in known}
-    return InferenceProgram(program, params, feeds, tuple(spec(name) for name in names), limits)
+    fetches = tuple(spec(name) for name in names)
+    return InferenceProgram(program, params, feeds, fetches, limits, ragged_variables(program) & known)

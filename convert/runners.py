@@ -15,6 +15,7 @@ from convert.program import InferenceProgram, first_line, unoptimised_predictor
 from convert.sample_feeds import Array
 from pipeline.config import LocalServiceConf
 from pipeline.errors import ConversionError, ServingError
+from pipeline.predictors.base import LOD_SUFFIX
 from pipeline.serving_model import load_serving_model
 
 
@@ -38,12 +39,16 @@ def layer_runner(layer: Any, feeds: Sequence[TensorSpec]) -> Runner:
 
 
 def program_runner(program: InferenceProgram) -> Runner:
-    """Run an exported program as it is written, without optimisation."""
+    """Run an exported program as it is written, without optimisation. The rows of a ragged feed are one
+    sequence."""
     predictor = unoptimised_predictor(program.program, program.params)
 
     def run(arrays: Mapping[str, Array]) -> list[Array]:
         for feed in program.feeds:
-            predictor.get_input_handle(feed.name).copy_from_cpu(np.ascontiguousarray(arrays[feed.name]))
+            handle = predictor.get_input_handle(feed.name)
+            handle.copy_from_cpu(np.ascontiguousarray(arrays[feed.name]))
+            if feed.name in program.ragged:
+                handle.set_lod([[0, len(arrays[feed.name])]])
         try:
             predictor.run()
         except Exception as exc:
@@ -62,11 +67,14 @@ def serving_runner(directory: Path) -> Runner:
 
     model = load_serving_model(directory)
     alias_of = {feed.name: feed.alias for feed in model.feeds}
+    ragged = [feed for feed in model.feeds if feed.is_lod]
     predictor = create_predictor(model, LocalServiceConf.model_validate({"model_config": str(directory)}))
 
     def run(arrays: Mapping[str, Array]) -> list[Array]:
+        feeds = {alias_of[name]: array for name, array in arrays.items()}
+        feeds |= {feed.alias + LOD_SUFFIX: np.array([0, len(arrays[feed.name])]) for feed in ragged}
         try:
-            answers = predictor.run({alias_of[name]: array for name, array in arrays.items()})
+            answers = predictor.run(feeds)
         except ServingError as exc:
             raise ConversionError(f"the serving model can't be run: {exc.message.rstrip('.')}.") from exc
         return [_float(np.asarray(answers[fetch.alias]), fetch.dtype) for fetch in model.fetches]

@@ -102,7 +102,7 @@ def build_serving_model(
 
     Returns and stores the reports, after those of `earlier` steps.
     """
-    feeds = [_variable(feed, feed.name) for feed in program.feeds]
+    feeds = [_variable(feed, feed.name, is_lod=feed.name in program.ragged) for feed in program.feeds]
     fetches = [_variable(fetch, alias) for fetch, alias in zip(program.fetches, aliases, strict=True)]
     declared: Padding | None = None
     with tempfile.TemporaryDirectory() as trial:
@@ -196,8 +196,8 @@ def sample_rows(program: InferenceProgram, lengths: Sequence[int]) -> list[Feeds
     ]
 
 
-def _variable(spec: TensorSpec, alias: str) -> Variable:
-    return Variable(name=spec.name, alias=alias, dtype=spec.dtype, shape=spec.shape)
+def _variable(spec: TensorSpec, alias: str, *, is_lod: bool = False) -> Variable:
+    return Variable(name=spec.name, alias=alias, dtype=spec.dtype, shape=spec.shape, is_lod=is_lod)
 
 
 def _short(reports: Sequence[ParityReport]) -> dict[str, Any]:

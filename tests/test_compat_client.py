@@ -97,3 +97,8 @@ def test_parts_of_the_cpp_server_say_what_to_use_instead(
     assert error in sentence
     assert remedy in sentence
     assert "is not part of Paddlewheel" in sentence
+
+
+def test_the_reader_of_profiles_says_where_timings_are(tmp_path: Path) -> None:
+    done = run_python("from paddle_serving_server.pipeline import Analyst", tmp_path)
+    assert "timings of each Op are at /metrics" in done.stderr.splitlines()[-1]

@@ -105,6 +105,14 @@ def test_a_program_with_a_file_for_each_weight_is_converted(model_folder: Path, 
     assert predict(model, word=[[3], [4]]) == {"score": [[3.5, 1.0], [4.5, 1.0]]}
 
 
+def test_a_program_of_sequences_keeps_its_feeds_ragged(model_folder: Path, tmp_path: Path) -> None:
+    run(NAMES.format(str(old_models.bag_of_words(model_folder)), {"fetch_alias_names": "score"}), tmp_path)
+    model = load_serving_model(tmp_path / "serving_server")
+    predictor = create_predictor(model, local_conf())
+    feeds = {"words": np.array([[1], [2], [3]]), "words.lod": np.array([0, 1, 3])}
+    assert predictor.run(feeds)["score"].tolist() == [[1.5, 1.0], [5.5, 2.0]]
+
+
 def test_show_proto_prints_the_description_and_writes_nothing(model_folder: Path, tmp_path: Path) -> None:
     source = old_models.single_words(model_folder)
     printed = run(NAMES.format(str(source), {"show_proto": True}), tmp_path)

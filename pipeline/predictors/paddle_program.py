@@ -71,6 +71,11 @@ def parameter_names(program: Path) -> tuple[str, ...]:
     return _pdmodel_facts(program).names
 
 
+def ragged_variables(program: Path) -> frozenset[str]:
+    """The names of a .pdmodel's variables with sequences."""
+    return _pdmodel_facts(program).ragged
+
+
 def corrected_feeds(model: ServingModel, facts: ProgramFacts) -> tuple[Variable, ...]:
     """The model's feeds with the program's own shapes, and as ragged as the program has them.
 
