@@ -111,7 +111,6 @@ def test_a_view_with_strides_is_read_as_it_looks(predictor: Predictor) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"input_id": np.ones((1, 3), np.int64)}, "the model has no feed 'input_id', only input_ids, token"),
         ({"input_ids": np.full((1, 3), 1.5)}, "feed 'input_ids' is float64 with values beyond int64"),
         ({"input_ids": np.array([[1.0, np.nan, 2]])}, "is float64 with values beyond int64"),
         ({"input_ids": np.full((1, 3), 2.0**63)}, "is float64 with values beyond int64"),
@@ -132,6 +131,19 @@ def test_a_feed_that_does_not_fit_is_named(
     with pytest.raises(InvalidInput) as caught:
         predictor.run(texts([[5, 6, 7]]) | change)
     assert message in caught.value.message
+
+
+def test_a_feed_that_the_model_lacks_is_left_out(predictor: Predictor) -> None:
+    feeds = texts([[5, 6, 7]])
+    more = feeds | {"scale_factor": np.ones((1, 2))}
+    np.testing.assert_array_equal(predictor.run(more)["logits"], predictor.run(feeds)["logits"])
+
+
+def test_a_misspelt_feed_is_named_beside_the_missing_one(predictor: Predictor) -> None:
+    feeds = texts([[5, 6, 7]])
+    feeds["input_id"] = feeds.pop("input_ids")
+    with pytest.raises(InvalidInput, match=r"'input_ids' is missing .*; the model has no feed 'input_id'"):
+        predictor.run(feeds)
 
 
 def test_a_missing_feed_is_named(predictor: Predictor) -> None:

@@ -100,18 +100,13 @@ def check_feeds(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dic
 
     Numbers are cast to a declared integer type (bool included) when every value survives, and to a declared
     float type when none overflows. The offsets of a ragged feed "x" stay beside it as "x.lod", int64 [n + 1]
-    for n sequences; those of other feeds are left out, as in Paddle Serving. Raises InvalidInput for anything
-    else that does not fit.
+    for n sequences. What the model lacks is left out, as in Paddle Serving: apps give `im_shape` to models with
+    and without it. Raises InvalidInput for anything else that does not fit.
     """
-    aliases = {variable.alias for variable in declared}
-    unknown = feeds.keys() - aliases - {alias + LOD_SUFFIX for alias in aliases}
-    if unknown:
-        known = ", ".join(variable.alias for variable in declared)
-        raise InvalidInput(f"the model has no feed {min(map(str, unknown))!r}, only {known}")
     checked = {}
     for variable in declared:
         if variable.alias not in feeds:
-            raise InvalidInput(f"feed {variable.alias!r} is missing ({_expected(variable)})")
+            raise InvalidInput(_missing(variable, declared, feeds))
         array = feeds[variable.alias]
         if not isinstance(array, np.ndarray):
             raise InvalidInput(
@@ -169,8 +164,8 @@ def _offsets(lod: Any, name: str, rows: int) -> Array:
 
 
 def _cast(variable: Variable, array: Array) -> Array:
-    wanted = variable.numpy_dtype
-    if array.dtype == wanted:
+    given, wanted = array.dtype, variable.numpy_dtype
+    if given == wanted:
         return array
     given = array.dtype
     if given.kind not in "iubf" or wanted.kind not in "iubf":
@@ -188,6 +183,12 @@ def _cast(variable: Variable, array: Array) -> Array:
             f"feed {variable.alias!r} is {given} with values beyond {wanted}, which the model takes"
         )
     return cast
+
+
+def _missing(variable: Variable, declared: Sequence[Variable], feeds: Mapping[str, Array]) -> str:
+    unknown = sorted(map(str, feeds.keys() - {known.alias for known in declared}))
+    misspelt = f"; the model has no feed {', '.join(map(repr, unknown))}" if unknown else ""
+    return f"feed {variable.alias!r} is missing ({_expected(variable)}){misspelt}"
 
 
 def _expected(variable: Variable) -> str:
