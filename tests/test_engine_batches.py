@@ -108,11 +108,11 @@ def test_a_request_of_more_rows_than_a_batch_may_have_is_answered_whole(texts: S
         ({**text_of(6), "input_ids": "[[1, 2, 3, 4, 5, 1000000]]"}, "got 1000000"),
         ({**text_of(6), "attention_mask": "[[1, 1]]"}, "attention_mask"),
         ({"input_ids": "[[1]]", "token_type_ids": "[[0]]"}, "'attention_mask' is missing"),
-        ({**text_of(6), "colour": "[[1]]"}, "no feed 'colour'"),
+        ({"input_id": "[[1]]", "token_type_ids": "[[0]]", "attention_mask": "[[1]]"}, "no feed 'input_id'"),
         ({**text_of(6), "input_ids": "[1, 2]"}, "input_ids"),
         ({**text_of(6), "input_ids": "[[]]"}, "input_ids"),
     ],
-    ids=["the engine raises", "lengths differ", "a feed missing", "an unknown feed", "rank", "no element"],
+    ids=["the engine raises", "lengths differ", "a feed missing", "a misspelt feed", "rank", "no element"],
 )
 def test_feeds_that_the_model_refuses_fail_alone(
     texts: ServiceProcess, tmp_path: Path, bad: dict[str, str], told: str

@@ -31,9 +31,31 @@ def test_a_description_of_another_model_is_refused_at_start(classifier: ServingM
     fewer = dataclasses.replace(classifier, feeds=classifier.feeds[:2])
     with pytest.raises(ConfigError, match="feed 'attention_mask' is only in one of them"):
         create_predictor(fewer, local_conf())
-    renamed = dataclasses.replace(classifier.fetches[0], name="softmax_0.tmp_0")
+    renamed = dataclasses.replace(classifier.fetches[0], name="softmax_0.tmp_0", alias="softmax")
+    more = dataclasses.replace(classifier, fetches=(renamed, *classifier.fetches))
     with pytest.raises(ConfigError, match=r"fetch 'softmax_0\.tmp_0' .* the program has fetch_name_0"):
-        create_predictor(dataclasses.replace(classifier, fetches=(renamed,)), local_conf())
+        create_predictor(more, local_conf())
+
+
+def test_fetches_under_other_names_are_taken_in_the_programs_order(
+    classifier: ServingModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    renamed = dataclasses.replace(classifier.fetches[0], name="softmax_0.tmp_0")
+    predictor = create_predictor(dataclasses.replace(classifier, fetches=(renamed,)), local_conf())
+    assert predictor.run(input_examples(predictor, rows=2, length=5))["logits"].shape == (2, 3)
+    assert "taken in order: softmax_0.tmp_0 is fetch_name_0" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["images", "hidden_states"])
+def test_a_size_in_the_description_binds_only_where_the_program_has_it(model_folder: Path, kind: str) -> None:
+    model = load_serving_model(getattr(models, kind)(model_folder))
+    program_shapes = [variable.shape for variable in model.feeds]
+    told = [tuple(64 if dim == -1 else dim for dim in shape) for shape in program_shapes]
+    feeds = [
+        dataclasses.replace(v, shape=(-1, *shape[1:])) for v, shape in zip(model.feeds, told, strict=True)
+    ]
+    predictor = create_predictor(dataclasses.replace(model, feeds=tuple(feeds)), local_conf())
+    assert [variable.shape for variable in predictor.feeds] == program_shapes
 
 
 @pytest.mark.parametrize("kind", ["classifier", "classifier_pdmodel"])

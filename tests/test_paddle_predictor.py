@@ -186,7 +186,7 @@ def test_a_closed_predictor_says_so(classifier: ServingModel) -> None:
 def test_examples_for_warm_up_have_the_model_s_shapes_and_dtypes(model_folder: Path) -> None:
     examples = input_examples(load_serving_model(models.images(model_folder)), rows=2, length=7)
     assert {name: (array.shape, array.dtype) for name, array in examples.items()} == {
-        "image": ((2, 3, 7, 7), np.float32)
+        "image": ((2, 3, 28, 28), np.float32)
     }
 
 

@@ -120,15 +120,20 @@ def check_feeds(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dic
     return checked
 
 
+IMAGE_RANK = 4
+IMAGE_SIDE = 4  # an image's side in lengths: detectors want multiples of 32
+
+
 def input_examples(model: ServingModel | Predictor, rows: int, length: int) -> dict[str, Array]:
-    """Feeds of ones by alias, for warm-up: -1 is `rows` on axis 0 and `length` elsewhere.
+    """Feeds of ones by alias, for warm-up: -1 is `rows` on axis 0, else `length`, of images 4 x `length`.
 
     Give it the predictor where there is one: it knows the rank of feeds whose description left axes out.
     Ones, because an attention mask of zeros divides by zero, and 1 is an id of any vocabulary.
     """
     examples = {}
     for variable in model.feeds:
-        shape = [length if dim == -1 else dim for dim in variable.shape]
+        side = length * IMAGE_SIDE if len(variable.shape) >= IMAGE_RANK else length
+        shape = [side if dim == -1 else dim for dim in variable.shape]
         shape[0] = rows
         examples[variable.alias] = np.ones(shape, variable.numpy_dtype)
         if variable.is_lod:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +15,8 @@ from pipeline.predictors.paddle_config import build_config
 from pipeline.predictors.paddle_import import inference
 from pipeline.predictors.paddle_program import corrected_feeds, inspect_program
 from pipeline.serving_model import ServingModel, Variable
+
+log = logging.getLogger(__name__)
 
 # The sentence of an error: "(InvalidArgument) ..." or "InvalidArgumentError: ...", after lines of preamble.
 _SENTENCE = re.compile(r"^\s*(\([A-Z]\w+\) .+|\w+Error: .+)$", re.MULTILINE)
@@ -41,12 +44,16 @@ class PaddlePredictor:
         except Exception as exc:
             raise ConfigError(f"{model.program} can't be loaded: {error_sentence(exc)}") from exc
         _compare_names(model.feeds, self._predictor.get_input_names(), "feed", model)
-        _compare_names(self.fetches, self._predictor.get_output_names(), "fetch", model)
+        outputs = self._predictor.get_output_names()
+        own_names = _own_names(model, outputs)
+        _compare_names(self.fetches, [*outputs, *own_names], "fetch", model)
         self._ragged = {v.alias for v in self.feeds if v.is_lod}
         self._has_sequences = model.format == "pdmodel"  # a PIR program's outputs have none
         # A handle stays valid as long as the predictor, and looking it up costs as much as a small copy.
         self._inputs = {v.alias: self._predictor.get_input_handle(v.name) for v in self.feeds}
-        self._outputs = {v.alias: self._predictor.get_output_handle(v.name) for v in self.fetches}
+        self._outputs = {
+            v.alias: self._predictor.get_output_handle(own_names.get(v.name, v.name)) for v in self.fetches
+        }
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Arrays by alias in and out. Raises InvalidInput, or ModelFailed with Paddle's reason."""
@@ -95,6 +102,21 @@ def _refuse_unfeedable(model: ServingModel) -> None:
                 f"feed {variable.alias!r} of {model.program} is of type {variable.dtype}, which can't be fed "
                 "here: export the model with inputs of numbers"
             )
+
+
+def _own_names(model: ServingModel, outputs: Sequence[str]) -> dict[str, str]:
+    """The program's name of each fetch by its declared one, when they have no name in common.
+
+    Models saved by Paddle Serving 0.6 and before declare other names than the program ends up with; they are
+    in the same order.
+    """
+    declared = [variable.name for variable in model.fetches]
+    if len(declared) != len(outputs) or set(declared) & set(outputs):
+        return {}
+    names = dict(zip(declared, outputs, strict=True))
+    told = ", ".join(f"{name} is {own}" for name, own in names.items())
+    log.warning("%s names no output of %s; taken in order: %s", model.directory, model.program.name, told)
+    return names
 
 
 def _compare_names(

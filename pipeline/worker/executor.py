@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from client.protos.pipeline_service_pb2 import Response
@@ -31,6 +33,8 @@ from pipeline.worker.hook_results import wrong_feed
 from pipeline.worker.hooks import Hooks
 from pipeline.worker.merge import Feed, Joining, describe, join, slices, split
 from pipeline.worker.plan import BatchLimits, Item, plan
+
+log = logging.getLogger(__name__)
 
 CALLS_UNDER_WAY = 32  # most remote calls of one hand-over at once
 # Of a remote model, and not of these feeds: halves of the batch would only fail again, and take as long.
@@ -227,6 +231,11 @@ class Executor:
             return parts
         if len(batch) == 1:  # a fetch without a batch axis belongs to the only request
             return [fetches]
+        # As many boxes as images can be a coincidence next time, and would be cut apart wrongly.
+        self._limits = replace(self._limits, requests=1)
+        log.warning(
+            "[%s] answers without a row for each row fed: its requests run alone", self._hooks.op.name
+        )
         return [result for piece in batch for result in self._process([piece])]
 
     def _as_model_error(self, exc: Exception, piece: Piece) -> ServingError:

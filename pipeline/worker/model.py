@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from pipeline.config import OpConfig
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, ModelFailed
 from pipeline.op import Op
 from pipeline.predictors import create_predictor
 from pipeline.predictors.base import Predictor, input_examples
@@ -96,9 +96,14 @@ class Model:
         """Run the predictor on the smallest and a usual shape, so that no request pays for the first run."""
         if self.predictor is None or self.serving_model is None or not self._config.warmup:
             return
+        directory = os.fspath(self.serving_model.directory)
         for length in WARMUP_LENGTHS:
-            self.predictor.run(input_examples(self.predictor, rows=1, length=length))
-        log.info("Op's model %s is warm", os.fspath(self.serving_model.directory))
+            try:
+                self.predictor.run(input_examples(self.predictor, rows=1, length=length))
+            except ModelFailed as exc:  # our feeds are made up; the app's own may suit the model
+                log.warning("Op's model %s was not warmed up, its first request is slow: %s", directory, exc)
+                return
+        log.info("Op's model %s is warm", directory)
 
 
 def _shapes_of(op: Op, config: OpConfig) -> DynamicShapes | None:

@@ -1,0 +1,1 @@
+"""Paddle Serving's messages that apps read model descriptions with."""
