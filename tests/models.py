@@ -27,22 +27,22 @@ LABELS = ("sports", "finance", "tech")
 
 def classifier(folder: Path) -> Path:
     """The masked mean of embeddings, then a linear layer; a Paddle 3 .json program."""
-    return _built(folder, "classifier")
+    return built(folder, "classifier")
 
 
 def classifier_pdmodel(folder: Path) -> Path:
     """Inputs input_ids and attention_mask; a .pdmodel program."""
-    return _built(folder, "classifier_pdmodel")
+    return built(folder, "classifier_pdmodel")
 
 
 def images(folder: Path) -> Path:
     """Each pixel times two plus its channel's number."""
-    return _built(folder, "images")
+    return built(folder, "images")
 
 
 def hidden_states(folder: Path) -> Path:
     """128 x 768 floats a row, 393 KB."""
-    return _built(folder, "hidden_states")
+    return built(folder, "hidden_states")
 
 
 def local_conf(**keys: Any) -> LocalServiceConf:
@@ -52,14 +52,15 @@ def local_conf(**keys: Any) -> LocalServiceConf:
     return LocalServiceConf(**({"model_config": "unused", "thread_num": 1} | keys))
 
 
-def _built(folder: Path, kind: str) -> Path:
+def built(folder: Path, kind: str, script: str = __file__) -> Path:
+    """The model of this kind in the folder, built by `script` in a process of its own."""
     target = folder / kind
     if not target.exists():
         root = Path(__file__).parent.parent
         env = os.environ | {"PYTHONPATH": str(root), "GLOG_minloglevel": "2"}
         if kind == "classifier_pdmodel":
             env["FLAGS_enable_pir_api"] = "0"  # read when Paddle is imported
-        command = [sys.executable, "-W", "ignore", __file__, kind, str(target)]
+        command = [sys.executable, "-W", "ignore", script, kind, str(target)]
         done = subprocess.run(command, env=env, cwd=root, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"building {kind} failed:\n{done.stderr[-4000:]}")
@@ -82,7 +83,7 @@ def _build_classifier(target: Path) -> None:
             return self.output(states.sum(1) / mask.sum(1).clip(min=1.0))
 
     names = ("input_ids", "token_type_ids", "attention_mask")
-    _save(
+    save(
         Classifier(),
         target,
         feeds=dict.fromkeys(names, ("int64", (-1, -1))),
@@ -105,7 +106,7 @@ def _build_images(target: Path) -> None:
             return image * 2.0 + self.bias
 
     shape = (-1, 3, -1, -1)
-    _save(Images(), target, feeds={"image": ("float32", shape)}, fetch=("doubled", shape))
+    save(Images(), target, feeds={"image": ("float32", shape)}, fetch=("doubled", shape))
 
 
 def _build_hidden_states(target: Path) -> None:
@@ -119,7 +120,7 @@ def _build_hidden_states(target: Path) -> None:
         def forward(self, input_ids):  # type: ignore[no-untyped-def]
             return paddle.tanh(self.words(input_ids))
 
-    _save(
+    save(
         HiddenStates(),
         target,
         feeds={"input_ids": ("int64", (-1, 128))},
@@ -127,7 +128,7 @@ def _build_hidden_states(target: Path) -> None:
     )
 
 
-def _save(layer, target, *, feeds, fetch, padded=(), labels=()):  # type: ignore[no-untyped-def]
+def save(layer, target, *, feeds, fetch, padded=(), labels=()):  # type: ignore[no-untyped-def]
     """Save the layer and wrap it; PIR programs call their only output fetch_name_0."""
     import tempfile
 
