@@ -1,11 +1,11 @@
 """Stand-ins for the models of image apps: as small as can be, with the originals' feeds and fetches.
 
-    text_detector(folder)     x [-1, 3, -1, -1] -> probability that a pixel is text: that its first channel is bright
-    text_recogniser(folder)   x [-1, 3, 32, -1] -> CTC classes [-1, steps, 11]: the digit that the third channel's
-                              brightness tells, blank where the first is dark
+    text_detector(folder)     x [-1, 3, -1, -1] -> probability that a pixel is text: first channel
+    text_recogniser(folder)   x [-1, 3, 32, -1] -> CTC classes [-1, steps, 11]: the third channel's brightness is
+                              the digit; blank where the first is dark
     image_classifier(folder)  image [-1, 3, -1, -1] -> score [-1, 3]: softmax of each channel's mean
-    box_detector(folder)      image [-1, 3, 640, 640], im_shape, scale_factor [-1, 2] -> boxes (found, 6), number
-                              of boxes [-1]: cells of a 4 x 4 grid in which a channel is bright, by NMS
+    box_detector(folder)      image [-1, 3, -1, -1], im_shape, scale_factor [-1, 2] -> boxes (found, 6), count
+                              of each image's boxes: cells of 64 x 64 where a channel is bright, by NMS
 
 `digit_pixel` gives the colour of a digit, `text_image` an image of digits.
 """
@@ -22,7 +22,7 @@ import models
 
 DIGITS = 10
 FETCH = "save_infer_model/scale_0.tmp_1"
-CELL = 160  # pixels of the detector's grid
+CELL = 64  # pixels of the detector's grid
 
 
 def text_detector(folder: Path) -> Path:
@@ -117,19 +117,20 @@ def _build_box_detector(target: Path) -> None:
     paddle.enable_static()
     program, startup = paddle.static.Program(), paddle.static.Program()
     with paddle.static.program_guard(program, startup):
-        image = paddle.static.data("image", [-1, 3, 640, 640], "float32")
+        image = paddle.static.data("image", [-1, 3, -1, -1], "float32")
         im_shape = paddle.static.data("im_shape", [-1, 2], "float32")
         scale_factor = paddle.static.data("scale_factor", [-1, 2], "float32")
         scores = paddle.nn.functional.sigmoid(5 * paddle.nn.functional.avg_pool2d(image, CELL)).flatten(2)
-        starts = [[CELL * (i % 4), CELL * (i // 4)] for i in range(16)]
-        corners = np.array([[x, y, x + CELL - 1, y + CELL - 1] for x, y in starts], np.float32)
-        grid = paddle.static.create_parameter(
-            [1, 16, 4], "float32", default_initializer=paddle.nn.initializer.Assign(corners[None])
+        cell = paddle.static.create_parameter(
+            [1], "float32", default_initializer=paddle.nn.initializer.Constant(CELL)
         )
+        rows, columns = (paddle.arange(paddle.shape(image)[axis] // CELL) for axis in (2, 3))
+        y, x = (steps.flatten().astype("float32") * cell for steps in paddle.meshgrid(rows, columns))
+        grid = paddle.stack([x, y, x + cell - 1, y + cell - 1], axis=-1).unsqueeze(0)
         factor = paddle.concat([scale_factor, scale_factor], axis=-1).unsqueeze(1)
         boxes = grid / factor + 0 * im_shape.sum(-1).unsqueeze([1, 2])
         found, _, number = paddle._C_ops.multiclass_nms3(
-            boxes, scores, None, 0.6, 16, 16, 0.5, False, 1.0, -1
+            boxes, scores, None, 0.6, 100, 100, 0.5, False, 1.0, -1
         )
         executor = paddle.static.Executor(paddle.CPUPlace())
         executor.run(startup)
@@ -146,7 +147,7 @@ def _build_box_detector(target: Path) -> None:
                 target,
                 Path(work, "inference.json"),
                 Path(work, "inference.pdiparams"),
-                [Variable("image", "image", "float32", (-1, 3, 640, 640)), *pairs],
+                [Variable("image", "image", "float32", (-1, 3, -1, -1)), *pairs],
                 [
                     Variable("fetch_name_0", FETCH, "float32", (-1, 6)),
                     Variable("fetch_name_1", "save_infer_model/scale_1.tmp_1", "int32", (-1,)),
