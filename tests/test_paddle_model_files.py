@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import models
+import vision_models
 from models import local_conf
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, InvalidInput
 from pipeline.predictors import create_predictor, input_examples
-from pipeline.serving_model import ServingModel, load_serving_model
+from pipeline.predictors.base import check_feeds
+from pipeline.predictors.paddle_program import rows_found_by
+from pipeline.serving_model import ServingModel, Variable, load_serving_model
 
 
 @pytest.mark.parametrize("kind", ["classifier", "classifier_pdmodel"])
@@ -56,6 +60,27 @@ def test_a_size_in_the_description_binds_only_where_the_program_has_it(model_fol
     ]
     predictor = create_predictor(dataclasses.replace(model, feeds=tuple(feeds)), local_conf())
     assert [variable.shape for variable in predictor.feeds] == program_shapes
+
+
+def test_the_engine_judges_an_images_sides_and_the_description_its_channels() -> None:
+    declared = [Variable("image", "image", "float32", (-1, 3, 608, 608))]
+    assert check_feeds(declared, {"image": np.zeros((2, 3, 640, 480))})["image"].shape == (2, 3, 640, 480)
+    with pytest.raises(InvalidInput, match=r"has shape \(2, 1, 608, 608\)"):
+        check_feeds(declared, {"image": np.zeros((2, 1, 608, 608))})
+
+
+def test_what_a_program_finds_is_not_merged_with_other_requests(
+    model_folder: Path, tmp_path: Path, classifier: ServingModel, pdmodel: ServingModel
+) -> None:
+    detector = load_serving_model(vision_models.box_detector(model_folder))
+    assert not create_predictor(detector, local_conf()).merges
+    assert create_predictor(classifier, local_conf()).merges
+    assert rows_found_by(detector.program) == "multiclass_nms3"
+    # A .pdmodel also lists the versions of operators that it does not have, matrix_nms among them.
+    assert b"matrix_nms" in pdmodel.program.read_bytes() and rows_found_by(pdmodel.program) is None
+    old = tmp_path / "old.pdmodel"
+    old.write_bytes(pdmodel.program.read_bytes().replace(b"\x1a\x09matmul_v2", b"\x1a\x0bwhere_index"))
+    assert rows_found_by(old) == "where_index"
 
 
 @pytest.mark.parametrize("kind", ["classifier", "classifier_pdmodel"])

@@ -1,8 +1,8 @@
 """Stand-ins for the models of image apps: as small as can be, with the originals' feeds and fetches.
 
     text_detector(folder)     x [-1, 3, -1, -1] -> probability that a pixel is text: first channel
-    text_recogniser(folder)   x [-1, 3, 32, -1] -> CTC classes [-1, steps, 11]: the third channel's brightness is
-                              the digit; blank where the first is dark
+    text_recogniser(folder)   x [-1, 3, 32, -1] -> CTC classes [-1, steps, 11]: the third channel's brightness
+                              is the digit; blank where the first is dark
     image_classifier(folder)  image [-1, 3, -1, -1] -> score [-1, 3]: softmax of each channel's mean
     box_detector(folder)      image [-1, 3, -1, -1], im_shape, scale_factor [-1, 2] -> boxes (found, 6), count
                               of each image's boxes: cells of 64 x 64 where a channel is bright, by NMS

@@ -25,6 +25,11 @@ class Predictor(Protocol):
         """The outputs `run` returns, in the order of the fetch list."""
         ...
 
+    @property
+    def merges(self) -> bool:
+        """Whether fetches have a row for each row fed, so that feeds of several requests may share a run."""
+        ...
+
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Arrays by alias in, arrays by alias out; the outputs own their memory.
 

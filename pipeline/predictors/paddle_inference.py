@@ -13,7 +13,7 @@ from pipeline.predictors.base import LOD_SUFFIX, Array, PredictorConf, check_fee
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.paddle_config import build_config
 from pipeline.predictors.paddle_import import inference
-from pipeline.predictors.paddle_program import corrected_feeds, inspect_program
+from pipeline.predictors.paddle_program import corrected_feeds, inspect_program, rows_found_by
 from pipeline.serving_model import ServingModel, Variable
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ class PaddlePredictor:
         _refuse_unfeedable(model)
         self.feeds = corrected_feeds(model, inspect_program(model))
         self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
+        self.merges = self._merges(model)
         config = build_config(model, conf, instance_index=instance_index, dynamic_shapes=dynamic_shapes)
         try:
             self._predictor = inference.create_predictor(config)
@@ -54,6 +55,13 @@ class PaddlePredictor:
         self._outputs = {
             v.alias: self._predictor.get_output_handle(own_names.get(v.name, v.name)) for v in self.fetches
         }
+
+    @staticmethod
+    def _merges(model: ServingModel) -> bool:
+        finder = rows_found_by(model.program)
+        if finder is not None:
+            log.info("%s has %s: its requests run alone", model.program, finder)
+        return finder is None
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Arrays by alias in and out. Raises InvalidInput, or ModelFailed with Paddle's reason."""

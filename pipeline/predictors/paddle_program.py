@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,12 @@ _ELEMENT_BYTES = {0: 1, 1: 2, 2: 4, 3: 8, 4: 2, 5: 4, 6: 8, 20: 1, 21: 1, 22: 2,
 _DENSE_TENSOR = 7
 
 
+# Operators that give as many rows as they find.
+_FINDER = re.compile(rb"\w*(nms|generate_proposals|nonzero|where_index|masked_select|detection_output)\d?")
+# Where a program tells an operator's name: "#":"1.nonzero" in JSON, field 3 of framework.proto's OpDesc.
+_OPERATOR = re.compile(rb'"#":"\d+\.(\w+)"|\x1a[\x03-\x30]([a-z][a-z_0-9]+)')
+
+
 @dataclass(frozen=True)
 class ProgramFacts:
     """Shapes of the program's variables by name (its feeds at least), and how many parameters it has.
@@ -35,6 +42,18 @@ class ProgramFacts:
     parameters: int
     names: tuple[str, ...] = ()
     ragged: frozenset[str] = frozenset()
+
+
+def rows_found_by(program: Path) -> str | None:
+    """The operator by which a program's outputs may have another number of rows than its feeds; or None.
+
+    Two boxes fetched for two images are one each, or both of one image: what was found can't be cut apart.
+    """
+    for match in _OPERATOR.finditer(program.read_bytes()):
+        name = match[1] or match[2]
+        if _FINDER.fullmatch(name):
+            return name.decode()
+    return None
 
 
 def inspect_program(model: ServingModel) -> ProgramFacts:

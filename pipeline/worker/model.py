@@ -63,7 +63,7 @@ class Model:
             rows.append(self._shapes.max_rows(feeds))
         known = [r for r in rows if r is not None]
         return BatchLimits(
-            requests=self._config.batch_size,
+            requests=self._config.batch_size if self.predictor is None or self.predictor.merges else 1,
             rows=min(known) if known else None,
             tokens=self._config.max_batch_tokens or DEFAULT_BATCH_TOKENS,
         )
