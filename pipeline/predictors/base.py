@@ -105,8 +105,8 @@ def check_feeds(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dic
 
     Numbers are cast to a declared integer type (bool included) when every value survives, and to a declared
     float type when none overflows. The offsets of a ragged feed "x" stay beside it as "x.lod", int64 [n + 1]
-    for n sequences. What the model lacks is left out, as in Paddle Serving: apps give `im_shape` to models with
-    and without it. Raises InvalidInput for anything else that does not fit.
+    for n sequences. What the model lacks is left out, as in Paddle Serving: apps give `im_shape` to models
+    with and without it. Raises InvalidInput for anything else that does not fit.
     """
     checked = {}
     for variable in declared:
