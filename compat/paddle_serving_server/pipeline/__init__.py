@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
         return PipelineClient
     if name == "Analyst":
         raise ImportError(
-            "Analyst read the profile in Paddle Serving's log; Paddlewheel writes none: timings of each Op are "
-            "at /metrics, and with dag.use_profile in the header Server-Timing"
+            "Analyst read the profile in Paddle Serving's log; Paddlewheel writes none: timings of each Op "
+            "are at /metrics, and with dag.use_profile in the header Server-Timing"
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
