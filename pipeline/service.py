@@ -73,7 +73,7 @@ class Service:
         data = source if isinstance(source, Mapping) else read_yaml(Path(str(source)))
         given = data.get("op") or {}
         strangers = [name for name in given if name not in ops]
-        bare = [name for name in ops if name not in given]
+        bare = [name for name in ops if name not in given and not name.startswith("@")]
         if strangers and bare:
             told = f"service {self.name} has no such Op, only {', '.join(ops)}"
             told += f"; without a section: {', '.join(bare)}"

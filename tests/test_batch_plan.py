@@ -200,7 +200,14 @@ def test_the_parts_of_a_batch_share_no_memory() -> None:
     assert not np.shares_memory(one["x"], fetch)
 
 
-@pytest.mark.parametrize("fetch", [np.zeros(3), np.array(1.0), [1, 2], "text", None])
+def test_a_list_of_a_row_per_element_is_split_like_an_array() -> None:
+    one, other = split(
+        {"x": np.zeros((3, 1)), "texts": ["a", "b", "c"]}, [Item(1, 5, TEXT), Item(2, 5, TEXT)], None
+    )
+    assert (one["texts"], other["texts"]) == (["a"], ["b", "c"])
+
+
+@pytest.mark.parametrize("fetch", [np.zeros(3), np.array(1.0), [1, 2, 3], "text", None])
 def test_fetches_without_a_row_for_each_row_are_not_split(fetch: object) -> None:
     assert split({"good": np.zeros((2, 1)), "x": fetch}, texts(1, 1), None) is None
 

@@ -92,6 +92,12 @@ def _rejoined(slices: list[Any]) -> Any:
     if len(slices) == 1:
         return slices[0]
     try:
-        return {name: np.concatenate([part[name] for part in slices]) for name in slices[0]}
+        return {name: _joined([part[name] for part in slices]) for name in slices[0]}
     except Exception as exc:
         raise ModelFailed(f"the slices of one request have fetches that don't join: {text_of(exc)}") from exc
+
+
+def _joined(rows: list[Any]) -> Any:
+    if all(isinstance(part, list) for part in rows):
+        return [row for part in rows for row in part]
+    return np.concatenate(rows)

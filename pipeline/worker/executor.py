@@ -142,7 +142,8 @@ class Executor:
             call.skip_model(feed)
             return
         hook = "preprocess_batch" if self._hooks.batch_preprocess else "preprocess"
-        call.error = wrong_feed(self._hooks.op.name, hook, feed, arrays=self._takes_arrays)
+        wrong = wrong_feed(self._hooks.op.name, hook, feed, arrays=self._takes_arrays)
+        call.error = wrong and self._hooks.failure(wrong, hook, call.request)
         call.feed_is_list = isinstance(feed, list)
         call.feeds = feed if isinstance(feed, list) else [feed]
 

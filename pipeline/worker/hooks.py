@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.channel_data import ChannelData
-from pipeline.errors import HookFailed, ServingError, text_of
+from pipeline.errors import HookFailed, ServingError, WrongResult, text_of
 from pipeline.op import Op, OpRequest
 from pipeline.worker.hook_arguments import Arguments
 from pipeline.worker.hook_results import (
@@ -96,7 +96,10 @@ class Hooks:
             raise self.failure(exc, "check_jumping", request) from exc
 
     def failure(self, exc: Exception, hook: str, request: OpRequest) -> ServingError:
-        """The exception as an answer; what the app did not raise on purpose is logged with its traceback."""
+        """The exception as an answer; what the app did not do on purpose is logged, what it raised with its
+        traceback."""
+        if isinstance(exc, WrongResult):
+            log.error("request %d: %s", request.data_id, exc.message)
         if isinstance(exc, ServingError):
             return exc
         trace = "".join(traceback.format_exception(exc))  # here: logging would print its own failure instead

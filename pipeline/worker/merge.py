@@ -89,11 +89,12 @@ def split(
 ) -> list[dict[str, Any]] | None:
     """Each item's rows of the fetches, cut back to its own length; None when a fetch has no row for each row.
 
+    A list, as an app's own `process` may return, is a fetch of a row per element.
     The parts are copies where there are several, so that nobody's answer keeps the whole batch alive or can
     be changed through a neighbour's.
     """
     rows = sum(item.rows for item in items)
-    if any(not isinstance(f, np.ndarray) or f.ndim == 0 or f.shape[0] != rows for f in fetches.values()):
+    if any(_rows(fetch) != rows for fetch in fetches.values()):
         return None
     cuts = padding.fetches if padding else {}
     parts = []
@@ -104,12 +105,18 @@ def split(
         for name, fetch in fetches.items():
             own = fetch[start:stop]
             axis = cuts.get(name)
-            if axis is not None and item.shape is not None and 0 < axis < fetch.ndim:
+            if axis is not None and item.shape is not None and 0 < axis < getattr(fetch, "ndim", 0):
                 own = own[(slice(None),) * axis + (slice(item.length),)]
             part[name] = own.copy() if len(items) > 1 else own
         parts.append(part)
         start = stop
     return parts
+
+
+def _rows(fetch: Any) -> int:
+    if isinstance(fetch, list):
+        return len(fetch)
+    return fetch.shape[0] if isinstance(fetch, np.ndarray) and fetch.ndim else -1
 
 
 def slices(feed: Feed, item: Item, most_rows: int | None) -> list[Feed]:
