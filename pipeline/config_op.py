@@ -71,6 +71,10 @@ class LocalServiceConf(Section):
         default=None, description="Engine that runs the model; absent: chosen by the files of the directory."
     )
     workdir: str = Field(default="", description="Accepted and unused, as in the original's local predictor.")
+    concurrency: PositiveInt | None = Field(
+        default=None,
+        description="Accepted and unused, as in the original, whose examples have it; the Op's counts.",
+    )
     thread_num: PositiveInt = Field(default=2, description="CPU threads of one instance's predictor.")
     mem_optim: bool = Field(default=True, description="Reuse memory between operators.")
     ir_optim: bool = Field(default=False, description="Run the graph optimisations of the engine.")

@@ -82,3 +82,8 @@ def test_a_mask_is_written_as_it_is_and_in_colours(tmp_path: Path) -> None:
     assert colored.shape == (40, 60, 3) and (colored == [128, 0, 0]).all()
     with pytest.raises(ValueError, match="SegPostprocess takes"):
         SegPostprocess(2)({"output": mask})
+
+
+def test_what_draws_for_clients_of_the_cpp_server_says_what_to_use() -> None:
+    with pytest.raises(ImportError, match=r"pddet\.Detection belongs to .*; use DetectionSequential"):
+        from paddle_serving_app.reader.pddet import Detection  # noqa: F401

@@ -32,6 +32,7 @@ op:
       device_type: 0
       devices: 0
       fetch_list: "logits"
+      concurrency: 7
       mkldnn_op_list:
   join:
 """

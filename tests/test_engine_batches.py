@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import models
+import vision_models
 from service_process import APPS, ServiceProcess, wait_until
 
 
@@ -24,6 +25,12 @@ def serve(model: Path, batch_size: int, **env: str) -> ServiceProcess:
 @pytest.fixture(scope="module")
 def texts(model_folder: Path) -> Iterator[ServiceProcess]:
     with serve(models.classifier(model_folder), 40, MAX_ROWS="10") as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def boxes(model_folder: Path) -> Iterator[ServiceProcess]:
+    with serve(vision_models.box_detector(model_folder), 32) as service:
         yield service
 
 
@@ -51,7 +58,8 @@ def queued_together(
     """The answers to requests that were queued together, and the batches that were run: those of one row
     that held the worker busy, twice, among them."""
     before = batch_rows(service)
-    held = {**(image_of(2, 2, 0) if "image" in requests[0] else text_of(200)), "gate": str(gate)}
+    own = {**requests[0], **image_of(64, 64, 0)} if "im_shape" in requests[0] else image_of(2, 2, 0)
+    held = {**(own if "image" in requests[0] else text_of(200)), "gate": str(gate)}
     answers = service.ask_together(requests, held, gate)
     after = batch_rows(service)
     return answers, {key: after[key] - before[key] for key in after}
@@ -164,3 +172,20 @@ def test_shapes_that_only_tensorrt_would_use_need_not_be_right_on_a_cpu(model_fo
         assert fetched(service.ask(text_of(6)), "logits").shape == (1, 3)
         assert "set_dynamic_shape_info: dynamic_shape_info" in service.log
         assert "ignored, for the Op does not use TensorRT" in service.log
+
+
+def test_boxes_stay_with_their_image_where_there_are_as_many_boxes_as_images(
+    boxes: ServiceProcess, tmp_path: Path
+) -> None:
+    def request(*cells: int) -> dict[str, str]:
+        image = np.zeros((1, 3, 64, 128), int)
+        for cell in cells:
+            image[:, 1, :, 64 * cell : 64 * cell + 64] = 1
+        pair = json.dumps([[1, 1]])
+        return {"image": json.dumps(image.tolist()), "im_shape": pair, "scale_factor": pair}
+
+    asked = [(0, 1), (), (1,), (0,), (), (0, 1)]
+    answers, _ = queued_together(boxes, [request(*cells) for cells in asked], tmp_path / "gate")
+    for cells, answer in zip(asked, answers, strict=True):
+        rows = fetched(answer, vision_models.FETCH).reshape(-1, 6)
+        assert sorted(rows[:, 2] // 64) == list(cells)
