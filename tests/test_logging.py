@@ -144,6 +144,7 @@ class TestFiles:
         self, folder: Path, tmp_path: Path
     ) -> None:
         with ServiceProcess(ECHO, self.config(instances=2), folder=tmp_path) as service:
+            wait_until(lambda: service.metric("paddlewheel_op_ready_instances") == 2, "both are ready")
             service.ask({"action": "raise", "argument": "the reason"})
             lines = finished(service)
         files = {path.name: path.read_text("utf-8") for path in folder.iterdir()}
