@@ -138,7 +138,7 @@ class Op:
         """Whether a remote Pipeline service (`client_type: pipeline_grpc`) is sent tensors, not texts."""
         self.packs_tensors = is_tensor_format
 
-    def init_op(self) -> None:
+    def init_op(self) -> Any:
         """Called once per worker process, for all its threads: load tokenizers and the like here."""
 
     def set_dynamic_shape_info(self) -> None:

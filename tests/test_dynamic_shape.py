@@ -37,7 +37,14 @@ def test_rows_are_bounded_by_the_smallest_maximum_of_the_feeds() -> None:
 @pytest.mark.parametrize(
     ("info", "message"),
     [
-        (None, "must have exactly the keys min_input_shape, opt_input_shape, max_input_shape"),
+        (
+            None,
+            "dynamic_shape_info is NoneType; it must have exactly the keys min_input_shape, opt_input_shape",
+        ),
+        (
+            {},
+            "dynamic_shape_info must have exactly the keys min_input_shape, opt_input_shape, max_input_shape",
+        ),
         ({**INFO, "max_shape": {}}, "must have exactly the keys"),
         ({**INFO, "opt_input_shape": [1]}, "dynamic_shape_info.opt_input_shape is list, expected a dict"),
         (changed("opt_input_shape", mask=[4, -1]), "opt_input_shape['mask'] is [4, -1], expected a list"),

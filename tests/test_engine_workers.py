@@ -149,6 +149,7 @@ def test_a_script_whose_init_op_raises_ends_with_its_traceback(tmp_path: Path) -
         ("another op", "has no Op broken"),
         ("import", "No module named 'no_such_module'"),
         ("start_timeout", "did not start within 0.5 s"),
+        ("async", "[broken] init_op returned coroutine; expected nothing"),
     ],
 )
 def test_a_script_that_does_otherwise_in_its_worker_ends_the_service(how: str, told: str) -> None:

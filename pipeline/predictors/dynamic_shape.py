@@ -40,7 +40,8 @@ class DynamicShapes:
         Raises ConfigError with all flaws, one a line, each with its field; `source` begins each.
         """
         if not isinstance(info, Mapping) or info.keys() != set(_FIELDS.values()):
-            raise ConfigError(f"{source} must have exactly the keys {', '.join(_FIELDS.values())}")
+            given = "" if isinstance(info, Mapping) else f" is {type(info).__name__}; it"
+            raise ConfigError(f"{source}{given} must have exactly the keys {', '.join(_FIELDS.values())}")
         flaws: list[str] = []
         parsed = {field: _shapes(info[field], f"{source}.{field}", flaws) for field in _FIELDS.values()}
         if not flaws:

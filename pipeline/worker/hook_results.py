@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,12 @@ _FEED = (
 )
 _OUTPUT = "a dict, or (dict, prod_errcode, prod_errinfo)"
 _FETCH = "a fetch dict {name: ndarray}, or (fetch dict, err_code, err_info)"
+
+
+def of_init_op(op: str, result: Any) -> None:
+    """Raises WrongResult where the hook has not run at all: `async def init_op`, or one with a `yield`."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result):
+        raise WrongResult(op, "init_op", result, "nothing; write it without async and yield")
 
 
 def of_preprocess(op: str, result: Any) -> tuple[Any, bool]:

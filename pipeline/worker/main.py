@@ -34,6 +34,7 @@ from pipeline.predictors.local_client import LocalClient
 from pipeline.values import Part
 from pipeline.wire import Arena, Frame, FrameReader, Kind, frame, reply_region
 from pipeline.worker.executor import Executor, Reply, Send
+from pipeline.worker.hook_results import of_init_op
 from pipeline.worker.model import Model
 from pipeline.worker.package_hooks import hooks_of
 
@@ -147,7 +148,7 @@ class Worker:
         if model.predictor is not None and model.serving_model is not None:
             op.client = LocalClient(model.predictor)
             op._fetch_names = op.client.fetch_names_
-        op.init_op()
+        of_init_op(op.name, op.init_op())
         keep_our_loggers()
         model.warm_up()
         print_as_numpy_1()

@@ -1,7 +1,7 @@
 """A script that, in its worker, does not do what it did when it was started; its first argument says how.
 
 "init_op" raises; "no run_service", "another op" and "import" concern the script itself; "start_timeout" never
-gets ready; "later" starts once, the second time it raises.
+gets ready; "async" has an init_op that nobody awaits; "later" starts once, the second time it raises.
 """
 
 import os
@@ -28,8 +28,15 @@ class BrokenOp(Op):
                 raise RuntimeError("only once") from None
 
 
+class AsyncOp(Op):
+    async def init_op(self):
+        """Nobody would await it."""
+
+
 class BrokenService(WebService):
     def get_pipeline_response(self, read_op):
+        if HOW == "async":
+            return AsyncOp(name="broken", input_ops=[read_op])
         other = IN_WORKER and HOW == "another op"
         return BrokenOp(name="another" if other else "broken", input_ops=[read_op])
 
