@@ -22,12 +22,13 @@ from tests.models import hidden_states
 PATH = "/hidden/prediction"
 BODY = b'{"key": ["token"], "value": ["7"]}'
 ADDED_MS = 5.0
+PROBE_EVERY_MS = 5
 FACTOR = 2.0
 
 
 def probe(service: RunningService, seconds: float) -> Load:
-    """One connection asks /health/live again and again."""
-    return wrk(service.url, "/health/live", connections=1, seconds=seconds)
+    """One connection asks /health/live every few milliseconds: a flood of probes would be the load itself."""
+    return wrk(service.url, "/health/live", connections=1, seconds=seconds, delay_ms=PROBE_EVERY_MS)
 
 
 def measure(service: RunningService, seconds: float, clients: int) -> tuple[Load, Load, Load]:
