@@ -58,8 +58,8 @@ def queued_together(
     """The answers to requests that were queued together, and the batches that were run: those of one row
     that held the worker busy, twice, among them."""
     before = batch_rows(service)
-    own = {**requests[0], **image_of(64, 64, 0)} if "im_shape" in requests[0] else image_of(2, 2, 0)
-    held = {**(own if "image" in requests[0] else text_of(200)), "gate": str(gate)}
+    own = image_of(2, 2, 0) if "image" in requests[0] else text_of(200)
+    held = {**(requests[0] if "im_shape" in requests[0] else own), "gate": str(gate)}
     answers = service.ask_together(requests, held, gate)
     after = batch_rows(service)
     return answers, {key: after[key] - before[key] for key in after}
@@ -178,9 +178,9 @@ def test_boxes_stay_with_their_image_where_there_are_as_many_boxes_as_images(
     boxes: ServiceProcess, tmp_path: Path
 ) -> None:
     def request(*cells: int) -> dict[str, str]:
-        image = np.zeros((1, 3, 64, 128), int)
+        image = np.zeros((1, 3, vision_models.CELL, 2 * vision_models.CELL), int)
         for cell in cells:
-            image[:, 1, :, 64 * cell : 64 * cell + 64] = 1
+            image[:, 1, :, vision_models.CELL * cell : vision_models.CELL * (cell + 1)] = 1
         pair = json.dumps([[1, 1]])
         return {"image": json.dumps(image.tolist()), "im_shape": pair, "scale_factor": pair}
 
@@ -188,4 +188,4 @@ def test_boxes_stay_with_their_image_where_there_are_as_many_boxes_as_images(
     answers, _ = queued_together(boxes, [request(*cells) for cells in asked], tmp_path / "gate")
     for cells, answer in zip(asked, answers, strict=True):
         rows = fetched(answer, vision_models.FETCH).reshape(-1, 6)
-        assert sorted(rows[:, 2] // 64) == list(cells)
+        assert sorted(rows[:, 2] // vision_models.CELL) == list(cells)

@@ -5,7 +5,7 @@
                               is the digit; blank where the first is dark
     image_classifier(folder)  image [-1, 3, -1, -1] -> score [-1, 3]: softmax of each channel's mean
     box_detector(folder)      image [-1, 3, -1, -1], im_shape, scale_factor [-1, 2] -> boxes (found, 6), count
-                              of each image's boxes: cells of 64 x 64 where a channel is bright, by NMS
+                              of each image's boxes: cells of 80 x 80 where a channel is bright, by NMS
 
 `digit_pixel` gives the colour of a digit, `text_image` an image of digits.
 """
@@ -22,7 +22,7 @@ import models
 
 DIGITS = 10
 FETCH = "save_infer_model/scale_0.tmp_1"
-CELL = 64  # pixels of the detector's grid
+CELL = 80  # pixels of the detector's grid; an image of warm-up has 64
 
 
 def text_detector(folder: Path) -> Path:
