@@ -231,3 +231,15 @@ def test_queued_requests_of_clients_that_left_are_dropped(one: ServiceProcess, t
         gate.touch()
         held.result(), more.result()
         assert service.predict({"number": "9"})["seen"] == str(before + 3)
+
+
+def test_large_answers_of_one_hand_over_are_whole_and_each_its_own_clients(
+    one: ServiceProcess, tmp_path: Path
+) -> None:
+    requests = [{"number": str(i), "text": chr(ord("a") + i) * 700_000} for i in range(8)]
+    gate = tmp_path / "gate"
+    answers = one.ask_together(requests, {"action": "wait", "argument": str(gate)}, gate)
+    for request, answer in zip(requests, answers, strict=True):
+        values = outputs(answer)
+        assert int(values["rows"]) >= len(requests)
+        assert (values["number"], values["text"]) == (request["number"], request["text"])
