@@ -17,7 +17,6 @@ WRONG = {
     "a list as feed": "[contract] preprocess returned list of 1 as feed 'image'; expected an ndarray",
     "no feed": "[contract] preprocess returned NoneType; expected a feed dict {name: ndarray} or a list",
     "a text": "[contract] preprocess returned str; expected a feed dict",
-    "an empty list": "[contract] preprocess returned list of 0; expected a feed dict",
     "feeds that are none": "[contract] preprocess returned list of 2; expected a feed dict",
     "a number": "[contract] postprocess returned int; expected a dict, or (dict, prod_errcode, prod_errinfo)",
     "a list": "[contract] postprocess returned list of 1; expected a dict",

@@ -138,7 +138,9 @@ class Executor:
         if isinstance(feed, ServingError):
             call.error = feed
             return
-        if skip or not self._runs_model:
+        if (
+            skip or not self._runs_model or feed == []
+        ):  # no crop of an image, say: postprocess is given no fetch
             call.skip_model(feed)
             return
         hook = "preprocess_batch" if self._hooks.batch_preprocess else "preprocess"

@@ -55,7 +55,6 @@ WRONG_FEEDS = {
     "a list as feed": ({"image": [[1.0]]}, False, None, ""),
     "no feed": (None, False, None, ""),
     "a text": "feed",
-    "an empty list": [],
     "feeds that are none": [{"image": np.zeros(1)}, 7],
     "five values": ({}, False, None, "", 5),
 }

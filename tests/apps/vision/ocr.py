@@ -1,7 +1,7 @@
 """Text detection, then recognition, in the shape of Paddle Serving's OCR example.
 
 What a request's hooks hand on to each other is kept on `self`. Crops go to the recogniser two at a time, as a
-list of feeds. The dictionary keys.txt lies in the working directory.
+list of feeds, which is empty for an image without text. keys.txt lies in the working directory.
 """
 
 import base64
@@ -63,8 +63,6 @@ class RecOp(Op):
         ((_, inputs),) = input_dicts.items()
         image = cv2.imdecode(np.frombuffer(inputs["image"], np.uint8), cv2.IMREAD_COLOR)
         self.sorted_boxes = self.sort(inputs["dt_boxes"])
-        if not self.sorted_boxes:
-            return {}, True, None, ""
         crops = [self.crop(image, box) for box in copy.deepcopy(self.sorted_boxes)]
         feeds = []
         for start in range(0, len(crops), CROPS):
@@ -74,8 +72,9 @@ class RecOp(Op):
         return feeds, False, None, ""
 
     def postprocess(self, input_dicts, fetch_data, data_id, log_id):
-        batches = fetch_data if isinstance(fetch_data, list) else []
-        texts = [text for batch in batches for text in self.reader.postprocess_ocrv2(batch, with_score=True)]
+        texts = [
+            text for batch in fetch_data for text in self.reader.postprocess_ocrv2(batch, with_score=True)
+        ]
         lines = [[texts[i], box.tolist()] for i, box in enumerate(self.sorted_boxes)]
         return {"result": str(lines)}, None, ""
 
