@@ -138,9 +138,8 @@ class Executor:
         if isinstance(feed, ServingError):
             call.error = feed
             return
-        if (
-            skip or not self._runs_model or feed == []
-        ):  # no crop of an image, say: postprocess is given no fetch
+        nothing = isinstance(feed, list) and not feed  # of an image without text, say: no feed, no fetch
+        if skip or nothing or not self._runs_model:
             call.skip_model(feed)
             return
         hook = "preprocess_batch" if self._hooks.batch_preprocess else "preprocess"
