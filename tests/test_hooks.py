@@ -71,6 +71,17 @@ def test_hooks_with_defaults_keyword_only_arguments_or_without_self_are_given_wh
     assert postprocessed(op_with(postprocess=postprocess), "f") == {"got": ("f", 99)}
 
 
+def test_hooks_may_be_set_on_the_op_itself() -> None:
+    op = op_with()
+    op.preprocess = lambda input_dicts, data_id, log_id: {"got": log_id}  # type: ignore[method-assign]
+    op.process = lambda feed_batch: {"ran": feed_batch}  # type: ignore[method-assign, assignment]
+    hooks = Hooks(op)
+    assert preprocessed(op) == ({"got": 99}, False)
+    assert hooks.own_process
+    assert hooks.process({"x": 1}, 0) == {"ran": [{"x": 1}]}
+    assert not Hooks(op_with()).own_process
+
+
 def test_a_hook_that_cannot_be_called_is_told_before_anything_is_served() -> None:
     with pytest.raises(
         ConfigError, match=r"Op some: postprocess takes \(fetch\); it is called with \(input_d"

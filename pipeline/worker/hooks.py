@@ -35,14 +35,14 @@ class Hooks:
         self.op = op
         self.batch_preprocess = kind.preprocess_batch is not None
         self.batch_postprocess = kind.postprocess_batch is not None
-        self.own_process = kind.process is not Op.process
+        self.own_process = _is_own(op.process, Op.process)
         self.jumps = bool(op.jump_to_ops)
         self._preprocess = Arguments.of(op, "preprocess", ("input_dicts", "data_id", "log_id"), 1)
         self._process = Arguments.of(op, "process", ("feed_batch", "typical_logid"), 1)
         given = ("input_dicts", "fetch_dict", "data_id", "log_id")
         self._postprocess = Arguments.of(op, "postprocess", given, 2)
         makes_feed = "preprocess_batch" if self.batch_preprocess else "preprocess"
-        self._makes_output = "postprocess" if kind.postprocess is not Op.postprocess else makes_feed
+        self._makes_output = "postprocess" if _is_own(op.postprocess, Op.postprocess) else makes_feed
         self._copies_plainly = (
             not hasattr(kind, "__copy__")
             and kind.__getstate__ is object.__getstate__
@@ -140,3 +140,8 @@ class Hooks:
             self.failure(result, hook, request) if isinstance(result, Exception) else result
             for result, request in zip(results, requests, strict=True)
         ]
+
+
+def _is_own(hook: Callable[..., Any], default: Callable[..., Any]) -> bool:
+    """Whether the app overrides a hook, in its class or by `op.process = ...`."""
+    return getattr(hook, "__func__", None) is not default
