@@ -64,17 +64,18 @@ def positive(value: Any) -> bool:
 
 
 @ParamChecker
-def resize(width: positive, scale: (int, float), mode: None = None, name="x") -> (int, float):  # type: ignore
+def resize(width: positive, scale: (int, float), *more: int, mode: None = None, name="x") -> (int, float):  # type: ignore
     return width * scale if name == "x" else name
 
 
 def test_arguments_that_fit_their_annotations_are_let_through() -> None:
     assert resize(3, scale=0.5) == 1.5
+    assert resize(3, 2, 1, 1) == 6
 
 
 @pytest.mark.parametrize(
     ("arguments", "invalid"),
-    [((0, 1), ["width"]), (("3", "4"), ["width", "scale"]), ((3, 1, "fast"), ["mode"])],
+    [((0, 1), ["width"]), (("3", "4"), ["width", "scale"]), ((3, None), ["scale"])],
     ids=str,
 )
 def test_those_that_do_not_are_named(arguments: tuple[Any, ...], invalid: list[str]) -> None:
@@ -84,6 +85,8 @@ def test_those_that_do_not_are_named(arguments: tuple[Any, ...], invalid: list[s
 
 
 def test_a_result_that_does_not_fit_is_refused_and_both_decorators_go_together() -> None:
+    _, response = ErrorCatch(resize)(3, 1, mode="fast")
+    assert "invalid arg list: ['mode']" in response.err_msg
     _, response = ErrorCatch(resize)(3, 1, name="a name")
     assert response.err_no == CustomExceptionCode.INPUT_PARAMS_ERROR.value
     assert "invalid return type" in response.err_msg

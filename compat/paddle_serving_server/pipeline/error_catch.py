@@ -105,16 +105,17 @@ def ParamChecker(function: Callable[P, R]) -> Callable[P, R]:
     them, one of which must fit. Raises CustomException with err_no 5000 that names the arguments.
     """
     signature = inspect.signature(function, eval_str=True)
+    checks = {
+        parameter.name: parameter.annotation
+        for parameter in signature.parameters.values()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        invalid = [
-            name
-            for name, value in bound.arguments.items()
-            if not _fits(value, signature.parameters[name].annotation)
-        ]
+        invalid = [name for name, check in checks.items() if not _fits(bound.arguments[name], check)]
         if invalid:
             raise CustomException(
                 CustomExceptionCode.INPUT_PARAMS_ERROR, f"invalid arg list: {invalid}", isSendToUser=True
