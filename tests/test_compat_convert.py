@@ -45,6 +45,15 @@ def test_the_command_line_of_old_makes_a_model_that_loads(exported: Path, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text_server"]
 
 
+def test_a_script_that_names_the_file_of_paddle_2_finds_that_of_paddle_3(
+    exported: Path, tmp_path: Path
+) -> None:
+    files = ("--model_filename", "text.pdmodel", "--params_filename", "text.pdiparams")
+    done = convert("--dirname", str(exported), *files, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert load_serving_model(tmp_path / "serving_server").program.name == "text.json"
+
+
 def test_a_folder_that_is_no_model_is_left_as_it_is(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "serving_server").mkdir()
     (tmp_path / "serving_server" / "diary.txt").write_text("dear", "utf-8")
