@@ -97,6 +97,7 @@ class TestLevels:
 
     def test_by_default_requests_have_none(self) -> None:
         with ServiceProcess(ECHO) as service:
+            service.wait_for_log("Service test is ready")
             before = service.log
             service.predict({"number": "1"})
             assert service.log == before
