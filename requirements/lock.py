@@ -34,7 +34,9 @@ def write(path: Path, pins: dict[str, str], first_lines: str = "") -> None:
 
 def main() -> None:
     project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    compat = tomllib.loads((HERE.parent / "compat" / "pyproject.toml").read_text(encoding="utf-8"))
     asked = project["project"]["dependencies"] + project["build-system"]["requires"]
+    asked += [name for name in compat["project"]["dependencies"] if name != project["project"]["name"]]
     serving = resolve(asked)
     write(HERE / "serving.txt", serving)
     both = resolve(asked + project["dependency-groups"]["dev"], constraints=HERE / "serving.txt")

@@ -126,3 +126,19 @@ def test_a_missing_weight_is_named(model_folder: Path, tmp_path: Path) -> None:
     (source / "bias").unlink()
     with pytest.raises(AssertionError, match="has 2 weights, but neither one file for all of them nor bias"):
         run(NAMES.format(str(source), {}), tmp_path)
+
+
+def test_several_programs_are_converted_by_one_call(model_folder: Path, tmp_path: Path) -> None:
+    source = old_models.single_words(model_folder)
+    printed = run(
+        "from paddle_serving_client.io import inference_model_to_serving_multi as convert\n"
+        f"names = convert([{str(source)!r}] * 2, ['a/server', 'b/server'], ['a/client', 'b/client'])\n"
+        "print(len(names), names[0] == names[1])\n"
+        "try:\n    convert(['one'], ['two', 'three'], ['four'])\n"
+        "except Exception as exc:\n    print(type(exc).__name__, '1 programs, 2 server' in str(exc))\n",
+        tmp_path,
+    )
+    assert printed == ["2 True", "ConversionError True"]
+    for name in "ab":
+        model = load_serving_model(tmp_path / name / "server")
+        assert predict(model, words=[[3]]) == {model.fetches[0].alias: [[3.5, 1.0]]}

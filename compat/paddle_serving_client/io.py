@@ -15,7 +15,12 @@ from paddle_serving_server.ours import claim
 from pipeline.errors import ConversionError
 from pipeline.serving_model import ServingModel, load_serving_model, write_serving_model
 
-__all__ = ["inference_model_to_serving", "save_dygraph_model", "save_model"]
+__all__ = [
+    "inference_model_to_serving",
+    "inference_model_to_serving_multi",
+    "save_dygraph_model",
+    "save_model",
+]
 
 CONF = {"serving_server": "serving_server_conf.prototxt", "serving_client": "serving_client_conf.prototxt"}
 
@@ -48,6 +53,30 @@ def inference_model_to_serving(
             model = _converted(source, Path(work), _names(feed_alias_names), _names(fetch_alias_names))
         _deliver(model, targets, show_proto=show_proto)
     return [feed.name for feed in model.feeds], [fetch.name for fetch in model.fetches]
+
+
+def inference_model_to_serving_multi(
+    dirname: Sequence[str | Path],
+    serving_server: Sequence[str | Path],
+    serving_client: Sequence[str | Path],
+    *args: Any,
+    **options: Any,
+) -> list[tuple[list[str], list[str]]]:
+    """`inference_model_to_serving` for several programs: a folder of each kind for every one of them.
+
+    The other arguments are those of `inference_model_to_serving`, and hold for all. No published version of
+    the original has this function; the lists are how several models are named here. Raises ConversionError,
+    before anything is written, for lists of unequal length.
+    """
+    if not len(dirname) == len(serving_server) == len(serving_client):
+        raise ConversionError(
+            f"{len(dirname)} programs, {len(serving_server)} server and {len(serving_client)} client "
+            "folders; give one of each for every program."
+        )
+    return [
+        inference_model_to_serving(*folders, *args, **options)
+        for folders in zip(dirname, serving_server, serving_client, strict=True)
+    ]
 
 
 def save_model(
