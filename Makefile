@@ -5,12 +5,17 @@ IMAGE ?= paddlewheel
 PY := $(VENV)/bin/python
 SERVING := $(VENV)/.serving-installed
 DEV := $(VENV)/.dev-installed
+CONVERT_VENV := .venv-convert
+CONVERT := $(CONVERT_VENV)/.convert-installed
+TORCH := $(CONVERT_VENV)/.torch-installed
+# Where PyTorch comes from: empty for pip's own index, the address of another, or `none` to leave it out.
+TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check bench docker protos lock clean
+.PHONY: help setup serve test check convert-env test-convert bench docker protos lock clean
 
 help:  ## List the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(SERVING)  ## Make .venv and install the locked serving environment
 	@echo "$(VENV) holds the serving environment"
@@ -29,6 +34,13 @@ check: $(DEV)  ## Linters, types and import rules only
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
 
+convert-env: $(CONVERT) $(if $(filter none,$(TORCH_INDEX)),,$(TORCH))  ## Make .venv-convert for converters (TORCH_INDEX=... for PyTorch's CPU wheels, or none)
+	@echo "$(CONVERT_VENV) holds the conversion environment"
+
+test-convert: $(DEV) convert-env  ## Tests of the conversions that need .venv-convert
+	$(PY) -m convert demo
+	$(PY) -m pytest tests/convert
+
 bench: $(DEV)  ## Measure the service beside the bare predictor and a bare ASGI app (needs wrk and h2load)
 	$(PY) -m convert demo
 	$(PY) -m bench.service
@@ -42,8 +54,8 @@ protos: $(DEV)  ## Generate the gRPC messages again from client/protos/*.proto
 lock: $(SERVING)  ## Choose versions again and write requirements/*.txt
 	$(PY) requirements/lock.py
 
-clean:  ## Remove .venv, models and caches
-	rm -rf $(VENV) models build *.egg-info compat/build compat/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+clean:  ## Remove both environments, models and caches
+	rm -rf $(VENV) $(CONVERT_VENV) models build *.egg-info compat/build compat/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 $(SERVING): requirements/serving.txt pyproject.toml compat/pyproject.toml docker/install.sh
 	@echo "Installing the serving environment into $(VENV) (about 1 GB; a few minutes the first time)"
@@ -55,3 +67,14 @@ $(SERVING): requirements/serving.txt pyproject.toml compat/pyproject.toml docker
 $(DEV): $(SERVING) requirements/dev.txt
 	@docker/install.sh dev $(VENV)
 	@touch $@
+
+$(CONVERT): requirements/convert.txt pyproject.toml docker/install.sh
+	@echo "Installing the conversion environment into $(CONVERT_VENV) (about 3 GB; a few minutes the first time)"
+	@docker/install.sh venv $(CONVERT_VENV) $(PYTHON)
+	@docker/install.sh convert $(CONVERT_VENV)
+	@touch $@
+
+# Without PyTorch the other conversions work, so it may fail; the next `make convert-env` tries again.
+$(TORCH): $(CONVERT)
+	@if docker/install.sh torch $(CONVERT_VENV) $(TORCH_INDEX); then touch $@; else \
+		echo "PyTorch can't be installed, so conversions from PyTorch are left out; name an index that has it: make convert-env TORCH_INDEX=..." >&2; fi

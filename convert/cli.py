@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from convert.isolation import STEP_TIMEOUT_S
 from convert.parity import TOLERANCE, ParityReport
 from convert.progress import ShownSteps
 from convert.result import Conversion, ConversionOptions
@@ -75,6 +76,7 @@ def _run(arguments: argparse.Namespace) -> Conversion:
             lengths=arguments.lengths,
             force=arguments.force,
             dry_run=arguments.dry_run,
+            step_timeout_s=arguments.step_timeout,
             steps=steps,
         )
         return command(arguments, options)
@@ -187,6 +189,13 @@ def _add(
     )
     parser.add_argument("--force", action="store_true", help="make it again although it is up to date")
     parser.add_argument("--dry-run", action="store_true", help="check the arguments, write nothing")
+    parser.add_argument(
+        "--step-timeout",
+        type=float,
+        default=STEP_TIMEOUT_S,
+        metavar="SECONDS",
+        help="longest run of a converter in the conversion environment (%(default)g)",
+    )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from convert.isolation import STEP_TIMEOUT_S
 from convert.parity import TOLERANCE, ParityReport
 from convert.progress import SilentSteps, Steps
 from convert.sample_feeds import LENGTHS
@@ -16,18 +17,22 @@ class ConversionOptions:
     """How to convert.
 
     `tolerance` is the largest difference an output may have, absolute; `lengths` are tried on the axes
-    that vary; `force` makes a result again that is up to date; `dry_run` checks the arguments and stops.
+    that vary; `force` makes a result again that is up to date; `dry_run` checks the arguments and stops;
+    `step_timeout_s` is the longest that a step in the conversion environment may take.
     """
 
     tolerance: float = TOLERANCE
     lengths: tuple[int, ...] = LENGTHS
     force: bool = False
     dry_run: bool = False
+    step_timeout_s: float = STEP_TIMEOUT_S
     steps: Steps = field(default_factory=SilentSteps)
 
     def __post_init__(self) -> None:
         if not 0 <= self.tolerance < float("inf"):
             raise ConversionError(f"the tolerance {self.tolerance} is not a number from 0 up.")
+        if not 0 < self.step_timeout_s < float("inf"):
+            raise ConversionError(f"the step timeout {self.step_timeout_s} is not a time above 0 s.")
         if not self.lengths or min(self.lengths) < 1 or max(self.lengths) > 1 << 20:
             raise ConversionError(f"the lengths {self.lengths} are not whole numbers from 1 to {1 << 20}.")
 

@@ -7,6 +7,8 @@
 #   docker/install.sh gpu DIR INDEX        the same with Paddle's GPU build, from the given package index
 #   docker/install.sh project DIR          this project beside it, editable, with Paddle Serving's import names
 #   docker/install.sh dev DIR              the locked development tools beside it
+#   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
+#   docker/install.sh torch DIR [INDEX]    PyTorch beside it, from the given package index
 #   docker/install.sh trim DIR             leaves out what serving never loads (docker/trim.txt)
 set -eu
 
@@ -59,6 +61,22 @@ project)
     ;;
 dev)
     pip_install "$2" --requirement requirements/dev.txt
+    ;;
+convert)
+    others=$(mktemp)
+    grep -v '^torch==' requirements/convert.txt >"$others"
+    pip_install "$2" --requirement "$others"
+    rm "$others"
+    pip_install "$2" --no-deps --no-build-isolation --quiet --editable .
+    ;;
+torch)
+    torch=$(grep '^torch==' requirements/convert.txt)
+    if [ -n "${3:-}" ]; then
+        # What it needs stands in the lock already; the index may not have it.
+        pip_install "$2" --no-deps --index-url "$3" "$torch"
+    else
+        pip_install "$2" "$torch"
+    fi
     ;;
 gpu)
     [ -n "${3:-}" ] || fail "name the package index of Paddle's GPU wheels: --build-arg PADDLE_INDEX=..."

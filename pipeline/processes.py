@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,16 +16,17 @@ LISTENING = "0A"  # st of /proc/net/tcp
 HOME = (
     "SERVING_HOME"  # Paddle Serving's name for the folder that its `stop` looks at; else the working folder
 )
+_PR_SET_PDEATHSIG = 1
 
 
-def python_module(module: str) -> list[str]:
-    """The command that runs a module of ours, whatever an app's own folder holds.
+def python_module(module: str, python: str = sys.executable) -> list[str]:
+    """The command that runs a module of ours in an interpreter, whatever an app's own folder holds.
 
     -P keeps the working folder off sys.path, where a pipeline.py of the app would be found first.
     """
     root = str(Path(__file__).resolve().parent.parent)
     start = f"import sys, runpy; sys.path.insert(0, {root!r}); {_ending(module)}"
-    return [sys.executable, "-P", "-c", start]
+    return [python, "-P", "-c", start]
 
 
 def _ending(module: str) -> str:
@@ -34,6 +37,13 @@ def runs_module(pid: int, module: str) -> bool:
     """Whether the process was started by `python_module(module)`; false for one that has ended."""
     arguments = command_line(pid)
     return len(arguments) > 3 and arguments[1:3] == ["-P", "-c"] and arguments[3].endswith(_ending(module))
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, also inside a native call."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def command_line(pid: int) -> list[str]:

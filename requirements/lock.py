@@ -1,4 +1,4 @@
-"""Pins what pyproject.toml asks for: python requirements/lock.py writes serving.txt and dev.txt beside it.
+"""Pins what pyproject.toml asks for: `python requirements/lock.py` writes the three .txt files beside it.
 
 Run it with the oldest supported Python: a version chosen there also installs on the newer ones.
 """
@@ -10,6 +10,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
+SOURCES = "jieba,seqeval"  # published without wheels; paddlenlp asks for them
 HERE = Path(__file__).resolve().parent
 HEADER = "# Written by `make lock` from pyproject.toml, for Linux x86-64 and Python 3.11-3.13. Do not edit.\n"
 
@@ -19,7 +20,7 @@ def resolve(requirements: list[str], constraints: Path | None = None) -> dict[st
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
-        command += ["--only-binary", ":all:", "--report", str(report)]
+        command += ["--only-binary", ":all:", "--no-binary", SOURCES, "--report", str(report)]
         if constraints is not None:
             command += ["--constraint", str(constraints)]
         subprocess.run([*command, *requirements], check=True)
@@ -42,6 +43,8 @@ def main() -> None:
     both = resolve(asked + project["dependency-groups"]["dev"], constraints=HERE / "serving.txt")
     dev = {name: version for name, version in both.items() if name not in serving}
     write(HERE / "dev.txt", dev, "-r serving.txt\n")
+    # Apart from the others: the converters need older versions of what serving has, too.
+    write(HERE / "convert.txt", resolve(asked + project["dependency-groups"]["convert"]))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ main thread.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import runpy
@@ -31,6 +30,7 @@ from pipeline.numpy_1 import install_numpy_1_names
 from pipeline.op import Op
 from pipeline.paddle_serving_names import offer_paddle_serving_names
 from pipeline.predictors.local_client import LocalClient
+from pipeline.processes import die_with
 from pipeline.values import Part
 from pipeline.wire import Arena, Frame, FrameReader, Kind, frame, reply_region
 from pipeline.worker.executor import Executor, Reply, Send
@@ -38,7 +38,6 @@ from pipeline.worker.hook_results import of_init_op
 from pipeline.worker.model import Model
 from pipeline.worker.package_hooks import hooks_of
 
-_PR_SET_PDEATHSIG = 1
 # The front does little and everybody waits for it: where cores are short it goes first, health included.
 WORKER_NICENESS = 5
 _RECEIVE_BYTES = 256 * 1024
@@ -165,7 +164,7 @@ def main(arguments: list[str]) -> None:
     There are as many sockets and arenas as instances.
     """
     front_pid, *fds = map(int, arguments)
-    _die_with(front_pid)
+    die_with(front_pid)
     _leave_signals_to_the_front()
     os.nice(WORKER_NICENESS)
     fronts = [Front(*ends) for ends in zip(fds[::2], fds[1::2], strict=True)]
@@ -207,10 +206,3 @@ def _die_of(exc: BaseException, front: Front) -> NoReturn:
 def _leave_signals_to_the_front() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-def _die_with(front_pid: int) -> None:
-    """Have the kernel kill this process when the front dies, also inside a native call."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != front_pid:
-        os._exit(1)

@@ -1,0 +1,91 @@
+"""What the two environments hold: converters in the one that `make convert-env` made, none where we serve."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from convert.environment import CONVERT_PYTHON, FOLDER
+from convert.isolation import run_isolated
+
+ROOT = Path(__file__).resolve().parents[2]
+CONVERTERS = ("paddlenlp", "paddle2onnx", "x2paddle", "openvino", "torch", "transformers", "datasets")
+IMPORTS = ("paddlenlp.transformers", "paddle2onnx", "x2paddle.convert", "openvino", "torch", "transformers")
+
+
+@pytest.fixture(autouse=True)
+def steps_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.delenv(CONVERT_PYTHON, raising=False)
+
+
+def lock(name: str) -> dict[str, str]:
+    """Version by name, both as `canonical` has them."""
+    lines = (ROOT / "requirements" / f"{name}.txt").read_text("utf-8").splitlines()
+    return dict(canonical(*line.split("==")) for line in lines if "==" in line)
+
+
+def canonical(name: str, version: str) -> tuple[str, str]:
+    """A name as package indexes compare it, and a version without its local suffix (torch's +cpu)."""
+    return re.sub(r"[-_.]+", "-", name).lower(), version.partition("+")[0]
+
+
+def test_the_conversion_environment_holds_what_its_lock_says() -> None:
+    installed = run_isolated(
+        "environment_steps:installed", {}, converter="the list", needs=("paddle2onnx", "torch")
+    )
+    assert installed["prefix"] == str(FOLDER)
+    held = dict(canonical(*pair) for pair in installed["packages"])
+    assert {name: held.get(name) for name in lock("convert")} == lock("convert")
+    assert "paddlewheel" in held
+
+
+@pytest.mark.parametrize("module", IMPORTS)
+def test_a_converter_can_be_imported_there(module: str) -> None:
+    name = run_isolated(
+        "environment_steps:imported",
+        {"module": module},
+        converter=module,
+        needs=(module.partition(".")[0],),
+    )
+    assert name == module
+
+
+def test_the_serving_environment_holds_no_converter() -> None:
+    assert sys.prefix != str(FOLDER)
+    assert [name for name in CONVERTERS if is_installed(name)] == []
+    assert lock("serving").keys() & set(CONVERTERS) == set()
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("paddle2onnx")
+
+
+def test_both_environments_have_the_same_paddle_and_numpy() -> None:
+    serving, convert = lock("serving"), lock("convert")
+    for name in ("paddlepaddle", "numpy", "protobuf"):
+        assert serving[name] == convert[name]
+
+
+def test_a_user_inside_the_conversion_environment_needs_nothing_else() -> None:
+    script = (
+        "from convert.isolation import run_isolated\n"
+        "step = 'environment_steps:installed'\n"
+        "print(run_isolated(step, {}, converter='x', needs=('torch', 'paddle2onnx'))['prefix'])"
+    )
+    done = subprocess.run(
+        [FOLDER / "bin" / "python", "-c", script], cwd=ROOT.parent, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == str(FOLDER), done.stderr
+
+
+def is_installed(name: str) -> bool:
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
