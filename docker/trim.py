@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 IMPORTED_IN_SERVING = (
-    "client.protos, grpc.aio, httptools, httpx, msgpack, msgspec, numpy, paddle.inference, "
+    "client.protos, grpc.aio, httptools, httpx, msgpack, msgspec, numpy, onnxruntime, paddle.inference, "
     "prometheus_client, pydantic, rich.console, tokenizers, uvloop, yaml"
 )
 

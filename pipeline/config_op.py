@@ -67,8 +67,9 @@ class LocalServiceConf(Section):
         serialization_alias="model_config",
         description="Serving model directory: the folder that holds serving_server/, or that folder itself.",
     )
-    engine: Literal["paddle_inference"] | None = Field(
-        default=None, description="Engine that runs the model; absent: chosen by the files of the directory."
+    engine: Literal["paddle", "onnxruntime"] | None = Field(
+        default=None,
+        description="Engine that runs the model; absent: the one whose files the directory holds.",
     )
     workdir: str = Field(default="", description="Accepted and unused, as in the original's local predictor.")
     concurrency: PositiveInt | None = Field(

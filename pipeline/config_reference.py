@@ -18,7 +18,7 @@ a key without a value counts as absent. `--print-config` prints what is in force
 
 Without effect in this version, though read and checked: the section `v2`, \
 `op.<name>.{client_config, encryption_key}`, \
-`op.<name>.local_service_conf.{concurrency, engine, workdir}`. \
+`op.<name>.local_service_conf.{concurrency, workdir}`. \
 Refused when set: `op.<name>.use_encryption_model`.
 """
 _TYPES = {"string": "text", "boolean": "true, false"}

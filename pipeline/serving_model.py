@@ -4,7 +4,8 @@
     <dir>/serving_client/   serving_client_conf.prototxt
 
 The prototxt is Paddle Serving's GeneralModelConfig, so that its models load here; `serving.yml` is this
-project's addition and may be absent. Importing this module imports no framework.
+project's addition and may be absent. A folder with an ONNX model alone is one, too: the file describes
+itself. Importing this module imports no framework.
 """
 
 from __future__ import annotations
@@ -28,20 +29,24 @@ from pipeline.model_additions import (
     read_additions,
 )
 from pipeline.model_signature import DTYPES, Variable, read_signature, signature_text
+from pipeline.onnx_file import inspect_onnx
 
 __all__ = [
     "DTYPES",
+    "Engine",
     "FeedPadding",
     "Format",
     "Padding",
     "ServingModel",
     "Variable",
+    "engine_of",
     "find_model_files",
     "load_serving_model",
     "write_serving_model",
 ]
 
 Format = Literal["pir", "pdmodel", "onnx"]
+Engine = Literal["paddle", "onnxruntime"]
 
 SERVER_FOLDER, CLIENT_FOLDER = "serving_server", "serving_client"
 SERVER_CONF, CLIENT_CONF = "serving_server_conf.prototxt", "serving_client_conf.prototxt"
@@ -68,15 +73,19 @@ class ServingModel:
     additions: Mapping[str, Any] = field(default_factory=dict)
 
 
-def load_serving_model(directory: Path | str) -> ServingModel:
+def load_serving_model(directory: Path | str, engine: Engine | None = None) -> ServingModel:
     """Read `directory`, the folder `serving_server` itself or the one that holds it.
 
-    Raises ConfigError, one sentence a flaw.
+    `engine` chooses where the folder holds models of both. Raises ConfigError, one sentence a flaw.
     """
     folder = _server_folder(Path(directory))
+    program, params, format_ = find_model_files(folder, engine)
     conf = folder / SERVER_CONF
-    feeds, fetches = read_signature(conf)
-    program, params, format_ = find_model_files(folder)
+    if conf.is_file():
+        feeds, fetches = read_signature(conf)
+    else:
+        graph = inspect_onnx(program)
+        feeds, fetches = graph.feeds, graph.fetches
     additions = read_additions(folder / ADDITIONS)
     return ServingModel(
         directory=folder,
@@ -140,8 +149,18 @@ def write_serving_model(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def find_model_files(folder: Path) -> tuple[Path, Path | None, Format]:
-    """The program, its parameters and its format, whatever their names.
+def engine_of(directory: Path | str, engine: Engine | None = None) -> Engine:
+    """The engine that runs the serving model there. Raises ConfigError."""
+    _, _, format_ = find_model_files(_server_folder(Path(directory)), engine)
+    return _engine_of_format(format_)
+
+
+def _engine_of_format(format_: Format) -> Engine:
+    return "onnxruntime" if format_ == "onnx" else "paddle"
+
+
+def find_model_files(folder: Path, engine: Engine | None = None) -> tuple[Path, Path | None, Format]:
+    """The program, its parameters and its format, whatever their names; those that `engine` runs if given.
 
     Also finds them in a plain inference directory without descriptions. Raises ConfigError when there is none
     or more than one.
@@ -159,6 +178,13 @@ def find_model_files(folder: Path) -> tuple[Path, Path | None, Format]:
         raise ConfigError(
             f"{folder} holds no model: expected *.json or *.pdmodel with *.pdiparams, __model__ or *.onnx"
         )
+    if engine is not None:
+        own = [program for program in programs if _engine_of_format(program[1]) == engine]
+        if not own:
+            raise ConfigError(
+                f"engine: {engine} does not run {programs[0][0]}: remove the key, or convert the model"
+            )
+        programs = own
     if len(programs) > 1:
         names = ", ".join(path.name for path, _ in programs)
         raise ConfigError(f"{folder} holds several models ({names}): leave the one to be served")
@@ -191,6 +217,8 @@ def _server_folder(directory: Path) -> Path:
             return folder
     if not directory.is_dir():
         raise ConfigError(f"the serving model {directory} is not a directory: check model_config")
+    if any(directory.glob("*.onnx")):
+        return directory
     raise ConfigError(
         f"{directory} has neither {SERVER_CONF} nor {SERVER_FOLDER}/{SERVER_CONF}: "
         "convert the model with `python -m convert serving INFERENCE_DIR OUT`"

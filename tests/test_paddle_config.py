@@ -10,7 +10,8 @@ import pytest
 from models import local_conf
 from pipeline.errors import ConfigError
 from pipeline.predictors import DynamicShapes, create_predictor
-from pipeline.predictors.paddle_config import Device, build_config, configure, refuse_unsupported
+from pipeline.predictors.device import Device
+from pipeline.predictors.paddle_config import build_config, configure, refuse_unsupported
 from pipeline.predictors.paddle_import import inference
 from pipeline.serving_model import ServingModel
 

@@ -113,8 +113,3 @@ def test_a_damaged_or_missing_parameter_file_is_refused(
         assert "\n" not in caught.value.message
     with pytest.raises(ConfigError, match=r"parameters, but no \.pdiparams is beside it"):
         create_predictor(dataclasses.replace(model, params=None), local_conf())
-
-
-def test_an_onnx_model_is_refused_with_its_name(classifier: ServingModel) -> None:
-    with pytest.raises(ConfigError, match="is an ONNX model, which this version does not serve"):
-        create_predictor(dataclasses.replace(classifier, format="onnx"), local_conf())

@@ -177,13 +177,13 @@ class TestImages:
         assert 800 < total_mb < IMAGE_LIMIT_MB
 
     def test_nothing_that_serving_has_loaded_is_trimmed(self, root: Path, trim: ModuleType) -> None:
-        """What paddle, its oneDNN and bf16 kernels included, maps and imports while it runs a model."""
+        """What paddle, with its oneDNN and bf16 kernels, and ONNX Runtime map and import to run a model."""
         site_packages = Path(importlib.metadata.distribution("paddlepaddle").locate_file(""))  # type: ignore[arg-type]
         patterns = [p for p in trim.read_patterns(root / "docker/trim.txt") if not p.endswith(".pyc")]
         trimmed = {str(path) for path in trim.trimmed_files(site_packages, patterns)}
-        done = subprocess.run(
-            [sys.executable, "-c", LOADED_BY_A_RUN], capture_output=True, text=True, check=True
-        )
+        model = root / "tests/fixtures/onnx/images.onnx"
+        command = [sys.executable, "-c", LOADED_BY_A_RUN, str(model)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
         loaded = {line for line in done.stdout.splitlines() if line.startswith(str(site_packages))}
         assert len(loaded) > 300
         assert len(trimmed) > 300
@@ -227,6 +227,9 @@ predictor = inference.create_predictor(config)
 handle = predictor.get_input_handle("x")
 handle.copy_from_cpu(np.ones((2, 8), "float32"))
 predictor.run()
+import onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+session.run(None, {"image": np.ones((1, 3, 2, 2), "float32")})
 files = {line.split()[-1] for line in open("/proc/self/maps")}
 files |= {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
 print("\\n".join(sorted(files)))

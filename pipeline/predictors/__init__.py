@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.errors import ConfigError
 from pipeline.predictors.base import Array, Predictor, PredictorConf, input_examples
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.serving_model import ServingModel
@@ -39,6 +38,12 @@ def create_predictor(
                 fetch_list=fetch_list,
             )
         case "onnx":
-            raise ConfigError(
-                f"{model.program} is an ONNX model, which this version does not serve: convert it to Paddle"
+            from pipeline.predictors.onnx_runtime import OnnxPredictor
+
+            return OnnxPredictor(
+                model,
+                conf,
+                instance_index=instance_index,
+                dynamic_shapes=dynamic_shapes,
+                fetch_list=fetch_list,
             )

@@ -118,7 +118,7 @@ def check_feeds(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dic
                 f"feed {variable.alias!r} is of type {type(array).__name__}, expected an ndarray"
             )
         _check_shape(variable, array)
-        checked[variable.alias] = np.ascontiguousarray(_cast(variable, array))
+        checked[variable.alias] = np.asarray(_cast(variable, array), order="C")
         if variable.is_lod:
             lod = variable.alias + LOD_SUFFIX
             checked[lod] = _offsets(feeds.get(lod), lod, rows=array.shape[0])
@@ -139,8 +139,10 @@ def input_examples(model: ServingModel | Predictor, rows: int, length: int) -> d
     for variable in model.feeds:
         side = length * IMAGE_SIDE if len(variable.shape) >= IMAGE_RANK else length
         shape = [side if dim == -1 else dim for dim in variable.shape]
-        shape[0] = rows
-        examples[variable.alias] = np.ones(shape, variable.numpy_dtype)
+        if variable.shape[:1] == (-1,):
+            shape[0] = rows
+        one = "1" if variable.dtype == "string" else 1
+        examples[variable.alias] = np.full(shape, one, variable.numpy_dtype)
         if variable.is_lod:
             examples[variable.alias + LOD_SUFFIX] = np.array([0, rows])
     return examples
@@ -179,7 +181,8 @@ def _cast(variable: Variable, array: Array) -> Array:
     given, wanted = array.dtype, variable.numpy_dtype
     if given == wanted:
         return array
-    given = array.dtype
+    if wanted.kind == "O" and given.kind in "US":
+        return array.astype(object)
     if given.kind not in "iubf" or wanted.kind not in "iubf":
         expected = "objects of str or bytes" if variable.dtype == "string" else wanted
         raise InvalidInput(f"feed {variable.alias!r} is {given}, expected {expected}")

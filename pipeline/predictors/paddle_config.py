@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
 from pipeline.predictors.base import PredictorConf
+from pipeline.predictors.device import Device, card_of, resolve_device
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.paddle_import import inference, paddle
 from pipeline.predictors.paddle_program import separate_params
@@ -24,16 +24,7 @@ log = logging.getLogger(__name__)
 DEFAULT_ONEDNN_CACHE = 10
 GPU_POOL_MB = 100  # Paddle's usual start; it grows
 
-_REFUSED_DEVICES = {3: "arm cpu", 4: "xpu", 5: "Ascend310", 6: "Ascend910"}
 _CPU_BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
-
-
-class Device(Enum):
-    """Where a model runs."""
-
-    CPU = "cpu"
-    GPU = "gpu"
-    TENSORRT = "tensorRT"
 
 
 def build_config(
@@ -94,29 +85,10 @@ def configure(
     if device is Device.CPU:
         _use_cpu(config, conf)
         return
-    cards = [int(card) for card in conf.devices.split(",")] if conf.devices else [0]
     precision = paddle_precision(conf.precision if device is Device.GPU else "fp32")
-    config.enable_use_gpu(GPU_POOL_MB, cards[instance_index % len(cards)], precision)
+    config.enable_use_gpu(GPU_POOL_MB, card_of(conf, instance_index), precision)
     if device is Device.TENSORRT:
         use_tensorrt(config, model, conf, dynamic_shapes)
-
-
-def resolve_device(conf: PredictorConf) -> Device:
-    """`device_type`, where -1 means the GPU if `devices` names any."""
-    match conf.device_type:
-        case -1:
-            return Device.GPU if conf.devices else Device.CPU
-        case 0:
-            return Device.CPU
-        case 1:
-            return Device.GPU
-        case 2:
-            return Device.TENSORRT
-        case other:
-            name = _REFUSED_DEVICES.get(other, "unknown")
-            raise ConfigError(
-                f"device_type {other} ({name}) is not served: use -1, 0 cpu, 1 gpu or 2 tensorRT"
-            )
 
 
 def refuse_unsupported(device: Device, conf: PredictorConf, cpu_flags: Collection[str] | None = None) -> None:

@@ -70,7 +70,7 @@ def _describe(op: str, app: App) -> str:
     text = f"Op {op} in {count} process{'es' if count > 1 else ''}"
     if threads > 1:
         return f"{text} of {threads} threads"
-    if count > 1 and app.config.dag.is_thread_op and holds_gil(app.config.op[op]):
+    if count > 1 and app.config.dag.is_thread_op and holds_gil(app, op):
         return f"{text} (not threads: its engine holds Python's lock while it runs)"
     return text
 

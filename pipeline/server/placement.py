@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pipeline.app import App
-from pipeline.config import OpConfig
+from pipeline.errors import ConfigError
+from pipeline.serving_model import engine_of
 
 
 def placement(app: App, op: str) -> list[range]:
@@ -21,14 +24,20 @@ def placement(app: App, op: str) -> list[range]:
 
 def shares_process(app: App, op: str) -> bool:
     """Whether instances of this Op are threads: `dag.is_thread_op` asks for it and no engine forbids it."""
-    return app.config.dag.is_thread_op and not holds_gil(app.config.op[op])
+    return app.config.dag.is_thread_op and not holds_gil(app, op)
 
 
-def holds_gil(config: OpConfig) -> bool:
+def holds_gil(app: App, op: str) -> bool:
     """Whether the Op's engine keeps Python's lock while it runs, so that threads would only wait for it.
 
-    Of the engines served today Paddle Inference does; an Op without a model has none, and a remote one waits
+    Paddle Inference does, ONNX Runtime does not; an Op without a model has no engine, and a remote one waits
     for the network without the lock.
     """
+    config = app.config.op[op]
     conf = config.local_service_conf
-    return conf is not None and bool(conf.model_dir) and not config.server_endpoints
+    if conf is None or not conf.model_dir or config.server_endpoints:
+        return False
+    try:
+        return engine_of(Path(app.folder, conf.model_dir), conf.engine) == "paddle"
+    except (ConfigError, OSError):  # the worker tells what is wrong with the folder
+        return True

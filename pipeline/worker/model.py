@@ -41,7 +41,7 @@ class Model:
         conf = config.local_service_conf
         if conf is None or not conf.model_dir:
             return
-        self.serving_model = load_serving_model(Path(folder, conf.model_dir))
+        self.serving_model = load_serving_model(Path(folder, conf.model_dir), conf.engine)
         self.predictor = create_predictor(
             self.serving_model,
             conf,

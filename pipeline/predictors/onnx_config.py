@@ -1,0 +1,124 @@
+"""From `local_service_conf` to ONNX Runtime's session options and execution providers, and what can't be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnxruntime
+
+from pipeline.errors import ConfigError
+from pipeline.predictors.base import PredictorConf
+from pipeline.predictors.device import Device, card_of
+from pipeline.predictors.dynamic_shape import DynamicShapes, Shapes
+from pipeline.predictors.tensorrt import WORKSPACE_BYTES, cache_folder, profile_shapes
+from pipeline.serving_model import ServingModel
+
+log = logging.getLogger(__name__)
+
+CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
+Provider = tuple[str, dict[str, str]]
+
+_FATAL = 4  # everything below comes as an exception, too, and would be on standard error besides
+_PRECISION_OPTIONS = {"fp16": "trt_fp16_enable", "bf16": "trt_bf16_enable", "int8": "trt_int8_enable"}
+
+
+def session_options(conf: PredictorConf) -> onnxruntime.SessionOptions:
+    """Options of one session. Threads sleep while they wait: spinning ones starve the front."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = conf.thread_num
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    levels = onnxruntime.GraphOptimizationLevel
+    # Basic ones compute the same numbers; the others fuse operators, and results differ in their last bits.
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if conf.ir_optim else levels.ORT_ENABLE_BASIC
+    options.enable_mem_reuse = conf.mem_optim
+    options.enable_cpu_mem_arena = conf.mem_optim
+    options.enable_mem_pattern = False  # one is kept for each shape ever fed, without a bound
+    options.log_severity_level = _FATAL
+    return options
+
+
+def providers(
+    model: ServingModel,
+    conf: PredictorConf,
+    device: Device,
+    *,
+    instance_index: int = 0,
+    dynamic_shapes: DynamicShapes | None = None,
+) -> list[Provider]:
+    """Execution providers with their options, the one asked for first. Raises ConfigError."""
+    _tell_ignored(conf)
+    if device is not Device.TENSORRT and (conf.precision != "fp32" or conf.use_calib):
+        what = "use_calib: true" if conf.use_calib else f"precision {conf.precision}"
+        raise ConfigError(
+            f"{what} is not for ONNX Runtime on {device.value}: the arithmetic of an ONNX model is in its "
+            "file, so serve one that was converted to it, or set device_type: 2"
+        )
+    if device is Device.CPU:
+        return [(CPU, {})]
+    card = {"device_id": str(card_of(conf, instance_index))}
+    if device is Device.GPU:
+        return [(CUDA, card), (CPU, {})]
+    return [(TENSORRT, card | _tensorrt(model, conf, dynamic_shapes)), (CUDA, card), (CPU, {})]
+
+
+def refuse_unavailable(device: Device) -> None:
+    """Raise ConfigError, with the remedy, for a device that this build has no provider for."""
+    wanted = {Device.CPU: CPU, Device.GPU: CUDA, Device.TENSORRT: TENSORRT}[device]
+    if wanted not in onnxruntime.get_available_providers():
+        raise ConfigError(
+            f"device_type {1 if device is Device.GPU else 2} needs {wanted}, which this build of ONNX "
+            f"Runtime {onnxruntime.__version__} lacks: install onnxruntime-gpu in place of onnxruntime, or "
+            "set device_type: 0"
+        )
+
+
+def _tensorrt(
+    model: ServingModel, conf: PredictorConf, dynamic_shapes: DynamicShapes | None
+) -> dict[str, str]:
+    if conf.use_calib:
+        raise ConfigError(
+            "use_calib is Paddle's own: for int8 serve an ONNX model with QuantizeLinear in it, and remove it"
+        )
+    precision = conf.tensorrt.precision or conf.precision
+    folder = str(cache_folder(model, conf))
+    options = {
+        "trt_max_workspace_size": str(WORKSPACE_BYTES),
+        "trt_min_subgraph_size": str(conf.min_subgraph_size),
+        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_path": folder,
+        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_path": folder,
+    }
+    if precision in _PRECISION_OPTIONS:
+        options[_PRECISION_OPTIONS[precision]] = "1"
+    shapes = profile_shapes(model, conf, dynamic_shapes)
+    if isinstance(shapes, Path):
+        raise ConfigError(
+            f"tensorrt.shapes: {shapes} holds shapes of a Paddle program: give min, opt and max of the feeds"
+        )
+    if shapes is not None:
+        for bound, of_tensors in {"min": shapes.min, "opt": shapes.opt, "max": shapes.max}.items():
+            options[f"trt_profile_{bound}_shapes"] = _profile(of_tensors)
+    return options
+
+
+def _profile(shapes: Shapes) -> str:
+    """`input_ids:1x16,attention_mask:1x16`, as ONNX Runtime reads it."""
+    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def _tell_ignored(conf: PredictorConf) -> None:
+    given: Mapping[str, object] = {
+        "use_mkldnn": conf.use_mkldnn,
+        "mkldnn_cache_capacity": conf.mkldnn_cache_capacity,
+        "mkldnn_op_list": conf.mkldnn_op_list,
+        "mkldnn_bf16_op_list": conf.mkldnn_bf16_op_list,
+    }
+    names = [name for name, value in given.items() if value]
+    if names:
+        log.warning("%s: Paddle's own, without effect on an ONNX model", ", ".join(names))

@@ -1,0 +1,153 @@
+"""Runs ONNX models with ONNX Runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnxruntime
+
+from pipeline.errors import ConfigError, InvalidInput, ModelFailed
+from pipeline.onnx_file import OnnxFacts, inspect_onnx
+from pipeline.predictors.base import Array, PredictorConf, check_feeds, select_fetches
+from pipeline.predictors.device import resolve_device
+from pipeline.predictors.dynamic_shape import DynamicShapes
+from pipeline.predictors.onnx_config import providers, refuse_unavailable, session_options
+from pipeline.serving_model import SERVER_CONF, ServingModel, Variable
+
+log = logging.getLogger(__name__)
+
+# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : the sentence", and the source file's place before a sentence.
+_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_PLACE = re.compile(r"/\S+:\d+ [^()]*\([^)]*\) (const )?")
+MAX_ERROR_CHARS = 400
+
+
+class OnnxPredictor:
+    """One session of an ONNX model. It releases the GIL while it runs, and takes any number of threads."""
+
+    def __init__(
+        self,
+        model: ServingModel,
+        conf: PredictorConf,
+        *,
+        instance_index: int = 0,
+        dynamic_shapes: DynamicShapes | None = None,
+        fetch_list: Sequence[str] = (),
+    ) -> None:
+        facts = inspect_onnx(model.program)
+        _refuse_unfeedable(model)
+        self.feeds = _corrected_feeds(model, facts)
+        _compare(model.fetches, facts.fetches, "fetch", model)
+        self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
+        self.merges = self._merges(model, facts)
+        device = resolve_device(conf)
+        refuse_unavailable(device)
+        asked = providers(model, conf, device, instance_index=instance_index, dynamic_shapes=dynamic_shapes)
+        self._session: onnxruntime.InferenceSession | None = _session(model, conf, asked)
+        self._texts = [feed.alias for feed in self.feeds if feed.dtype == "string"]
+        self._names = {feed.alias: feed.name for feed in self.feeds}
+        self._outputs = {fetch.alias: fetch.name for fetch in self.fetches}
+
+    @staticmethod
+    def _merges(model: ServingModel, facts: OnnxFacts) -> bool:
+        """Rows of several requests share a run where every feed and fetch has an open batch axis."""
+        closed = [v.name for v in (*facts.feeds, *facts.fetches) if v.shape[:1] != (-1,)]
+        why = facts.finder or (f"{closed[0]} without an open batch axis" if closed else "")
+        if why:
+            log.info("%s has %s: its requests run alone", model.program, why)
+        return not why
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Arrays by alias in and out. Raises InvalidInput, or ModelFailed with ONNX Runtime's reason."""
+        session = self._session
+        if session is None:
+            raise ModelFailed("the predictor is closed")
+        checked = check_feeds(self.feeds, feeds)
+        for alias in self._texts:
+            checked[alias] = _as_text(alias, checked[alias])
+        named = {name: checked[alias] for alias, name in self._names.items()}
+        try:
+            fetched = session.run(list(self._outputs.values()), named)
+        except Exception as exc:
+            shapes = ", ".join(f"{alias} {list(array.shape)}" for alias, array in checked.items())
+            raise ModelFailed(f"ONNX Runtime refused the feeds {shapes}: {error_sentence(exc)}") from exc
+        return dict(zip(self._outputs, map(np.asarray, fetched), strict=True))
+
+    def close(self) -> None:
+        """Free the model as soon as no run is under way."""
+        self._session = None
+
+
+def error_sentence(exc: Exception) -> str:
+    """ONNX Runtime's own sentence, without its error code and the place in its source."""
+    text = " ".join(_PLACE.sub("", _CODE.sub("", str(exc))).split())
+    return (text or type(exc).__name__)[:MAX_ERROR_CHARS].strip()
+
+
+def _session(
+    model: ServingModel, conf: PredictorConf, asked: Sequence[tuple[str, dict[str, str]]]
+) -> onnxruntime.InferenceSession:
+    try:
+        session = onnxruntime.InferenceSession(
+            str(model.program), sess_options=session_options(conf), providers=list(asked)
+        )
+    except Exception as exc:
+        raise ConfigError(f"{model.program} can't be loaded: {error_sentence(exc)}") from exc
+    if session.get_providers()[0] != asked[0][0]:  # it goes on with the next, in silence
+        raise ConfigError(
+            f"{asked[0][0]} can't be started on this machine: see that its libraries and a driver are found "
+            "(python -m pipeline doctor), or set device_type: 0"
+        )
+    session.disable_fallback()  # a failed run would be tried on the CPU, by a new session
+    return session
+
+
+def _as_text(alias: str, array: Array) -> Array:
+    """bytes become str: ONNX Runtime would feed their Python form."""
+    try:
+        texts = [t.decode("utf-8") if isinstance(t, bytes) else t for t in array.ravel().tolist()]
+    except UnicodeDecodeError as exc:
+        raise InvalidInput(f"feed {alias!r} holds bytes that are no UTF-8: {exc.reason}") from exc
+    other = next((text for text in texts if not isinstance(text, str)), None)
+    if other is not None:
+        raise InvalidInput(f"feed {alias!r} holds a {type(other).__name__}, expected str or bytes")
+    return np.array(texts, object).reshape(array.shape)
+
+
+def _refuse_unfeedable(model: ServingModel) -> None:
+    for kind, variables in (("feed", model.feeds), ("fetch", model.fetches)):
+        for variable in variables:
+            if variable.dtype == "bfloat16":
+                raise ConfigError(
+                    f"{kind} {variable.alias!r} of {model.program} is of type bfloat16, which NumPy lacks: "
+                    "export the model with float32 or float16 inputs and outputs"
+                )
+
+
+def _corrected_feeds(model: ServingModel, facts: OnnxFacts) -> tuple[Variable, ...]:
+    """The described feeds with the graph's own shapes."""
+    _compare(model.feeds, facts.feeds, "feed", model)
+    own = {variable.name: variable.shape for variable in facts.feeds}
+    return tuple(dataclasses.replace(v, shape=own[v.name], is_lod=False) for v in model.feeds)
+
+
+def _compare(declared: Sequence[Variable], own: Sequence[Variable], kind: str, model: ServingModel) -> None:
+    """A description that does not belong to the graph is told now, not at the first request."""
+    dtypes = {variable.name: variable.dtype for variable in own}
+    names = {variable.name for variable in declared}
+    missing = names ^ dtypes.keys() if kind == "feed" else names - dtypes.keys()
+    where = f"{model.directory / SERVER_CONF} does not fit {model.program.name}: {kind}"
+    if missing:
+        raise ConfigError(
+            f"{where} {min(missing)!r} is only in one of them; the model has {', '.join(dtypes)}"
+        )
+    for variable in declared:
+        if variable.dtype != dtypes[variable.name]:
+            raise ConfigError(
+                f"{where} {variable.alias!r} is {variable.dtype} there, and {dtypes[variable.name]} in the "
+                "model: convert the model with `python -m convert serving`"
+            )
