@@ -35,31 +35,14 @@ def build_config(
     dynamic_shapes: DynamicShapes | None = None,
 ) -> inference.Config:
     """The configuration of one instance. Raises ConfigError for what this build or machine can't do."""
-    device = _device_of_this_build(resolve_device(conf), conf)
+    device = resolve_device(conf)
     refuse_unsupported(device, conf)
     if separate_params(model):
         config = inference.Config(str(model.directory))
     else:
         config = inference.Config(str(model.program), str(model.params or ""))
-    configure(
-        config, model, conf, device=device, instance_index=instance_index, dynamic_shapes=dynamic_shapes
-    )
+    configure(config, model, conf, instance_index=instance_index, dynamic_shapes=dynamic_shapes)
     return config
-
-
-def _device_of_this_build(device: Device, conf: PredictorConf) -> Device:
-    """The CPU for a GPU that a CPU build of Paddle can't use: so Paddle itself does, and the examples of
-    Paddle Serving, written for a card, run everywhere. The log says it at each start, and `doctor` too."""
-    if device is not Device.GPU or paddle.is_compiled_with_cuda():
-        return device
-    log.warning(
-        "device_type %s with devices %r needs a GPU build of Paddle, but %s is a CPU build: the model runs "
-        "on the CPU; install a GPU build (docker/Dockerfile.gpu), or set device_type: 0",
-        conf.device_type,
-        conf.devices,
-        paddle.__version__,
-    )
-    return Device.CPU
 
 
 def configure(
@@ -67,12 +50,11 @@ def configure(
     model: ServingModel,
     conf: PredictorConf,
     *,
-    device: Device | None = None,
     instance_index: int = 0,
     dynamic_shapes: DynamicShapes | None = None,
 ) -> None:
-    """Set everything `conf` says, without asking what the build can do. `device`: if not that of `conf`."""
-    device = device or resolve_device(conf)
+    """Set everything `conf` says, without asking what the build can do."""
+    device = resolve_device(conf)
     config.disable_glog_info()
     if model.format == "pir":
         # Without these, 3.3.1 runs PIR programs by a way on which memory optimisation fails.
@@ -102,8 +84,8 @@ def refuse_unsupported(device: Device, conf: PredictorConf, cpu_flags: Collectio
     version = paddle.__version__
     if not paddle.is_compiled_with_cuda():
         raise ConfigError(
-            f"device_type {conf.device_type} needs a GPU build of Paddle, but {version} is a CPU build: "
-            "install a GPU build (docker/Dockerfile.gpu) or set device_type: 0"
+            f"device_type {conf.device_type} with devices {conf.devices!r} needs a GPU build of Paddle, but "
+            f"{version} is a CPU build: install a GPU build (docker/Dockerfile.gpu) or set device_type: 0"
         )
     count = paddle.device.cuda.device_count()
     for card in conf.devices.split(",") if conf.devices else ["0"]:
