@@ -104,9 +104,8 @@ def main() -> None:
             tokenizer: Any = self.tokenizer
             predictor: Any = self.predictor
             encode_batch = counter.counted(tokenizer.encode_batch, 0, len)
-            run = counter.counted(predictor.run, 1, lambda feeds: 0)
+            predictor.run = counter.counted(predictor.run, 1, lambda feeds: 0)
             self.tokenizer: Any = Replaced(tokenizer, encode_batch=encode_batch)
-            self.predictor: Any = Replaced(predictor, run=run)
 
     class CountedBertService(default.BertService):  # type: ignore[misc]
         def get_pipeline_response(self, read_op: Any) -> Any:
