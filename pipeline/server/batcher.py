@@ -117,8 +117,8 @@ class Batcher:
             return  # what else waits would keep the processes from ever being idle
         while self._queue:
             self._drop_unwanted()
-            free = self._free(now)
-            if not self._queue or not free or self._hold_back(free[0], now):
+            free = self._free(now) if self._queue else []
+            if not free:
                 return
             self._hand_over(free[0], len(free), now)
 
@@ -127,31 +127,30 @@ class Batcher:
             heapq.heappop(self._queue)
 
     def _free(self, now: float) -> list[Instance]:
-        """Idle instances, the longest idle first, or else those that may be given their next hand-over."""
+        """Instances that may be given a hand-over now; the one used last is first, its caches are warm."""
         open_ = [i for i in self.crew.instances if i.has_place]
         idle = [i for i in open_ if not i.in_flight]
-        if len(idle) > 1:
-            idle.sort(key=_idle_since)
-        return idle or [i for i in open_ if self._may_queue_behind(i.in_flight[0], now)]
+        if not idle:
+            return [i for i in open_ if self._may_queue_behind(i.in_flight[0], now)]
+        waits = [self._wait(i, now) for i in idle]
+        ripe = [instance for instance, wait in zip(idle, waits, strict=True) if wait <= 0]
+        if not ripe and self._ripening is None:
+            self._ripening = asyncio.get_running_loop().call_later(min(waits), self._ripen)
+        if len(ripe) > 1:
+            ripe.sort(key=_idle_since, reverse=True)
+        return ripe
+
+    def _wait(self, instance: Instance, now: float) -> float:
+        """Seconds until a partial hand-over may leave for this idle instance."""
+        waiting = len(self._queue)
+        if self._policy.max_queue_delay_s:
+            return ripe_in(waiting, self._queue[0].queued_at, self._policy, now)
+        answered, idle_since = instance.answered, instance.idle_since
+        return gathered_in(waiting, answered, self._policy, idle_since, self._usual_s, now)
 
     def _may_queue_behind(self, running: Handover, now: float) -> bool:
         size, waiting = self._policy.batch_size, len(self._queue)
         return may_queue_behind(len(running.jobs), running.began, waiting, size, self._usual_s, now)
-
-    def _hold_back(self, instance: Instance, now: float) -> bool:
-        waiting = len(self._queue)
-        if self._policy.max_queue_delay_s:
-            wait = ripe_in(waiting, self._queue[0].queued_at, self._policy, now)
-        elif instance.in_flight:
-            return False
-        else:
-            answered, idle_since = instance.answered, instance.idle_since
-            wait = gathered_in(waiting, answered, self._policy, idle_since, self._usual_s, now)
-        if wait <= 0:
-            return False
-        if self._ripening is None:
-            self._ripening = asyncio.get_running_loop().call_later(wait, self._ripen)
-        return True
 
     def _ripen(self) -> None:
         self._ripening = None
