@@ -100,7 +100,7 @@ def _serving(arguments: argparse.Namespace, options: ConversionOptions) -> Conve
     from convert.to_serving import convert_serving
 
     return convert_serving(
-        arguments.inference_dir,
+        arguments.source,
         arguments.out,
         fetch_alias=arguments.fetch_alias,
         padding=arguments.padding,
@@ -156,11 +156,13 @@ def _add_serving(commands: Commands) -> None:
         commands,
         "serving",
         _serving,
-        "make a serving model of an inference model",
+        "make a serving model of a Paddle inference model or an ONNX model",
         "python -m convert serving build/inference models/mine --fetch-alias logits "
         '--padding "input_ids=0,attention_mask=0" --labels bad,neutral,good --file vocab.txt',
     )
-    parser.add_argument("inference_dir", type=Path, metavar="INFERENCE_DIR", help="folder of the program")
+    parser.add_argument(
+        "source", type=Path, metavar="MODEL", help="folder of a Paddle program or ONNX model, or a .onnx file"
+    )
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
     parser.add_argument(
         "--fetch-alias", action="append", default=[], metavar="NAME", help="name of an output, in their order"

@@ -1,4 +1,4 @@
-"""Paddle, imported late and without its chatter."""
+"""The engines: Paddle, imported late and without its chatter, and their versions."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ def _restore_signals(paddle: ModuleType) -> None:
     handler = signal.getsignal(signal.SIGTERM)
     paddle.disable_signal_handler()
     signal.signal(signal.SIGTERM, handler)
+
+
+def onnx_runtime_version() -> str:
+    """The installed version, found without importing ONNX Runtime."""
+    for distribution in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    raise ConversionError("ONNX Runtime isn't installed; run `make setup` first.")
 
 
 def paddle_version() -> str:

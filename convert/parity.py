@@ -177,10 +177,14 @@ def _growing_axis(name: str, outputs: Sequence[Array]) -> int | None:
 
 
 def _output_parity(name: str, expected: Sequence[Array], actual: Sequence[Array]) -> OutputParity:
-    one = np.concatenate([a.astype(np.float64).ravel() for a in expected])
-    other = np.concatenate([a.astype(np.float64).ravel() for a in actual])
+    one = np.concatenate([a.ravel() for a in expected])
+    other = np.concatenate([a.ravel() for a in actual])
+    if one.dtype.kind == "O" or other.dtype.kind == "O":  # texts are 0 apart, or 1
+        one, other = np.zeros(one.size), one != other
+    one, other = one.astype(np.float64), other.astype(np.float64)
     # Equal infinities are equal; inf - inf would be NaN.
-    difference = np.where(one == other, 0.0, np.abs(one - other))
+    with np.errstate(invalid="ignore"):
+        difference = np.where(one == other, 0.0, np.abs(one - other))
     norm = float(np.linalg.norm(one) * np.linalg.norm(other))
     return OutputParity(
         name=name,

@@ -1,4 +1,4 @@
-"""An exported Paddle program: its feeds and fetches, and which ids the feeds may hold."""
+"""An exported program, of Paddle or ONNX: its feeds and fetches, and which ids the feeds may hold."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 from convert.engine import import_paddle
 from convert.input_spec import TensorSpec
 from pipeline.errors import ConfigError, ConversionError
+from pipeline.onnx_file import inspect_onnx
 from pipeline.predictors.paddle_program import ragged_variables
-from pipeline.serving_model import find_model_files
+from pipeline.serving_model import Format, find_model_files
 
 # Between a feed of ids and the embedding that looks them up.
 _SHAPE_ONLY = {"pd_op.cast", "pd_op.reshape", "pd_op.unsqueeze", "pd_op.squeeze", "pd_op.flatten"}
@@ -21,9 +22,10 @@ _SHAPE_ONLY = {"pd_op.cast", "pd_op.reshape", "pd_op.unsqueeze", "pd_op.squeeze"
 class InferenceProgram:
     """A program and its parameters on disk.
 
-    Fetches carry the names under which Paddle Inference returns them. `id_limits` gives, for each feed
+    Fetches carry the names under which the engine returns them. `id_limits` gives, for each feed
     that an embedding looks up, the number of its rows: ids from 0 to below that are valid. `ragged` are the
-    feeds that hold sequences (LoD).
+    feeds that hold sequences (LoD). `data_files` are the files with the weights of an ONNX model, if not all
+    are in its own.
     """
 
     program: Path
@@ -32,28 +34,62 @@ class InferenceProgram:
     fetches: tuple[TensorSpec, ...]
     id_limits: Mapping[str, int]
     ragged: frozenset[str] = frozenset()
+    format: Format = "pir"
+    data_files: tuple[Path, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All that the program consists of."""
+        return (self.program, *([self.params] if self.params else []), *self.data_files)
 
 
-def read_program(directory: Path) -> InferenceProgram:
-    """Read an inference directory: *.json or *.pdmodel with *.pdiparams, whatever their names.
+def read_program(source: Path) -> InferenceProgram:
+    """Read a .onnx file, or a folder: *.json or *.pdmodel with *.pdiparams, or *.onnx, whatever their names.
 
-    Raises ConversionError when there is none, or when Paddle can't read it.
+    Raises ConversionError when there is none, or when it can't be read.
     """
-    if not directory.is_dir():
+    if source.is_file() and source.suffix == ".onnx":
+        return _read_onnx(source)
+    if not source.is_dir():
         raise ConversionError(
-            f"{directory} is not a folder; name one with *.json or *.pdmodel and *.pdiparams."
+            f"{source} is neither a folder nor a .onnx file; name one with *.json or *.pdmodel and "
+            "*.pdiparams, or *.onnx."
         )
     try:
-        program, params, kind = find_model_files(directory)
+        program, params, kind = find_model_files(source)
     except ConfigError as exc:
         raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
     if kind == "onnx":
-        raise ConversionError(f"{program} is an ONNX model; this conversion reads Paddle programs.")
+        return _read_onnx(program)
     import_paddle()
     names = fetch_names(program, params)
     if kind == "pir":
         return _read_pir(program, params, names)
     return _read_program_desc(program, params, names)
+
+
+def _read_onnx(path: Path) -> InferenceProgram:
+    try:
+        facts = inspect_onnx(path)
+    except ConfigError as exc:
+        raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
+    files = []
+    for name in facts.data_files:
+        file = path.parent / name
+        if Path(name).name != name:
+            raise ConversionError(
+                f"{path} has weights in {name}, in another folder; save the model with its weights beside it."
+            )
+        if not file.is_file():
+            raise ConversionError(f"{path} has weights in {name}, which is not beside it; copy it there.")
+        files.append(file)
+    feeds, fetches = (
+        tuple(TensorSpec(v.name, v.dtype, v.shape) for v in variables)
+        for variables in (facts.feeds, facts.fetches)
+    )
+    return InferenceProgram(
+        path, None, feeds, fetches, facts.id_limits, format="onnx", data_files=tuple(files)
+    )
 
 
 def unoptimised_predictor(program: Path, params: Path | None) -> Any:
@@ -160,4 +196,5 @@ def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...
     known = {feed.name for feed in feeds}
     limits = {name: limit for name, limit in limits.items() if name in known}
     fetches = tuple(spec(name) for name in names)
-    return InferenceProgram(program, params, feeds, fetches, limits, ragged_variables(program) & known)
+    ragged = ragged_variables(program) & known
+    return InferenceProgram(program, params, feeds, fetches, limits, ragged, format="pdmodel")

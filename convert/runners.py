@@ -41,6 +41,8 @@ def layer_runner(layer: Any, feeds: Sequence[TensorSpec]) -> Runner:
 def program_runner(program: InferenceProgram) -> Runner:
     """Run an exported program as it is written, without optimisation. The rows of a ragged feed are one
     sequence."""
+    if program.format == "onnx":
+        return _onnx_runner(program)
     predictor = unoptimised_predictor(program.program, program.params)
 
     def run(arrays: Mapping[str, Array]) -> list[Array]:
@@ -57,6 +59,34 @@ def program_runner(program: InferenceProgram) -> Runner:
                 f"{program.program} can't run {shapes} ({first_line(exc)}); name others with --lengths."
             ) from exc
         return [_float(predictor.get_output_handle(f.name).copy_to_cpu(), f.dtype) for f in program.fetches]
+
+    return run
+
+
+def _onnx_runner(program: InferenceProgram) -> Runner:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4  # errors are raised, too
+    try:
+        session = onnxruntime.InferenceSession(
+            str(program.program), sess_options=options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as exc:
+        raise ConversionError(
+            f"{program.program} can't be loaded by ONNX Runtime: {first_line(exc)}."
+        ) from exc
+    names = [fetch.name for fetch in program.fetches]
+
+    def run(arrays: Mapping[str, Array]) -> list[Array]:
+        try:
+            return list(map(np.asarray, session.run(names, dict(arrays))))
+        except Exception as exc:
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+            raise ConversionError(
+                f"{program.program} can't run {shapes} ({first_line(exc)}); name others with --lengths."
+            ) from exc
 
     return run
 

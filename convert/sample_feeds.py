@@ -47,6 +47,8 @@ def _values(feed: TensorSpec, shape: tuple[int, ...], limit: int, rng: np.random
     if feed.dtype == "bfloat16":
         bits = rng.standard_normal(shape).astype(np.float32).view(np.uint32) >> 16
         return bits.astype(np.uint16)
+    if feed.dtype == "string":
+        return rng.integers(0, 1000, shape).astype(str).astype(object)
     if feed.dtype.startswith("float"):
         return rng.standard_normal(shape).astype(feed.dtype)
     if limit:

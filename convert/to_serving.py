@@ -1,4 +1,4 @@
-"""From an inference directory to a serving model, with its outputs and its padding proven on the way."""
+"""From an exported program to a serving model, with its outputs and its padding proven on the way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from convert.engine import paddle_version
+from convert.engine import onnx_runtime_version, paddle_version
 from convert.input_spec import TensorSpec
 from convert.parity import ParityReport, Runner, compare, padding_of, padding_parity, summaries, write_reports
 from convert.program import InferenceProgram, read_program
@@ -25,7 +25,7 @@ SERVER_FOLDER = "serving_server"
 
 
 def convert_serving(
-    inference_dir: Path,
+    source: Path,
     out: Path,
     *,
     fetch_alias: Sequence[str] = (),
@@ -34,8 +34,9 @@ def convert_serving(
     files: Sequence[Path] = (),
     options: ConversionOptions | None = None,
 ) -> Conversion:
-    """Write the serving model of `inference_dir` to `out` (serving_server/, serving_client/).
+    """Write the serving model of `source` to `out` (serving_server/, serving_client/).
 
+    `source` is the folder of a Paddle program or an ONNX model, or a .onnx file.
     `fetch_alias` renames the outputs, in their order; `padding` ("input_ids=0,attention_mask=0") declares
     feeds that may be padded with a value, which is proven first; `labels` and `files` (a vocabulary) go to
     serving_server/. Raises ConversionError for what can't be used, ParityError when outputs differ.
@@ -46,20 +47,19 @@ def convert_serving(
     for file in files:
         if not file.is_file():
             raise ConversionError(f"{file} is not a file; name one to copy beside the model.")
-    steps.step("Reading the inference model")
-    program = read_program(inference_dir)
+    steps.step("Reading the model")
+    program = read_program(source)
     aliases = fetch_aliases(program, fetch_alias)
     pads = parse_padding(padding, program.feeds)
     settings = {
         "aliases": aliases,
         "padding": padding,
         "labels": list(labels),
-        "paddle": paddle_version(),
+        **_engine(program),
         "tolerance": options.tolerance,
         "lengths": options.lengths,
     }
-    model_files = [program.program, *([program.params] if program.params else []), *files]
-    fingerprint = fingerprint_of(model_files, settings)
+    fingerprint = fingerprint_of([*program.files, *files], settings)
     if options.dry_run:
         fetches = ", ".join(aliases)
         return Conversion(
@@ -81,7 +81,7 @@ def convert_serving(
             files=files,
             options=options,
         )
-        write_stamp(made, fingerprint, {"source": str(inference_dir)})
+        write_stamp(made, fingerprint, {"source": str(source.resolve())})
     return Conversion(out, True, f"{out} holds the serving model", reports)
 
 
@@ -107,7 +107,14 @@ def build_serving_model(
     declared: Padding | None = None
     with tempfile.TemporaryDirectory() as trial:
         # Padding and parity stand in serving.yml, so they are tried on a model without one.
-        write_serving_model(Path(trial) / "model", program.program, program.params, feeds, fetches)
+        write_serving_model(
+            Path(trial) / "model",
+            program.program,
+            program.params,
+            feeds,
+            fetches,
+            extra_files=program.data_files,
+        )
         options.steps.step("Parity of static and serving model")
         serving = serving_runner(Path(trial) / "model")
         report = compare(
@@ -129,7 +136,7 @@ def build_serving_model(
             padding=declared,
             labels=labels,
             additions={"parity": _short(reports)},
-            extra_files=files,
+            extra_files=[*program.data_files, *files],
         )
     except ConfigError as exc:
         raise ConversionError(exc.message) from exc
@@ -194,6 +201,13 @@ def sample_rows(program: InferenceProgram, lengths: Sequence[int]) -> list[Feeds
         sample_feeds(program.feeds, program.id_limits, rng, 1, length)
         for length in (*lengths, *reversed(lengths))
     ]
+
+
+def _engine(program: InferenceProgram) -> dict[str, str]:
+    """What the proof was made with: another version has to prove it again."""
+    if program.format == "onnx":
+        return {"onnxruntime": onnx_runtime_version()}
+    return {"paddle": paddle_version()}
 
 
 def _variable(spec: TensorSpec, alias: str, *, is_lod: bool = False) -> Variable:

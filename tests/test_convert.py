@@ -279,7 +279,7 @@ def test_arguments_of_serving_that_can_not_be_used_are_told(
     assert export("Sentiment") == 0
     capsys.readouterr()
     for arguments, told in (
-        (["absent", "served"], "absent is not a folder"),
+        (["absent", "served"], "absent is neither a folder nor a .onnx file"),
         (["empty", "served"], "empty holds no model"),
         (["inference", "foreign"], "foreign holds files that convert didn't write"),
         (["inference", "own_models.py"], "own_models.py is not a folder"),
