@@ -62,7 +62,8 @@ def bert_feed(token_ids: Sequence[Sequence[int]], max_tokens: int) -> Feed:
     longest = max(map(len, token_ids))
     if longest > max_tokens:
         raise _refusal(f"a text has {longest} tokens, the model reads {max_tokens}: shorten or split it")
-    input_ids = np.array([[*ids, *[0] * (longest - len(ids))] for ids in token_ids], np.int64)
+    rows = token_ids if len(token_ids) == 1 else [[*ids, *[0] * (longest - len(ids))] for ids in token_ids]
+    input_ids = np.array(rows, np.int64)
     mask = np.minimum(input_ids, 1)
     return {"input_ids": input_ids, "token_type_ids": np.zeros_like(input_ids), "attention_mask": mask}
 

@@ -32,24 +32,23 @@ def describe(feed: Feed, joining: Joining) -> Item:
     of sequences ("x.lod"): its rows are not instances.
     """
     padded = joining.padding.feeds if joining.padding else {}
-    rows = -1
-    lengths = set()
+    rows = length = -1
     shape = []
     for name, value in feed.items():
-        if not isinstance(value, np.ndarray) or value.ndim == 0 or rows not in (-1, value.shape[0]):
+        dims = value.shape if isinstance(value, np.ndarray) else ()
+        if not dims or rows not in (-1, dims[0]) or name.endswith(LOD_SUFFIX):
             return Item(1, 1, None)
-        if name.endswith(LOD_SUFFIX):
-            return Item(1, 1, None)
-        dims = value.shape
         rows = dims[0]
         rule = padded.get(name)
-        if rule is not None and 0 < rule.axis < value.ndim:
-            lengths.add(dims[rule.axis])
-            dims = (*dims[: rule.axis], -1, *dims[rule.axis + 1 :])
+        if rule is not None and 0 < (axis := rule.axis) < len(dims):
+            if length not in (-1, dims[axis]):
+                return Item(max(rows, 1), 1, None)
+            length = dims[axis]
+            dims = dims[:axis] + (-1,) + dims[axis + 1 :]
         shape.append((name, value.dtype.char, dims[1:]))
-    if rows <= 0 or len(lengths) > 1:
-        return Item(max(rows, 1), 1, None)
-    return Item(rows, max(lengths, default=1), tuple(shape))
+    if rows <= 0:
+        return Item(1, 1, None)
+    return Item(rows, 1 if length < 0 else length, tuple(shape))
 
 
 def join(feeds: Sequence[Feed], items: Sequence[Item], joining: Joining) -> dict[str, Any]:
@@ -77,9 +76,10 @@ def _pad(arrays: Sequence[np.ndarray], axis: int, length: int, value: float) -> 
     shape = (rows, *first.shape[1:axis], length, *first.shape[axis + 1 :])
     padded = np.zeros(shape, first.dtype) if value == 0 else np.full(shape, value, first.dtype)
     start = 0
+    before = (slice(None),) * (axis - 1)
     for array in arrays:
         stop = start + array.shape[0]
-        padded[(slice(start, stop), *(slice(None),) * (axis - 1), slice(array.shape[axis]))] = array
+        padded[(slice(start, stop), *before, slice(array.shape[axis]))] = array
         start = stop
     return padded
 
