@@ -44,7 +44,7 @@ def describe(feed: Feed, joining: Joining) -> Item:
             if length not in (-1, dims[axis]):
                 return Item(max(rows, 1), 1, None)
             length = dims[axis]
-            dims = dims[:axis] + (-1,) + dims[axis + 1 :]
+            dims = (*dims[:axis], -1, *dims[axis + 1 :])
         shape.append((name, value.dtype.char, dims[1:]))
     if rows <= 0:
         return Item(1, 1, None)
