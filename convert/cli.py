@@ -17,6 +17,7 @@ from convert.parity import TOLERANCE, ParityReport
 from convert.progress import ShownSteps
 from convert.result import Conversion, ConversionOptions
 from convert.sample_feeds import LENGTHS
+from convert.to_onnx import OPSET, OPSETS
 from pipeline.commands import EXIT_MISTAKE, OneLineParser, add_command
 from pipeline.errors import ParityError, ServingError
 
@@ -110,6 +111,12 @@ def _serving(arguments: argparse.Namespace, options: ConversionOptions) -> Conve
     )
 
 
+def _to_onnx(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.to_onnx import convert_to_onnx
+
+    return convert_to_onnx(arguments.model_dir, arguments.out, opset=arguments.opset, options=options)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="python -m convert",
@@ -120,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_paddle(commands)
     _add_serving(commands)
+    _add_to_onnx(commands)
     return parser
 
 
@@ -173,6 +181,25 @@ def _add_serving(commands: Commands) -> None:
     parser.add_argument("--labels", default="", metavar="A,B,...", help="names of the classes, in order")
     parser.add_argument(
         "--file", action="append", default=[], type=Path, metavar="FILE", help="file to copy beside the model"
+    )
+
+
+def _add_to_onnx(commands: Commands) -> None:
+    parser = _add(
+        commands,
+        "to-onnx",
+        _to_onnx,
+        "make an ONNX model of an inference model or a serving model (needs `make convert-env`)",
+        "python -m convert to-onnx models/demo build/onnx",
+    )
+    parser.add_argument("model_dir", type=Path, metavar="MODEL_DIR", help="folder of the program")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write (model.onnx)")
+    parser.add_argument(
+        "--opset",
+        type=int,
+        default=OPSET,
+        metavar="N",
+        help=f"operator set, from {OPSETS[0]} to {OPSETS[-1]} (%(default)s)",
     )
 
 
