@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
@@ -51,7 +52,9 @@ def main() -> NoReturn:
         from convert.program import first_line
 
         steps.tell({"error": first_line(exc), "kind": "", "traceback": traceback.format_exc()})
-    # The result is told: what native libraries do at exit, crash included, is of no interest.
+    # What the converter printed may tell why. What native libraries do at exit, crash included, is of no
+    # interest: the result is told.
+    ctypes.CDLL(None).fflush(None)
     os._exit(0)
 
 

@@ -126,10 +126,10 @@ def _export(program: InferenceProgram, file: Path, opset: int, options: Conversi
 
 def export_step(steps: Steps, program: str, params: str, out: str, opset: int) -> int:
     """Runs in the conversion environment. Returns the opset of the file written to `out`."""
+    steps.step("Paddle to ONNX")
     import onnx
     import paddle2onnx
 
-    steps.step("Paddle to ONNX")
     raw = Path(out).with_name("raw.onnx")
     # Its own optimisers install packages on their way, or leave names used twice.
     paddle2onnx.export(

@@ -64,7 +64,7 @@ def trim(root: Path) -> ModuleType:
 
 
 class TestLocks:
-    @pytest.mark.parametrize("name", ["serving.txt", "dev.txt"])
+    @pytest.mark.parametrize("name", ["serving.txt", "dev.txt", "convert.txt"])
     def test_a_lock_holds_exact_versions_and_names_no_host(self, root: Path, name: str) -> None:
         lines = (root / "requirements" / name).read_text(encoding="utf-8").splitlines()
         packages = [line for line in lines if not line.startswith("#") and line != "-r serving.txt"]
@@ -78,6 +78,7 @@ class TestLocks:
         for asked, lock in (
             (project["project"]["dependencies"] + project["build-system"]["requires"], "serving.txt"),
             (project["dependency-groups"]["dev"], "dev.txt"),
+            (project["project"]["dependencies"] + project["dependency-groups"]["convert"], "convert.txt"),
         ):
             names = {normalised(re.split(r"[<>=!~ ]", line)[0]) for line in asked}
             assert names - {normalised(name) for name in pins(root / "requirements" / lock)} == set()

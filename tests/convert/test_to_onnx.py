@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -154,6 +157,27 @@ def test_an_operator_without_onnx_form_is_named(capsys: pytest.CaptureFixture[st
 def test_a_step_that_takes_too_long_is_stopped(capsys: pytest.CaptureFixture[str]) -> None:
     told = refused(capsys, DEMO, "onnx", "--step-timeout", "0.01")
     assert told.startswith("paddle2onnx took longer than 0.01 s and was stopped; give it more with --step-t")
+
+
+def test_a_command_that_is_stopped_leaves_neither_files_nor_processes(work: Path) -> None:
+    started = work / "started"
+    os.mkfifo(started)
+    converter = work / "python"
+    converter.write_text(f"#!/bin/sh\necho $$ >{started}\nexec sleep 1000\n", "utf-8")
+    converter.chmod(0o755)
+    before = sorted(work.iterdir())
+    with subprocess.Popen(
+        [sys.executable, "-m", "convert", "to-onnx", DEMO, str(work / "onnx")],
+        env={**os.environ, CONVERT_PYTHON: str(converter)},
+        cwd=ROOT,
+        stderr=subprocess.DEVNULL,
+    ) as command:
+        process = os.pidfd_open(int(started.read_text("utf-8")))  # waits until the converter runs
+        command.terminate()
+        assert command.wait(30) == 130
+    assert select.select([process], [], [], 10)[0] == [process]
+    os.close(process)
+    assert sorted(work.iterdir()) == before
 
 
 def test_an_environment_without_the_converter_is_told_with_the_remedy(
