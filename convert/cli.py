@@ -19,7 +19,7 @@ from convert.result import Conversion, ConversionOptions
 from convert.sample_feeds import LENGTHS
 from convert.to_onnx import OPSET, OPSETS
 from pipeline.commands import EXIT_MISTAKE, OneLineParser, add_command
-from pipeline.errors import ParityError, ServingError
+from pipeline.errors import ConversionError, ParityError, ServingError
 
 EXIT_PARITY, EXIT_INTERRUPTED = 1, 130
 
@@ -50,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     if conversion.reports:
         console.print(parity_table(conversion.reports))
+    if not all(report.passed for report in conversion.reports):
+        errors.print(f"{conversion.message}.", markup=False, highlight=False)
+        return EXIT_PARITY
     console.print(f"{conversion.message}.", markup=False, highlight=False, soft_wrap=True)
     return 0
 
@@ -59,13 +62,14 @@ def parity_table(reports: Sequence[ParityReport]) -> Table:
     table = Table(title=f"Parity, tolerance {reports[0].tolerance:g}", title_justify="left")
     for column in ("step", "output"):
         table.add_column(column, no_wrap=True)
-    for column in ("max |diff|", "mean", "cosine", "top-1"):
+    for column in ("max |diff|", "mean", "cosine", "top-1", "ok"):
         table.add_column(column, justify="right", no_wrap=True)
     for report in reports:
         for output in report.outputs:
             top1 = "" if output.top1_agreement is None else f"{output.top1_agreement:.1%}"
             diffs = (f"{output.max_abs_diff:.2e}", f"{output.mean_abs_diff:.2e}", f"{output.cosine:.6f}")
-            table.add_row(report.step, output.name, *diffs, top1)
+            ok = "yes" if report.within(output) else "[red]no"
+            table.add_row(report.step, output.name, *diffs, top1, ok)
     return table
 
 
@@ -117,6 +121,23 @@ def _to_onnx(arguments: argparse.Namespace, options: ConversionOptions) -> Conve
     return convert_to_onnx(arguments.model_dir, arguments.out, opset=arguments.opset, options=options)
 
 
+def _check(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.check import check_models, check_serving
+
+    if arguments.candidate is None:
+        if arguments.padding or arguments.report:
+            raise ConversionError("--padding and --report are for two models; a serving model has its own.")
+        return check_serving(arguments.model, inputs=arguments.inputs, options=options)
+    return check_models(
+        arguments.model,
+        arguments.candidate,
+        padding=arguments.padding,
+        inputs=arguments.inputs,
+        report=arguments.report,
+        options=options,
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="python -m convert",
@@ -128,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_paddle(commands)
     _add_serving(commands)
     _add_to_onnx(commands)
+    _add_check(commands)
     return parser
 
 
@@ -203,19 +225,37 @@ def _add_to_onnx(commands: Commands) -> None:
     )
 
 
+def _add_check(commands: Commands) -> None:
+    parser = add_command(
+        commands,
+        "check",
+        _check,
+        "compare a serving model with its source, or two models",
+        "python -m convert check models/mine",
+    )
+    parser.add_argument(
+        "model", type=Path, metavar="A", help="serving model, or the model that B is compared with"
+    )
+    parser.add_argument(
+        "candidate", type=Path, nargs="?", metavar="B", help="Paddle program, serving model or ONNX model"
+    )
+    parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="an array for each input of A")
+    parser.add_argument(
+        "--padding", default="", metavar="FEED=VALUE,...", help="feeds of B to try with padding"
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE.json", help="where to store the report of two models"
+    )
+    _add_comparison(parser)
+    parser.set_defaults(force=False, dry_run=False, step_timeout=STEP_TIMEOUT_S)
+
+
 def _add(
     commands: Commands, name: str, command: Command, help_text: str, example: str
 ) -> argparse.ArgumentParser:
-    """A command with the options that all of them have."""
+    """A command that writes, with the options that all such have."""
     parser = add_command(commands, name, command, help_text, example)
-    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest |diff| (%(default)s)")
-    parser.add_argument(
-        "--lengths",
-        type=_lengths,
-        default=LENGTHS,
-        metavar="N,N,...",
-        help=f"lengths tried on axes that vary ({','.join(map(str, LENGTHS))})",
-    )
+    _add_comparison(parser)
     parser.add_argument("--force", action="store_true", help="make it again although it is up to date")
     parser.add_argument("--dry-run", action="store_true", help="check the arguments, write nothing")
     parser.add_argument(
@@ -225,8 +265,19 @@ def _add(
         metavar="SECONDS",
         help="longest run of a converter in the conversion environment (%(default)g)",
     )
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
+
+
+def _add_comparison(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest |diff| (%(default)s)")
+    parser.add_argument(
+        "--lengths",
+        type=_lengths,
+        default=LENGTHS,
+        metavar="N,N,...",
+        help=f"lengths tried on axes that vary ({','.join(map(str, LENGTHS))})",
+    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def _lengths(text: str) -> tuple[int, ...]:

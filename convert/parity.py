@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,12 +34,14 @@ class OutputParity:
 
 @dataclass(frozen=True)
 class ParityReport:
-    """One comparison. `batches` are the shapes of the first feed of each batch that was run."""
+    """One comparison. `batches` are the shapes of the first feed of each batch that was run; `note` tells why
+    outputs could not be compared at all, if so."""
 
     step: str
     tolerance: float
     outputs: tuple[OutputParity, ...]
     batches: tuple[tuple[int, ...], ...]
+    note: str = ""
 
     @property
     def max_abs_diff(self) -> float:
@@ -47,17 +50,27 @@ class ParityReport:
     @property
     def passed(self) -> bool:
         # NaN compares as false, so it fails.
-        return all(output.max_abs_diff <= self.tolerance for output in self.outputs)
+        return not self.note and all(self.within(output) for output in self.outputs)
+
+    @property
+    def failure(self) -> str:
+        """What is wrong, with the first output that is off; empty where nothing is."""
+        if self.passed:
+            return ""
+        why = self.note
+        if not why:
+            worst = next(output for output in self.outputs if not self.within(output))
+            why = f"output {worst.name!r} is off by {worst.max_abs_diff:.3g}, over the tolerance of "
+            why += f"{self.tolerance:g}"
+        return f"{self.step}: {why}"
+
+    def within(self, output: OutputParity) -> bool:
+        return output.max_abs_diff <= self.tolerance
 
     def require(self) -> None:
-        """Raise ParityError naming the output that is furthest off."""
-        if self.passed:
-            return
-        failed = [output for output in self.outputs if not output.max_abs_diff <= self.tolerance]
-        raise ParityError(
-            f"{self.step}: output {failed[0].name!r} is off by {failed[0].max_abs_diff:.3g}, over the "
-            f"tolerance of {self.tolerance:g}; nothing was written."
-        )
+        """Raise ParityError naming the output that is off."""
+        if not self.passed:
+            raise ParityError(f"{self.failure}; nothing was written.")
 
 
 def compare(
@@ -68,25 +81,19 @@ def compare(
     batches: Iterable[Mapping[str, Array]],
     tolerance: float = TOLERANCE,
 ) -> ParityReport:
-    """Run both on every batch. Raises ParityError when they differ in number or shape of outputs."""
+    """Run both on every batch. Outputs that differ in number or shape fail with the report's note."""
     expected: list[list[Array]] = [[] for _ in names]
     actual: list[list[Array]] = [[] for _ in names]
     shapes = []
     for feeds in batches:
         left, right = reference(feeds), candidate(feeds)
-        if len(left) != len(names) or len(right) != len(names):
-            raise ParityError(
-                f"{step}: {len(left)} and {len(right)} outputs, expected {len(names)}; nothing was written."
-            )
+        shapes.append(tuple(next(iter(feeds.values())).shape))
+        note = _unlike(names, left, right)
+        if note:
+            return ParityReport(step, tolerance, (), tuple(shapes), note)
         for i, (one, other) in enumerate(zip(left, right, strict=True)):
-            if one.shape != other.shape:
-                raise ParityError(
-                    f"{step}: output {names[i]!r} has shape {list(one.shape)} and then {list(other.shape)}; "
-                    "nothing was written."
-                )
             expected[i].append(one)
             actual[i].append(other)
-        shapes.append(tuple(next(iter(feeds.values())).shape))
     outputs = tuple(_output_parity(n, e, a) for n, e, a in zip(names, expected, actual, strict=True))
     return ParityReport(step, tolerance, outputs, tuple(shapes))
 
@@ -97,8 +104,9 @@ def padding_parity(
     rows: Sequence[Feeds],
     padding: Mapping[str, FeedPadding],
     tolerance: float = TOLERANCE,
+    step: str = "padding",
 ) -> tuple[ParityReport, dict[str, int]]:
-    """Compare rows run alone with the same rows padded into one batch.
+    """Compare rows run alone with the same rows in one batch, and each padded by itself.
 
     `rows` are batches of one, of different lengths. Also returns, by output, the axis along which an
     output grows with its row, and so is to be cut back. Raises ConversionError when no such axis is clear.
@@ -110,35 +118,32 @@ def padding_parity(
         if axis is not None:
             cuts[name] = axis
     together = runner(pad_rows(rows, padding))
-    recut: list[list[Array]] = []
-    for number, outputs in enumerate(alone):
-        recut.append([])
-        for i, name in enumerate(names):
-            row = together[i][number : number + 1]
-            if name in cuts:
-                row = row.take(range(outputs[i].shape[cuts[name]]), axis=cuts[name])
-            recut[-1].append(row)
-    position = {id(row): number for number, row in enumerate(rows)}
-    report = compare(
-        "padding",
-        names,
-        lambda feeds: alone[position[id(feeds)]],
-        lambda feeds: recut[position[id(feeds)]],
-        rows,
-        tolerance,
-    )
+    other: list[Sequence[Array]] = [
+        [output[n : n + 1] if output.ndim else output for output in together] for n in range(len(rows))
+    ]
+    if padding:
+        other += [runner(pad_rows([row], padding, lengths=_longest(rows, padding))) for row in rows]
+    expected = [*alone, *alone][: len(other)]
+    cut = [_cut_back(names, outputs, own, cuts) for outputs, own in zip(other, expected, strict=True)]
+    left, right = iter(expected), iter(cut)
+    fed = [*rows, *rows][: len(other)]
+    report = compare(step, names, lambda _: next(left), lambda _: next(right), fed, tolerance)
     return report, cuts
 
 
-def pad_rows(rows: Sequence[Mapping[str, Array]], padding: Mapping[str, FeedPadding]) -> Feeds:
-    """Fill each row up to the longest along its declared axis, and join them along the batch axis."""
+def pad_rows(
+    rows: Sequence[Mapping[str, Array]],
+    padding: Mapping[str, FeedPadding],
+    lengths: Mapping[str, int] | None = None,
+) -> Feeds:
+    """Fill each row up along its declared axis, to the longest unless to `lengths`, and join them."""
+    lengths = lengths or _longest(rows, padding)
     joined = {}
     for name in rows[0]:
         arrays = [row[name] for row in rows]
         if name in padding:
             axis, value = padding[name].axis, padding[name].value
-            longest = max(array.shape[axis] for array in arrays)
-            arrays = [_pad(array, axis, longest, value) for array in arrays]
+            arrays = [_pad(array, axis, lengths[name], value) for array in arrays]
         joined[name] = np.concatenate(arrays)
     return joined
 
@@ -154,8 +159,46 @@ def write_reports(path: Path, reports: Iterable[ParityReport]) -> None:
 
 
 def summaries(reports: Iterable[ParityReport]) -> list[dict[str, Any]]:
-    """Reports as JSON can hold them."""
-    return [{**asdict(r), "passed": r.passed, "max_abs_diff": r.max_abs_diff} for r in reports]
+    """Reports as JSON can hold them: null for what is no number."""
+    return [
+        {**asdict(r), "outputs": [_finite(asdict(o)) for o in r.outputs], "passed": r.passed}
+        | _finite({"max_abs_diff": r.max_abs_diff})
+        | {"failure": r.failure}
+        for r in reports
+    ]
+
+
+def _finite(figures: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in figures.items()
+    }
+
+
+def _unlike(names: Sequence[str], left: Sequence[Array], right: Sequence[Array]) -> str:
+    """How outputs differ in number or shape; empty where they don't."""
+    if len(left) != len(names) or len(right) != len(names):
+        return f"{len(left)} and {len(right)} outputs, expected {len(names)}"
+    for name, one, other in zip(names, left, right, strict=True):
+        if one.shape != other.shape:
+            return f"output {name!r} has shape {list(one.shape)} and then {list(other.shape)}"
+    return ""
+
+
+def _cut_back(
+    names: Sequence[str], outputs: Sequence[Array], expected: Sequence[Array], cuts: Mapping[str, int]
+) -> list[Array]:
+    """The outputs of a padded row, as long as those of the row alone."""
+    return [
+        output.take(range(min(output.shape[cuts[name]], own.shape[cuts[name]])), axis=cuts[name])
+        if name in cuts and output.ndim == own.ndim
+        else output
+        for name, output, own in zip(names, outputs, expected, strict=True)
+    ]
+
+
+def _longest(rows: Sequence[Mapping[str, Array]], padding: Mapping[str, FeedPadding]) -> dict[str, int]:
+    return {name: max(row[name].shape[rule.axis] for row in rows) for name, rule in padding.items()}
 
 
 def _pad(array: Array, axis: int, length: int, value: float) -> Array:
@@ -190,7 +233,7 @@ def _output_parity(name: str, expected: Sequence[Array], actual: Sequence[Array]
         name=name,
         max_abs_diff=float(difference.max(initial=0.0)),
         mean_abs_diff=float(difference.mean()) if difference.size else 0.0,
-        cosine=float(one @ other) / norm if norm > 0 else 1.0,
+        cosine=float(one @ other) / norm if norm > 0 else float(np.array_equal(one, other)),
         top1_agreement=_top1_agreement(expected, actual),
     )
 

@@ -32,13 +32,14 @@ def sample_feeds(
     batch: int,
     length: int,
 ) -> Feeds:
-    """One batch. Every axis that varies, the batch aside, has `length`.
+    """One batch. Every axis that varies, the batch aside, has `length`; a batch axis that doesn't is kept.
 
     Integers are ids below their limit where an embedding looks them up, and else masks: ones, then zeros.
     """
     made = {}
     for feed in feeds:
-        shape = (batch, *(length if dim < 0 else dim for dim in feed.shape[1:]))
+        sizes = (batch, *[length] * len(feed.shape))
+        shape = tuple(size if dim < 0 else dim for dim, size in zip(feed.shape, sizes, strict=False))
         made[feed.name] = _values(feed, shape, id_limits.get(feed.name, 0), rng)
     return made
 

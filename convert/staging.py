@@ -56,6 +56,17 @@ def write_stamp(directory: Path, fingerprint: str, facts: Mapping[str, object]) 
     (directory / STAMP_FILE).write_text(f"{text}\n", encoding="utf-8")
 
 
+def restamp(directory: Path, *, current: bool) -> None:
+    """Bring the stamp of a result up to its files as they are now; not `current`: it is to be made again."""
+    path = directory / STAMP_FILE
+    if not path.is_file():
+        return
+    stamp = json.loads(path.read_text(encoding="utf-8"))
+    facts = {key: value for key, value in stamp.items() if key not in ("fingerprint", "files")}
+    path.unlink()
+    write_stamp(directory, stamp["fingerprint"] if current else "", facts)
+
+
 def is_current(out: Path, fingerprint: str) -> bool:
     """Whether `out` was made from exactly this, and all its files still stand."""
     try:

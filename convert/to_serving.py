@@ -18,10 +18,8 @@ from convert.runners import program_runner, serving_runner
 from convert.sample_feeds import Feeds, sample_batches, sample_feeds
 from convert.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
 from pipeline.errors import ConfigError, ConversionError
-from pipeline.serving_model import FeedPadding, Padding, Variable, write_serving_model
-
-PARITY_FILE = "parity.json"
-SERVER_FOLDER = "serving_server"
+from pipeline.model_additions import PARITY_FILE
+from pipeline.serving_model import SERVER_FOLDER, FeedPadding, Padding, Variable, write_serving_model
 
 
 def convert_serving(

@@ -71,6 +71,9 @@ class LocalServiceConf(Section):
         default=None,
         description="Engine that runs the model; absent: the one whose files the directory holds.",
     )
+    allow_failed_parity: bool = Field(
+        default=False, description="Serve the model although parity.json beside it says that a check failed."
+    )
     workdir: str = Field(default="", description="Accepted and unused, as in the original's local predictor.")
     concurrency: PositiveInt | None = Field(
         default=None,

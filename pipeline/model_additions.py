@@ -1,8 +1,9 @@
-"""What serving.yml adds to a model: which axes may be padded, the labels, and notes of the conversion."""
+"""What stands beside a model: in serving.yml padding, labels and notes, in parity.json what was proven."""
 
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import yaml
 from pipeline.errors import ConfigError
 from pipeline.model_signature import Variable
 
+PARITY_FILE = "parity.json"
 MAX_BYTES = 1 << 20
 
 
@@ -54,6 +56,27 @@ def read_additions(path: Path) -> dict[str, Any]:
         if near:
             raise ConfigError(f"{path}: unknown key {key!r}, did you mean {near[0]!r}?")
     return document
+
+
+def failed_reports(path: Path) -> tuple[str, ...]:
+    """What failed, of the reports that a conversion or a check left in parity.json.
+
+    Raises ConfigError for a file that is no list of reports.
+    """
+    if not path.exists():
+        return ()
+    try:
+        with path.open("rb") as file:
+            reports = json.loads(file.read(MAX_BYTES))
+        if not isinstance(reports, list):
+            raise TypeError("no list")
+        return tuple(
+            str(report.get("failure") or report["step"]) for report in reports if not report["passed"]
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise ConfigError(
+            f"{path} holds no parity reports: check the model again (python -m convert check) or remove it"
+        ) from exc
 
 
 def parse_labels(value: object, path: Path) -> tuple[str, ...]:

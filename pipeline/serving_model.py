@@ -21,9 +21,11 @@ import yaml
 
 from pipeline.errors import ConfigError
 from pipeline.model_additions import (
+    PARITY_FILE,
     FeedPadding,
     Padding,
     additions_document,
+    failed_reports,
     parse_labels,
     parse_padding,
     read_additions,
@@ -59,7 +61,8 @@ class ServingModel:
 
     `directory` is the folder of the model files. `params` is None for ONNX, for programs without weights and
     for a `__model__` with a file for each weight.
-    `additions` is serving.yml as read, the keys this module does not interpret included.
+    `additions` is serving.yml as read, the keys this module does not interpret included. `failures` are what
+    the parity reports beside the model tell to be wrong with it.
     """
 
     directory: Path
@@ -71,6 +74,7 @@ class ServingModel:
     format: Format = "pir"
     labels: tuple[str, ...] = ()
     additions: Mapping[str, Any] = field(default_factory=dict)
+    failures: tuple[str, ...] = ()
 
 
 def load_serving_model(directory: Path | str, engine: Engine | None = None) -> ServingModel:
@@ -97,6 +101,7 @@ def load_serving_model(directory: Path | str, engine: Engine | None = None) -> S
         format=format_,
         labels=parse_labels(additions.get("labels"), folder / ADDITIONS),
         additions=additions,
+        failures=failed_reports(folder / PARITY_FILE),
     )
 
 

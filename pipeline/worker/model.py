@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pipeline.config import OpConfig
 from pipeline.errors import ConfigError, ModelFailed
+from pipeline.model_additions import PARITY_FILE
 from pipeline.op import Op
 from pipeline.predictors import create_predictor
 from pipeline.predictors.base import Predictor, input_examples
@@ -42,6 +43,7 @@ class Model:
         if conf is None or not conf.model_dir:
             return
         self.serving_model = load_serving_model(Path(folder, conf.model_dir), conf.engine)
+        _refuse_failed(self.serving_model, conf.allow_failed_parity)
         self.predictor = create_predictor(
             self.serving_model,
             conf,
@@ -104,6 +106,18 @@ class Model:
                 log.warning("Op's model %s was not warmed up, its first request is slow: %s", directory, exc)
                 return
         log.info("Op's model %s is warm", directory)
+
+
+def _refuse_failed(model: ServingModel, allowed: bool) -> None:
+    """Raise ConfigError for a model that does not answer as its source does, unless that is allowed."""
+    if not model.failures:
+        return
+    why = f"{model.directory / PARITY_FILE}: {'; '.join(model.failures)}"
+    if not allowed:
+        raise ConfigError(
+            f"{why}: convert the model again, or set local_service_conf.allow_failed_parity: true"
+        )
+    log.warning("%s; served all the same, for allow_failed_parity is set", why)
 
 
 def _shapes_of(op: Op, config: OpConfig) -> DynamicShapes | None:
