@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from convert.isolation import STEP_TIMEOUT_S
-from convert.parity import TOLERANCE, ParityReport
+from convert.parity import TOLERANCE, FailedParity, ParityReport
 from convert.progress import ShownSteps
 from convert.result import Conversion, ConversionOptions
 from convert.sample_feeds import LENGTHS
@@ -43,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ServingError as exc:
         if arguments.debug:
             raise
+        if isinstance(exc, FailedParity):
+            Console().print(parity_table([exc.report]))
         errors.print(f"{exc.message.rstrip('.')}.", markup=False, highlight=False)
         return EXIT_PARITY if isinstance(exc, ParityError) else EXIT_MISTAKE
     finally:
@@ -59,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parity_table(reports: Sequence[ParityReport]) -> Table:
     """The reports as a person reads them."""
-    table = Table(title=f"Parity, tolerance {reports[0].tolerance:g}", title_justify="left")
+    table = Table(
+        title=f"Parity, tolerance {reports[0].tolerance:g}", title_justify="left", box=box.SIMPLE_HEAD
+    )
     for column in ("step", "output"):
         table.add_column(column, no_wrap=True)
     for column in ("max |diff|", "mean", "cosine", "top-1", "ok"):

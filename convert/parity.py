@@ -68,9 +68,17 @@ class ParityReport:
         return output.max_abs_diff <= self.tolerance
 
     def require(self) -> None:
-        """Raise ParityError naming the output that is off."""
+        """Raise FailedParity, a ParityError, naming the output that is off."""
         if not self.passed:
-            raise ParityError(f"{self.failure}; nothing was written.")
+            raise FailedParity(f"{self.failure}; nothing was written.", self)
+
+
+class FailedParity(ParityError):
+    """A comparison that stopped a conversion, with its figures."""
+
+    def __init__(self, message: str, report: ParityReport) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 def compare(

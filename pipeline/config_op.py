@@ -79,7 +79,10 @@ class LocalServiceConf(Section):
         default=None,
         description="Accepted and unused, as in the original, whose examples have it; the Op's counts.",
     )
-    thread_num: PositiveInt = Field(default=2, description="CPU threads of one instance's predictor.")
+    thread_num: PositiveInt = Field(
+        default=2,
+        description="CPU threads of one predictor, which threads of an Op with an ONNX model share.",
+    )
     mem_optim: bool = Field(default=True, description="Reuse memory between operators.")
     ir_optim: bool = Field(default=False, description="Run the graph optimisations of the engine.")
     device_type: Annotated[Int, Field(ge=-1, le=6)] = Field(

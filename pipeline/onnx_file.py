@@ -54,7 +54,7 @@ def inspect_onnx(path: Path) -> OnnxFacts:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         graph = _Graph()
         graph.read_model(content)
-    except (OSError, ValueError, TypeError, IndexError) as exc:
+    except (OSError, ValueError, TypeError, LookupError) as exc:
         raise ConfigError(f"{path} is not an ONNX model ({exc}): copy or export the model again") from exc
     known = graph.tables.keys()
     return OnnxFacts(

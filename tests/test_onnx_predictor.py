@@ -21,6 +21,7 @@ from models import local_conf
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed
 from pipeline.predictors import DynamicShapes, Predictor, create_predictor, input_examples
 from pipeline.predictors.device import Device
+from pipeline.predictors.local_client import LocalClient
 from pipeline.predictors.onnx_config import providers, session_options
 from pipeline.serving_model import ServingModel, load_serving_model
 
@@ -85,6 +86,8 @@ def test_every_dtype_goes_through_as_it_is(tmp_path: Path) -> None:
         if name != "text":
             np.testing.assert_array_equal(fetches[f"{name}_out"], array)
     assert fetches["text_out"].tolist() == [["新闻", "café"], ["", "a"]]
+    by_client = LocalClient(predictor).predict(feeds, ["text_out", "half_out"], batch=True)
+    assert by_client["text_out"].tolist() == [["新闻", "café"], ["", "a"]]
     assert predictor.run(feeds | {"text": np.array([["a", "b"]] * 2)})["text_out"][0, 1] == "b"
     for value, told in ((b"\xff", "are no UTF-8"), (7, "holds a int, expected str or bytes")):
         with pytest.raises(InvalidInput, match=f"feed 'text' holds .*{told}|feed 'text' {told}"):

@@ -19,6 +19,7 @@ from pipeline.predictors import Predictor, create_predictor
 from pipeline.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess, wait_until
 
+DTYPES = ("half", "double", "int64", "int32", "int16", "int8", "uint8", "flag")
 ROWS = [[number % 64] * (1 + number % 9) for number in range(60)]
 
 
@@ -84,6 +85,18 @@ def test_a_request_that_the_engine_refuses_fails_alone(threads: ServiceProcess, 
         answers = [future.result() for future in asked]
     assert [answer["err_no"] for answer in answers] == [0, 9000, 0, 0]
     assert "idx=64 must be within the inclusive range" in answers[1]["err_msg"]
+
+
+def test_texts_go_through_a_model_that_takes_them(tmp_path: Path) -> None:
+    """Requests of two rows each share a run, and each gets its own back."""
+    model = onnx_models.serving(tmp_path, "dtypes", padded=False)
+    with started(model, {}) as service, ThreadPoolExecutor(8) as pool:
+        numbers = dict.fromkeys(DTYPES, "[[1, 0], [0, 1]]")
+        texts = [[["新闻", f"{number}"], ["", "a\n"]] for number in range(16)]
+        asked = [{**numbers, "text": json.dumps(text)} for text in texts]
+        answers = list(pool.map(service.predict, asked))
+    assert [json.loads(answer["text_out"]) for answer in answers] == texts
+    assert json.loads(answers[0]["flag_out"]) == [[True, False], [False, True]]
 
 
 def test_without_is_thread_op_each_instance_is_a_process(served: Path) -> None:

@@ -44,7 +44,7 @@ class LocalClient:
             missing = [row for row in rows if variable.alias not in row]
             if missing:
                 raise InvalidInput(f"feed has no {variable.alias!r}, only {', '.join(map(repr, missing[0]))}")
-            values = [np.asarray(row[variable.alias], variable.dtype) for row in rows]
+            values = [np.asarray(row[variable.alias], variable.numpy_dtype) for row in rows]
             arrays[variable.alias] = np.concatenate(values) if batch else np.stack(values)
             lod = variable.alias + LOD_SUFFIX
             if len(rows) == 1 and lod in rows[0]:

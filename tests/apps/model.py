@@ -31,7 +31,7 @@ class ModelOp(Op):
             Path(gate + ".waiting").touch()
             while not Path(gate).exists():
                 time.sleep(0.005)
-        dtypes = {feed.alias: feed.dtype for feed in self.predictor.feeds}
+        dtypes = {feed.alias: feed.numpy_dtype for feed in self.predictor.feeds}
         return {name: np.array(json.loads(text), dtypes.get(name)) for name, text in inputs.items()}
 
     def postprocess(self, input_dicts, fetch_dict, data_id, log_id):
