@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass
 
 from pipeline.config import ServiceConfig
 from pipeline.dag import Dag, Node
+from pipeline.tensor_spec import Signature
 
 
 @dataclass(frozen=True)
 class App:
     """What the front knows of a service, and what a worker needs to run the script again.
 
+    signature: the tensors that the Ops declare.
     script: the file that called run_service; arguments: its sys.argv[1:]; folder: where it was started.
     """
 
@@ -24,6 +26,7 @@ class App:
     script: str
     arguments: tuple[str, ...]
     folder: str
+    signature: Signature
 
     @property
     def dag(self) -> Dag:
@@ -31,7 +34,7 @@ class App:
         return Dag(self.nodes, self.response, first_arrival=first_arrival)
 
     def to_json(self) -> str:
-        fields = {**asdict(self), "nodes": self.nodes, "config": None}
+        fields = {**asdict(self), "nodes": self.nodes, "signature": self.signature, "config": None}
         return json.dumps({**fields, "config": self.config.model_dump(mode="json", by_alias=True)})
 
     @classmethod
@@ -45,6 +48,7 @@ class App:
             script=fields["script"],
             arguments=tuple(fields["arguments"]),
             folder=fields["folder"],
+            signature=Signature.of_data(fields["signature"]),
         )
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pipeline.errors import ConfigError
 from pipeline.op import REQUEST_OP, RESPONSE_OP, Op, RequestOp, ResponseOp
+from pipeline.tensor_spec import Signature, TensorSpec, declared_specs
 
 MESSAGE = "@message"  # the input of an overridden RequestOp: the request as its bytes
 
@@ -131,6 +132,36 @@ def answering_op(last: Op) -> Op:
 def dag_of(ops: Mapping[str, Op], last: Op) -> Dag:
     """The edges of collected Ops as data."""
     return Dag(tuple(_node_of(op) for op in ops.values()), answering_op(last).name)
+
+
+def signature_of(ops: Mapping[str, Op], last: Op) -> Signature:
+    """The tensors that the Ops declare: inputs by those that are given the request, outputs by the last.
+
+    Raises ConfigError with all flaws.
+    """
+    flaws: list[str] = []
+    inputs: dict[str, TensorSpec] = {}
+    answering = answering_op(last)
+    takers = [op for op in ops.values() if any(isinstance(given, RequestOp) for given in op.input_ops)]
+    most = max((op.max_batch_size for op in takers), default=0)
+    for op in takers:
+        for spec in _declared(op, "input_tensors", most, flaws):
+            if inputs.setdefault(spec.name, spec) != spec:
+                flaws.append(f"Op {op.name}: input_tensors: another Op declares {spec.name!r} differently")
+    outputs = _declared(answering, "output_tensors", most, flaws)
+    if flaws:
+        raise ConfigError("\n".join(flaws))
+    return Signature(tuple(inputs.values()), outputs, most)
+
+
+def _declared(op: Op, attribute: str, most: int, flaws: list[str]) -> tuple[TensorSpec, ...]:
+    try:
+        return declared_specs(
+            f"Op {op.name}: {attribute}", getattr(op, attribute), most > 0, labels=op.output_labels
+        )
+    except ConfigError as exc:
+        flaws.append(exc.message)
+        return ()
 
 
 def _node_of(op: Op) -> Node:

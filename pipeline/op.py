@@ -59,6 +59,18 @@ class Op:
     client: Any = None  # of a local model, Paddle Serving's call: predict(feed=..., fetch=..., batch=True)
     _fetch_names: Sequence[str] = ()  # what an overridden `process` gives it as `fetch`
     model: ServingModel | None = None  # what it runs: its folder, labels, feeds and fetches
+    input_tensors: ClassVar[Mapping[str, str]] = {}
+    """Optional: the request as KServe v2 clients send it, e.g. `{"text": "BYTES [-1]"}`: by name the
+    datatype and the shape, -1 for any length. Hooks find arrays under these names; of BYTES, of `bytes`.
+    Where no Op that is given the request declares any, a BYTES tensor is a key/value text or a list."""
+    output_tensors: ClassVar[Mapping[str, str]] = {}
+    """Optional: what KServe v2 clients are answered with, where this Op's output is the answer."""
+    output_labels: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Optional: by output the names of its classes, for clients that ask for a classification."""
+    max_batch_size: ClassVar[int] = 0
+    """Where tensors are declared: most rows of a request, which all tensors then have on their first axis;
+    0: the first axis is none of rows."""
+
     packs_tensors = False  # how a remote Pipeline service is sent the feed, see set_pack_tensor_format
 
     preprocess_batch: ClassVar[Any] = None

@@ -25,6 +25,13 @@ def inputs_of(request: Request) -> dict[str, Any]:
     return inputs
 
 
+def outputs_of(response: Response) -> dict[str, Any]:
+    """A good answer's value i under key i, and each tensor under its name. Raises BadPackage and TooLarge."""
+    outputs: dict[str, Any] = dict(zip(response.key, response.value, strict=False))
+    add_tensors(outputs, response.tensors, Limits())
+    return outputs
+
+
 def array_and_lod_of(tensor: Tensor) -> tuple[Any, Any]:
     """A tensor's array or str, and its lod, int32 [2, n], or None. Raises BadPackage and TooLarge."""
     inputs: dict[str, Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ class AnswerForm(IntEnum):
 
     JSON = 0  # key/value JSON, {"err_no": 0, "err_msg": "", "key": [...], "value": [...], "tensors": []}
     PROTO = 1  # a serialized PipelineService Response with text values
+    V2_JSON = 2  # a KServe v2 answer over HTTP: the JSON document, then a part for each binary output
+    V2_PROTO = 3  # a serialized KServe v2 ModelInferResponse with raw contents
 
 
 @dataclass(slots=True)
@@ -24,7 +27,9 @@ class Request:
 
     inputs: str, bytes, ndarray or list by name, in the order given. log_id: the client's own, 0 without.
     deadline: an instant of time.monotonic(), math.inf for none. priority: smaller leaves first.
-    timings: where its time goes, kept where the answer shall tell (dag.use_profile).
+    timings: where its time goes, kept where the answer shall tell (dag.use_profile). op: the Op that is asked
+    by itself, with its model's feeds as `inputs`; empty: the whole DAG. rows: what statistics count it for.
+    wish: what the answer's form leaves open, as `pipeline.v2_answers.Wish` for the forms of KServe v2.
     """
 
     service: str
@@ -36,3 +41,6 @@ class Request:
     deadline: float = math.inf
     priority: int = 0
     timings: Timings | None = None
+    op: str = ""
+    rows: int = 1
+    wish: Sequence[Any] | None = None

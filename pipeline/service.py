@@ -12,7 +12,7 @@ from pipeline.app import App, write_app
 from pipeline.config import OpConfig, ServiceConfig, check_service_name, load_config
 from pipeline.config_remote import completed, remote_flaws
 from pipeline.config_report import read_yaml
-from pipeline.dag import collect_ops, dag_of
+from pipeline.dag import collect_ops, dag_of, signature_of
 from pipeline.environment import FRONT_PROCESS
 from pipeline.errors import ConfigError
 from pipeline.log import flaw_of_directory
@@ -155,6 +155,7 @@ class Service:
             script=str(Path(script).resolve()),
             arguments=tuple(sys.argv[1:]),
             folder=str(Path.cwd()),
+            signature=signature_of(ops, last),
         )
 
 

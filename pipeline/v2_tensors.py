@@ -6,7 +6,6 @@ A BYTES tensor is an object array of `bytes`; BF16 is its uint16 bits, for NumPy
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,30 +13,28 @@ import numpy as np
 import numpy.typing as npt
 
 from client.protos.kserve_v2_pb2 import InferTensorContents
+from pipeline.tensor_spec import DATATYPES
+from pipeline.unread import LENGTH, objects
 
 Array = npt.NDArray[Any]
 
 BYTES = "BYTES"
-# v2 datatype -> (name as in `Variable.dtype`, the field of InferTensorContents; "" where there is only raw)
-DATATYPES = {
-    "BOOL": ("bool", "bool_contents"),
-    "UINT8": ("uint8", "uint_contents"),
-    "UINT16": ("uint16", "uint_contents"),
-    "UINT32": ("uint32", "uint_contents"),
-    "UINT64": ("uint64", "uint64_contents"),
-    "INT8": ("int8", "int_contents"),
-    "INT16": ("int16", "int_contents"),
-    "INT32": ("int32", "int_contents"),
-    "INT64": ("int64", "int64_contents"),
-    "FP16": ("float16", ""),
-    "BF16": ("bfloat16", ""),
-    "FP32": ("float32", "fp32_contents"),
-    "FP64": ("float64", "fp64_contents"),
-    BYTES: ("string", "bytes_contents"),
+# v2 datatype -> the field of InferTensorContents; the others travel raw alone
+CONTENTS = {
+    "BOOL": "bool_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    BYTES: "bytes_contents",
 }
-DATATYPE_OF = {dtype: datatype for datatype, (dtype, _) in DATATYPES.items()}
 _WIDE = {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}  # of several datatypes
-_LENGTH = struct.Struct("<I")  # before each element of a raw BYTES tensor
 
 
 def to_raw(array: Array) -> bytes:
@@ -52,7 +49,7 @@ def to_raw(array: Array) -> bytes:
         data = element.encode() if isinstance(element, str) else element
         if not isinstance(data, bytes):
             raise ValueError(f"holds a {type(element).__name__}; a BYTES tensor takes str and bytes")
-        parts += [_LENGTH.pack(len(data)), data]
+        parts += [LENGTH.pack(len(data)), data]
     return b"".join(parts)
 
 
@@ -60,7 +57,7 @@ def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
     """The array of raw contents. Raises ValueError for bytes that do not fill the shape."""
     dtype, count = _checked(datatype, shape)
     if datatype == BYTES:
-        return _objects(_elements(data, count), shape)
+        return objects(_elements(data, count), list(shape))
     if len(data) != count * dtype.itemsize:
         raise ValueError(f"{len(data)} bytes do not fill {datatype} {list(shape)}")
     return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
@@ -69,14 +66,14 @@ def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
 def from_contents(contents: InferTensorContents, datatype: str, shape: Sequence[int]) -> Array:
     """The array of typed contents. Raises ValueError for elements that do not fill the shape."""
     dtype, count = _checked(datatype, shape)
-    field = DATATYPES[datatype][1]
-    if not field:
+    field = CONTENTS.get(datatype)
+    if field is None:
         raise ValueError(f"{datatype} has no typed contents; it travels raw")
     elements = getattr(contents, field)
     if len(elements) != count:
         raise ValueError(f"{len(elements)} elements in {field} do not fill {datatype} {list(shape)}")
     if datatype == BYTES:
-        return _objects(list(elements), shape)
+        return objects(list(elements), list(shape))
     wide = np.fromiter(elements, _WIDE.get(field, dtype), count)
     array = wide.astype(dtype)
     if not np.array_equal(array, wide, equal_nan=dtype.kind == "f"):
@@ -90,7 +87,7 @@ def _checked(datatype: str, shape: Sequence[int]) -> tuple[np.dtype[Any], int]:
         raise ValueError(f"datatype {datatype!r} is not one of {', '.join(DATATYPES)}")
     if any(length < 0 for length in shape):
         raise ValueError(f"shape {list(shape)} has a negative length")
-    name = DATATYPES[datatype][0]
+    name = DATATYPES[datatype]
     dtype = np.dtype({"bfloat16": "uint16", "string": "object"}.get(name, name))
     return dtype, math.prod(shape)
 
@@ -98,17 +95,11 @@ def _checked(datatype: str, shape: Sequence[int]) -> tuple[np.dtype[Any], int]:
 def _elements(data: bytes, count: int) -> list[bytes]:
     elements: list[bytes] = []
     at = 0
-    while at + _LENGTH.size <= len(data) and len(elements) < count:
-        (length,) = _LENGTH.unpack_from(data, at)
-        at += _LENGTH.size
+    while at + LENGTH.size <= len(data) and len(elements) < count:
+        (length,) = LENGTH.unpack_from(data, at)
+        at += LENGTH.size
         elements.append(data[at : at + length])
         at += length
     if at != len(data) or len(elements) != count:
         raise ValueError(f"{len(data)} bytes do not hold {count} elements of BYTES, each after its length")
     return elements
-
-
-def _objects(elements: Sequence[bytes], shape: Sequence[int]) -> Array:
-    array = np.empty(len(elements), object)
-    array[:] = elements
-    return array.reshape(shape)

@@ -10,16 +10,18 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgpack
 import numpy as np
 
-Part: TypeAlias = bytes | bytearray | memoryview
+from pipeline.unread import Part, UnreadTensor, Written
+
+__all__ = ["INLINE_BYTES", "NotEncodable", "Part", "decode", "encode"]
 
 INLINE_BYTES = 4096  # smaller arrays stay in the tree: a part of its own costs about as much as copying 4 KB
 
-_TUPLE, _ARRAY, _ARRAY_PART, _SCALAR, _PICKLE = 1, 2, 3, 4, 5
+_TUPLE, _ARRAY, _ARRAY_PART, _SCALAR, _PICKLE, _UNREAD = 1, 2, 3, 4, 5, 6
 
 
 class _NotPlain(Exception):
@@ -69,7 +71,8 @@ def _encode_any(value: object, allow_pickle: bool) -> list[Part]:
 def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
     """Rebuild a value. Arrays view the parts they were given, and are writable where those are.
 
-    Raises ValueError for bytes that `encode` did not make.
+    A tensor that nobody has read yet is read here. Raises ValueError for bytes that `encode` did not make,
+    and V2Refusal for what such a tensor holds.
     """
 
     def extension(code: int, data: bytes) -> Any:
@@ -84,6 +87,9 @@ def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
         if code == _SCALAR:
             dtype, raw = unpack(data)
             return np.frombuffer(raw, dtype=dtype)[0]
+        if code == _UNREAD:
+            index, written, *told = unpack(data)
+            return UnreadTensor(parts[index], Written(written), *told).read()
         if code == _PICKLE and allow_pickle:
             return pickle.loads(data)  # noqa: S301 - made by a worker of ours, see the module's first lines
         raise ValueError(f"unknown extension {code} in a value")
@@ -122,6 +128,9 @@ def _extension(
         return msgpack.ExtType(_ARRAY_PART, pack([flat.dtype.str, list(value.shape), len(parts) - 1]))
     if isinstance(value, np.generic) and value.dtype.kind not in "OV" and value.dtype.itemsize:
         return msgpack.ExtType(_SCALAR, pack([value.dtype.str, value.tobytes()]))
+    if type(value) is UnreadTensor:
+        parts.append(value.data)
+        return msgpack.ExtType(_UNREAD, pack([len(parts) - 1, int(value.written), *value[2:]]))
     if allow_pickle:
         return msgpack.ExtType(_PICKLE, _pickled(value))
     raise NotEncodable(f"a {type(value).__name__} can't be passed on")

@@ -9,7 +9,7 @@ reads a tail copies it out at once, so a region is free again as soon as its han
 |---|---|---|
 | START | front | what the process shall be: application, Op, name, first instance's number, shared or not |
 | HANDOVER | front | id, then a row per request: see `pipeline.server.handover` |
-| READY, FAILED | worker | feeds and fetches of its model; the reason with its traceback |
+| READY, FAILED | worker | feeds and fetches of its model, or None; the reason with its traceback |
 | REPLY | worker | hand-over id, last, a row per request that it settles, timings |
 """
 
@@ -72,6 +72,7 @@ class Outcome(IntEnum):
     INPUTS = 4  # what an overridden RequestOp made of the message: the log_id in 8 bytes, then the inputs
 
 
+FEED = "@feed"  # the input of an Op that is asked by itself: its model's feeds by name
 REFUSAL = "@refusal"  # the input of an overridden ResponseOp in place of an output: as an ERROR
 
 

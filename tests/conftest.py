@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import models
 from pipeline.serving_model import ServingModel, load_serving_model
+from service_process import APPS, ServiceProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,6 +38,21 @@ def classifier(model_folder: Path) -> ServingModel:
 def pdmodel(model_folder: Path) -> ServingModel:
     """The classifier as an old .pdmodel program, without token_type_ids."""
     return load_serving_model(models.classifier_pdmodel(model_folder))
+
+
+@pytest.fixture(scope="session")
+def triton() -> Iterator[Callable[[str], ServiceProcess]]:
+    """The running stand-in for one of Triton's models, each started once."""
+    running: dict[str, ServiceProcess] = {}
+    with contextlib.ExitStack() as stack:
+
+        def service(model: str) -> ServiceProcess:
+            if model not in running:
+                started = ServiceProcess(APPS / "triton.py", name=model, env={"MODEL": model})
+                running[model] = stack.enter_context(started)
+            return running[model]
+
+        yield service
 
 
 @pytest.fixture

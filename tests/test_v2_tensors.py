@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from client.protos.kserve_v2_pb2 import InferTensorContents
-from pipeline.v2_tensors import DATATYPES, from_contents, from_raw, to_raw
+from pipeline.tensor_spec import DATATYPES
+from pipeline.v2_tensors import CONTENTS, from_contents, from_raw, to_raw
 
-TYPED = [datatype for datatype, (_, field) in DATATYPES.items() if field and datatype != "BYTES"]
+TYPED = [datatype for datatype in CONTENTS if datatype != "BYTES"]
 
 
 @pytest.mark.parametrize("datatype", [datatype for datatype in DATATYPES if datatype != "BYTES"])
@@ -19,12 +20,12 @@ def test_numbers_come_back_raw(datatype: str) -> None:
 
 @pytest.mark.parametrize("datatype", TYPED)
 def test_numbers_come_back_as_typed_contents(datatype: str) -> None:
-    contents = InferTensorContents(**{DATATYPES[datatype][1]: _numbers(datatype).ravel().tolist()})
+    contents = InferTensorContents(**{CONTENTS[datatype]: _numbers(datatype).ravel().tolist()})
     np.testing.assert_array_equal(from_contents(contents, datatype, [2, 2]), _numbers(datatype), strict=True)
 
 
 def _numbers(datatype: str) -> np.ndarray:
-    name = DATATYPES[datatype][0]
+    name = DATATYPES[datatype]
     return np.array([[1, 0], [2, 3]]).astype("uint16" if name == "bfloat16" else name)
 
 

@@ -14,6 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 Feed = dict[str, npt.NDArray[np.int64]]
 
+TENSOR = "text"  # of KServe v2: `input_tensors = {"text": "BYTES [-1]"}`
 EXAMPLE = '{"key": ["0"], "value": ["国足客场两球取胜"]}'
 
 
@@ -29,14 +30,23 @@ def each(function: Callable[[T], R], items: Iterable[T]) -> list[R | ServingErro
 
 
 def numbered_texts(inputs: Mapping[str, Any], max_chars: int) -> list[str]:
-    """The texts under the keys "0", "1", ..., in order.
+    """The texts under the keys "0", "1", ..., in order, or the elements of a tensor `text`.
 
     Raises InvalidInput for none, a missing number, something that is no text, an empty text, or one over
     `max_chars`: that is looked at before a tokenizer has any work with it.
     """
     if not inputs:
         raise _refusal("the request has no texts")
+    if isinstance(inputs.get(TENSOR), np.ndarray):
+        inputs = {str(number): _decoded(element) for number, element in enumerate(inputs[TENSOR].ravel())}
     return [_text(inputs, str(number), max_chars) for number in range(len(inputs))]
+
+
+def _decoded(element: Any) -> Any:
+    try:
+        return element.decode() if isinstance(element, bytes) else element
+    except UnicodeDecodeError as exc:
+        raise _refusal(f"an element of '{TENSOR}' is no UTF-8: {exc.reason} at byte {exc.start}") from None
 
 
 def _text(inputs: Mapping[str, Any], key: str, max_chars: int) -> str:

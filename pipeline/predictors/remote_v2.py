@@ -30,7 +30,8 @@ from pipeline.predictors.base import Array, check_feeds, select_fetches
 from pipeline.predictors.endpoints import Endpoints
 from pipeline.predictors.remote import RemoteConf, RemotePredictor
 from pipeline.serving_model import Variable
-from pipeline.v2_tensors import DATATYPE_OF, DATATYPES, from_contents, from_raw, to_raw
+from pipeline.tensor_spec import DATATYPE_OF, DATATYPES
+from pipeline.v2_tensors import from_contents, from_raw, to_raw
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ def _variables(tensors: Iterable[ModelMetadataResponse.TensorMetadata]) -> tuple
     for tensor in tensors:
         if tensor.datatype not in DATATYPES:
             raise ValueError(f"{tensor.name!r} has datatype {tensor.datatype!r}")
-        dtype = DATATYPES[tensor.datatype][0]
+        dtype = DATATYPES[tensor.datatype]
         variables.append(Variable(tensor.name, tensor.name, dtype, tuple(tensor.shape)))
     return tuple(variables)
 

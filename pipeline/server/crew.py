@@ -13,6 +13,7 @@ from pipeline.errors import StartFailed
 from pipeline.server.instances import Events, Instance, State
 from pipeline.server.placement import placement
 from pipeline.server.worker_process import WorkerProcess
+from pipeline.tensor_spec import Signature
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ class Crew:
     """Keeps `concurrency` instances of an Op alive.
 
     instances: those of all processes, in the order in which work is offered to them.
+    signature: what the Op's model is fed and fetched; None until one is ready, and for an Op without a model.
     on_fatal: called with the reason when starts keep failing; the service must end then.
     """
 
@@ -36,6 +38,7 @@ class Crew:
         self.on_fatal: Callable[[StartFailed], None] = lambda reason: None
         self.on_ready: Callable[[], None] = lambda: None
         self.restarts = 0
+        self.signature: Signature | None = None
         self._app = app
         self._events = events
         self._placement = placement(app, op)
@@ -78,6 +81,7 @@ class Crew:
             await self._all_gone.wait()
 
     def became_ready(self, process: WorkerProcess) -> None:
+        self.signature = process.signature
         self._failed_starts = 0
         self._was_ready = True
         log.info("Worker %s is ready (pid %d)", process.name, process.pid)

@@ -28,6 +28,7 @@ from pipeline.server.metrics import Metrics, resident_bytes
 from pipeline.server.timings import Timings
 from pipeline.server.tracer import Tracer
 from pipeline.server.walk import Answer, Walk
+from pipeline.tensor_spec import Signature
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,14 @@ class Engine:
         return {
             name: {"ready": batcher.crew.ready, "instances": batcher.crew.size}
             for name, batcher in self._batchers.items()
+        }
+
+    def signatures(self) -> dict[str, Signature]:
+        """What the models take and give that are ready to be asked by themselves, by Op."""
+        return {
+            name: batcher.crew.signature
+            for name, batcher in self._batchers.items()
+            if batcher.crew.signature is not None
         }
 
     def deadline(self, timeout_s: float = math.inf) -> float:
@@ -147,9 +156,9 @@ class Engine:
 
     def _bounded(self, answer: Answer) -> Answer:
         most = self.app.config.limits.response_bytes
-        if isinstance(answer, ServingError) or len(answer) <= most:
+        if isinstance(answer, ServingError) or (size := sum(map(len, answer))) <= most:
             return answer
-        return UnprintableAnswer(f"the answer has {len(answer)} bytes, limits.response_bytes allows {most}")
+        return UnprintableAnswer(f"the answer has {size} bytes, limits.response_bytes allows {most}")
 
     def _note_end(self, started: float) -> None:
         now = time.monotonic()

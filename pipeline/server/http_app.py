@@ -17,6 +17,7 @@ from pipeline.server.grpc_timeout import seconds_of
 from pipeline.server.http_request import HttpRequest
 from pipeline.server.metrics import CONTENT_TYPE
 from pipeline.server.timings import Timings
+from pipeline.server.v2.http_app import V2HttpApp
 from pipeline.server.walk import Answer
 
 log = logging.getLogger(__name__)
@@ -32,8 +33,9 @@ Page = Callable[[], tuple[int, bytes, bytes]]
 class HttpApp:
     """Answers every request of one service."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, v2: V2HttpApp) -> None:
         self._engine = engine
+        self._v2 = v2
         self._journal = engine.journal
         self._name = engine.app.name
         self._limits = engine.app.config.limits
@@ -48,6 +50,9 @@ class HttpApp:
     def take(self, request: HttpRequest) -> None:
         """Answer at once, or when the engine has the answer."""
         path = request.path
+        if path.startswith("/v2/") or path == "/v2":
+            self._v2.take(request)
+            return
         page = self._pages.get(path)
         if page is not None:
             self._answer_page(page, request)
@@ -96,7 +101,7 @@ class HttpApp:
             self._journal.tell(DOOR, request.peer, f"POST {request.path}", began, error)
         if not isinstance(answer, ServingError):
             self._journal.answered(DOOR)
-            request.respond(200, _JSON + told, answer)
+            request.respond(200, _JSON + told, answer[0])
             return
         # The original's gateway answered 504 for a time-out that it was given by the client.
         always = answer.always_status or (

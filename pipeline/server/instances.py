@@ -211,7 +211,7 @@ class Instance:
             if received.kind == Kind.REPLY:
                 yield from self._take_reply(received)
             elif received.kind == Kind.READY:
-                self.process.became_ready()
+                self.process.became_ready(received.head)
             elif received.kind == Kind.FAILED:
                 reason, final = received.head
                 self.process.failure = (reason, bool(final))

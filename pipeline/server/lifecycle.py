@@ -23,6 +23,8 @@ from pipeline.server.http_server import HttpServer
 from pipeline.server.metrics import Metrics
 from pipeline.server.placement import holds_gil, placement
 from pipeline.server.rpc_server import RpcServer
+from pipeline.server.v2.http_app import V2HttpApp
+from pipeline.server.v2.models import V2Models
 from pipeline.tls import server_context
 
 log = logging.getLogger(__name__)
@@ -39,9 +41,12 @@ async def serve(app: App) -> None:
     log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.dag.order, repeat(app))))
     async with contextlib.AsyncExitStack() as stack:
         http = rpc = None
+        models = V2Models(engine)
         if config.http_port:
             tls = None if config.tls is None else server_context(config.tls)
-            http = HttpServer(HttpApp(engine), config.http_port, config.limits, tls)
+            http = HttpServer(
+                HttpApp(engine, V2HttpApp(engine, models)), config.http_port, config.limits, tls
+            )
             await stack.enter_async_context(http.running())
         if config.rpc_port:
             rpc = RpcServer(engine, config.rpc_port)

@@ -70,7 +70,7 @@ class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             context.set_trailing_metadata((("server-timing", request.timings.header()),))
         if not isinstance(answer, ServingError):
             self._journal.answered(DOOR)
-            return bytes(answer)
+            return bytes(answer[0])
         self._journal.refused(DOOR, answer)
         if isinstance(answer, _AS_STATUS):
             await self._abort(context, answer)

@@ -11,14 +11,14 @@ from pipeline.errors import DeadlineExceeded, HookFailed, ServingError, describe
 from pipeline.op import REQUEST_OP, RESPONSE_OP
 from pipeline.request import Request
 from pipeline.values import Part, encode
-from pipeline.wire import REFUSAL, Outcome
+from pipeline.wire import FEED, REFUSAL, Outcome
 
 if TYPE_CHECKING:
     from pipeline.server.batcher import Batcher
     from pipeline.server.job import Inputs
 
-Answer = bytes | bytearray | memoryview | ServingError
-"""A complete response body, or why there is none."""
+Answer = list[Part] | ServingError
+"""A complete response body, in one part or in those that the request's form says, or why there is none."""
 
 
 class Walk:
@@ -73,13 +73,18 @@ class Walk:
 
     def begin(self) -> None:
         """Raises NotEncodable for an input of a type that a codec must not let through."""
-        source = self._dag.source
-        self._deliver(source, source, encode(self.request.inputs, allow_pickle=False))
+        source, op = self._dag.source, self.request.op
+        parts = encode(self.request.inputs, allow_pickle=False)
+        if op:
+            given = self._awaited[op] = [(FEED, parts)]
+            self._batchers[op].put(self, given)
+        else:
+            self._deliver(source, source, parts)
 
     def settle(self, node: str, outcome: Outcome, parts: list[Part]) -> None:
         """Take an Op's output, which is still awaited, and go on."""
         if outcome is Outcome.ANSWER:
-            self._end(parts[0])
+            self._end(parts)
         elif outcome is Outcome.VALUE:
             self._deliver(node, node, parts)
         elif outcome is Outcome.JUMP:
@@ -116,7 +121,7 @@ class Walk:
         self._batchers[node].note_error()
         if self._goes_on_without(node):
             return
-        if not self._dag.packs or node == RESPONSE_OP:
+        if not self._dag.packs or node == RESPONSE_OP or self.request.op:
             self.fail(error)
             return
         self._awaited.clear()
@@ -126,7 +131,7 @@ class Walk:
 
     def _goes_on_without(self, node: str) -> bool:
         """Whether the answer may still come from other inputs than this one, which has failed."""
-        if not self._dag.first_arrival:
+        if not self._dag.first_arrival or self.request.op:
             return False
         self._failed.add(node)
         return self._dag.response not in self._dag.lost_with(self._failed, self._awaited)

@@ -10,12 +10,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from pipeline.app import App
 from pipeline.environment import MODEL_PROCESS
 from pipeline.processes import WORKER, python_module
 from pipeline.server.instances import Events, Instance, State
 from pipeline.server.placement import shares_process
+from pipeline.tensor_spec import Signature
 from pipeline.wire import Kind
 
 
@@ -24,6 +26,7 @@ class WorkerProcess:
 
     `start` spawns it; `stop` and death end it; it is not started twice.
     reserved: a single request has it to itself, its other instances are given nothing meanwhile.
+    signature: what its model is fed and fetched, once it is ready; None for an Op without one.
     failure: why it could not start, and whether another try is useless.
     """
 
@@ -35,6 +38,7 @@ class WorkerProcess:
         self.reserved = False
         self.failure: tuple[str, bool] | None = None
         self.ready_at = 0.0
+        self.signature: Signature | None = None
         self._app = app
         self._events = events
         self._killed_because = ""
@@ -85,8 +89,9 @@ class WorkerProcess:
         """Ready, and without work in any of its instances."""
         return all(i.state is State.READY and not i.in_flight for i in self.instances)
 
-    def became_ready(self) -> None:
+    def became_ready(self, signature: Sequence[Any] | None) -> None:
         """What its worker says: from now on all its instances take hand-overs."""
+        self.signature = None if signature is None else Signature.of_data(signature)
         self._cancel_start_timer()
         self.ready_at = time.monotonic()
         for instance in self.instances:

@@ -9,8 +9,9 @@ import numpy as np
 
 from pipeline.errors import HookFailed, ModelFailed, ServingError, text_of
 from pipeline.op import Op, OpRequest
+from pipeline.v2_errors import V2Refusal
 from pipeline.values import decode
-from pipeline.wire import Tail
+from pipeline.wire import FEED, Tail
 
 _data_ids = itertools.count(1)
 
@@ -20,6 +21,7 @@ class Call:
 
     own: the Op as this request's hooks see it. deadline: the instant (time.monotonic) after which nobody
     waits for it. feeds: what is to be run, None once there is a fetch without.
+    direct: its inputs are the model's feeds and its output the fetch, without hooks at either end.
     output: what postprocess made. error: set as soon as the request can't be answered otherwise.
     sent: its reply is on its way.
     """
@@ -28,6 +30,7 @@ class Call:
         "_fetches",
         "_missing",
         "deadline",
+        "direct",
         "error",
         "feed_is_list",
         "feeds",
@@ -37,13 +40,14 @@ class Call:
         "own",
         "request",
         "sent",
+        "wish",
     )
 
     def __init__(self, row: list[Any], tail: Tail, own: Op | None) -> None:
         """Rebuild the request's inputs; an object of the app's that can't be is this request's error."""
         self.id: int
         self.deadline: float
-        self.id, log_id, self.form, self.deadline, stowed = row
+        self.id, log_id, self.form, self.wish, self.deadline, stowed = row
         self.own = own
         self.error: ServingError | None = None
         self.feeds: list[Any] | None = None
@@ -58,9 +62,14 @@ class Call:
             try:
                 # Only a worker's own output may hold pickles; what the front encoded for the first Op can't.
                 inputs[name] = decode(parts, allow_pickle=True)
+            except V2Refusal as exc:
+                self.error = exc
             except Exception as exc:
                 self.error = HookFailed(f"input {name!r} can't be rebuilt: {text_of(exc)}")
         self.request = OpRequest(inputs, next(_data_ids), log_id)
+        self.direct = FEED in inputs
+        if self.direct:
+            self.feeds = [inputs[FEED]]
 
     @property
     def fetched(self) -> bool:

@@ -23,9 +23,12 @@ from pipeline.errors import (
     described,
     text_of,
 )
+from pipeline.packages import outputs_of
 from pipeline.predictors.base import Predictor
 from pipeline.predictors.remote import RemotePredictor
 from pipeline.request import AnswerForm
+from pipeline.tensor_spec import TensorSpec
+from pipeline.v2_answers import Wish, render_v2
 from pipeline.values import NotEncodable, Part, encode
 from pipeline.wire import Outcome, Tail, stow
 from pipeline.worker.call import Call
@@ -73,12 +76,14 @@ class Executor:
         joining: Joining,
         *,
         answers: bool,
+        declared: Sequence[TensorSpec] = (),
     ) -> None:
         self._hooks = hooks
         self._predictor = predictor
         self._limits = limits
         self._joining = joining
         self._answers = answers  # this Op's output is the response
+        self._declared = declared  # what the response holds
         self._runs_model = predictor is not None or hooks.own_process
         self._remote = predictor if isinstance(predictor, RemotePredictor) and not hooks.own_process else None
         # The app's own `process` and a remote Pipeline service take other values, too.
@@ -102,7 +107,7 @@ class Executor:
             self._send(rest, [0] * 7, send, last=True)
 
     def _run(self, calls: list[Call], started: int, send: Send) -> None:
-        self._preprocess([call for call in calls if call.error is None])
+        self._preprocess([call for call in calls if call.error is None and not call.direct])
         pieces = self._pieces(calls)
         self._preprocess_ns = time.perf_counter_ns() - started
         started = time.perf_counter_ns()
@@ -253,9 +258,14 @@ class Executor:
         fetched = []
         for call in calls:
             try:
-                fetched.append((call, call.fetch()))
+                fetch = call.fetch()
             except ServingError as exc:
                 call.error = exc
+                continue
+            if call.direct:
+                call.output = fetch
+            else:
+                fetched.append((call, fetch))
         if self._hooks.batch_postprocess and fetched:
             requests, fetches = [call.request for call, _ in fetched], [fetch for _, fetch in fetched]
             outputs = self._hooks.postprocess_batch(requests, fetches)
@@ -289,17 +299,27 @@ class Executor:
 
     def _settle(self, call: Call, tail: list[Part]) -> list[Any]:
         output = call.output
+        if call.direct:
+            return self._answer(call, render_v2(output, AnswerForm(call.form), Wish(*call.wish)), tail)
         if self._hooks.jumps and self._hooks.jump(call.own or self._hooks.op, call.request, output):
             return [call.id, Outcome.JUMP, stow(self._encoded(output), tail)]
         if self._answers:
-            form = AnswerForm(call.form)
-            own = isinstance(output, Response)  # the app's ResponseOp made it
-            body = render_message(output, form) if own else render(output, form)
-            return [call.id, Outcome.ANSWER, stow([body], tail)]
+            return self._answer(call, self._rendered(call), tail)
         if self._hooks.unpacks:
             log_id = call.request.log_id.to_bytes(8, "little", signed=True)
             return [call.id, Outcome.INPUTS, stow([log_id, *self._encoded(output)], tail)]
         return [call.id, Outcome.VALUE, stow(self._encoded(output), tail)]
+
+    def _answer(self, call: Call, parts: list[Part], tail: list[Part]) -> list[Any]:
+        return [call.id, Outcome.ANSWER, stow(parts, tail)]
+
+    def _rendered(self, call: Call) -> list[Part]:
+        output, form = call.output, AnswerForm(call.form)
+        own = isinstance(output, Response)  # the app's ResponseOp made it
+        if call.wish is not None:
+            tensors = outputs_of(output) if own else output
+            return render_v2(tensors, form, Wish(*call.wish), self._declared)
+        return [render_message(output, form) if own else render(output, form)]
 
     def _encoded(self, output: Any) -> list[Part]:
         try:

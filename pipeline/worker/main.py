@@ -31,6 +31,7 @@ from pipeline.op import Op
 from pipeline.paddle_serving_names import offer_paddle_serving_names
 from pipeline.predictors.local_client import LocalClient
 from pipeline.processes import die_with
+from pipeline.tensor_spec import Signature
 from pipeline.values import Part
 from pipeline.wire import Arena, Frame, FrameReader, Kind, frame, reply_region
 from pipeline.worker.executor import Executor, Reply, Send
@@ -107,10 +108,10 @@ class Worker:
     def serve(self, web_service: service.Service) -> NoReturn:
         """Make the Op ready, say so, and answer hand-overs. Leaves the process at end of file."""
         keep_our_loggers()
-        executors = self._executors(self._find_op(web_service))
+        executors, signature = self._executors(self._find_op(web_service))
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
         settle_memory()
-        self._fronts[0].tell(Kind.READY, os.getpid())
+        self._fronts[0].tell(Kind.READY, signature)
         threads = [
             # In a copy of this context: NumPy keeps print options there, ours and those that the app set.
             threading.Thread(target=copy_context().run, args=(_answer_or_die, *served))
@@ -137,8 +138,8 @@ class Worker:
             )
         return ops[self._op_name]
 
-    def _executors(self, op: Op) -> list[Executor]:
-        """One for each instance, of the same Op and model."""
+    def _executors(self, op: Op) -> tuple[list[Executor], Signature | None]:
+        """One for each instance, of the same Op and model; and what that model takes and gives."""
         config = self._app.config.op[self._op_name]
         op.concurrency_idx = None if self._shares else self._first
         model = Model(op, config, self._app.folder, self._first)
@@ -152,10 +153,12 @@ class Worker:
         model.warm_up()
         print_as_numpy_1()
         hooks, answers = hooks_of(op), self._app.response == self._op_name
-        return [
-            Executor(hooks, model.predictor, model.limits, model.joining, answers=answers)
+        declared = self._app.signature.outputs if answers else ()
+        executors = [
+            Executor(hooks, model.predictor, model.limits, model.joining, answers=answers, declared=declared)
             for _ in self._fronts
         ]
+        return executors, model.signature
 
 
 def main(arguments: list[str]) -> None:

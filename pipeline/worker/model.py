@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.config import OpConfig
@@ -14,7 +15,8 @@ from pipeline.predictors import create_predictor
 from pipeline.predictors.base import Predictor, input_examples
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.remote import RemotePredictor, create_remote_predictor
-from pipeline.serving_model import FeedPadding, Padding, ServingModel, load_serving_model
+from pipeline.serving_model import FeedPadding, Padding, ServingModel, Variable, load_serving_model
+from pipeline.tensor_spec import DATATYPE_OF, Signature, TensorSpec
 from pipeline.worker.merge import Joining
 from pipeline.worker.plan import BatchLimits
 
@@ -22,6 +24,9 @@ log = logging.getLogger(__name__)
 
 TENSORRT = 2  # of `device_type`
 WARMUP_LENGTHS = (16, 64)
+MAX_BATCH_ROWS = (
+    1024  # of one request to a model that is asked by itself, where the configuration has no limit
+)
 DEFAULT_BATCH_TOKENS = 16_384  # rows x longest row: 32 texts of 512, 1,024 of 16
 
 
@@ -71,6 +76,20 @@ class Model:
         )
 
     @property
+    def signature(self) -> Signature | None:
+        """What the model takes and gives; None where there is none, or a remote one, or one of sequences."""
+        predictor = self.predictor
+        if predictor is None or self.serving_model is None:
+            return None
+        feeds, fetches = predictor.feeds, predictor.fetches
+        if any(variable.is_lod for variable in (*feeds, *fetches)):
+            return None
+        by_rows = predictor.merges and all(feed.shape[:1] == (-1,) for feed in feeds)
+        most = (self.limits.rows or MAX_BATCH_ROWS) if by_rows else 0
+        labels = self.serving_model.labels if len(fetches) == 1 else ()
+        return Signature(_specs(feeds), _specs(fetches, labels), most)
+
+    @property
     def joining(self) -> Joining:
         padding = self._padding()
         if padding is None:
@@ -118,6 +137,10 @@ def _refuse_failed(model: ServingModel, allowed: bool) -> None:
             f"{why}: convert the model again, or set local_service_conf.allow_failed_parity: true"
         )
     log.warning("%s; served all the same, for allow_failed_parity is set", why)
+
+
+def _specs(variables: Sequence[Variable], labels: tuple[str, ...] = ()) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(v.alias, DATATYPE_OF[v.dtype], v.shape, labels) for v in variables)
 
 
 def _shapes_of(op: Op, config: OpConfig) -> DynamicShapes | None:

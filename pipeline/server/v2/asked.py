@@ -1,0 +1,70 @@
+"""Asked: an inference request of KServe v2 as either door has read it, and the engine's Request of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.request import AnswerForm, Request
+from pipeline.server.v2.inputs import Given, checked
+from pipeline.server.v2.models import V2Model
+from pipeline.v2_answers import WantedOutput, Wish
+from pipeline.v2_errors import V2Refusal, of_request
+
+_ALLOWED = "triton_enable_empty_final_response"
+
+
+@dataclass(slots=True)
+class Asked:
+    """inputs: by name, as written. outputs: those asked for, None for all. binary: how HTTP sends the others.
+
+    priority: 1 is the highest, 0 none given. timeout_us: microseconds, 0 for none. parameters: all of them.
+    """
+
+    request_id: str = ""
+    inputs: dict[str, Given] = field(default_factory=dict)
+    outputs: dict[str, WantedOutput] | None = None
+    binary: bool = False
+    priority: int = 0
+    timeout_us: int = 0
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def timeout_s(self) -> float:
+        return self.timeout_us / 1e6 if self.timeout_us else math.inf
+
+    def request(self, model: V2Model, form: AnswerForm, most_rank: int) -> Request:
+        """What the engine is given; `deadline` is for the door to set. Raises V2Refusal."""
+        inputs = checked(model, self.request_id, self.inputs, most_rank)
+        signature = model.signature
+        if self.outputs and signature.outputs:
+            known = {spec.name for spec in signature.outputs}
+            for name in self.outputs:
+                if name not in known:
+                    raise of_request(
+                        self.request_id, f"unexpected inference output '{name}' for model '{model.name}'"
+                    )
+        wish = Wish(
+            model.name,
+            model.version,
+            self.request_id,
+            self.binary,
+            None if not self.outputs else [tuple(wanted) for wanted in self.outputs.values()],
+            signature.max_batch_size > 0,
+        )
+        request = Request(model.name, "infer", inputs.values, form=form, wish=wish)
+        request.op = model.op
+        request.rows = inputs.rows
+        request.priority = max(0, self.priority - 1)  # none given counts as the highest
+        return request
+
+
+def refuse_reserved(name: str) -> None:
+    """Raises V2Refusal for a parameter whose name is Triton's."""
+    if name.startswith("triton_") and name != _ALLOWED:
+        raise V2Refusal(
+            "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
+            f"starting with 'triton_' are allowed: {_ALLOWED}"
+        )

@@ -1,0 +1,197 @@
+"""An inference request over HTTP: a JSON document, and behind it the raw bytes of inputs.
+
+`data` stays JSON text: the worker reads it. What the fast decoder refuses is read again, slowly, for the
+words of the refusal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from pipeline.server.v2 import json_fields
+from pipeline.server.v2.asked import Asked, refuse_reserved
+from pipeline.server.v2.inputs import Given, add
+from pipeline.server.v2.models import V2Model
+from pipeline.tensor_spec import DATATYPES
+from pipeline.unread import Written
+from pipeline.v2_answers import WantedOutput
+from pipeline.v2_errors import V2Refusal, of_request
+
+_NOT_IN_JSON = ("FP16", "BF16")
+_ITEM_BYTES = {name: int(re.sub(r"\D", "", name) or 8) // 8 for name in DATATYPES if name != "BYTES"}
+
+
+class _Input(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    data: msgspec.Raw | None = None
+    parameters: dict[str, Any] = {}
+
+
+class _Document(msgspec.Struct):
+    inputs: list[_Input]
+    id: str = ""
+    parameters: dict[str, Any] = {}
+    outputs: list[dict[str, Any]] | None = None
+
+
+_decoder = msgspec.json.Decoder(_Document)
+
+
+def parse_infer(body: bytes, header_length: int | None, model: V2Model) -> Asked:
+    """header_length: bytes of the JSON document; None for all of the body. Raises V2Refusal."""
+    view = memoryview(body)
+    document, binary = (
+        (view, view[:0]) if header_length is None else (view[:header_length], view[header_length:])
+    )
+    read = _read(document)
+    asked = Asked(read.id, parameters=read.parameters)
+    _take_parameters(asked)
+    at = 0
+    for one in read.inputs:
+        size = _binary_size(one, model)
+        if size is None:
+            add(asked.inputs, _of_json(one), asked.request_id)
+            continue
+        if size > len(binary) - at:
+            raise V2Refusal(
+                f"unexpected size for input '{one.name}', expecting {size - len(binary) + at} additional "
+                f"bytes for model '{model.name}'"
+            )
+        raw = Given(one.name, one.datatype, one.shape, binary[at : at + size], Written.RAW)
+        add(asked.inputs, raw, asked.request_id)
+        at += size
+    if at != len(binary):
+        raise V2Refusal(f"unexpected additional input data for model '{model.name}'")
+    if read.outputs:
+        asked.outputs = {}
+        for output in read.outputs:
+            wanted = _wanted(output, asked.binary)
+            asked.outputs[wanted.name] = wanted
+    return asked
+
+
+def parse_raw(body: bytes, model: V2Model) -> Asked:
+    """The whole body is the one input's raw bytes, whose shape follows from the model. Raises V2Refusal."""
+    specs = model.signature.inputs
+    if len(specs) != 1:
+        raise of_request(
+            "",
+            f"Raw request must only have 1 input (found 1) to be deduced but got {len(specs)} inputs in "
+            f"'{model.name}' model configuration",
+        )
+    (spec,) = specs
+    batched = model.signature.max_batch_size > 0
+    own = list(spec.shape[1:] if batched else spec.shape)
+    if spec.datatype == "BYTES":
+        if own != [1]:
+            raise of_request(
+                "", f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"
+            )
+        data = len(body).to_bytes(4, "little") + body
+    else:
+        data = body
+        if own.count(-1) > 1:
+            raise of_request(
+                "",
+                f"The shape of the raw input '{spec.name}' can not be deduced because there are more than "
+                "one variable-sized dimension",
+            )
+        fixed = math.prod(length for length in own if length != -1) * _ITEM_BYTES[spec.datatype]
+        own = [len(body) // max(1, fixed) if length == -1 else length for length in own]
+    shape = [1, *own] if batched else own
+    asked = Asked(binary=True)
+    asked.inputs[spec.name] = Given(spec.name, spec.datatype, shape, data, Written.RAW)
+    return asked
+
+
+def _read(document: memoryview) -> _Document:
+    try:
+        read = _decoder.decode(document)
+        if all(length >= 0 for one in read.inputs for length in one.shape):
+            return read
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    return _read_slowly(json_fields.parse(document))
+
+
+def _read_slowly(document: Any) -> _Document:
+    read = _Document([])
+    inputs = json_fields.array(document, "inputs")
+    if "id" in document:
+        read.id = json_fields.text(document, "id")
+    read.parameters = dict(json_fields.parameters_of(document))
+    for given in inputs:
+        name = json_fields.text(given, "name")
+        shape = [json_fields.unsigned(dim, "shape") for dim in json_fields.array(given, "shape")]
+        datatype = json_fields.text(given, "datatype")
+        data = None
+        if "data" in given:
+            data = msgspec.Raw(json.dumps(json_fields.array(given, "data")).encode())
+        read.inputs.append(_Input(name, shape, datatype, data, dict(json_fields.parameters_of(given))))
+    if "outputs" in document:
+        read.outputs = json_fields.array(document, "outputs")
+    return read
+
+
+def _take_parameters(asked: Asked) -> None:
+    for name, value in asked.parameters.items():
+        if name == "priority":
+            asked.priority = json_fields.unsigned(value, name)
+        elif name == "timeout":
+            asked.timeout_us = json_fields.unsigned(value, name)
+        elif name == "binary_data_output":
+            asked.binary = json_fields.boolean(value, name)
+        else:
+            refuse_reserved(name)
+
+
+def _binary_size(one: _Input, model: V2Model) -> int | None:
+    """Bytes of this input behind the document; None where its data is in it. Raises V2Refusal."""
+    parameters = one.parameters
+    told = [name for name in ("binary_data_size", "shared_memory_region") if name in parameters]
+    if one.data is not None and told:
+        raise V2Refusal(
+            "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+            f"'shared_memory_region' in 'parameters'. But set 'data' '{told[0]}'"
+        )
+    if one.datatype not in DATATYPES:
+        raise V2Refusal(f"invalid datatype for input {one.name}")
+    if "shared_memory_region" in parameters:
+        region = json_fields.text(parameters, "shared_memory_region")
+        raise V2Refusal(f"Unable to find shared memory region: '{region}'", "NOT_FOUND")
+    if "binary_data_size" in parameters:
+        return json_fields.unsigned(parameters["binary_data_size"], "binary_data_size")
+    return None
+
+
+def _of_json(one: _Input) -> Given:
+    if one.data is None:
+        raise json_fields.unparsed("data", "attempt to access non-existing object member 'data'")
+    if one.datatype in _NOT_IN_JSON:
+        raise V2Refusal(
+            f"receiving {one.datatype} data via JSON is not supported. Please use the binary data format for "
+            f"input {one.name}"
+        )
+    return Given(one.name, one.datatype, one.shape, memoryview(one.data), Written.JSON)
+
+
+def _wanted(output: Mapping[str, Any], binary: bool) -> WantedOutput:
+    name = json_fields.text(output, "name")
+    parameters = json_fields.parameters_of(output)
+    classes = 0
+    if "classification" in parameters:
+        classes = json_fields.unsigned(parameters["classification"], "classification", verb="set")
+    if "shared_memory_region" in parameters:
+        region = json_fields.text(parameters, "shared_memory_region")
+        raise V2Refusal(f"Unable to find shared memory region: '{region}'", "NOT_FOUND")
+    if "binary_data" in parameters:
+        binary = json_fields.boolean(parameters["binary_data"], "binary_data")
+    return WantedOutput(name, binary, classes)

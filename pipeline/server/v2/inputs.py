@@ -1,0 +1,156 @@
+"""The inputs of an inference request, as either door has read them, checked against the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipeline.server.v2.models import V2Model
+from pipeline.tensor_spec import DATATYPES, TensorSpec
+from pipeline.unread import Part, UnreadTensor, Written
+from pipeline.v2_errors import V2Refusal, of_request
+
+_DTYPES = {
+    name: np.dtype({"bfloat16": "uint16"}.get(dtype, dtype)).newbyteorder("<")
+    for name, dtype in DATATYPES.items()
+    if dtype != "string"
+}
+_HINT = (
+    " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended"
+    " to each input shape. If you want to specify the full shape including the batch dim in your input dims"
+    " config, try setting max_batch_size to zero. See the model configuration docs for more info on"
+    " max_batch_size."
+)
+
+
+class Given(NamedTuple):
+    """One input: its elements as they were written, or an array where the door had to read them."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: Part | np.ndarray[Any, Any]
+    written: Written
+
+
+class Inputs(NamedTuple):
+    """values: what the engine is given, by name. rows: the batch, 1 where there is none."""
+
+    values: dict[str, Any]
+    rows: int
+
+
+def add(given: dict[str, Given], one: Given, request_id: str) -> None:
+    """Raises V2Refusal for an input that is there already."""
+    if given.setdefault(one.name, one) is not one:
+        raise of_request(request_id, f"input '{one.name}' already exists in request")
+
+
+def checked(model: V2Model, request_id: str, given: dict[str, Given], most_rank: int) -> Inputs:
+    """Raises V2Refusal, in Triton's words, for inputs that the model does not take."""
+    newest_first = list(given.values())[::-1]  # the order in which Triton looks at them
+    for one in newest_first:
+        if len(one.shape) > most_rank:
+            raise of_request(
+                request_id,
+                f"input '{one.name}' has {len(one.shape)} dimensions; limits.tensor_rank is {most_rank}",
+            )
+    signature = model.signature
+    rows = 1
+    if not signature.open:
+        expected = {spec.name: spec for spec in signature.inputs}
+        _check_names(model, request_id, newest_first, expected)
+        for one in newest_first:
+            if one.datatype != expected[one.name].datatype:
+                told = one.datatype if one.datatype in DATATYPES else "<invalid>"
+                raise of_request(
+                    request_id,
+                    f"inference input '{one.name}' data-type is '{told}', but model '{model.name}' expects "
+                    f"'{expected[one.name].datatype}'",
+                )
+        if signature.max_batch_size:
+            rows = _rows(model, request_id, newest_first)
+        for one in newest_first:
+            _check_shape(model, request_id, one, expected[one.name].shape)
+    return Inputs({one.name: _value(model, request_id, one) for one in given.values()}, rows)
+
+
+def _check_names(
+    model: V2Model, request_id: str, given: Sequence[Given], expected: dict[str, TensorSpec]
+) -> None:
+    names = {one.name for one in given}
+    if len(given) != len(expected):
+        missing = ",".join(f"'{name}'" for name in expected if name not in names)
+        got = ",".join(f"'{one.name}'" for one in given)
+        raise of_request(
+            request_id,
+            f"expected {len(expected)} inputs but got {len(given)} inputs for model '{model.name}'. Got "
+            f"input(s) [{got}], but missing required input(s) [{missing}]. Please provide all required "
+            "input(s).",
+        )
+    for one in given:
+        if one.name not in expected:
+            raise V2Refusal(f"unexpected inference input '{one.name}' for model '{model.name}'")
+
+
+def _rows(model: V2Model, request_id: str, given: Sequence[Given]) -> int:
+    rows = None
+    for one in given:
+        if not one.shape:
+            raise of_request(
+                request_id,
+                f"input '{one.name}' has no shape but model requires batch dimension for '{model.name}'",
+            )
+        if rows is None:
+            rows = one.shape[0]
+        elif one.shape[0] != rows:
+            raise of_request(
+                request_id, f"input '{one.name}' batch size does not match other inputs for '{model.name}'"
+            )
+    most = model.signature.max_batch_size
+    if rows is None or rows > most:
+        raise of_request(request_id, f"inference request batch-size must be <= {most} for '{model.name}'")
+    return rows
+
+
+def _check_shape(model: V2Model, request_id: str, one: Given, expected: tuple[int, ...]) -> None:
+    fits = len(one.shape) == len(expected) and all(
+        got == want or (want == -1 and got >= 0) for want, got in zip(expected, one.shape, strict=True)
+    )
+    if not fits:
+        raise of_request(
+            request_id,
+            f"unexpected shape for input '{one.name}' for model '{model.name}'. Expected {_text(expected)}, "
+            f"got {_text(one.shape)}.{_HINT if model.signature.max_batch_size else ''}",
+        )
+
+
+def _text(shape: Sequence[int]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _value(model: V2Model, request_id: str, one: Given) -> Any:
+    if any(length < 0 for length in one.shape):
+        raise of_request(request_id, f"input '{one.name}' has the shape {_text(one.shape)}")
+    as_texts = one.datatype == "BYTES" and model.signature.open
+    data = one.data
+    if isinstance(data, np.ndarray):
+        return data
+    if one.datatype == "BYTES" or one.written is Written.JSON:
+        unread = one.shape, one.name, model.name, request_id, as_texts
+        return UnreadTensor(data, one.written, one.datatype, *unread)
+    dtype = _DTYPES[one.datatype]
+    expected = math.prod(one.shape) * dtype.itemsize
+    if len(data) != expected:
+        raise of_request(
+            request_id,
+            f"input byte size mismatch for input '{one.name}' for model '{model.name}'. Expected {expected}, "
+            f"got {len(data)}",
+        )
+    try:
+        return (np.frombuffer(data, dtype) if expected else np.empty(0, dtype)).reshape(one.shape)
+    except ValueError:  # no elements in lengths beyond what an array may have
+        raise of_request(request_id, f"input '{one.name}' has the shape {_text(one.shape)}") from None

@@ -1,0 +1,94 @@
+"""What an Op declares, or a model tells, of the tensors that it takes and gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pipeline.errors import ConfigError
+
+# v2 datatype -> name as in `Variable.dtype`
+DATATYPES = {
+    "BOOL": "bool",
+    "UINT8": "uint8",
+    "UINT16": "uint16",
+    "UINT32": "uint32",
+    "UINT64": "uint64",
+    "INT8": "int8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "FP16": "float16",
+    "BF16": "bfloat16",
+    "FP32": "float32",
+    "FP64": "float64",
+    "BYTES": "string",
+}
+DATATYPE_OF = {dtype: datatype for datatype, dtype in DATATYPES.items()}
+_DECLARED = re.compile(r"\s*(\w+)\s*\[([-\d\s,]*)\]\s*")
+
+
+class TensorSpec(NamedTuple):
+    """datatype: as KServe v2 names it. shape: -1 for any length; labels: names of the classes on its axis."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    labels: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """As the metadata of a model tells it."""
+        return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
+
+
+class Signature(NamedTuple):
+    """What a request and its answer hold.
+
+    max_batch_size: most rows, all tensors having an axis of rows in front; 0: they have none. open: nothing
+    is known of the tensors, so that a request may hold any.
+    """
+
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    max_batch_size: int = 0
+
+    @property
+    def open(self) -> bool:
+        return not self.inputs
+
+    @classmethod
+    def of_data(cls, data: Sequence[Any]) -> Signature:
+        """What JSON or msgpack have made of one."""
+        inputs, outputs, most = data
+        return cls(_specs_of(inputs), _specs_of(outputs), most)
+
+
+def _specs_of(data: Sequence[Any]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(name, kind, tuple(shape), tuple(labels)) for name, kind, shape, labels in data)
+
+
+def declared_specs(
+    where: str, tensors: Mapping[str, str], batched: bool, labels: Mapping[str, Sequence[str]] | None = None
+) -> tuple[TensorSpec, ...]:
+    """The tensors of a declaration such as `{"text": "BYTES [-1]"}`. Raises ConfigError with all flaws."""
+    flaws, specs = [], []
+    for name, text in tensors.items():
+        told = _DECLARED.fullmatch(text) if isinstance(text, str) else None
+        if told is None or told[1] not in DATATYPES:
+            flaws.append(
+                f"{where}: {name!r} is declared as {text!r}; write datatype and shape, as in "
+                f"'FP32 [-1, 16]'; datatypes are {', '.join(DATATYPES)}"
+            )
+            continue
+        shape = tuple(int(length) for length in told[2].split(",") if length.strip())
+        if any(length < -1 for length in shape) or (batched and shape[:1] != (-1,)):
+            first = " and -1 first, for max_batch_size is set" if batched else ""
+            flaws.append(
+                f"{where}: the shape of {name!r} is {list(shape)}; it has lengths, -1 for any{first}"
+            )
+            continue
+        specs.append(TensorSpec(name, told[1], shape, tuple((labels or {}).get(name, ()))))
+    if flaws:
+        raise ConfigError("\n".join(flaws))
+    return tuple(specs)

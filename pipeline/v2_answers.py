@@ -1,0 +1,202 @@
+"""The answer of a KServe v2 request, made in the worker: an Op's output as tensors in the form asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from client.protos.kserve_v2_pb2 import ModelInferResponse
+from pipeline.errors import UnprintableAnswer
+from pipeline.request import AnswerForm
+from pipeline.tensor_spec import DATATYPE_OF, DATATYPES, TensorSpec
+from pipeline.unread import Part
+from pipeline.v2_errors import V2Refusal, of_request
+from pipeline.v2_tensors import BYTES, Array, to_raw
+
+_json = msgspec.json.encode
+_RAW_TAG = b"\x32"  # of raw_output_contents: field 6, length-delimited
+_NOT_IN_JSON = ("FP16", "BF16")
+
+
+class WantedOutput(NamedTuple):
+    """binary: as raw bytes after the JSON document. classes: so many, the best of each row; 0: as it is."""
+
+    name: str
+    binary: bool
+    classes: int
+
+
+class Wish(NamedTuple):
+    """What the answer's form leaves open: what it repeats of the request, and which outputs in which form.
+
+    outputs: those asked for, WantedOutput; None for all. binary: how the others are sent. by_rows: the first
+    axis of an output is the batch.
+    """
+
+    model: str
+    version: str
+    request_id: str
+    binary: bool = False
+    outputs: Sequence[Sequence[Any]] | None = None
+    by_rows: bool = False
+
+
+class Tensor(NamedTuple):
+    name: str
+    datatype: str
+    array: Array
+    binary: bool
+
+
+def render_v2(
+    output: Mapping[str, Any], form: AnswerForm, wish: Wish, declared: Sequence[TensorSpec] = ()
+) -> list[Part]:
+    """The complete answer. Raises UnprintableAnswer for a value that is no tensor, V2Refusal for an output
+    that is not there or can't be sent in this form."""
+    tensors = list(_wanted(output, wish, {spec.name: spec for spec in declared}))
+    return _as_message(tensors, wish) if form is AnswerForm.V2_PROTO else _as_json(tensors, wish)
+
+
+def _wanted(output: Mapping[str, Any], wish: Wish, declared: Mapping[str, TensorSpec]) -> Iterator[Tensor]:
+    """With a declaration what it names and the output has; else all of the output."""
+    wanted = None if wish.outputs is None else {name: WantedOutput(name, *how) for name, *how in wish.outputs}
+    for name in wanted or ():
+        if name not in output and name not in declared:
+            raise of_request(
+                wish.request_id, f"unexpected inference output {name!r} for model {wish.model!r}"
+            )
+    for name, value in output.items():
+        if (wanted is not None and name not in wanted) or (declared and name not in declared):
+            continue
+        spec = declared.get(name)
+        datatype, array = _tensor(str(name), value, spec)
+        binary = wish.binary
+        if wanted is not None:
+            how = wanted[name]
+            binary = how.binary
+            if how.classes:
+                labels = spec.labels if spec is not None else ()
+                datatype, array = BYTES, classification(array, how.classes, labels, wish.by_rows)
+        yield Tensor(str(name), datatype, array, binary)
+
+
+def _tensor(name: str, value: Any, spec: TensorSpec | None) -> tuple[str, Array]:
+    if isinstance(value, np.ndarray):
+        array = value
+    else:
+        dtype = (
+            None if spec is None or spec.datatype in (BYTES, "BF16") else np.dtype(DATATYPES[spec.datatype])
+        )
+        try:
+            array = np.asarray(value, dtype)
+        except (ValueError, TypeError, OverflowError) as exc:
+            raise _no_tensor(name, value) from exc
+        if not array.ndim:
+            array = array.reshape(1)
+    if array.dtype.kind in "SUO":
+        return BYTES, array
+    if spec is not None and spec.datatype == "BF16" and array.dtype == np.uint16:
+        return "BF16", array
+    datatype = DATATYPE_OF.get(array.dtype.name)
+    if datatype is None:
+        raise _no_tensor(name, value)
+    return datatype, array
+
+
+def _no_tensor(name: str, value: Any) -> UnprintableAnswer:
+    kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    return UnprintableAnswer(f"output {name!r} is {kind}, which is no tensor: numbers, bool, str or bytes")
+
+
+def classification(array: Array, classes: int, labels: Sequence[str], by_rows: bool) -> Array:
+    """The best classes of each row as "score:index" or "score:index:label": objects [rows, k] or [k]."""
+    rows = array.reshape(array.shape[0], -1) if by_rows and array.ndim else array.reshape(1, -1)
+    if array.dtype.kind not in "iufb":
+        raise V2Refusal("class result not available for output due to unsupported type", "UNIMPLEMENTED")
+    best = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :classes]
+    texts = [
+        [_class(row[at], int(at), labels) for at in order] for row, order in zip(rows, best, strict=True)
+    ]
+    result = np.array(texts, object).reshape(best.shape)
+    return result if by_rows else result[0]
+
+
+def _class(score: Any, index: int, labels: Sequence[str]) -> str:
+    told = f"{score:d}" if isinstance(score, np.integer) else f"{float(score):f}"
+    return f"{told}:{index}:{labels[index]}" if index < len(labels) else f"{told}:{index}"
+
+
+def _as_json(tensors: Iterable[Tensor], wish: Wish) -> list[Part]:
+    parts: list[Part] = []
+    outputs = []
+    for tensor in tensors:
+        told = b'{"name":%b,"datatype":"%b","shape":%b,' % (
+            _json(tensor.name),
+            tensor.datatype.encode(),
+            _json(list(tensor.array.shape)),
+        )
+        if tensor.binary:
+            parts.append(_raw(tensor))
+            outputs.append(told + b'"parameters":{"binary_data_size":%d}}' % len(parts[-1]))
+        else:
+            outputs.append(told + b'"data":%b}' % _data(tensor))
+    head = b'{"id":%b,' % _json(wish.request_id) if wish.request_id else b"{"
+    document = b'%b"model_name":%b,"model_version":%b,"outputs":[%b]}' % (
+        head,
+        _json(wish.model),
+        _json(wish.version),
+        b",".join(outputs),
+    )
+    return [document, *parts]
+
+
+def _data(tensor: Tensor) -> bytes:
+    if tensor.datatype in _NOT_IN_JSON:
+        raise V2Refusal(
+            f"sending {tensor.datatype} data via JSON is not supported. Please use the binary data format "
+            f"for output {tensor.name}"
+        )
+    elements = tensor.array.ravel().tolist()
+    if tensor.datatype == BYTES:
+        try:
+            elements = [e.decode() if isinstance(e, bytes) else e for e in elements]
+        except UnicodeDecodeError:
+            raise V2Refusal(
+                f"output {tensor.name!r} holds bytes that are no UTF-8 text: ask for it with binary_data"
+            ) from None
+        if not all(isinstance(element, str) for element in elements):
+            raise _no_tensor(tensor.name, tensor.array)
+    elif tensor.array.dtype.kind == "f" and not np.isfinite(tensor.array).all():
+        return json.dumps(elements, separators=(",", ":")).encode()  # NaN and Infinity, as Triton writes them
+    return _json(elements)
+
+
+def _raw(tensor: Tensor) -> bytes:
+    try:
+        return to_raw(tensor.array)
+    except ValueError as exc:
+        raise UnprintableAnswer(f"output {tensor.name!r} {exc}") from None
+
+
+def _as_message(tensors: Iterable[Tensor], wish: Wish) -> list[Part]:
+    """The serialized fields, the raw contents behind the others without protobuf's copies."""
+    message = ModelInferResponse(model_name=wish.model, model_version=wish.version, id=wish.request_id)
+    raws: list[bytes] = []
+    for tensor in tensors:
+        message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.array.shape)
+        raw = _raw(tensor)
+        raws += [_RAW_TAG, _varint(len(raw)), raw]
+    return [b"".join([message.SerializeToString(), *raws])]
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

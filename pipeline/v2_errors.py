@@ -1,0 +1,38 @@
+"""Refusals of KServe v2, each with the status that Triton has for its kind."""
+
+from __future__ import annotations
+
+from pipeline.errors import DeadlineExceeded, InvalidInput, Overloaded, ServingError
+
+HTTP_STATUSES = {
+    "INVALID_ARGUMENT": 400,
+    "UNKNOWN": 400,
+    "ALREADY_EXISTS": 409,
+    "NOT_FOUND": 404,
+    "INTERNAL": 500,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+}
+
+
+class V2Refusal(InvalidInput):
+    """What a client of KServe v2 asked for can't be had; the message says it as Triton does."""
+
+    def __init__(self, message: str, code: str = "INVALID_ARGUMENT") -> None:
+        super().__init__(message)
+        self.grpc_code = code
+        self.http_status = HTTP_STATUSES[code]
+
+
+def of_request(request_id: str, message: str, code: str = "INVALID_ARGUMENT") -> V2Refusal:
+    """A refusal that names the request, as Triton's do once a request is built."""
+    return V2Refusal(f"[request id: {request_id or '<id_unknown>'}] {message}", code)
+
+
+def for_clients(error: ServingError) -> tuple[int, str, str]:
+    """HTTP status, gRPC code and message of any refusal, as clients of KServe v2 know them."""
+    if isinstance(error, DeadlineExceeded):
+        return HTTP_STATUSES["UNAVAILABLE"], "UNAVAILABLE", "Request timeout expired"
+    if isinstance(error, Overloaded):
+        return HTTP_STATUSES["UNAVAILABLE"], "UNAVAILABLE", f"Exceeds maximum queue size: {error.message}"
+    return error.http_status, error.grpc_code, error.message

@@ -1,0 +1,117 @@
+"""Requests and answers recorded from Triton 2.51, and the same requests sent to a service of ours."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from service_process import ServiceProcess, read_answer
+
+RECORDINGS: list[dict[str, Any]] = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "fixtures/triton.jsonl").read_text("utf-8").splitlines()
+]
+HTTP = [row for row in RECORDINGS if row["source"] == "http"]
+GRPC = [row for row in RECORDINGS if row["source"] == "grpc"]
+SERVER_DOCUMENTS = {"server.metadata", "g.metadata"}
+
+
+class Difference(NamedTuple):
+    """What we answer instead, and why."""
+
+    status: int | str
+    reason: str
+
+
+OUTSIDE = "a path outside /v2 belongs to the key/value door, which answers in its own form"
+DIFFERENCES = {
+    "model.metadata.urlenc": Difference(200, "a path says the same with and without percent-encoding"),
+    "notfound": Difference(404, OUTSIDE),
+    "root": Difference(404, OUTSIDE),
+    "v1.path": Difference(404, OUTSIDE),
+}
+
+
+class Replayed(NamedTuple):
+    """An answer on either protocol."""
+
+    status: int | str
+    document: Any
+    binary: bytes
+
+
+def model_of(row: dict[str, Any]) -> str:
+    """The model that a recording asks; `simple` where it asks the server."""
+    if row["source"] == "grpc":
+        request = row.get("request") or (row.get("requests") or [{}])[-1]
+        name = request.get("model_name") or request.get("name") or "simple"
+    else:
+        asked = re.match(r"/v2/models/(\w+)", row["request"]["path"])
+        name = asked[1] if asked else "simple"
+    return name if name.startswith("identity") or name in ("classify", "err_each") else "simple"
+
+
+def recorded_http(row: dict[str, Any]) -> Replayed:
+    response = row["response"]
+    status = int(response["status_line"].split()[1])
+    headers = dict(line.lower().split(": ", 1) for line in response["headers"])
+    body = _bytes(response["body"])
+    if status == 100:  # the answer proper was recorded as the body of the interim one
+        head, _, body = body.partition(b"\r\n\r\n" if b"\r\n\r\n" in body else b"\n\n")
+        status = int(head.split()[1])
+    return _replayed(status, headers, body)
+
+
+def replayed_http(row: dict[str, Any], triton: Callable[[str], ServiceProcess]) -> Replayed:
+    request = row["request"]
+    connection = triton(model_of(row)).connection()
+    with contextlib.closing(connection):
+        headers = {name: value for name, value in request["headers"].items() if name != "Content-Length"}
+        body: Any = _bytes(request["body"]) or None
+        if row["id"] == "chunked_request":  # recorded without its body, which another has
+            body = iter(
+                [_bytes(each["request"]["body"]) for each in HTTP if each["id"] == "infer.json.version"]
+            )
+        connection.request(request["method"], request["path"], body, headers)
+        answer = read_answer(connection)
+    return _replayed(answer.status, answer.headers, answer.body)
+
+
+def _bytes(body: dict[str, Any]) -> bytes:
+    return base64.b64decode(body["base64"]) if "base64" in body else body["text"].encode()
+
+
+def _replayed(status: int, headers: dict[str, str], body: bytes) -> Replayed:
+    encoding = headers.get("content-encoding")
+    if encoding:
+        body = zlib.decompress(body, 31 if encoding == "gzip" else 15)
+    length = int(headers.get("inference-header-content-length", len(body)))
+    return Replayed(status, json.loads(body[:length]) if body else None, body[length:])
+
+
+def comparable(answer: Replayed, expected: Replayed | None = None) -> Any:
+    """The part that must equal. Of a refusal: the names, shapes and numbers in its text; of ours those that
+    the recording has, too."""
+    document = answer.document
+    if isinstance(document, dict) and "error" in document:
+        words = key_words(document["error"])
+        if expected is not None and isinstance(expected.document, dict):
+            words &= key_words(expected.document.get("error", ""))
+        return answer.status, words
+    if isinstance(document, dict):
+        varying = ("platform", "version", "extensions") + (("name",) if "extensions" in document else ())
+        document = {name: value for name, value in document.items() if name not in varying}
+    if isinstance(document, list):
+        document = []  # the models of another repository
+    return answer.status, repr(document) if document is not None else "", answer.binary
+
+
+def key_words(text: str) -> set[str]:
+    text = re.sub(r"JSON buffer: .*", "JSON buffer", text)
+    return {*re.findall(r"'[\w.]+'|\[[-\d,]+\]|\d+|[A-Z]{2,}\w*", text), text.split(" ")[0]}
