@@ -74,7 +74,8 @@ def run_isolated(
     try:
         ended = step.follow(process, events, timeout_s)
     finally:
-        # Whatever it started goes with it, also when Ctrl-C ends the wait.
+        # Whatever it started goes with it, also when Ctrl-C ends the wait. (One that comes before Popen
+        # returns ends the command, and the kernel then the process: `die_with`.)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         os.close(events)

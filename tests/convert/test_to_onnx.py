@@ -17,7 +17,7 @@ import pytest
 import models
 import old_models
 from convert.cli import main
-from convert.environment import CONVERT_PYTHON
+from convert.environment import CONVERT_PYTHON, FOLDER
 from convert.program import read_program
 from convert.runners import program_runner
 from pipeline.onnx_file import inspect_onnx
@@ -163,7 +163,7 @@ def test_a_command_that_is_stopped_leaves_neither_files_nor_processes(work: Path
     started = work / "started"
     os.mkfifo(started)
     converter = work / "python"
-    converter.write_text(f"#!/bin/sh\necho $$ >{started}\nexec sleep 1000\n", "utf-8")
+    converter.write_text(f'#!/bin/sh\necho $$ >{started}\nexec {FOLDER}/bin/python "$@"\n', "utf-8")
     converter.chmod(0o755)
     before = sorted(work.iterdir())
     with subprocess.Popen(
@@ -172,7 +172,7 @@ def test_a_command_that_is_stopped_leaves_neither_files_nor_processes(work: Path
         cwd=ROOT,
         stderr=subprocess.DEVNULL,
     ) as command:
-        process = os.pidfd_open(int(started.read_text("utf-8")))  # waits until the converter runs
+        process = os.pidfd_open(int(started.read_text("utf-8")))  # waits until the step's process runs
         command.terminate()
         assert command.wait(30) == 130
     assert select.select([process], [], [], 10)[0] == [process]
