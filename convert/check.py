@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy as np
 from convert.input_spec import TensorSpec
 from convert.parity import ParityReport, compare, padding_parity, summaries
 from convert.result import Conversion, ConversionOptions
-from convert.sample_feeds import Feeds, sample_batches, sample_feeds
+from convert.sample_feeds import Feeds, sample_batches, sample_feeds, stored_feeds
 from convert.staging import STAMP_FILE, restamp
 from convert.subject import Subject, as_asked, common_specs, given_feeds, open_subject, serving_folder
 from convert.to_serving import parse_padding
@@ -79,7 +78,7 @@ def _check(
     names = [fetch.alias for fetch in reference.fetches]
     options.steps.step("Parity")
     if inputs is not None:
-        feeds = given_feeds(reference, _read_inputs(inputs), inputs)
+        feeds = given_feeds(reference, stored_feeds(inputs), inputs)
         batches = [feeds, {name: array[:1] for name, array in feeds.items()}]
     else:
         batches = sample_batches(specs, limits, options.lengths)
@@ -131,18 +130,6 @@ def _recorded_source(directory: Path) -> Path:
             f"{directory}."
         )
     return source
-
-
-def _read_inputs(path: Path) -> Feeds:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as exc:
-        raise ConversionError(f"{path} is no .npz file of plain arrays ({exc}).") from exc
-    for name, array in arrays.items():
-        if array.ndim == 0 or array.size == 0:
-            raise ConversionError(f"{path}: {name} has shape {list(array.shape)}; give at least one row.")
-    return arrays
 
 
 def _store(path: Path, reports: Sequence[ParityReport]) -> None:

@@ -17,7 +17,7 @@ from convert.isolation import STEP_TIMEOUT_S
 from convert.parity import TOLERANCE, FailedParity, ParityReport
 from convert.progress import ShownSteps
 from convert.result import Conversion, ConversionOptions
-from convert.sample_feeds import LENGTHS
+from convert.sample_feeds import BATCHES, LENGTHS, SHAPE_LENGTHS
 from convert.to_onnx import OPSET, OPSETS
 from pipeline.commands import EXIT_MISTAKE, OneLineParser, add_command
 from pipeline.errors import ConversionError, ParityError, ServingError
@@ -53,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     if conversion.reports:
         console.print(parity_table(conversion.reports))
+    for item in conversion.shown:
+        # Text is for copying, so that its lines must not be broken.
+        console.print(item, markup=False, highlight=False, soft_wrap=isinstance(item, str))
     if not all(report.passed for report in conversion.reports):
         errors.print(f"{conversion.message}.", markup=False, highlight=False)
         return EXIT_PARITY
@@ -143,6 +146,14 @@ def _check(arguments: argparse.Namespace, options: ConversionOptions) -> Convers
     )
 
 
+def _shapes(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.shapes import convert_shapes
+
+    return convert_shapes(
+        arguments.model, arguments.out, batches=arguments.batches, inputs=arguments.inputs, options=options
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="python -m convert",
@@ -154,6 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_paddle(commands)
     _add_serving(commands)
     _add_to_onnx(commands)
+    _add_shapes(commands)
     _add_check(commands)
     return parser
 
@@ -230,6 +242,30 @@ def _add_to_onnx(commands: Commands) -> None:
     )
 
 
+def _add_shapes(commands: Commands) -> None:
+    parser = _add(
+        commands,
+        "shapes",
+        _shapes,
+        "find the shapes that TensorRT asks for, of inputs and inner tensors",
+        "python -m convert shapes models/mine --lengths 16,64,128 --batches 1,8 models/mine/shapes.pbtxt",
+        SHAPE_LENGTHS,
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL", help="serving model, or folder of the program")
+    parser.add_argument("out", type=Path, metavar="OUT", help="file to write, for `tensorrt.shapes`")
+    parser.add_argument(
+        "--batches", type=_lengths, default=BATCHES, metavar="N,N,...", help="numbers of rows (1,8)"
+    )
+    parser.add_argument(
+        "--inputs",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE.npz",
+        help="a batch to run, an array for each input; again for more; in place of --lengths and --batches",
+    )
+
+
 def _add_check(commands: Commands) -> None:
     parser = add_command(
         commands,
@@ -256,11 +292,16 @@ def _add_check(commands: Commands) -> None:
 
 
 def _add(
-    commands: Commands, name: str, command: Command, help_text: str, example: str
+    commands: Commands,
+    name: str,
+    command: Command,
+    help_text: str,
+    example: str,
+    lengths: tuple[int, ...] = LENGTHS,
 ) -> argparse.ArgumentParser:
     """A command that writes, with the options that all such have."""
     parser = add_command(commands, name, command, help_text, example)
-    _add_comparison(parser)
+    _add_comparison(parser, lengths)
     parser.add_argument("--force", action="store_true", help="make it again although it is up to date")
     parser.add_argument("--dry-run", action="store_true", help="check the arguments, write nothing")
     parser.add_argument(
@@ -273,14 +314,14 @@ def _add(
     return parser
 
 
-def _add_comparison(parser: argparse.ArgumentParser) -> None:
+def _add_comparison(parser: argparse.ArgumentParser, lengths: tuple[int, ...] = LENGTHS) -> None:
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest |diff| (%(default)s)")
     parser.add_argument(
         "--lengths",
         type=_lengths,
-        default=LENGTHS,
+        default=lengths,
         metavar="N,N,...",
-        help=f"lengths tried on axes that vary ({','.join(map(str, LENGTHS))})",
+        help=f"lengths tried on axes that vary ({','.join(map(str, lengths))})",
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 

@@ -11,8 +11,8 @@ from convert.engine import import_paddle
 from convert.input_spec import TensorSpec
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.onnx_file import inspect_onnx
-from pipeline.predictors.paddle_program import ragged_variables
-from pipeline.serving_model import Format, find_model_files
+from pipeline.predictors.paddle_program import inspect_program, ragged_variables
+from pipeline.serving_model import Format, ServingModel, find_model_files
 
 # Between a feed of ids and the embedding that looks them up.
 _SHAPE_ONLY = {"pd_op.cast", "pd_op.reshape", "pd_op.unsqueeze", "pd_op.squeeze", "pd_op.flatten"}
@@ -62,6 +62,11 @@ def read_program(source: Path) -> InferenceProgram:
     if kind == "onnx":
         return _read_onnx(program)
     import_paddle()
+    try:
+        # Of some damage Paddle dies natively.
+        inspect_program(ServingModel(source, program, params, (), (), format=kind))
+    except ConfigError as exc:
+        raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
     names = fetch_names(program, params)
     if kind == "pir":
         return _read_pir(program, params, names)

@@ -39,9 +39,13 @@ class ConversionOptions:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A result at `out`. `made` is false when it was up to date or nothing was to be written."""
+    """A result at `out`. `made` is false when it was up to date or nothing was to be written.
+
+    `shown` is printed above the message: tables, and text as it is.
+    """
 
     out: Path
     made: bool
     message: str
     reports: tuple[ParityReport, ...] = ()
+    shown: tuple[object, ...] = ()

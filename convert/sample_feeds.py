@@ -1,20 +1,24 @@
-"""Random inputs that a program accepts, for comparing two forms of one model."""
+"""Inputs that a program accepts: random ones, or those of a file."""
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from convert.input_spec import TensorSpec
+from pipeline.errors import ConversionError
 
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
 
 BATCH_SIZES = (1, 2, 5)
 LENGTHS = (5, 16, 33)
+BATCHES, SHAPE_LENGTHS = (1, 8), (16, 64, 128)  # what a service is likely to run
 
 
 def sample_batches(
@@ -42,6 +46,19 @@ def sample_feeds(
         shape = tuple(size if dim < 0 else dim for dim, size in zip(feed.shape, sizes, strict=False))
         made[feed.name] = _values(feed, shape, id_limits.get(feed.name, 0), rng)
     return made
+
+
+def stored_feeds(path: Path) -> Feeds:
+    """The arrays of an .npz file. Raises ConversionError."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as exc:
+        raise ConversionError(f"{path} is no .npz file of plain arrays ({exc}).") from exc
+    for name, array in arrays.items():
+        if array.ndim == 0 or array.size == 0:
+            raise ConversionError(f"{path}: {name} has shape {list(array.shape)}; give at least one row.")
+    return arrays
 
 
 def _values(feed: TensorSpec, shape: tuple[int, ...], limit: int, rng: np.random.Generator) -> Array:

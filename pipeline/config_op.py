@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from pipeline.config_types import (
     ClientType,
@@ -46,11 +46,24 @@ class TensorRtConf(Section):
     cache_dir: str = Field(
         default="", description="Folder that keeps built engines; empty: beside the model."
     )
-    shapes: dict[str, TensorShapes] = Field(
-        default={}, description="min, opt and max shape per tensor, for Ops without `set_dynamic_shape_info`."
+    shapes: Annotated[
+        Annotated[dict[str, TensorShapes], Tag("function-ranges")] | Annotated[str, Tag("function-file")],
+        Discriminator(lambda given: "function-file" if isinstance(given, str) else "function-ranges"),
+    ] = Field(
+        default={},
+        description="min, opt and max shape per tensor, for Ops without `set_dynamic_shape_info`; or the "
+        "path of a file of `python -m convert shapes`.",
     )
     auto_collect: bool = Field(
-        default=False, description="Find the shapes by running representative lengths once."
+        default=False,
+        description="Without shapes: find them at start by running the model on the CPU, and keep them in "
+        "`cache_dir`. For .pdmodel programs.",
+    )
+    collect_lengths: Annotated[list[PositiveInt], Field(min_length=1, max_length=16)] = Field(
+        default=[16, 64, 128], description="Lengths that `auto_collect` runs on each axis that varies."
+    )
+    collect_batches: Annotated[list[PositiveInt], Field(min_length=1, max_length=16)] = Field(
+        default=[1, 8], description="Rows that `auto_collect` runs; the largest caps a predictor batch."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.config import ServiceConfig
@@ -50,7 +50,11 @@ def _model_of(value: Schema) -> tuple[str, bool]:
     entries = value.get("additionalProperties")
     if isinstance(entries, Mapping) and "$ref" in entries:
         return entries["$ref"].rpartition("/")[2], True
-    return next((found for option in value.get("anyOf", ()) if (found := _model_of(option))[0]), ("", False))
+    return next((found for option in _options(value) if (found := _model_of(option))[0]), ("", False))
+
+
+def _options(value: Schema) -> Sequence[Schema]:
+    return value.get("anyOf") or value.get("oneOf") or ()
 
 
 def _table(section: Schema) -> str:
@@ -74,7 +78,7 @@ def _default(value: Schema) -> str:
 
 def _type(value: Schema) -> str:
     if _model_of(value)[0]:
-        return "section"
+        return "section, text" if {"type": "string"} in _options(value) else "section"
     if "anyOf" in value:  # None beside the type: the key may be absent
         (value,) = (option for option in value["anyOf"] if option.get("type") != "null")
     if "enum" in value:

@@ -303,7 +303,7 @@ def test_a_program_cut_short_is_told_in_one_sentence(
     program.write_bytes(program.read_bytes()[:700])
     capsys.readouterr()
     assert main(["serving", "inference", "served"]) == 2
-    assert_one_sentence(capsys.readouterr().err, "inference.json can't be loaded by Paddle")
+    assert_one_sentence(capsys.readouterr().err, "inference.json is not a Paddle program")
 
 
 def test_a_program_of_paddle_2_becomes_a_serving_model(project: Path) -> None:

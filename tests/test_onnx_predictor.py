@@ -23,6 +23,7 @@ from pipeline.predictors import DynamicShapes, Predictor, create_predictor, inpu
 from pipeline.predictors.device import Device
 from pipeline.predictors.local_client import LocalClient
 from pipeline.predictors.onnx_config import providers, session_options
+from pipeline.predictors.shape_file import TensorRange, ranges_text
 from pipeline.serving_model import ServingModel, load_serving_model
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -240,6 +241,21 @@ def test_dynamic_shapes_become_tensorrt_s_profile(served: ServingModel, tmp_path
     assert (options["trt_fp16_enable"], options["trt_engine_cache_path"]) == ("1", str(tmp_path))
     with pytest.raises(ConfigError, match="TensorRT needs the shapes of feed 'input_ids'"):
         providers(served, conf, Device.TENSORRT)
+    collecting = local_conf(device_type=2, tensorrt={"cache_dir": str(tmp_path), "auto_collect": True})
+    with pytest.raises(ConfigError, match=r"auto_collect is for \.pdmodel programs: give min, opt and max"):
+        providers(served, collecting, Device.TENSORRT)
+
+
+def test_of_a_paddle_program_s_shapes_the_inputs_become_the_profile(
+    served: ServingModel, tmp_path: Path
+) -> None:
+    names = [*PROFILE, "softmax_0.tmp_0"]
+    ranges = {name: TensorRange(min=(1, 16), opt=(8, 64), max=(32, 128)) for name in names}
+    file = tmp_path / "shapes.pbtxt"
+    file.write_text(ranges_text(ranges))
+    conf = local_conf(device_type=2, tensorrt={"cache_dir": str(tmp_path), "shapes": str(file)})
+    (_, options), *_ = providers(served, conf, Device.TENSORRT)
+    assert options["trt_profile_opt_shapes"] == "input_ids:8x64,token_type_ids:8x64,attention_mask:8x64"
 
 
 @pytest.mark.parametrize(

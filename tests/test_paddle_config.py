@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from convert.cli import main
 from models import local_conf
+from pipeline.config import LocalServiceConf
 from pipeline.errors import ConfigError
 from pipeline.predictors import DynamicShapes, create_predictor
 from pipeline.predictors.device import Device
 from pipeline.predictors.paddle_config import build_config, configure, refuse_unsupported
 from pipeline.predictors.paddle_import import inference
+from pipeline.predictors.shape_file import read_ranges
 from pipeline.serving_model import ServingModel
 
 
@@ -169,7 +172,11 @@ def test_shapes_of_config_yml_count_when_the_op_gives_none(pdmodel: ServingModel
     ("keys", "shapes", "message"),
     [
         ({}, None, "TensorRT needs the shapes of feed 'input_ids': give them in set_dynamic_shape_info or"),
-        ({"tensorrt": {"auto_collect": True}}, None, "auto_collect is not supported yet"),
+        (
+            {"tensorrt": {"shapes": "none.pbtxt"}},
+            None,
+            r"tensorrt\.shapes: there is no file none\.pbtxt: make it with `python -m convert shapes",
+        ),
         ({"precision": "bf16"}, SHAPES, "precision bf16 is not run by TensorRT here: use fp32, fp16 or int8"),
         ({"use_calib": True}, SHAPES, "use_calib: true is for precision int8, but it is fp32"),
         ({}, {bound: {"input_ids": [1, 1, 1]} for bound in SHAPES}, "have 3 axes, the model's .* has 2"),
@@ -186,6 +193,53 @@ def test_a_tensorrt_configuration_that_can_t_work_is_refused(
             local_conf(device_type=2, **keys),
             dynamic_shapes=DynamicShapes.from_info(shapes) if shapes else None,
         )
+
+
+def tuned(model: ServingModel, conf: LocalServiceConf) -> tuple[RecordingConfig, Path]:
+    """(the configuration, the file of shapes that TensorRT would read)."""
+    config = RecordingConfig(model)
+    configure(config, model, conf)
+    assert config.tuned_tensorrt_dynamic_shape()
+    assert config.trt_allow_build_at_runtime()
+    assert not config.shapes
+    return config, Path(config.shape_range_info_path())
+
+
+def test_a_file_of_collected_shapes_is_handed_to_tensorrt(pdmodel: ServingModel, tmp_path: Path) -> None:
+    file = tmp_path / "shapes.pbtxt"
+    sizes = ["--lengths", "16,32", "--batches", "1,6"]
+    assert main(["shapes", str(pdmodel.directory), str(file), *sizes]) == 0
+    keys = local_conf(device_type=2, tensorrt={"cache_dir": str(tmp_path), "shapes": str(file)})
+    config, read = tuned(pdmodel, keys)
+    assert read == file
+    assert config.tensorrt["max_batch_size"] == 6
+
+
+def test_auto_collect_finds_the_shapes_at_start_and_keeps_them(pdmodel: ServingModel, tmp_path: Path) -> None:
+    keys = {"cache_dir": str(tmp_path / "engines"), "auto_collect": True}
+    sizes: dict[str, Any] = {"collect_lengths": [4, 9], "collect_batches": [2, 3]}
+    config, file = tuned(pdmodel, local_conf(device_type=2, tensorrt=keys | sizes))
+    assert file.parent == tmp_path / "engines"
+    ranges = read_ranges(file)
+    assert config.tensorrt["max_batch_size"] == 3
+    assert (ranges["input_ids"].min, ranges["input_ids"].max) == ((2, 4), (3, 9))
+    inner = {name: found.max for name, found in ranges.items() if name.startswith("unsqueeze2_")}
+    assert list(inner.values()) == [(3, 9, 1)]
+    assert not {"words", "weight"} & ranges.keys()
+    kept = file.stat().st_ino
+    assert tuned(pdmodel, local_conf(device_type=2, tensorrt=keys | sizes))[1] == file
+    assert file.stat().st_ino == kept
+    other = tuned(pdmodel, local_conf(device_type=2, tensorrt=keys | sizes | {"collect_batches": [5]}))[1]
+    assert read_ranges(other)["input_ids"].max == (5, 9)
+    assert sorted(file.parent.iterdir()) == sorted([file, other])
+
+
+def test_shapes_that_are_given_are_not_collected(pdmodel: ServingModel, tmp_path: Path) -> None:
+    config = RecordingConfig(pdmodel)
+    keys = local_conf(device_type=2, tensorrt={"cache_dir": str(tmp_path), "auto_collect": True})
+    configure(config, pdmodel, keys, dynamic_shapes=DynamicShapes.from_info(SHAPES))
+    assert config.shapes[1]["input_ids"] == [10, 64]
+    assert not list(tmp_path.iterdir())
 
 
 def test_tensorrt_of_a_paddle_3_program_names_the_other_ways(classifier: ServingModel) -> None:

@@ -56,6 +56,10 @@ class PredictorTensorRtConf(Protocol):
 
     @property
     def auto_collect(self) -> bool: ...
+    @property
+    def collect_lengths(self) -> Sequence[int]: ...
+    @property
+    def collect_batches(self) -> Sequence[int]: ...
 
 
 class PredictorConf(Protocol):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from pipeline.errors import ConfigError
+from pipeline.predictors.shape_file import read_ranges
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -27,11 +30,15 @@ class ShapeRange(Protocol):
 
 @dataclass(frozen=True)
 class DynamicShapes:
-    """min <= opt <= max for every tensor, by name; tensors inside the model may be among them."""
+    """min <= opt <= max for every tensor, by name; tensors inside the model may be among them.
+
+    `file` is where they were read from, for Paddle reads more there than shapes.
+    """
 
     min: Shapes
     opt: Shapes
     max: Shapes
+    file: Path | None = None
 
     @classmethod
     def from_info(cls, info: object, source: str = "dynamic_shape_info") -> DynamicShapes:
@@ -48,7 +55,8 @@ class DynamicShapes:
             flaws = _disorder(parsed, source)
         if flaws:
             raise ConfigError("\n".join(flaws))
-        return cls(**{bound: parsed[field] for bound, field in _FIELDS.items()})
+        low, opt, high = (parsed[field] for field in _FIELDS.values())
+        return cls(low, opt, high)
 
     @classmethod
     def from_ranges(cls, ranges: Mapping[str, ShapeRange]) -> DynamicShapes:
@@ -59,18 +67,31 @@ class DynamicShapes:
         }
         return cls.from_info(info, "tensorrt.shapes")
 
+    @classmethod
+    def from_file(cls, path: Path) -> DynamicShapes:
+        """Of a file that `python -m convert shapes` or Paddle itself wrote."""
+        source = "tensorrt.shapes"
+        try:
+            ranges = read_ranges(path)
+        except ConfigError as exc:
+            raise ConfigError(f"{source}: {exc.message}") from exc
+        info = {
+            field: {name: getattr(found, bound) for name, found in ranges.items()}
+            for bound, field in _FIELDS.items()
+        }
+        return dataclasses.replace(cls.from_info(info, f"{source}: {path}"), file=path)
+
     def max_rows(self, feed_names: Iterable[str]) -> int | None:
         """The smallest axis-0 maximum of the model's feeds; None when none of them is described."""
         return min((self.max[name][0] for name in feed_names if self.max.get(name)), default=None)
 
     def renamed(self, names: Mapping[str, str]) -> DynamicShapes:
         """The same shapes under other names, as where a feed is described by its alias."""
-        return DynamicShapes(
-            *(
-                {names.get(name, name): shape for name, shape in s.items()}
-                for s in (self.min, self.opt, self.max)
-            )
+        low, opt, high = (
+            {names.get(name, name): shape for name, shape in s.items()}
+            for s in (self.min, self.opt, self.max)
         )
+        return DynamicShapes(low, opt, high, self.file)
 
 
 def _shapes(value: object, where: str, flaws: list[str]) -> dict[str, tuple[int, ...]]:

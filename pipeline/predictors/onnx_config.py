@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 
 import onnxruntime
 
@@ -96,14 +95,19 @@ def _tensorrt(
     }
     if precision in _PRECISION_OPTIONS:
         options[_PRECISION_OPTIONS[precision]] = "1"
-    shapes = profile_shapes(model, conf, dynamic_shapes)
-    if isinstance(shapes, Path):
+    if conf.tensorrt.auto_collect and dynamic_shapes is None and not conf.tensorrt.shapes:
         raise ConfigError(
-            f"tensorrt.shapes: {shapes} holds shapes of a Paddle program: give min, opt and max of the feeds"
+            "tensorrt.auto_collect is for .pdmodel programs: give min, opt and max of the feeds in "
+            "set_dynamic_shape_info or tensorrt.shapes"
         )
+    shapes = profile_shapes(model, conf, dynamic_shapes)
     if shapes is not None:
+        # A file is a Paddle program's, whose inner tensors go by other names here.
+        names = {feed.name for feed in model.feeds} if shapes.file else shapes.min.keys()
         for bound, of_tensors in {"min": shapes.min, "opt": shapes.opt, "max": shapes.max}.items():
-            options[f"trt_profile_{bound}_shapes"] = _profile(of_tensors)
+            options[f"trt_profile_{bound}_shapes"] = _profile(
+                {n: of_tensors[n] for n in of_tensors if n in names}
+            )
     return options
 
 

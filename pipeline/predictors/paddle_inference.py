@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,15 +11,12 @@ from pipeline.errors import ConfigError, ModelFailed
 from pipeline.predictors.base import LOD_SUFFIX, Array, PredictorConf, check_feeds, select_fetches
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.paddle_config import build_config
+from pipeline.predictors.paddle_errors import error_sentence
 from pipeline.predictors.paddle_import import inference
 from pipeline.predictors.paddle_program import corrected_feeds, inspect_program, rows_found_by
 from pipeline.serving_model import ServingModel, Variable
 
 log = logging.getLogger(__name__)
-
-# The sentence of an error: "(InvalidArgument) ..." or "InvalidArgumentError: ...", after lines of preamble.
-_SENTENCE = re.compile(r"^\s*(\([A-Z]\w+\) .+|\w+Error: .+)$", re.MULTILINE)
-MAX_ERROR_CHARS = 400
 
 
 class PaddlePredictor:
@@ -92,15 +88,6 @@ class PaddlePredictor:
         """Free the model."""
         self._inputs, self._outputs = {}, {}
         self._predictor = None
-
-
-def error_sentence(exc: Exception) -> str:
-    """Paddle's own sentence out of an error that comes with hints and a native traceback."""
-    text = str(exc)
-    match = _SENTENCE.search(text)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    sentence = match[1] if match else lines[0] if lines else type(exc).__name__
-    return sentence[:MAX_ERROR_CHARS].strip()
 
 
 def _refuse_unfeedable(model: ServingModel) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pipeline.errors import ConfigError
 from pipeline.predictors.base import PredictorConf
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.paddle_import import inference
+from pipeline.predictors.shape_collection import collected_file
 from pipeline.predictors.tensorrt import WORKSPACE_BYTES, cache_folder, profile_shapes
 from pipeline.serving_model import ServingModel
 
@@ -32,18 +31,20 @@ def use_tensorrt(
         raise ConfigError("precision bf16 is not run by TensorRT here: use fp32, fp16 or int8")
     if conf.use_calib and precision != "int8":
         raise ConfigError(f"use_calib: true is for precision int8, but it is {precision}: remove one of them")
+    if conf.tensorrt.auto_collect and dynamic_shapes is None and not conf.tensorrt.shapes:
+        dynamic_shapes = DynamicShapes.from_file(collected_file(model, conf))
     shapes = profile_shapes(model, conf, dynamic_shapes)
     config.enable_tensorrt_engine(
         workspace_size=WORKSPACE_BYTES,
-        max_batch_size=(_max_rows(model, shapes) if isinstance(shapes, DynamicShapes) else None) or 1,
+        max_batch_size=(_max_rows(model, shapes) if shapes else None) or 1,
         min_subgraph_size=conf.min_subgraph_size,
         precision_mode=paddle_precision(precision),
         use_static=True,
         use_calib_mode=conf.use_calib,
     )
     config.set_optim_cache_dir(str(cache_folder(model, conf)))
-    if isinstance(shapes, Path):
-        config.enable_tuned_tensorrt_dynamic_shape(str(shapes), True)
+    if shapes is not None and shapes.file is not None:
+        config.enable_tuned_tensorrt_dynamic_shape(str(shapes.file), True)
     elif shapes is not None:
         config.set_trt_dynamic_shape_info(
             *({name: list(shape) for name, shape in s.items()} for s in (shapes.min, shapes.max, shapes.opt))

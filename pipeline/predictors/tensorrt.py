@@ -14,22 +14,21 @@ WORKSPACE_BYTES = 1 << 30
 CACHE_FOLDER = "tensorrt_cache"  # in the model's folder, where config.yml names none
 
 
+def configured_shapes(conf: PredictorConf) -> DynamicShapes | None:
+    """Those of `tensorrt.shapes`: ranges, or a file of collected ones."""
+    configured = conf.tensorrt.shapes
+    if not configured:
+        return None
+    if isinstance(configured, str):
+        return DynamicShapes.from_file(Path(configured))
+    return DynamicShapes.from_ranges(configured)
+
+
 def profile_shapes(
     model: ServingModel, conf: PredictorConf, dynamic_shapes: DynamicShapes | None
-) -> DynamicShapes | Path | None:
-    """The Op's own shapes, else those of config.yml: ranges, or a file of collected ones."""
-    configured = conf.tensorrt.shapes
-    if conf.tensorrt.auto_collect and dynamic_shapes is None and not configured:
-        raise ConfigError(
-            "tensorrt.auto_collect is not supported yet: give set_dynamic_shape_info or tensorrt.shapes"
-        )
-    if dynamic_shapes is None and isinstance(configured, str) and configured:
-        path = Path(configured)
-        if not path.is_file():
-            raise ConfigError(f"tensorrt.shapes: there is no file {path}; collect the shapes first")
-        return path
-    if dynamic_shapes is None and configured and not isinstance(configured, str):
-        dynamic_shapes = DynamicShapes.from_ranges(configured)
+) -> DynamicShapes | None:
+    """The Op's own shapes, else those of config.yml. Raises ConfigError where they don't fit the feeds."""
+    dynamic_shapes = dynamic_shapes or configured_shapes(conf)
     program_names = {variable.name for variable in model.feeds}
     aliases = {v.alias: v.name for v in model.feeds if v.alias not in program_names}
     shapes = dynamic_shapes.renamed(aliases) if dynamic_shapes else DynamicShapes({}, {}, {})
@@ -38,7 +37,7 @@ def profile_shapes(
         if shape is None and -1 in variable.shape[1:]:
             raise ConfigError(
                 f"TensorRT needs the shapes of feed {variable.alias!r}: give them in set_dynamic_shape_info "
-                "or tensorrt.shapes"
+                "or tensorrt.shapes, a file of `python -m convert shapes` say"
             )
         if shape is not None and len(shape) != len(variable.shape):
             raise ConfigError(

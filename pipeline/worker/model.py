@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.config import OpConfig
+from pipeline.config import LocalServiceConf, OpConfig
 from pipeline.errors import ConfigError, ModelFailed
 from pipeline.model_additions import PARITY_FILE
 from pipeline.op import Op
@@ -15,6 +15,7 @@ from pipeline.predictors import create_predictor
 from pipeline.predictors.base import Predictor, input_examples
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.remote import RemotePredictor, create_remote_predictor
+from pipeline.predictors.tensorrt import configured_shapes
 from pipeline.serving_model import FeedPadding, Padding, ServingModel, Variable, load_serving_model
 from pipeline.tensor_spec import DATATYPE_OF, Signature, TensorSpec
 from pipeline.worker.merge import Joining
@@ -64,10 +65,10 @@ class Model:
             return BatchLimits(requests=1)
         rows = [self._config.max_batch_rows]
         if self._shapes is not None:
-            feeds = (
-                [feed.alias for feed in self.serving_model.feeds] if self.serving_model else self._shapes.max
-            )
-            rows.append(self._shapes.max_rows(feeds))
+            feeds = self.serving_model.feeds if self.serving_model else ()
+            names = [name for feed in feeds for name in (feed.alias, feed.name)] or self._shapes.max
+            rows.append(self._shapes.max_rows(names))
+        rows.append(_collected_rows(self._shapes, self._config.local_service_conf))
         known = [r for r in rows if r is not None]
         return BatchLimits(
             requests=self._config.batch_size if self.predictor is None or self.predictor.merges else 1,
@@ -143,16 +144,24 @@ def _specs(variables: Sequence[Variable], labels: tuple[str, ...] = ()) -> tuple
     return tuple(TensorSpec(v.alias, DATATYPE_OF[v.dtype], v.shape, labels) for v in variables)
 
 
-def _shapes_of(op: Op, config: OpConfig) -> DynamicShapes | None:
-    """What `set_dynamic_shape_info` left. Flaws in it end the start only where TensorRT needs it; elsewhere
-    Paddle Serving did not look at it, and they are logged. Raises ConfigError."""
-    if not op.dynamic_shape_info:
+def _collected_rows(shapes: DynamicShapes | None, conf: LocalServiceConf | None) -> int | None:
+    """The most rows of the engine whose shapes are found at start; None where they are not."""
+    if shapes is not None or conf is None or conf.device_type != TENSORRT or not conf.tensorrt.auto_collect:
         return None
+    return max(conf.tensorrt.collect_batches)
+
+
+def _shapes_of(op: Op, config: OpConfig) -> DynamicShapes | None:
+    """What `set_dynamic_shape_info` left, or for TensorRT what config.yml says. Flaws in the first end the
+    start only where TensorRT needs it; elsewhere Paddle Serving did not look at it, and they are logged.
+    Raises ConfigError."""
+    conf = config.local_service_conf
+    if not op.dynamic_shape_info:
+        return configured_shapes(conf) if conf is not None and conf.device_type == TENSORRT else None
     try:
         source = f"Op {op.name}: set_dynamic_shape_info: dynamic_shape_info"
         return DynamicShapes.from_info(op.dynamic_shape_info, source)
     except ConfigError as exc:
-        conf = config.local_service_conf
         if conf is not None and conf.device_type == TENSORRT:
             raise
         log.warning("%s; ignored, for the Op does not use TensorRT", exc.message)
