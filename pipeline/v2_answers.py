@@ -189,11 +189,12 @@ def _as_message(tensors: Iterable[Tensor], wish: Wish) -> list[Part]:
     for tensor in tensors:
         message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.array.shape)
         raw = _raw(tensor)
-        raws += [_RAW_TAG, _varint(len(raw)), raw]
+        raws += [_RAW_TAG, varint(len(raw)), raw]
     return [b"".join([message.SerializeToString(), *raws])]
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """As protobuf writes lengths."""
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)

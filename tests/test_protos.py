@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2
+from tritonclient.grpc import model_config_pb2, service_pb2
 
 from client.protos import kserve_v2_pb2 as v2_messages
 from client.protos import pipeline_service_pb2 as messages
@@ -34,54 +37,9 @@ TENSOR = {
     "name": 23,
 }
 
-# Of KServe's published open_inference_grpc.proto; Triton's grpc_service.proto has the same.
-TENSOR_IN = {"name": 1, "datatype": 2, "shape": 3, "parameters": 4, "contents": 5}
-V2_FIELDS = {
-    "ServerLiveResponse": {"live": 1},
-    "ServerReadyResponse": {"ready": 1},
-    "ModelReadyRequest": {"name": 1, "version": 2},
-    "ModelReadyResponse": {"ready": 1},
-    "ServerMetadataResponse": {"name": 1, "version": 2, "extensions": 3},
-    "ModelMetadataRequest": {"name": 1, "version": 2},
-    "ModelMetadataResponse": {"name": 1, "versions": 2, "platform": 3, "inputs": 4, "outputs": 5},
-    "ModelMetadataResponse.TensorMetadata": {"name": 1, "datatype": 2, "shape": 3},
-    "ModelInferRequest": {
-        "model_name": 1,
-        "model_version": 2,
-        "id": 3,
-        "parameters": 4,
-        "inputs": 5,
-        "outputs": 6,
-        "raw_input_contents": 7,
-    },
-    "ModelInferRequest.InferInputTensor": TENSOR_IN,
-    "ModelInferRequest.InferRequestedOutputTensor": {"name": 1, "parameters": 2},
-    "ModelInferResponse": {
-        "model_name": 1,
-        "model_version": 2,
-        "id": 3,
-        "parameters": 4,
-        "outputs": 5,
-        "raw_output_contents": 6,
-    },
-    "ModelInferResponse.InferOutputTensor": TENSOR_IN,
-    "InferParameter": {
-        "bool_param": 1,
-        "int64_param": 2,
-        "string_param": 3,
-        "double_param": 4,
-        "uint64_param": 5,
-    },
-    "InferTensorContents": {
-        "bool_contents": 1,
-        "int_contents": 2,
-        "int64_contents": 3,
-        "uint_contents": 4,
-        "uint64_contents": 5,
-        "fp32_contents": 6,
-        "fp64_contents": 7,
-        "bytes_contents": 8,
-    },
+_TYPES = {
+    number: name.removeprefix("TYPE_").lower()
+    for name, number in descriptor_pb2.FieldDescriptorProto.Type.items()
 }
 
 SECOND_COPY = """
@@ -115,14 +73,28 @@ def test_fields_have_the_numbers_of_paddle_serving(message: type, fields: dict[s
     assert {field.name: field.number for field in message.DESCRIPTOR.fields} == fields  # type: ignore[attr-defined]
 
 
-def test_the_fields_of_kserve_v2_have_the_published_numbers() -> None:
+def test_the_fields_of_kserve_v2_are_those_of_triton_s_own_client() -> None:
+    ours = _fields(v2_messages.DESCRIPTOR.message_types_by_name.values())
+    theirs = {}
+    for module in (service_pb2, model_config_pb2):
+        theirs.update(_fields(module.DESCRIPTOR.message_types_by_name.values()))
+    assert ours == theirs
+    assert ours["inference.ModelInferRequest"]["raw_input_contents"] == (7, "bytes")
+
+
+def _fields(messages: Iterable[Any]) -> dict[str, dict[str, tuple[int, str]]]:
+    """By message, nested ones included: number and type of each field."""
     found = {}
-    for message in v2_messages.DESCRIPTOR.message_types_by_name.values():
-        nested = [inner for inner in message.nested_types if not inner.GetOptions().map_entry]
-        for each in (message, *nested):
-            name = each.full_name.removeprefix("inference.")
-            found[name] = {field.name: field.number for field in each.fields}
-    assert {name: fields for name, fields in found.items() if fields} == V2_FIELDS
+    for message in messages:
+        found.update(_fields(message.nested_types))
+        found[message.full_name] = {
+            field.name: (
+                field.number,
+                field.message_type.full_name if field.message_type else _TYPES[field.type],
+            )
+            for field in message.fields
+        }
+    return found
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from service_process import ServiceProcess, read_answer
+import grpc
+from google.protobuf.json_format import MessageToDict, ParseDict
+
+from client.protos import kserve_v2_pb2
+from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelStreamInferResponse
+from service_process import PATIENCE_S, ServiceProcess, read_answer
+
+SERVICE = "/inference.GRPCInferenceService/"
+AS_RECORDED: dict[str, Any] = {"preserving_proto_field_name": True}
 
 RECORDINGS: list[dict[str, Any]] = [
     json.loads(line)
@@ -113,5 +121,50 @@ def comparable(answer: Replayed, expected: Replayed | None = None) -> Any:
 
 
 def key_words(text: str) -> set[str]:
+    if text.startswith("Failed to process") or not text:  # the traceback of a model of theirs
+        return set()
     text = re.sub(r"JSON buffer: .*", "JSON buffer", text)
     return {*re.findall(r"'[\w.]+'|\[[-\d,]+\]|\d+|[A-Z]{2,}\w*", text), text.split(" ")[0]}
+
+
+def recorded_grpc(row: dict[str, Any]) -> Any:
+    """Messages, or the code and the key words of its details; of a stream all answers."""
+    if "responses" in row:
+        return [_streamed(answer) for answer in row["responses"]], row["code"]
+    response = row["response"]
+    if response["code"] != "OK":
+        return response["code"], key_words(response["details"])
+    return "OK", _told(response.get("message", response.get("base64")))
+
+
+def replayed_grpc(row: dict[str, Any], triton: Callable[[str], ServiceProcess]) -> Any:
+    """The same of our answer; the key words are those that the recording has, too."""
+    with triton(model_of(row)).channel() as channel:
+        try:
+            if "requests" in row:
+                asked = [ParseDict(message, ModelInferRequest()) for message in row["requests"]]
+                stream = channel.stream_stream(SERVICE + row["method"])
+                answers = stream(iter([each.SerializeToString() for each in asked]), timeout=PATIENCE_S)
+                told = [MessageToDict(ModelStreamInferResponse.FromString(a), **AS_RECORDED) for a in answers]
+                return [_streamed(answer) for answer in told], "OK"
+            if "path" in row:
+                data = b"" if row["id"] != "g.bad_proto" else b"\xff\xff\xff"
+                answer = channel.unary_unary(row["path"])(data, timeout=PATIENCE_S)
+                return "OK", base64.b64encode(answer).decode()
+            kind = "ModelInfer" if row["method"] == "ModelInfer" else row["method"]
+            request = ParseDict(row["request"], getattr(kserve_v2_pb2, f"{kind}Request")())
+            data = channel.unary_unary(SERVICE + kind)(request.SerializeToString(), timeout=PATIENCE_S)
+            message = getattr(kserve_v2_pb2, f"{kind}Response").FromString(data)
+            return "OK", _told(MessageToDict(message, **AS_RECORDED))
+        except grpc.RpcError as exc:
+            words = key_words(row["response"].get("details", ""))
+            return exc.code().name, words & key_words(exc.details())
+
+
+def _streamed(answer: dict[str, Any]) -> Any:
+    return key_words(answer.get("error_message", "none")), answer.get("infer_response")
+
+
+def _told(message: Any) -> Any:
+    varying = ("platform", "version", "extensions")
+    return {n: v for n, v in message.items() if n not in varying} if isinstance(message, dict) else message

@@ -49,7 +49,7 @@ async def serve(app: App) -> None:
             )
             await stack.enter_async_context(http.running())
         if config.rpc_port:
-            rpc = RpcServer(engine, config.rpc_port)
+            rpc = RpcServer(engine, models, config.rpc_port)
             await stack.enter_async_context(rpc.running())
         await stack.enter_async_context(engine.running())
         if not await _ready_or_stopped(engine, stop_requested):

@@ -1,4 +1,4 @@
-"""The gRPC listener: PipelineService over raw bytes."""
+"""The gRPC listener: PipelineService over raw bytes, and KServe v2 beside it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from pipeline.request import AnswerForm
 from pipeline.server.codecs.key_value import EXAMPLE, parse_proto, pass_proto_on
 from pipeline.server.deadlines import TICKS_PER_S
 from pipeline.server.engine import Engine
+from pipeline.server.v2.models import V2Models
+from pipeline.server.v2.rpc_handler import V2Handler
 
 log = logging.getLogger(__name__)
 
@@ -92,10 +94,11 @@ def _is_over(context: Context) -> bool:
 
 
 class RpcServer:
-    """Serves PipelineService on one port of every interface."""
+    """Serves PipelineService and KServe v2 on one port of every interface."""
 
-    def __init__(self, engine: Engine, port: int) -> None:
+    def __init__(self, engine: Engine, models: V2Models, port: int) -> None:
         self._engine = engine
+        self._models = models
         self._port = port
 
     @contextlib.asynccontextmanager
@@ -112,7 +115,8 @@ class RpcServer:
                 ("grpc.server_handshake_timeout_ms", int(limits.header_timeout_s * 1000)),
             ]
         )
-        self._server.add_generic_rpc_handlers((PipelineHandler(self._engine),))
+        v2 = V2Handler(self._engine, self._models)
+        self._server.add_generic_rpc_handlers((PipelineHandler(self._engine), v2))
         try:
             port = self._open(f"[::]:{self._port}", config.tls)
         except RuntimeError:

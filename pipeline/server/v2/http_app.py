@@ -19,7 +19,7 @@ from pipeline.server.timings import Timings
 from pipeline.server.v2.compression import chosen, compressed, decompressed
 from pipeline.server.v2.http_infer import parse_infer, parse_raw
 from pipeline.server.v2.models import V2Model, V2Models, check_version
-from pipeline.server.v2.repository import index, refuse_control
+from pipeline.server.v2.repository import asks_for_ready_alone, index, refuse_control
 from pipeline.server.v2.server_metadata import server_metadata
 from pipeline.server.walk import Answer
 from pipeline.v2_errors import V2Refusal, for_clients
@@ -76,7 +76,9 @@ class V2HttpApp:
             return self._about(asked["model"], asked["version"] or "", asked["what"])
         if _REPOSITORY.fullmatch(request.path):
             self._check_method(request, "POST")
-            return index(self._models, request.body) if request.path.endswith("/index") else refuse_control()
+            if not request.path.endswith("/index"):
+                refuse_control()
+            return index(self._models, ready_alone=asks_for_ready_alone(request.body))
         raise _Refused(404)
 
     def _check_method(self, request: HttpRequest, *allowed: str) -> None:

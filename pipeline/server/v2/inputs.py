@@ -27,12 +27,12 @@ _HINT = (
 
 
 class Given(NamedTuple):
-    """One input: its elements as they were written, or an array where the door had to read them."""
+    """One input, its elements as they were written."""
 
     name: str
     datatype: str
     shape: list[int]
-    data: Part | np.ndarray[Any, Any]
+    data: Part
     written: Written
 
 
@@ -137,8 +137,6 @@ def _value(model: V2Model, request_id: str, one: Given) -> Any:
         raise of_request(request_id, f"input '{one.name}' has the shape {_text(one.shape)}")
     as_texts = one.datatype == "BYTES" and model.signature.open
     data = one.data
-    if isinstance(data, np.ndarray):
-        return data
     if one.datatype == "BYTES" or one.written is Written.JSON:
         unread = one.shape, one.name, model.name, request_id, as_texts
         return UnreadTensor(data, one.written, one.datatype, *unread)

@@ -9,10 +9,8 @@ from pipeline.server.v2.models import V2Models
 from pipeline.v2_errors import V2Refusal
 
 
-def index(models: V2Models, body: bytes = b"") -> list[dict[str, Any]]:
-    """Every model with its state; with `{"ready": true}` those that are ready alone. Raises V2Refusal."""
-    asked = json_fields.parse(body) if body.strip() else {}
-    ready_alone = isinstance(asked, dict) and json_fields.boolean(asked.get("ready", False), "ready")
+def index(models: V2Models, *, ready_alone: bool) -> list[dict[str, Any]]:
+    """Every model with its state, or those that are ready alone."""
     rows = []
     for model in models.all():
         ready = models.ready(model)
@@ -22,6 +20,12 @@ def index(models: V2Models, body: bytes = b"") -> list[dict[str, Any]]:
     return rows
 
 
-def refuse_control() -> NoReturn:
+def asks_for_ready_alone(body: bytes) -> bool:
+    """What the body of an HTTP request says. Raises V2Refusal for one that can't be read."""
+    asked = json_fields.parse(body) if body.strip() else {}
+    return isinstance(asked, dict) and json_fields.boolean(asked.get("ready", False), "ready")
+
+
+def refuse_control(_: object = None) -> NoReturn:
     """Raises V2Refusal: which models there are is the script's and config.yml's to say."""
     raise V2Refusal("explicit model load / unload is not allowed if polling is enabled", "UNAVAILABLE")

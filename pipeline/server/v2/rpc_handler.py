@@ -1,0 +1,149 @@
+"""GRPCInferenceService over raw bytes: own parsing, so that what is no message gets Triton's answer."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import DecodeError, Message
+
+from client.protos import kserve_v2_pb2 as messages
+from pipeline.errors import Overloaded, ServingError
+from pipeline.request import AnswerForm, Request
+from pipeline.server.engine import Engine
+from pipeline.server.v2.models import V2Models, check_version
+from pipeline.server.v2.repository import index, refuse_control
+from pipeline.server.v2.rpc_infer import parse_infer
+from pipeline.server.v2.rpc_stream import Stream
+from pipeline.server.v2.server_metadata import server_metadata
+from pipeline.v2_errors import V2Refusal, for_clients
+
+log = logging.getLogger(__name__)
+
+DOOR = "v2-grpc"
+SERVICE = "/inference.GRPCInferenceService/"
+HEALTH = "/grpc.health.v1.Health/Check"
+_SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # a HealthCheckResponse
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class V2Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """Routes the methods of the service, and the standard health check."""
+
+    def __init__(self, engine: Engine, models: V2Models) -> None:
+        self._engine = engine
+        self._models = models
+        self._journal = engine.journal
+        self._rank = engine.app.config.limits.tensor_rank
+        pages: dict[str, tuple[Any, Callable[[Any], Message]]] = {
+            "ServerLive": (messages.ServerLiveRequest, lambda _: messages.ServerLiveResponse(live=True)),
+            "ServerReady": (
+                messages.ServerReadyRequest,
+                lambda _: messages.ServerReadyResponse(ready=engine.ready),
+            ),
+            "ServerMetadata": (
+                messages.ServerMetadataRequest,
+                lambda _: messages.ServerMetadataResponse(**server_metadata()),
+            ),
+            "ModelReady": (messages.ModelReadyRequest, self._model_ready),
+            "ModelMetadata": (messages.ModelMetadataRequest, self._model_metadata),
+            "RepositoryIndex": (messages.RepositoryIndexRequest, self._index),
+            "RepositoryModelLoad": (messages.RepositoryModelLoadRequest, refuse_control),
+            "RepositoryModelUnload": (messages.RepositoryModelUnloadRequest, refuse_control),
+        }
+        unary = grpc.unary_unary_rpc_method_handler
+        self._methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            SERVICE + name: unary(self._page(name, *page)) for name, page in pages.items()
+        }
+        self._methods[SERVICE + "ModelInfer"] = unary(self._infer)
+        self._methods[SERVICE + "ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._stream)
+        self._methods[HEALTH] = unary(self._health)
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        return self._methods.get(details.method)
+
+    # What the server and its models tell of themselves:
+
+    def _page(
+        self, name: str, kind: Any, answer: Callable[[Any], Message]
+    ) -> Callable[[bytes, Context], Awaitable[bytes]]:
+        async def page(data: bytes, context: Context) -> bytes:
+            try:
+                return answer(parsed(kind, data)).SerializeToString()
+            except ServingError as exc:
+                return await self._abort(context, exc)
+
+        return page
+
+    async def _health(self, data: bytes, context: Context) -> bytes:
+        return _SERVING if self._engine.ready else _NOT_SERVING
+
+    def _model_ready(self, asked: messages.ModelReadyRequest) -> Message:
+        if asked.version:
+            check_version(asked.version)
+        return messages.ModelReadyResponse(ready=self._models.is_ready(asked.name, asked.version))
+
+    def _model_metadata(self, asked: messages.ModelMetadataRequest) -> Message:
+        document = self._models.find(asked.name, asked.version).metadata()
+        return ParseDict(document, messages.ModelMetadataResponse())
+
+    def _index(self, asked: messages.RepositoryIndexRequest) -> Message:
+        rows = index(self._models, ready_alone=asked.ready)
+        return ParseDict({"models": rows}, messages.RepositoryIndexResponse())
+
+    # Inference:
+
+    async def _infer(self, data: bytes, context: Context) -> bytes:
+        began = time.monotonic()
+        try:
+            message = parsed(messages.ModelInferRequest, data)
+            request = self.request_of(message, context.time_remaining())
+            answer = await self._engine.infer(request)
+        except ServingError as exc:
+            answer = exc
+        except Exception:
+            log.exception("A fault of ours in ModelInfer")
+            answer = ServingError("internal error; the server's log has its reason")
+        error = answer if isinstance(answer, ServingError) else None
+        if self._journal.tells_each:
+            self._journal.tell(DOOR, context.peer(), "ModelInfer", began, error)
+        if isinstance(answer, ServingError):
+            return await self._abort(context, answer)
+        if request.timings is not None:
+            context.set_trailing_metadata((("server-timing", request.timings.header()),))
+        self._journal.answered(DOOR)
+        return bytes(answer[0])
+
+    def request_of(self, message: messages.ModelInferRequest, remaining_s: float | None) -> Request:
+        """The engine's request. remaining_s: what the caller gives it. Raises V2Refusal."""
+        model = self._models.find(message.model_name, message.model_version)
+        asked = parse_infer(message, model)
+        request = asked.request(model, AnswerForm.V2_PROTO, self._rank)
+        given_s = math.inf if remaining_s is None else remaining_s
+        request.deadline = self._engine.deadline(min(given_s, asked.timeout_s))
+        return request
+
+    async def _stream(self, requests: Any, context: Context) -> None:
+        await Stream(self._engine, self.request_of, context, DOOR).run()
+
+    async def _abort(self, context: Context, error: ServingError) -> bytes:
+        self._journal.refused(DOOR, error)
+        _, code, message = for_clients(error)
+        if isinstance(error, Overloaded):
+            context.set_trailing_metadata((("grpc-retry-pushback-ms", str(int(error.retry_after_s * 1000))),))
+        await context.abort(getattr(grpc.StatusCode, code), message)
+
+
+def parsed(kind: Any, data: bytes) -> Any:
+    """Raises V2Refusal for bytes that are no such message."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise V2Refusal("Unable to parse request", "INTERNAL") from None

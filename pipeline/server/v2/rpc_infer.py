@@ -1,0 +1,127 @@
+"""An inference request over gRPC: a ModelInferRequest with raw or typed contents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from client.protos.kserve_v2_pb2 import InferParameter, InferTensorContents, ModelInferRequest
+from pipeline.server.v2.asked import Asked, refuse_reserved
+from pipeline.server.v2.inputs import Given, add
+from pipeline.server.v2.models import V2Model
+from pipeline.tensor_spec import DATATYPES
+from pipeline.unread import LENGTH, Written
+from pipeline.v2_answers import WantedOutput
+from pipeline.v2_errors import V2Refusal
+from pipeline.v2_tensors import BYTES, CONTENTS, from_contents
+
+_NUMBERS = ("int64_param", "uint64_param")
+_TYPE_OF = {  # of typed contents, as Triton names them
+    "bool_contents": "BOOL",
+    "int_contents": "INT32",
+    "int64_contents": "INT64",
+    "uint_contents": "UINT32",
+    "uint64_contents": "UINT64",
+    "fp32_contents": "FP32",
+    "fp64_contents": "FP64",
+    "bytes_contents": "BYTES",
+}
+_Tensor = ModelInferRequest.InferInputTensor
+
+
+def parse_infer(message: ModelInferRequest, model: V2Model) -> Asked:
+    """Raises V2Refusal."""
+    asked = Asked(message.id)
+    _take_parameters(asked, message)
+    raws = message.raw_input_contents
+    for number, tensor in enumerate(message.inputs):
+        _refuse_shared_memory(tensor)
+        if not raws:
+            given = _typed(tensor, model)
+        elif tensor.contents.ListFields():
+            raise V2Refusal(
+                "contents field must not be specified when using raw_input_contents for "
+                f"'{tensor.name}' for model '{model.name}'"
+            )
+        elif number >= len(raws):
+            raise _without_data(tensor, model)
+        else:
+            given = Given(tensor.name, tensor.datatype, list(tensor.shape), raws[number], Written.RAW)
+        add(asked.inputs, given, asked.request_id)
+    if len(raws) > len(message.inputs):
+        raise V2Refusal(
+            f"expected {len(message.inputs)} raw_input_contents, one for each of the inputs, got {len(raws)} "
+            f"for model '{model.name}'"
+        )
+    if message.outputs:
+        asked.outputs = {output.name: _wanted(output) for output in message.outputs}
+    return asked
+
+
+def _take_parameters(asked: Asked, message: ModelInferRequest) -> None:
+    parameters = {name: _value(parameter) for name, parameter in message.parameters.items()}
+    asked.parameters = parameters
+    for name in parameters:
+        if name == "priority":
+            asked.priority = _unsigned(message.parameters[name], name)
+        elif name == "timeout":
+            asked.timeout_us = _unsigned(message.parameters[name], name)
+        else:
+            refuse_reserved(name)
+
+
+def _value(parameter: InferParameter) -> Any:
+    field = parameter.WhichOneof("parameter_choice")
+    return None if field is None else getattr(parameter, field)
+
+
+def _unsigned(parameter: InferParameter, name: str) -> int:
+    field = parameter.WhichOneof("parameter_choice")
+    value = _value(parameter)
+    if field not in _NUMBERS or value < 0:
+        raise V2Refusal(f"invalid value type for '{name}' parameter, expected a positive int64_param.")
+    return int(value)
+
+
+def _refuse_shared_memory(tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor) -> None:
+    if "shared_memory_region" in tensor.parameters:
+        region = tensor.parameters["shared_memory_region"].string_param
+        raise V2Refusal(f"Unable to find shared memory region: '{region}'", "NOT_FOUND")
+
+
+def _typed(tensor: _Tensor, model: V2Model) -> Given:
+    fields = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
+    shape = list(tensor.shape)
+    if not fields:
+        if 0 in shape and tensor.datatype in DATATYPES:
+            return Given(tensor.name, tensor.datatype, shape, b"", Written.RAW)
+        raise _without_data(tensor, model)
+    if fields != [CONTENTS.get(tensor.datatype)]:
+        raise V2Refusal(
+            f"unexpected explicit tensor data for input tensor '{tensor.name}' for model '{model.name}' of "
+            f"type '{_TYPE_OF[fields[0]]}', expected datatype '{tensor.datatype}'"
+        )
+    return Given(tensor.name, tensor.datatype, shape, _raw(tensor.contents, tensor.datatype), Written.RAW)
+
+
+def _raw(contents: InferTensorContents, datatype: str) -> bytes | memoryview:
+    if datatype == BYTES:
+        return b"".join(part for text in contents.bytes_contents for part in (LENGTH.pack(len(text)), text))
+    elements = getattr(contents, CONTENTS[datatype])
+    try:
+        return from_contents(contents, datatype, [len(elements)]).tobytes()
+    except ValueError as exc:
+        raise V2Refusal(str(exc)) from None
+
+
+def _without_data(tensor: _Tensor, model: V2Model) -> V2Refusal:
+    return V2Refusal(
+        f"unable to find data for input tensor '{tensor.name}' for model '{model.name}' in request."
+    )
+
+
+def _wanted(output: ModelInferRequest.InferRequestedOutputTensor) -> WantedOutput:
+    _refuse_shared_memory(output)
+    classes = 0
+    if "classification" in output.parameters:
+        classes = _unsigned(output.parameters["classification"], "classification")
+    return WantedOutput(output.name, True, classes)
