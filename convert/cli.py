@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from convert.from_paddlenlp import TASKS
 from convert.isolation import STEP_TIMEOUT_S
 from convert.parity import TOLERANCE, FailedParity, ParityReport
 from convert.progress import ShownSteps
@@ -102,10 +103,29 @@ def _demo(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
 
 
 def _paddle(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    if ":" not in arguments.source:
+        from convert.from_paddlenlp import convert_paddlenlp
+
+        if arguments.params:
+            raise ConversionError("--params is for module:factory; a folder has its weights with it.")
+        return convert_paddlenlp(
+            arguments.source,
+            arguments.out,
+            task=arguments.task,
+            labels=_comma_separated(arguments.labels),
+            num_labels=arguments.num_labels,
+            input_spec=arguments.input_spec,
+            random_weights=arguments.random_weights,
+            options=options,
+        )
     from convert.from_paddle import convert_paddle
 
+    given = {"--task": arguments.task, "--labels": arguments.labels, "--num-labels": arguments.num_labels}
+    for option, value in {**given, "--random-weights": arguments.random_weights}.items():
+        if value:
+            raise ConversionError(f"{option} is for models of PaddleNLP; {arguments.source} decides itself.")
     return convert_paddle(
-        arguments.factory, arguments.input_spec, arguments.out, params=arguments.params, options=options
+        arguments.source, arguments.input_spec, arguments.out, params=arguments.params, options=options
     )
 
 
@@ -117,8 +137,9 @@ def _serving(arguments: argparse.Namespace, options: ConversionOptions) -> Conve
         arguments.out,
         fetch_alias=arguments.fetch_alias,
         padding=arguments.padding,
-        labels=[label.strip() for label in arguments.labels.split(",") if label.strip()],
+        labels=_comma_separated(arguments.labels),
         files=arguments.file,
+        with_notes=arguments.with_notes,
         options=options,
     )
 
@@ -186,15 +207,32 @@ def _add_paddle(commands: Commands) -> None:
         commands,
         "paddle",
         _paddle,
-        "export a dynamic paddle.nn.Layer to an inference model",
+        "export a PaddleNLP model (needs `make convert-env`) or your own paddle.nn.Layer",
+        "python -m convert paddle checkpoints/ernie-news build/inference; or "
         "python -m convert paddle my_model:create_model --params my_model.pdparams "
         '--input-spec "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]" build/inference',
     )
-    parser.add_argument("factory", metavar="MODULE:FACTORY", help="function or class that returns the Layer")
-    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
-    parser.add_argument("--params", type=Path, metavar="FILE.pdparams", help="weights for the Layer")
     parser.add_argument(
-        "--input-spec", required=True, metavar="SPEC", help="name:dtype[dims];... in the order of forward()"
+        "source",
+        metavar="SOURCE",
+        help="folder, config.json or name of a PaddleNLP model (BERT, ERNIE, RoBERTa, XLM-R), or "
+        "module:factory, a function or class that returns the Layer",
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
+    parser.add_argument("--params", type=Path, metavar="FILE.pdparams", help="weights for module:factory")
+    parser.add_argument(
+        "--input-spec",
+        default="",
+        metavar="SPEC",
+        help="name:dtype[dims];... in the order of forward(); of a PaddleNLP model those it is to have",
+    )
+    parser.add_argument("--task", default="", choices=TASKS, help="head of a PaddleNLP model")
+    parser.add_argument("--labels", default="", metavar="A,B,...", help="names of its classes, in order")
+    parser.add_argument("--num-labels", type=int, default=0, metavar="N", help="number of its classes")
+    parser.add_argument(
+        "--random-weights",
+        action="store_true",
+        help="its configuration alone, with random weights, for trials",
     )
 
 
@@ -220,6 +258,11 @@ def _add_serving(commands: Commands) -> None:
     parser.add_argument("--labels", default="", metavar="A,B,...", help="names of the classes, in order")
     parser.add_argument(
         "--file", action="append", default=[], type=Path, metavar="FILE", help="file to copy beside the model"
+    )
+    parser.add_argument(
+        "--with-notes",
+        action="store_true",
+        help="take aliases, padding, labels, task, tokenizer from the notes beside the program",
     )
 
 
@@ -324,6 +367,10 @@ def _add_comparison(parser: argparse.ArgumentParser, lengths: tuple[int, ...] = 
         help=f"lengths tried on axes that vary ({','.join(map(str, lengths))})",
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def _comma_separated(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _lengths(text: str) -> tuple[int, ...]:

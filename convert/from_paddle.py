@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,8 +17,8 @@ from convert.params_file import read_params
 from convert.parity import ParityReport, compare, write_reports
 from convert.program import InferenceProgram, first_line, read_program
 from convert.result import Conversion, ConversionOptions
-from convert.runners import layer_runner, program_runner
-from convert.sample_feeds import Feeds, sample_batches
+from convert.runners import Arguments, layer_runner, program_runner
+from convert.sample_feeds import Array, Feeds, sample_batches
 from convert.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
 from pipeline.errors import ConversionError
 
@@ -98,12 +98,21 @@ def create_layer(factory: str) -> tuple[ModuleType, Any]:
     return module, layer
 
 
-def load_params(layer: Any, path: Path) -> None:
-    """Set every weight of `layer` from a .pdparams file; raises ConversionError unless all match."""
-    arrays = read_params(path)
+def load_params(layer: Any, path: Path, *, allow_extra: bool = False) -> list[str]:
+    """Set every weight of `layer` from a .pdparams file, as `set_weights` does."""
+    return set_weights(layer, read_params(path), path, allow_extra=allow_extra)
+
+
+def set_weights(
+    layer: Any, arrays: Mapping[str, Array], path: Path, *, allow_extra: bool = False
+) -> list[str]:
+    """Set every weight of `layer` from the arrays of the file `path`; returns the names of those it lacks.
+
+    Raises ConversionError unless names and shapes match; those it lacks are let pass by `allow_extra`.
+    """
     state = layer.state_dict()
     absent, extra = sorted(state.keys() - arrays.keys()), sorted(arrays.keys() - state.keys())
-    if absent or extra:
+    if absent or (extra and not allow_extra):
         what = f"lacks {absent[0]!r}" if absent else f"has {extra[0]!r}, which the layer lacks"
         raise ConversionError(
             f"{path} {what} ({len(absent)} missing, {len(extra)} extra); is it of this model?"
@@ -113,18 +122,19 @@ def load_params(layer: Any, path: Path) -> None:
             raise ConversionError(
                 f"{path}: {name!r} has shape {list(arrays[name].shape)}, the layer's is {list(tensor.shape)}."
             )
-    layer.set_state_dict(arrays)
+    layer.set_state_dict({name: arrays[name] for name in state})
+    return extra
 
 
-def export_layer(layer: Any, feeds: Sequence[TensorSpec], directory: Path) -> InferenceProgram:
+def export_layer(layer: Any, arguments: Arguments, directory: Path) -> InferenceProgram:
     """Write the static program of an evaluated Layer to `directory` and read it back.
 
     Raises ConversionError when Paddle can't make the Layer static.
     """
     paddle = import_paddle()
     specs = [
-        paddle.static.InputSpec([None if d < 0 else d for d in feed.shape], feed.dtype, feed.name)
-        for feed in feeds
+        feed and paddle.static.InputSpec([None if d < 0 else d for d in feed.shape], feed.dtype, feed.name)
+        for feed in arguments
     ]
     layer.eval()
     try:
@@ -139,7 +149,8 @@ def export_layer(layer: Any, feeds: Sequence[TensorSpec], directory: Path) -> In
         if hasattr(layer.forward, "rollback"):
             layer.forward.rollback()
     program = read_program(directory)
-    unused = [feed.name for feed in feeds if feed.name not in {f.name for f in program.feeds}]
+    used = {feed.name for feed in program.feeds}
+    unused = [feed.name for feed in arguments if feed and feed.name not in used]
     if unused:
         raise ConversionError(f"forward() doesn't use {unused[0]!r}; leave it out of --input-spec.")
     return program
@@ -148,14 +159,14 @@ def export_layer(layer: Any, feeds: Sequence[TensorSpec], directory: Path) -> In
 def layer_parity(
     layer: Any,
     program: InferenceProgram,
-    feeds: Sequence[TensorSpec],
+    arguments: Arguments,
     batches: Sequence[Feeds],
     tolerance: float,
 ) -> ParityReport:
     """Compare the dynamic Layer with its exported program."""
     layer.eval()
     names = [fetch.name for fetch in program.fetches]
-    dynamic = layer_runner(layer, feeds)
+    dynamic = layer_runner(layer, arguments)
     return compare("dynamic to static", names, dynamic, program_runner(program), batches, tolerance)
 
 

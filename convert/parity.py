@@ -166,6 +166,13 @@ def write_reports(path: Path, reports: Iterable[ParityReport]) -> None:
     path.write_text(json.dumps(summaries(reports), indent=2) + "\n", encoding="utf-8")
 
 
+def report_of(fields: Mapping[str, Any]) -> ParityReport:
+    """The report that `asdict` of one, gone through JSON, was made of."""
+    outputs = tuple(OutputParity(**output) for output in fields["outputs"])
+    batches = tuple(tuple(shape) for shape in fields["batches"])
+    return ParityReport(fields["step"], fields["tolerance"], outputs, batches, fields["note"])
+
+
 def summaries(reports: Iterable[ParityReport]) -> list[dict[str, Any]]:
     """Reports as JSON can hold them: null for what is no number."""
     return [

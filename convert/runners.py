@@ -18,18 +18,21 @@ from pipeline.errors import ConversionError, ServingError
 from pipeline.predictors.base import LOD_SUFFIX
 from pipeline.serving_model import load_serving_model
 
+Arguments = Sequence[TensorSpec | None]
+"""The positional arguments of a Layer's forward(); None where one is left out."""
 
-def layer_runner(layer: Any, feeds: Sequence[TensorSpec]) -> Runner:
-    """Run a dynamic `paddle.nn.Layer` with its inputs in the order of `feeds`."""
+
+def layer_runner(layer: Any, arguments: Arguments) -> Runner:
+    """Run a dynamic `paddle.nn.Layer` with its inputs as `arguments`."""
     paddle = import_paddle()
 
     def run(arrays: Mapping[str, Array]) -> list[Array]:
-        tensors = [_tensor(paddle, arrays[feed.name], feed.dtype) for feed in feeds]
+        tensors = [feed and _tensor(paddle, arrays[feed.name], feed.dtype) for feed in arguments]
         with paddle.no_grad():
             try:
                 outputs = layer(*tensors)
             except Exception as exc:
-                shapes = ", ".join(f"{feed.name} {list(arrays[feed.name].shape)}" for feed in feeds)
+                shapes = ", ".join(f"{f.name} {list(arrays[f.name].shape)}" for f in arguments if f)
                 raise ConversionError(
                     f"the layer can't run {shapes} ({first_line(exc)}); name others with --lengths."
                 ) from exc

@@ -11,6 +11,7 @@ import numpy as np
 
 from convert.engine import onnx_runtime_version, paddle_version
 from convert.input_spec import TensorSpec
+from convert.model_notes import read_notes
 from convert.parity import ParityReport, Runner, compare, padding_of, padding_parity, summaries, write_reports
 from convert.program import InferenceProgram, read_program
 from convert.result import Conversion, ConversionOptions
@@ -30,6 +31,7 @@ def convert_serving(
     padding: str = "",
     labels: Sequence[str] = (),
     files: Sequence[Path] = (),
+    with_notes: bool = False,
     options: ConversionOptions | None = None,
 ) -> Conversion:
     """Write the serving model of `source` to `out` (serving_server/, serving_client/).
@@ -37,11 +39,19 @@ def convert_serving(
     `source` is the folder of a Paddle program or an ONNX model, or a .onnx file.
     `fetch_alias` renames the outputs, in their order; `padding` ("input_ids=0,attention_mask=0") declares
     feeds that may be padded with a value, which is proven first; `labels` and `files` (a vocabulary) go to
-    serving_server/. Raises ConversionError for what can't be used, ParityError when outputs differ.
+    serving_server/. `with_notes` takes what isn't given from the notes beside the program, and its task.
+    Raises ConversionError for what can't be used, ParityError when outputs differ.
     """
     options = options or ConversionOptions()
     steps = options.steps
     check_replaceable(out)
+    facts: dict[str, Any] = {}
+    if with_notes:
+        folder = source if source.is_dir() else source.parent
+        notes = read_notes(folder)
+        fetch_alias, padding = fetch_alias or notes.outputs, padding or notes.padding
+        labels, files = labels or notes.labels, [*files, *(folder / name for name in notes.files)]
+        facts = {"task": notes.task, "architecture": notes.architecture}
     for file in files:
         if not file.is_file():
             raise ConversionError(f"{file} is not a file; name one to copy beside the model.")
@@ -53,6 +63,7 @@ def convert_serving(
         "aliases": aliases,
         "padding": padding,
         "labels": list(labels),
+        **facts,
         **_engine(program),
         "tolerance": options.tolerance,
         "lengths": options.lengths,
@@ -77,6 +88,7 @@ def convert_serving(
             pads=pads,
             labels=labels,
             files=files,
+            facts=facts,
             options=options,
         )
         write_stamp(made, fingerprint, {"source": str(source.resolve())})
@@ -93,12 +105,13 @@ def build_serving_model(
     pads: Mapping[str, FeedPadding],
     labels: Sequence[str] = (),
     files: Sequence[Path] = (),
+    facts: Mapping[str, Any] | None = None,
     earlier: Sequence[ParityReport] = (),
     options: ConversionOptions,
 ) -> tuple[ParityReport, ...]:
     """Prove the serving model on `batches`, and its padding on `rows` (batches of one), then write it.
 
-    Returns and stores the reports, after those of `earlier` steps.
+    Returns and stores the reports, after those of `earlier` steps. `facts` are further keys of serving.yml.
     """
     feeds = [_variable(feed, feed.name, is_lod=feed.name in program.ragged) for feed in program.feeds]
     fetches = [_variable(fetch, alias) for fetch, alias in zip(program.fetches, aliases, strict=True)]
@@ -133,7 +146,7 @@ def build_serving_model(
             fetches,
             padding=declared,
             labels=labels,
-            additions={"parity": _short(reports)},
+            additions={**(facts or {}), "parity": _short(reports)},
             extra_files=[*program.data_files, *files],
         )
     except ConfigError as exc:

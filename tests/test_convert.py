@@ -234,7 +234,7 @@ def test_an_input_spec_is_read_as_it_is_written() -> None:
 @pytest.mark.parametrize(
     ("factory", "told"),
     [
-        ("own_models", "'own_models' is not module:factory"),
+        ("own_models", "own_models is neither a folder here nor among PaddleNLP's downloads"),
         ("absent_models:create", "there is no module 'absent_models'"),
         ("own_models:Absent", "has no function or class 'Absent'"),
         ("own_models:broken", "RuntimeError: no such checkpoint"),

@@ -1,0 +1,91 @@
+"""What a converted model says of itself beside its program: task, labels, padding, tokenizer files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ConversionError
+
+NOTES_FILE = "model_notes.json"
+TOKENIZER_FILES = (
+    "added_tokens.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "special_tokens_map.json",
+    "spm.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+
+
+@dataclass(frozen=True)
+class ModelNotes:
+    """For `convert serving --with-notes`.
+
+    `padding` is text as --padding has it, and proven there before it is believed; `outputs` are names for the
+    fetches, in order; `files` stand beside the program, without a folder.
+    """
+
+    task: str
+    architecture: str = ""
+    labels: tuple[str, ...] = ()
+    padding: str = ""
+    outputs: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+def write_notes(directory: Path, notes: ModelNotes) -> None:
+    """Store notes beside a program."""
+    text = json.dumps(asdict(notes), indent=2, ensure_ascii=False)
+    (directory / NOTES_FILE).write_text(f"{text}\n", encoding="utf-8")
+
+
+def read_notes(directory: Path) -> ModelNotes:
+    """The notes of a folder. Raises ConversionError where there are none, or none that can be used."""
+    path = directory / NOTES_FILE
+    try:
+        notes = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConversionError(
+            f"{directory} has no {NOTES_FILE} for --with-notes; leave that out and give --labels and such."
+        ) from None
+    except (OSError, ValueError) as exc:
+        raise ConversionError(f"{path} can't be read ({exc}); convert the model again.") from exc
+    if not isinstance(notes, dict) or not isinstance(notes.get("task"), str):
+        raise ConversionError(f"{path} is not what convert writes; convert the model again.")
+    return ModelNotes(
+        task=notes["task"],
+        architecture=_text(notes, "architecture", path),
+        labels=_texts(notes, "labels", path),
+        padding=_text(notes, "padding", path),
+        outputs=_texts(notes, "outputs", path),
+        files=tuple(Path(name).name for name in _texts(notes, "files", path)),
+    )
+
+
+def tokenizer_files(directory: Path) -> list[Path]:
+    """The tokenizer's files in a model's folder, in alphabetical order."""
+    return [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()]
+
+
+def _text(notes: dict[str, Any], key: str, path: Path) -> str:
+    (text,) = _all_texts([notes.get(key, "")], key, path)
+    return text
+
+
+def _texts(notes: dict[str, Any], key: str, path: Path) -> tuple[str, ...]:
+    value = notes.get(key, [])
+    return _all_texts(value if isinstance(value, list) else [None], key, path)
+
+
+def _all_texts(values: Sequence[object], key: str, path: Path) -> tuple[str, ...]:
+    texts = tuple(value for value in values if isinstance(value, str))
+    if len(texts) != len(values):
+        raise ConversionError(f"{path}: {key!r} is not what convert writes; convert the model again.")
+    return texts
