@@ -63,7 +63,7 @@ class Batcher:
 
     def note_error(self) -> None:
         """The Op has refused or failed a request."""
-        self._metrics.errors.inc()
+        self._metrics.count_error()
 
     def put(self, walk: Walk, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
@@ -177,7 +177,7 @@ class Batcher:
     def _send(self, instance: Instance, jobs: list[Job], now: float) -> None:
         deadline = max(job.deadline for job in jobs)
         for job in jobs:
-            self._metrics.queue_s.observe(now - job.queued_at)
+            self._metrics.observe_queue(now - job.queued_at)
         try:
             instance.hand_over(jobs, deadline + HANG_GRACE_S if deadline < math.inf else math.inf)
         except Exception as exc:  # a fault of ours: better told to these requests than waited out by them
@@ -211,8 +211,10 @@ class Batcher:
                 queue_s = max(0.0, handover.began - job.queued_at)
                 job.walk.request.timings.note(self.op, queue_s, *(ns * 1e-9 for ns in spent_ns))
 
-    def replied(self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int]) -> None:
-        self._metrics.observe_run(timings)
+    def replied(
+        self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int], settled: int
+    ) -> None:
+        self._metrics.observe_run(timings, settled)
         if not last:
             return
         instance.idle_since = time.monotonic()

@@ -23,6 +23,7 @@ from pipeline.errors import (
 from pipeline.request import Request
 from pipeline.server.batcher import Batcher
 from pipeline.server.deadlines import Deadlines
+from pipeline.server.figures import OpFigures, RequestFigures
 from pipeline.server.journal import Journal
 from pipeline.server.metrics import Metrics, resident_bytes
 from pipeline.server.timings import Timings
@@ -44,11 +45,13 @@ class Engine:
         self.metrics = metrics
         self.journal = Journal(metrics)
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
+        self.requests = RequestFigures()
         self._dag = app.dag
         self._deadlines = Deadlines()
         self._tracer = Tracer(metrics, self._dag.order, app.config.dag.tracer.interval_s)
+        self._op_metrics = {node: metrics.of_op(node) for node in self._dag.order}
         self._batchers = {
-            node: Batcher(app, node, metrics.of_op(node), self._deadlines) for node in self._dag.order
+            node: Batcher(app, node, self._op_metrics[node], self._deadlines) for node in self._dag.order
         }
         self._max_pending = app.config.dag.max_pending_requests
         self._max_hops = app.config.dag.max_hops
@@ -96,6 +99,10 @@ class Engine:
             if batcher.crew.signature is not None
         }
 
+    def op_figures(self) -> dict[str, OpFigures]:
+        """What each Op did since the start."""
+        return {name: metrics.figures for name, metrics in self._op_metrics.items()}
+
     def deadline(self, timeout_s: float = math.inf) -> float:
         """The instant (time.monotonic) until which a request that arrives now may take."""
         return time.monotonic() + min(timeout_s, self._timeout_s)
@@ -135,6 +142,10 @@ class Engine:
         self._note_end(walk.began)
         if answer is None:
             return
+        request = walk.request
+        if not request.op:
+            took_s = time.monotonic() - walk.began
+            self.requests.note(took_s, request.rows, failed=isinstance(answer, ServingError))
         try:
             walk.answered(self._bounded(answer))
         except Exception:  # a door's fault must not reach the worker's connection, whose reply this is

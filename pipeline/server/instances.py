@@ -71,7 +71,9 @@ class Events(Protocol):
 
     def became_ready(self, process: WorkerProcess) -> None: ...
     def replying(self, handover: Handover, rows: Sequence[list[Any]], timings: Sequence[int]) -> None: ...
-    def replied(self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int]) -> None: ...
+    def replied(
+        self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int], settled: int
+    ) -> None: ...
     def died(self, process: WorkerProcess) -> None: ...
 
 
@@ -238,7 +240,7 @@ class Instance:
         if last:
             self.in_flight.popleft()
             self.process.reserved = False  # it can only have been for this one
-        self._events.replied(self, handover, last, timings)
+        self._events.replied(self, handover, last, timings, len(rows))
         if last and self.in_flight:
             self.in_flight[0].began = time.monotonic()
             self._watch(self.in_flight[0])

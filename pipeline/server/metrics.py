@@ -9,6 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from pipeline.server.figures import OpFigures
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -90,21 +92,31 @@ class _OpFamilies:
 
 
 class OpMetrics:
-    """The figures of one Op, labels bound once."""
+    """The figures of one Op, labels bound once; `figures` is the same for who reads them."""
 
     def __init__(self, families: _OpFamilies, op: str) -> None:
-        self.queue_s = families.queue_s.labels(op)
-        self.errors = families.errors.labels(op)
         self._predictor_s = families.predictor_s.labels(op)
         self._batch_rows = families.batch_rows.labels(op)
         self._tokens = families.tokens.labels(op)
         self._padding = families.padding.labels(op)
         self._preprocess_s = families.preprocess_s.labels(op)
         self._postprocess_s = families.postprocess_s.labels(op)
+        self._queue_s = families.queue_s.labels(op)
+        self._errors = families.errors.labels(op)
+        self.figures = OpFigures()
 
-    def observe_run(self, timings: Sequence[int]) -> None:
-        """The timings of a reply, see `pipeline.worker.executor.Executor.run`."""
-        preprocess, process, postprocess, batches, rows, tokens, padded = timings
+    def observe_queue(self, waited_s: float) -> None:
+        self._queue_s.observe(waited_s)
+        self.figures.note_queue(waited_s)
+
+    def count_error(self) -> None:
+        self._errors.inc()
+        self.figures.failed += 1
+
+    def observe_run(self, timings: Sequence[int], settled: int) -> None:
+        """The timings of a reply, see `pipeline.worker.executor.Executor.run`; settled: its requests."""
+        self.figures.note_run(timings, settled)
+        preprocess, process, postprocess, batches, rows, tokens, padded = timings[:7]
         self._preprocess_s.inc(preprocess * _NS)
         self._postprocess_s.inc(postprocess * _NS)
         if not batches:

@@ -94,7 +94,7 @@ class Executor:
         """Answer every request of a hand-over. Each predictor batch's replies are sent as it ends.
 
         A reply's timings are nanoseconds and counts: [preprocess, process, postprocess, predictor batches,
-        rows, tokens, tokens with padding]. `send` is called with last=True exactly once, at the end.
+        rows, tokens, tokens with padding, rows answered; without a model requests]. `send` is called with last=True exactly once, at the end.
         """
         started = time.perf_counter_ns()
         calls = self._calls(rows, tail)
@@ -104,7 +104,7 @@ class Executor:
             rest = [call for call in calls if not call.sent]
             for call in rest:
                 call.error = self._hooks.failure(exc, "the hand-over", call.request)
-            self._send(rest, [0] * 7, send, last=True)
+            self._send(rest, [0] * 8, send, last=True)
 
     def _run(self, calls: list[Call], started: int, send: Send) -> None:
         self._preprocess([call for call in calls if call.error is None and not call.direct])
@@ -120,7 +120,9 @@ class Executor:
             self._send(settled + done, timings, send, last=number == len(batches))
             settled = []
         if not batches:
-            self._send(settled, [self._preprocess_ns, 0, early_ns, 0, 0, 0, 0], send, last=True)
+            answered = 0 if self._runs_model else sum(call.error is None for call in settled)
+            timings = [self._preprocess_ns, 0, early_ns, 0, 0, 0, 0, answered]
+            self._send(settled, timings, send, last=True)
 
     def _calls(self, rows: Sequence[list[Any]], tail: Tail) -> list[Call]:
         copies = not self._hooks.batch_preprocess or not self._hooks.batch_postprocess
@@ -211,7 +213,9 @@ class Executor:
         rows = sum(piece.item.rows for piece in batch)
         tokens = sum(piece.item.rows * piece.item.length for piece in batch)
         padded = rows * max(piece.item.length for piece in batch)
-        timings = [self._preprocess_ns, process_ns, postprocess_ns, 1, rows, tokens, padded]
+        pairs = zip(batch, fetches, strict=True)
+        answered = sum(piece.item.rows for piece, fetch in pairs if not isinstance(fetch, ServingError))
+        timings = [self._preprocess_ns, process_ns, postprocess_ns, 1, rows, tokens, padded, answered]
         self._preprocess_ns = 0
         return done, timings
 

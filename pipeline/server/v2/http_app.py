@@ -18,9 +18,11 @@ from pipeline.server.http_request import HttpRequest
 from pipeline.server.timings import Timings
 from pipeline.server.v2.compression import chosen, compressed, decompressed
 from pipeline.server.v2.http_infer import parse_infer, parse_raw
+from pipeline.server.v2.model_config import model_config
 from pipeline.server.v2.models import V2Model, V2Models, check_version
 from pipeline.server.v2.repository import asks_for_ready_alone, index, refuse_control
 from pipeline.server.v2.server_metadata import server_metadata
+from pipeline.server.v2.statistics import statistics
 from pipeline.server.walk import Answer
 from pipeline.v2_errors import V2Refusal, for_clients
 
@@ -49,6 +51,7 @@ class V2HttpApp:
             "/v2": server_metadata,
             "/v2/health/live": lambda: None,
             "/v2/health/ready": self._readiness,
+            "/v2/models/stats": lambda: {"model_stats": [statistics(engine, m) for m in models.all()]},
         }
 
     def take(self, request: HttpRequest) -> None:
@@ -71,7 +74,7 @@ class V2HttpApp:
         if page is not None:
             self._check_method(request, "GET", "HEAD")
             return page()
-        if asked is not None and asked["what"] in (None, "ready"):
+        if asked is not None and asked["what"] in (None, "ready", "config", "stats"):
             self._check_method(request, "GET", "HEAD")
             return self._about(asked["model"], asked["version"] or "", asked["what"])
         if _REPOSITORY.fullmatch(request.path):
@@ -90,8 +93,13 @@ class V2HttpApp:
             raise V2Refusal("the service is not ready")
 
     def _about(self, name: str, version: str, what: str | None) -> Any:
-        if what is None:
-            return self._models.find(name, version).metadata()
+        if what != "ready":
+            model = self._models.find(name, version)
+            if what == "config":
+                return model_config(model, self._engine.app.config, self._engine.app.response)
+            if what == "stats":
+                return {"model_stats": [statistics(self._engine, model)]}
+            return model.metadata()
         if version:
             check_version(version)
         if not self._models.is_ready(name, version):

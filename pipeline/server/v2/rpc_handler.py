@@ -17,11 +17,13 @@ from client.protos import kserve_v2_pb2 as messages
 from pipeline.errors import Overloaded, ServingError
 from pipeline.request import AnswerForm, Request
 from pipeline.server.engine import Engine
+from pipeline.server.v2.model_config import model_config
 from pipeline.server.v2.models import V2Models, check_version
 from pipeline.server.v2.repository import index, refuse_control
 from pipeline.server.v2.rpc_infer import parse_infer
 from pipeline.server.v2.rpc_stream import Stream
 from pipeline.server.v2.server_metadata import server_metadata
+from pipeline.server.v2.statistics import statistics
 from pipeline.v2_errors import V2Refusal, for_clients
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,8 @@ class V2Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             ),
             "ModelReady": (messages.ModelReadyRequest, self._model_ready),
             "ModelMetadata": (messages.ModelMetadataRequest, self._model_metadata),
+            "ModelConfig": (messages.ModelConfigRequest, self._model_config),
+            "ModelStatistics": (messages.ModelStatisticsRequest, self._statistics),
             "RepositoryIndex": (messages.RepositoryIndexRequest, self._index),
             "RepositoryModelLoad": (messages.RepositoryModelLoadRequest, refuse_control),
             "RepositoryModelUnload": (messages.RepositoryModelUnloadRequest, refuse_control),
@@ -93,6 +97,16 @@ class V2Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     def _model_metadata(self, asked: messages.ModelMetadataRequest) -> Message:
         document = self._models.find(asked.name, asked.version).metadata()
         return ParseDict(document, messages.ModelMetadataResponse())
+
+    def _model_config(self, asked: messages.ModelConfigRequest) -> Message:
+        app = self._engine.app
+        document = model_config(self._models.find(asked.name, asked.version), app.config, app.response)
+        return ParseDict({"config": document}, messages.ModelConfigResponse())
+
+    def _statistics(self, asked: messages.ModelStatisticsRequest) -> Message:
+        named = [self._models.find(asked.name, asked.version)] if asked.name else self._models.all()
+        told = [statistics(self._engine, model) for model in named]
+        return ParseDict({"model_stats": told}, messages.ModelStatisticsResponse())
 
     def _index(self, asked: messages.RepositoryIndexRequest) -> Message:
         rows = index(self._models, ready_alone=asked.ready)

@@ -1,0 +1,75 @@
+"""What a model tells of its work over KServe v2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as v2_grpc
+import tritonclient.http as v2
+
+import models
+from service_process import APPS, ServiceProcess
+
+
+@pytest.fixture
+def service(model_folder: Path) -> Iterator[ServiceProcess]:
+    conf = {"model_config": str(models.classifier(model_folder)), "device_type": 0}
+    config = {"op": {"model": {"batch_size": 8, "local_service_conf": conf, "max_batch_rows": 16}}}
+    with ServiceProcess(APPS / "model.py", config) as process:
+        yield process
+
+
+def feeds(rows: int) -> list[v2.InferInput]:
+    given = []
+    for name in ("input_ids", "token_type_ids", "attention_mask"):
+        one = v2.InferInput(name, [rows, 3], "INT64")
+        one.set_data_from_numpy(np.ones((rows, 3), np.int64))
+        given.append(one)
+    return given
+
+
+def test_rows_runs_and_times_are_counted_as_they_were(service: ServiceProcess) -> None:
+    asking = v2.InferenceServerClient(f"127.0.0.1:{service.http_port}")
+    for rows in (1, 3, 3):
+        asking.infer("model", feeds(rows))
+    texts = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), "[[1, 1]]")
+    service.predict(texts)
+    refused = service.ask({"input_ids": "[[1, 1]]"})
+    assert refused["err_no"] != 0
+
+    (op,) = asking.get_inference_statistics("model")["model_stats"]
+    assert (op["inference_count"], op["execution_count"]) == (1 + 3 + 3 + 1, 4)
+    sizes = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in op["batch_stats"]}
+    assert sizes == {1: 2, 3: 2}
+    stats = op["inference_stats"]
+    assert (stats["success"]["count"], stats["fail"]["count"]) == (4, 1)
+    infer_ns = sum(batch["compute_infer"]["ns"] for batch in op["batch_stats"])
+    assert 0 < infer_ns <= stats["compute_infer"]["ns"] < stats["success"]["ns"]
+
+    both = {each["name"]: each for each in asking.get_inference_statistics()["model_stats"]}
+    whole = both["test"]["inference_stats"]
+    assert (whole["success"]["count"], whole["fail"]["count"]) == (1, 1)
+    assert both["test"]["last_inference"] >= both["model"]["last_inference"] - 1000 > 1e12
+    with v2_grpc.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as over_grpc:
+        told = over_grpc.get_inference_statistics("model").model_stats[0]
+    assert told.inference_stats.success.count == 4
+    assert told.batch_stats[1].compute_infer.ns == op["batch_stats"][1]["compute_infer"]["ns"]
+
+
+def test_the_configuration_tells_tensors_batching_and_instances(service: ServiceProcess) -> None:
+    told = v2.InferenceServerClient(f"127.0.0.1:{service.http_port}").get_model_config("model")
+    assert told["max_batch_size"] == 16
+    assert told["input"][0]["data_type"] == "TYPE_INT64" and told["input"][0]["dims"] == [-1]
+    assert told["instance_group"][0]["count"] == 1 and "dynamic_batching" in told
+    with v2_grpc.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as over_grpc:
+        config = over_grpc.get_model_config("model").config
+    assert (config.max_batch_size, config.input[0].dims) == (16, [-1])
+
+
+def test_more_rows_than_a_model_takes_are_refused(service: ServiceProcess) -> None:
+    asking = v2.InferenceServerClient(f"127.0.0.1:{service.http_port}")
+    with pytest.raises(v2.InferenceServerException, match="batch-size must be <= 16 for 'model'"):
+        asking.infer("model", feeds(17))
