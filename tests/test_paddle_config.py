@@ -16,7 +16,7 @@ from pipeline.predictors.device import Device
 from pipeline.predictors.paddle_config import build_config, configure, refuse_unsupported
 from pipeline.predictors.paddle_import import inference
 from pipeline.predictors.shape_file import read_ranges
-from pipeline.serving_model import ServingModel
+from pipeline.serving_model import ServingModel, Variable
 
 
 def test_the_cpu_configuration_is_what_the_keys_say(pdmodel: ServingModel) -> None:
@@ -232,6 +232,20 @@ def test_auto_collect_finds_the_shapes_at_start_and_keeps_them(pdmodel: ServingM
     other = tuned(pdmodel, local_conf(device_type=2, tensorrt=keys | sizes | {"collect_batches": [5]}))[1]
     assert read_ranges(other)["input_ids"].max == (5, 9)
     assert sorted(file.parent.iterdir()) == sorted([file, other])
+
+
+def test_lengths_that_the_model_can_t_run_end_the_start(tmp_path: Path) -> None:
+    bert = Path(__file__).parent / "fixtures" / "pdmodel" / "bert"
+    feeds = [Variable(name, name, "int64", (-1, -1)) for name in ("input_ids", "token_type_ids")]
+    program, params = bert / "inference.pdmodel", bert / "inference.pdiparams"
+    model = ServingModel(bert, program, params, tuple(feeds), (), format="pdmodel")
+    keys = {"cache_dir": str(tmp_path), "auto_collect": True, "collect_lengths": [16, 129]}
+    message = (
+        r"tensorrt\.auto_collect: .* can't run .*\[1, 129\].*: change collect_lengths or collect_batches"
+    )
+    with pytest.raises(ConfigError, match=message):
+        configure(RecordingConfig(model), model, local_conf(device_type=2, tensorrt=keys))
+    assert not list(tmp_path.iterdir())
 
 
 def test_shapes_that_are_given_are_not_collected(pdmodel: ServingModel, tmp_path: Path) -> None:
