@@ -94,7 +94,8 @@ class Executor:
         """Answer every request of a hand-over. Each predictor batch's replies are sent as it ends.
 
         A reply's timings are nanoseconds and counts: [preprocess, process, postprocess, predictor batches,
-        rows, tokens, tokens with padding, rows answered; without a model requests]. `send` is called with last=True exactly once, at the end.
+        rows, tokens, tokens with padding, rows answered; without a model requests]. `send` is called with
+        last=True exactly once, at the end.
         """
         started = time.perf_counter_ns()
         calls = self._calls(rows, tail)
