@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,3 +181,10 @@ def test_a_service_of_another_kind_is_told_from_a_broken_one(server: V2Server) -
         answer = service.ask({"x": "1"})
         assert answer["err_no"] == 9000
         assert "it is no Pipeline service: check op.ask.client_type" in answer["err_msg"]
+
+
+def test_another_service_of_ours_is_such_a_service(triton: Callable[[str], ServiceProcess]) -> None:
+    with asking(triton("simple").rpc_port, "simple") as service:
+        rows = {"INPUT0": ("int64", [[n] * 16 for n in (1, 2)]), "INPUT1": ("int32", [[1] * 16] * 2)}
+        answer = outputs(service.predict({"op": "ask", **arrays(**rows)}))
+    assert answer == {"OUTPUT0": [[2] * 16, [3] * 16], "OUTPUT1": [[0] * 16, [1] * 16]}

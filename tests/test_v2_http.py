@@ -131,6 +131,14 @@ def test_requests_of_all_doors_share_a_batch(echo: ServiceProcess, tmp_path: Pat
         assert len([future.result() for future in holding]) == 2
 
 
+def test_an_app_that_unpacks_messages_is_given_one() -> None:
+    with ServiceProcess(APPS / "packages.py", arguments=["web service"]) as service:
+        body = {"inputs": [{"name": "words", "datatype": "BYTES", "shape": [1], "data": ["two one"]}]}
+        answer = service.http("/v2/models/test/infer", json.dumps(body)).json
+    told = {output["name"]: output["data"] for output in answer["outputs"]}
+    assert told["words"] == ["[2 1]"] and told["from"][0].startswith("test/infer")
+
+
 def test_a_model_op_is_asked_by_its_own_name_with_its_tensors(classifier_service: ServiceProcess) -> None:
     asking = client(classifier_service)
     metadata = asking.get_model_metadata("model")

@@ -77,6 +77,7 @@ class Executor:
         *,
         answers: bool,
         declared: Sequence[TensorSpec] = (),
+        fetches: Sequence[TensorSpec] = (),
     ) -> None:
         self._hooks = hooks
         self._predictor = predictor
@@ -84,6 +85,7 @@ class Executor:
         self._joining = joining
         self._answers = answers  # this Op's output is the response
         self._declared = declared  # what the response holds
+        self._fetches = fetches  # what the model gives when it is asked by itself
         self._runs_model = predictor is not None or hooks.own_process
         self._remote = predictor if isinstance(predictor, RemotePredictor) and not hooks.own_process else None
         # The app's own `process` and a remote Pipeline service take other values, too.
@@ -94,7 +96,7 @@ class Executor:
         """Answer every request of a hand-over. Each predictor batch's replies are sent as it ends.
 
         A reply's timings are nanoseconds and counts: [preprocess, process, postprocess, predictor batches,
-        rows, tokens, tokens with padding, rows answered; without a model requests]. `send` is called with
+        rows, tokens, tokens with padding, rows answered (without a model: requests)]. `send` is called with
         last=True exactly once, at the end.
         """
         started = time.perf_counter_ns()
@@ -305,7 +307,8 @@ class Executor:
     def _settle(self, call: Call, tail: list[Part]) -> list[Any]:
         output = call.output
         if call.direct:
-            return self._answer(call, render_v2(output, AnswerForm(call.form), Wish(*call.wish)), tail)
+            parts = render_v2(output, AnswerForm(call.form), Wish(*call.wish), self._fetches)
+            return self._answer(call, parts, tail)
         if self._hooks.jumps and self._hooks.jump(call.own or self._hooks.op, call.request, output):
             return [call.id, Outcome.JUMP, stow(self._encoded(output), tail)]
         if self._answers:

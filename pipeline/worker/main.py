@@ -153,12 +153,16 @@ class Worker:
         model.warm_up()
         print_as_numpy_1()
         hooks, answers = hooks_of(op), self._app.response == self._op_name
-        declared = self._app.signature.outputs if answers else ()
+        signature = model.signature
+        tensors = {
+            "declared": self._app.signature.outputs if answers else (),
+            "fetches": () if signature is None else signature.outputs,
+        }
         executors = [
-            Executor(hooks, model.predictor, model.limits, model.joining, answers=answers, declared=declared)
+            Executor(hooks, model.predictor, model.limits, model.joining, answers=answers, **tensors)
             for _ in self._fronts
         ]
-        return executors, model.signature
+        return executors, signature
 
 
 def main(arguments: list[str]) -> None:

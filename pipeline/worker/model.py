@@ -87,8 +87,7 @@ class Model:
             return None
         by_rows = predictor.merges and all(feed.shape[:1] == (-1,) for feed in feeds)
         most = (self.limits.rows or MAX_BATCH_ROWS) if by_rows else 0
-        labels = self.serving_model.labels if len(fetches) == 1 else ()
-        return Signature(_specs(feeds), _specs(fetches, labels), most)
+        return Signature(_specs(feeds), _specs(fetches, self.serving_model.labels), most)
 
     @property
     def joining(self) -> Joining:
@@ -141,7 +140,11 @@ def _refuse_failed(model: ServingModel, allowed: bool) -> None:
 
 
 def _specs(variables: Sequence[Variable], labels: tuple[str, ...] = ()) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(v.alias, DATATYPE_OF[v.dtype], v.shape, labels) for v in variables)
+    """labels: go to what has an axis of as many classes."""
+    return tuple(
+        TensorSpec(v.alias, DATATYPE_OF[v.dtype], v.shape, labels if v.shape[-1:] == (len(labels),) else ())
+        for v in variables
+    )
 
 
 def _collected_rows(shapes: DynamicShapes | None, conf: LocalServiceConf | None) -> int | None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.request import AnswerForm, Request
+from pipeline.server.engine import Engine
+from pipeline.server.v2.as_message import as_message
 from pipeline.server.v2.inputs import Given, checked
 from pipeline.server.v2.models import V2Model
 from pipeline.v2_answers import WantedOutput, Wish
@@ -35,9 +37,12 @@ class Asked:
     def timeout_s(self) -> float:
         return self.timeout_us / 1e6 if self.timeout_us else math.inf
 
-    def request(self, model: V2Model, form: AnswerForm, most_rank: int) -> Request:
+    def request(self, model: V2Model, form: AnswerForm, engine: Engine) -> Request:
         """What the engine is given; `deadline` is for the door to set. Raises V2Refusal."""
-        inputs = checked(model, self.request_id, self.inputs, most_rank)
+        inputs = checked(model, self.request_id, self.inputs, engine.app.config.limits.tensor_rank)
+        values = inputs.values
+        if engine.takes_messages and not model.op:
+            values = as_message(model.name, values)
         signature = model.signature
         if self.outputs and signature.outputs:
             known = {spec.name for spec in signature.outputs}
@@ -54,7 +59,7 @@ class Asked:
             None if not self.outputs else [tuple(wanted) for wanted in self.outputs.values()],
             signature.max_batch_size > 0,
         )
-        request = Request(model.name, "infer", inputs.values, form=form, wish=wish)
+        request = Request(model.name, "infer", values, form=form, wish=wish)
         request.op = model.op
         request.rows = inputs.rows
         request.priority = max(0, self.priority - 1)  # none given counts as the highest

@@ -131,7 +131,7 @@ class V2HttpApp:
             body = decompressed(body, encoding.decode("latin-1").strip().lower(), self._limits.body_bytes)
         length = _header_length(headers.get(b"inference-header-content-length"), body)
         asked = parse_raw(body, model) if length == 0 else parse_infer(body, length, model)
-        made = asked.request(model, AnswerForm.V2_JSON, self._limits.tensor_rank)
+        made = asked.request(model, AnswerForm.V2_JSON, self._engine)
         made.deadline = self._engine.deadline(asked.timeout_s)
         return made
 

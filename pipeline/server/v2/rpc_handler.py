@@ -43,7 +43,6 @@ class V2Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self._engine = engine
         self._models = models
         self._journal = engine.journal
-        self._rank = engine.app.config.limits.tensor_rank
         pages: dict[str, tuple[Any, Callable[[Any], Message]]] = {
             "ServerLive": (messages.ServerLiveRequest, lambda _: messages.ServerLiveResponse(live=True)),
             "ServerReady": (
@@ -139,7 +138,7 @@ class V2Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         """The engine's request. remaining_s: what the caller gives it. Raises V2Refusal."""
         model = self._models.find(message.model_name, message.model_version)
         asked = parse_infer(message, model)
-        request = asked.request(model, AnswerForm.V2_PROTO, self._rank)
+        request = asked.request(model, AnswerForm.V2_PROTO, self._engine)
         given_s = math.inf if remaining_s is None else remaining_s
         request.deadline = self._engine.deadline(min(given_s, asked.timeout_s))
         return request
