@@ -144,6 +144,12 @@ def _serving(arguments: argparse.Namespace, options: ConversionOptions) -> Conve
     )
 
 
+def _onnx(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.from_onnx import convert_onnx
+
+    return convert_onnx(arguments.source, arguments.out, fallback=not arguments.no_fallback, options=options)
+
+
 def _to_onnx(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
     from convert.to_onnx import convert_to_onnx
 
@@ -185,6 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_paddle(commands)
     _add_serving(commands)
+    _add_onnx(commands)
     _add_to_onnx(commands)
     _add_shapes(commands)
     _add_check(commands)
@@ -263,6 +270,21 @@ def _add_serving(commands: Commands) -> None:
         "--with-notes",
         action="store_true",
         help="take aliases, padding, labels, task, tokenizer from the notes beside the program",
+    )
+
+
+def _add_onnx(commands: Commands) -> None:
+    parser = _add(
+        commands,
+        "onnx",
+        _onnx,
+        "make a Paddle inference model of an ONNX model (needs `make convert-env`), or keep it to be served",
+        "python -m convert onnx model.onnx build/inference",
+    )
+    parser.add_argument("source", type=Path, metavar="MODEL", help="a .onnx file or its folder")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
+    parser.add_argument(
+        "--no-fallback", action="store_true", help="fail where it can't be a Paddle model with these outputs"
     )
 
 

@@ -51,7 +51,8 @@ def convert_serving(
         notes = read_notes(folder)
         fetch_alias, padding = fetch_alias or notes.outputs, padding or notes.padding
         labels, files = labels or notes.labels, [*files, *(folder / name for name in notes.files)]
-        facts = {"task": notes.task, "architecture": notes.architecture}
+        known = {"task": notes.task, "architecture": notes.architecture}
+        facts = {key: text for key, text in known.items() if text}
     for file in files:
         if not file.is_file():
             raise ConversionError(f"{file} is not a file; name one to copy beside the model.")

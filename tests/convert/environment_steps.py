@@ -37,3 +37,72 @@ def paddlenlp_checkpoint(
     arrays = dict(np.load(feeds))
     logits = model(**{name: paddle.to_tensor(array) for name, array in arrays.items()})
     np.save(f"{folder}/logits.npy", logits.numpy())
+
+
+def torch_onnx(steps: Steps, family: str, head: str, opset: int, file: str) -> None:
+    """Export a small encoder of transformers to `file`, as PyTorch's own exporter writes it."""
+    import torch
+    import transformers
+
+    torch.manual_seed(5)
+    sizes = {
+        "vocab_size": 100,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 64,
+        "num_labels": 3,
+        "pad_token_id": 1,
+    }
+    config = getattr(transformers, f"{family}Config")(**sizes, attn_implementation="eager")
+    model = getattr(transformers, f"{family}For{head}Classification")(config).eval()
+    for weight in model.parameters():
+        weight.data += 0.1 * torch.randn(weight.shape)
+    names = ["input_ids", "attention_mask"]
+    ids = torch.randint(2, 100, (2, 9))
+    torch.onnx.export(
+        model,
+        (ids, torch.ones_like(ids)),
+        file,
+        input_names=names,
+        output_names=["logits"],
+        dynamic_axes={name: {0: "batch", 1: "length"} for name in (*names, "logits")},
+        opset_version=opset,
+        dynamo=False,
+    )
+
+
+def onnx_operators(steps: Steps, nodes: list[list[Any]], opset: int, file: str) -> None:
+    """Write a model of float32 x [batch, 4] to float32 y; a node is [operator, inputs, output, attributes].
+
+    "domain" is the node's; the constants `one`, `axis`, `axis_0d` and `table` (3 x 2) stand ready.
+    """
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    constants = {
+        "one": np.ones(4, np.float32),
+        "axis": np.array([1]),
+        "axis_0d": np.array(1),
+        "table": np.arange(6, dtype=np.float32).reshape(3, 2),
+    }
+    made = [
+        helper.make_node(operator, inputs, [output], **attributes)
+        for operator, inputs, output, attributes in nodes
+    ]
+    for node in made:
+        for attribute in node.attribute:
+            if attribute.name == "fill":  # int64, which JSON can't tell
+                tensor = helper.make_tensor("v", TensorProto.INT64, [1], [attribute.i])
+                attribute.CopyFrom(helper.make_attribute("value", tensor))
+    graph = helper.make_graph(
+        made,
+        "operators",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    domains = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=domains, ir_version=8), file)
