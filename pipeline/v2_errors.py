@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from pipeline.errors import DeadlineExceeded, InvalidInput, Overloaded, ServingError
 
 HTTP_STATUSES = {
@@ -22,6 +24,11 @@ class V2Refusal(InvalidInput):
         super().__init__(message)
         self.grpc_code = code
         self.http_status = HTTP_STATUSES[code]
+
+
+def v2_error_body(message: str) -> bytes:
+    """The body of a refusal over HTTP."""
+    return msgspec.json.encode({"error": message})
 
 
 def of_request(request_id: str, message: str, code: str = "INVALID_ARGUMENT") -> V2Refusal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import tritonclient.http as v2
 from tritonclient.utils import InferenceServerException
 
 import models
-from service_process import APPS, ServiceProcess, key_value, wait_until
+from service_process import APPS, ServiceProcess, key_value, read_answer, wait_until
 
 ROWS = np.arange(32, dtype=np.int32).reshape(2, 16)
 ONES = np.ones((2, 16), np.int32)
@@ -228,6 +229,24 @@ def test_a_compressed_body_is_bounded_before_it_is_read() -> None:
         assert (
             service.http("/v2/models/simple/infer", b"x", headers={"Content-Encoding": "gzip"}).status == 400
         )
+
+
+def test_a_body_over_the_limit_is_refused_in_the_form_of_v2(triton: Callable[[str], ServiceProcess]) -> None:
+    service = triton("simple")
+    with contextlib.closing(service.connection()) as connection:
+        connection.putrequest("POST", "/v2/models/simple/infer")
+        connection.putheader("Content-Length", str(1 << 40))
+        connection.endheaders()
+        answer = read_answer(connection)
+    assert (answer.status, list(answer.json)) == (413, ["error"])
+
+
+def test_a_large_answer_is_compressed(triton: Callable[[str], ServiceProcess]) -> None:
+    given = np.tile(np.arange(1000, dtype=np.float32), (8, 100))
+    result = client(triton("identity_fp32")).infer(
+        "identity_fp32", [tensor("INPUT0", given, "FP32")], response_compression_algorithm="gzip"
+    )
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), given)
 
 
 def test_a_request_that_is_over_its_timeout_is_refused(tmp_path: Path) -> None:

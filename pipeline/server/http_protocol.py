@@ -20,6 +20,7 @@ from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge
 from pipeline.request import AnswerForm
 from pipeline.server.codecs.key_value import EXAMPLE
 from pipeline.server.http_request import Headers, HttpRequest, Listener
+from pipeline.v2_errors import v2_error_body
 from pipeline.values import Part
 
 log = logging.getLogger(__name__)
@@ -257,7 +258,9 @@ class Connection(asyncio.Protocol):
             last.keep_alive = False
             return
         head = b"content-type: application/json\r\nconnection: close\r\n"
-        self._write(error.http_status, head, render_error(error, AnswerForm.JSON))
+        v2 = self._url.startswith(b"/v2/")  # its clients know another form
+        body = v2_error_body(error.message) if v2 else render_error(error, AnswerForm.JSON)
+        self._write(error.http_status, head, body)
         self._listener.app.note_refusal(error)
         # Not closed yet: with input unread the kernel would reset the connection, and a client that sends all
         # before it reads would never see the answer. `data_received` discards what still comes.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 import math
 import re
@@ -24,7 +26,7 @@ from pipeline.server.v2.repository import asks_for_ready_alone, index, refuse_co
 from pipeline.server.v2.server_metadata import server_metadata
 from pipeline.server.v2.statistics import statistics
 from pipeline.server.walk import Answer
-from pipeline.v2_errors import V2Refusal, for_clients
+from pipeline.v2_errors import V2Refusal, for_clients, v2_error_body
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +35,11 @@ _JSON = b"content-type: application/json\r\n"
 _BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
 _MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>\d+))?(?:/(?P<what>[a-z]+))?")
 _REPOSITORY = re.compile(r"/v2/repository/(?:[^/]+/)?index|/v2/repository/models/[^/]+/(?:un)?load")
-_NUMBER = re.compile(rb"\s*(\d+)")
+_NUMBER = re.compile(r"\s*(\d+)")
+_COMPRESSED_AT_ONCE = 64 * 1024  # more is compressed in a thread: other requests need not wait for it
 _json = msgspec.json.encode
+
+_OUR_FAULT = ServingError("internal error; the server's log has its reason")
 
 Page = Callable[[], Any]
 
@@ -110,8 +115,30 @@ class V2HttpApp:
 
     def _infer(self, request: HttpRequest, name: str, version: str) -> None:
         began = time.monotonic()
+        model = self._models.find(name, version)
+        encoding = _header(request, b"content-encoding")
+        if not encoding:
+            self._begin(request, model, request.body, began)
+            return
+        # In a thread: a few bytes may become as many as limits.body_bytes allows.
+        read = functools.partial(
+            decompressed, request.body, encoding.strip().lower(), self._limits.body_bytes
+        )
+
+        def begin(done: asyncio.Future[bytes]) -> None:
+            try:
+                self._begin(request, model, done.result(), began)
+            except ServingError as exc:
+                self._answer(request, exc, began)
+            except Exception:
+                log.exception("A fault of ours in reading the body of POST %s", request.path)
+                self._answer(request, _OUR_FAULT, began)
+
+        asyncio.get_running_loop().run_in_executor(None, read).add_done_callback(begin)
+
+    def _begin(self, request: HttpRequest, model: V2Model, body: bytes, began: float) -> None:
         try:
-            asked = self._asked(request, self._models.find(name, version))
+            asked = self._asked(request, model, body)
             walk = self._engine.begin(
                 asked, lambda answer: self._answer(request, answer, began, asked.timings)
             )
@@ -119,17 +146,12 @@ class V2HttpApp:
             self._answer(request, exc, began)
         except Exception:
             log.exception("A fault of ours in POST %s", request.path)
-            self._answer(request, ServingError("internal error; the server's log has its reason"), began)
+            self._answer(request, _OUR_FAULT, began)
         else:
             request.on_left = walk.leave
 
-    def _asked(self, request: HttpRequest, model: V2Model) -> Request:
-        headers = dict(request.headers)
-        body = request.body
-        encoding = headers.get(b"content-encoding")
-        if encoding:
-            body = decompressed(body, encoding.decode("latin-1").strip().lower(), self._limits.body_bytes)
-        length = _header_length(headers.get(b"inference-header-content-length"), body)
+    def _asked(self, request: HttpRequest, model: V2Model, body: bytes) -> Request:
+        length = _header_length(_header(request, b"inference-header-content-length"), body)
         asked = parse_raw(body, model) if length == 0 else parse_infer(body, length, model)
         made = asked.request(model, AnswerForm.V2_JSON, self._engine)
         made.deadline = self._engine.deadline(asked.timeout_s)
@@ -150,12 +172,16 @@ class V2HttpApp:
             head, body = _BINARY % len(body), b"".join(answer)
         if timings is not None:
             head += b"server-timing: %b\r\n" % timings.header().encode()
-        accepted = next((value for name, value in request.headers if name == b"accept-encoding"), b"")
-        encoding = chosen(accepted.decode("latin-1"))
-        if encoding:
-            body = compressed(body, encoding)
-            head += b"content-encoding: %b\r\n" % encoding.encode()
-        request.respond(200, head, body)
+        encoding = chosen(_header(request, b"accept-encoding"))
+        if not encoding:
+            request.respond(200, head, body)
+            return
+        head += b"content-encoding: %b\r\n" % encoding.encode()
+        if len(body) < _COMPRESSED_AT_ONCE:
+            request.respond(200, head, compressed(body, encoding))
+            return
+        compressing = asyncio.get_running_loop().run_in_executor(None, compressed, body, encoding)
+        compressing.add_done_callback(lambda done: request.respond(200, head, done.result()))
 
     def _refuse(self, request: HttpRequest, error: ServingError) -> None:
         self._journal.refused(DOOR, error)
@@ -165,12 +191,20 @@ class V2HttpApp:
             head += b"retry-after: %d\r\n" % max(1, math.ceil(error.retry_after_s))
         elif status == 501:
             head += b"accept-encoding: gzip, deflate\r\n"
-        request.respond(status, head, _json({"error": message}))
+        request.respond(status, head, v2_error_body(message))
 
 
-def _header_length(header: bytes | None, body: bytes) -> int | None:
+def _header(request: HttpRequest, name: bytes) -> str:
+    """The header's value; empty where it is not there."""
+    for given, value in request.headers:
+        if given == name:
+            return value.decode("latin-1")
+    return ""
+
+
+def _header_length(header: str, body: bytes) -> int | None:
     """Bytes of the JSON document; 0: the body is a tensor, None: it is the document. Raises V2Refusal."""
-    if header is None:
+    if not header:
         return None if body else 0
     number = _NUMBER.match(header)
     length = int(number[1][:20]) if number else 0
