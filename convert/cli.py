@@ -14,6 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from convert.from_paddlenlp import TASKS
+from convert.from_torch import OPSET as TORCH_OPSET
+from convert.from_torch import OPSETS as TORCH_OPSETS
+from convert.from_torch import ROUTES
 from convert.isolation import STEP_TIMEOUT_S
 from convert.parity import TOLERANCE, FailedParity, ParityReport
 from convert.progress import ShownSteps
@@ -181,6 +184,19 @@ def _shapes(arguments: argparse.Namespace, options: ConversionOptions) -> Conver
     )
 
 
+def _torch(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.from_torch import convert_torch
+
+    return convert_torch(
+        arguments.source,
+        arguments.out,
+        to=arguments.to,
+        input_spec=arguments.input_spec,
+        opset=arguments.opset,
+        options=options,
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="python -m convert",
@@ -190,6 +206,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_demo(commands)
     _add_paddle(commands)
+    _add_torch(commands)
     _add_serving(commands)
     _add_onnx(commands)
     _add_to_onnx(commands)
@@ -240,6 +257,36 @@ def _add_paddle(commands: Commands) -> None:
         "--random-weights",
         action="store_true",
         help="its configuration alone, with random weights, for trials",
+    )
+
+
+def _add_torch(commands: Commands) -> None:
+    parser = _add(
+        commands,
+        "torch",
+        _torch,
+        "convert a PyTorch model to Paddle, ONNX or TorchScript (needs `make convert-env`)",
+        "python -m convert torch ./bert-base-chinese build/inference --to paddle",
+    )
+    parser.add_argument(
+        "source", metavar="SOURCE", help="Hugging Face directory (config.json, weights), or module:factory"
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
+    parser.add_argument(
+        "--to", choices=tuple(ROUTES), help=f"what to make (the first of {', '.join(ROUTES)} that goes)"
+    )
+    parser.add_argument(
+        "--input-spec",
+        default="",
+        metavar="SPEC",
+        help="name:dtype[dims];... in the order of forward(); text models of transformers need none",
+    )
+    parser.add_argument(
+        "--opset",
+        type=int,
+        default=TORCH_OPSET,
+        metavar="N",
+        help=f"operator set of ONNX, from {TORCH_OPSETS[0]} to {TORCH_OPSETS[-1]} (%(default)s)",
     )
 
 

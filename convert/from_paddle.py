@@ -69,6 +69,14 @@ def convert_paddle(
 
 def create_layer(factory: str) -> tuple[ModuleType, Any]:
     """Import `module` and call `factory` of "module:factory"; raises ConversionError unless a Layer comes."""
+    module, layer = call_factory(factory)
+    if not isinstance(layer, import_paddle().nn.Layer):
+        raise ConversionError(f"{factory} returned a {type(layer).__name__}, not a paddle.nn.Layer.")
+    return module, layer
+
+
+def call_factory(factory: str) -> tuple[ModuleType, Any]:
+    """Import `module` of "module:factory" and call `factory`; returns both."""
     module_name, colon, name = factory.partition(":")
     if not colon or not module_name or not name:
         raise ConversionError(f"{factory!r} is not module:factory; write it like my_model:create_model.")
@@ -90,12 +98,9 @@ def create_layer(factory: str) -> tuple[ModuleType, Any]:
     if not callable(create):
         raise ConversionError(f"module {module_name!r} has no function or class {name!r} to call.")
     try:
-        layer = create()
+        return module, create()
     except Exception as exc:
         raise ConversionError(f"calling {factory} without arguments failed ({first_line(exc)}).") from exc
-    if not isinstance(layer, import_paddle().nn.Layer):
-        raise ConversionError(f"{factory} returned a {type(layer).__name__}, not a paddle.nn.Layer.")
-    return module, layer
 
 
 def load_params(layer: Any, path: Path, *, allow_extra: bool = False) -> list[str]:
@@ -178,9 +183,6 @@ def _fingerprint(
     for name, tensor in sorted(layer.state_dict().items()):
         weights.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         weights.update(tensor.astype("float64").numpy().tobytes())
-    installed = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
-    files = {getattr(m, "__file__", None) for m in list(sys.modules.values())} | {module.__file__}
-    sources = sorted(Path(f) for f in files if f and f.endswith(".py") and not f.startswith(installed))
     settings = {
         "feeds": [str(feed) for feed in feeds],
         "paddle": paddle_version(),
@@ -188,4 +190,12 @@ def _fingerprint(
         "tolerance": options.tolerance,
         "lengths": options.lengths,
     }
-    return fingerprint_of([s for s in sources if s.is_file()], settings)
+    return fingerprint_of(own_sources(module), settings)
+
+
+def own_sources(*modules: ModuleType) -> list[Path]:
+    """The source files of `modules` and of every imported one that is not of an installed package."""
+    installed = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+    files = {getattr(m, "__file__", None) for m in [*sys.modules.values(), *modules]}
+    sources = (Path(f) for f in files if f and f.endswith(".py") and not f.startswith(installed))
+    return sorted(source for source in sources if source.is_file())

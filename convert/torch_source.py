@@ -1,0 +1,107 @@
+"""Where a PyTorch model comes from: a Hugging Face directory, checked without PyTorch, or module:factory."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ConversionError
+
+CONFIG_FILE = "config.json"
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_HEADER_BYTES = 100 << 20  # what the safetensors format allows
+_LFS_POINTER = b"version https://git-lfs"
+
+
+def is_factory(source: str) -> bool:
+    """Whether `source` is written module:factory; a folder of that name comes first."""
+    return ":" in source and not Path(source).exists()
+
+
+def check_source(source: str) -> None:
+    """Raise ConversionError unless `source` is a factory's name or a folder with config and weights."""
+    if not is_factory(source):
+        read_config(Path(source))
+        for file in weight_files(Path(source)):
+            _check_weights(file)
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """What config.json says, `model_type` at least."""
+    path = directory / CONFIG_FILE
+    if not directory.is_dir():
+        raise ConversionError(
+            f"{directory} is not a folder; name a Hugging Face directory ({CONFIG_FILE} and weights) "
+            "or module:factory."
+        )
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConversionError(
+            f"{directory} has no {CONFIG_FILE}; name the folder that save_pretrained() wrote."
+        ) from None
+    except (OSError, ValueError) as exc:
+        raise ConversionError(f"{path} can't be read as JSON ({exc}); fetch it again.") from exc
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise ConversionError(f"{path} names no model_type, such as 'bert'; is it a config of transformers?")
+    return config
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The files with the weights; of several forms the one that transformers would take."""
+    for name in WEIGHTS:
+        if (directory / name).is_file():
+            return [directory / name]
+        index = directory / f"{name}.index.json"
+        if index.is_file():
+            return _shards(index)
+    raise ConversionError(
+        f"{directory} has no weights ({' or '.join(WEIGHTS)}); fetch them into it, or save the model with "
+        "save_pretrained()."
+    )
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise ConversionError(f"{index} is not an index of weights ({exc!r}); fetch it again.") from exc
+    files = [index.parent / name for name in names]
+    for file in files:
+        if not file.is_file():
+            raise ConversionError(f"{index} names {file.name}, which is not beside it; fetch it too.")
+    return files
+
+
+def _check_weights(file: Path) -> None:
+    """Raise ConversionError for a file that was cut off on its way here, or never fetched."""
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(len(_LFS_POINTER))
+            if start == _LFS_POINTER:
+                raise ConversionError(f"{file} is a Git LFS pointer, not weights; run `git lfs pull` there.")
+            opened.seek(0)
+            whole = _safetensors_bytes(opened.read(8), opened) if file.suffix == ".safetensors" else None
+    except OSError as exc:
+        raise ConversionError(f"{file} can't be read ({exc.strerror}).") from exc
+    except (ValueError, KeyError, TypeError, struct.error) as exc:
+        raise ConversionError(f"{file} is not a safetensors file; fetch it again.") from exc
+    size = file.stat().st_size
+    if whole is not None and size != whole:
+        raise ConversionError(f"{file} has {size} bytes where its header tells of {whole}; fetch it again.")
+    # Files of PyTorch before 1.6 are no zip archives; PyTorch itself tells what is wrong with one.
+    if whole is None and start[:2] == b"PK" and not zipfile.is_zipfile(file):
+        raise ConversionError(f"{file} is cut off after {size} bytes; fetch it again.")
+
+
+def _safetensors_bytes(prefix: bytes, opened: Any) -> int:
+    """The size that the header gives: 8 bytes of its length, itself, and the last tensor's end."""
+    (length,) = struct.unpack("<Q", prefix)
+    if length > _HEADER_BYTES:
+        raise ValueError(length)
+    header = json.loads(opened.read(length))
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    return int(8 + length + max(ends, default=0))

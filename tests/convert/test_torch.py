@@ -1,0 +1,187 @@
+"""`python -m convert torch`: PyTorch models become Paddle, ONNX or TorchScript with the same outputs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import models
+from convert.cli import main
+from convert.environment import CONVERT_PYTHON
+from convert.isolation import run_isolated
+from pipeline.predictors import create_predictor
+from pipeline.serving_model import load_serving_model
+
+HERE = Path(__file__).parent
+BERT, ERNIE, ALBERT = "BertModel", "ErnieForSequenceClassification", "AlbertModel"
+
+MODULES = '''
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        scores = self.linear(x)
+        return {"scores": scores, "best": scores.argmax(-1)}
+
+
+class Fourier(Net):
+    """Has an operator that ONNX can't have."""
+
+    def forward(self, x):
+        return torch.fft.fft(self.linear(x)).real
+
+
+def number():
+    return 1
+'''
+
+
+def step(name: str, **arguments: Any) -> Any:
+    """A function of torch_models.py in the conversion environment."""
+    return run_isolated(f"torch_models:{name}", arguments, converter=name, needs=("torch", "transformers"))
+
+
+@pytest.fixture(scope="session")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with Hugging Face directories."""
+    folder = tmp_path_factory.mktemp("sources")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(HERE))
+        step("save", folder=str(folder / BERT), family="Bert", head="Model")
+        step("save", folder=str(folder / ERNIE), family="Ernie", head="ForSequenceClassification", safe=False)
+        step("save", folder=str(folder / ALBERT), family="Albert", head="Model")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with the module `own_torch`."""
+    (tmp_path / "own_torch.py").write_text(MODULES, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.delenv(CONVERT_PYTHON, raising=False)
+    return tmp_path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The sentence on stderr of a command that can't be done and has written nothing."""
+    before = sorted(Path().iterdir())
+    capsys.readouterr()
+    assert main(["torch", *arguments]) == 2
+    assert [path for path in sorted(Path().iterdir()) if path.name != "__pycache__"] == before
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    return err.splitlines()[-1]
+
+
+def text_feeds() -> dict[str, Any]:
+    """Two texts of ids, the second padded."""
+    ids = np.random.default_rng(3).integers(1, 60, (2, 9))
+    mask = np.ones_like(ids)
+    ids[1, 6:] = mask[1, 6:] = 0
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": (ids > 30).astype(np.int64)}
+
+
+def pytorch_answers(source: Path, feeds: dict[str, Any]) -> list[Any]:
+    return [
+        np.array(output, np.float32)
+        for output in step("answers", source=str(source), feeds={n: a.tolist() for n, a in feeds.items()})
+    ]
+
+
+def test_bert_roberta_xlm_r_and_ernie_agree_on_all_three_ways(work: Path) -> None:
+    found = step("differences", folder=str(work))
+    assert len(found) == 12
+    for name, differences in found.items():
+        assert len(differences) == 3 and max(differences) < 2e-5, name
+
+
+def test_a_hugging_face_directory_is_served_with_paddle_as_pytorch_answers(sources: Path) -> None:
+    assert main(["torch", str(sources / ERNIE), "exported"]) == 0
+    padding = "input_ids=0,attention_mask=0,token_type_ids=0"
+    assert main(["serving", "exported", "served", "--fetch-alias", "logits", "--padding", padding]) == 0
+    feeds = text_feeds()
+    served = create_predictor(load_serving_model(Path("served")), models.local_conf()).run(feeds)
+    (expected,) = pytorch_answers(sources / ERNIE, feeds)
+    np.testing.assert_allclose(served["logits"], expected, rtol=0, atol=1e-4)
+
+
+def test_the_report_and_the_outputs_names_are_beside_the_result(sources: Path) -> None:
+    assert main(["torch", str(sources / BERT), "exported", "--to", "paddle"]) == 0
+    reports = json.loads(Path("exported/parity.json").read_text("utf-8"))
+    assert [report["step"] for report in reports] == ["PyTorch to Paddle", "dynamic to static"]
+    assert all(report["passed"] and [5, 33] in report["batches"] for report in reports)
+    stamp = json.loads(Path("exported/convert.json").read_text("utf-8"))
+    assert (stamp["to"], stamp["outputs"]) == ("paddle", ["last_hidden_state", "pooler_output"])
+
+
+def test_a_model_without_twin_becomes_onnx_and_that_is_said(
+    sources: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["torch", str(sources / ALBERT), "exported"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Paddle: AlbertModel has no twin in PaddleNLP" in said and "Trying ONNX." in said
+    assert main(["serving", "exported", "served"]) == 0
+    feeds = text_feeds()
+    served = create_predictor(load_serving_model(Path("served")), models.local_conf()).run(feeds)
+    for one, other in zip(served.values(), pytorch_answers(sources / ALBERT, feeds), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-4)
+
+
+def test_an_operator_without_onnx_form_is_named_and_torchscript_tried(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["torch", "own_torch:Fourier", "exported", "--input-spec", "x:float32[-1,4]"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "'aten::fft_fft' to ONNX opset version 16 is not supported). Trying TorchScript." in said
+    assert {path.name for path in Path("exported").iterdir()} == {"convert.json", "model.pt", "parity.json"}
+
+
+def test_one_route_alone_names_the_others_when_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = ("--input-spec", "x:float32[-1,4]")
+    told = refused(capsys, "own_torch:Fourier", "exported", "--to", "onnx", *spec)
+    assert "aten::fft_fft" in told and told.endswith("; --to paddle or --to torchscript may go.")
+
+
+def test_a_result_that_is_up_to_date_is_not_made_again(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["torch", "own_torch:Net", "exported", "--to", "onnx", "--input-spec", "x:float32[-1,4]"]
+    assert main([*command, "--dry-run"]) == 0
+    assert not Path("exported").exists()
+    assert main(command) == 0
+    made = Path("exported").stat().st_ino
+    assert main(command) == 0
+    assert "exported is up to date." in capsys.readouterr().out
+    assert Path("exported").stat().st_ino == made
+    Path("own_torch.py").write_text(MODULES.replace("manual_seed(0)", "manual_seed(1)"), "utf-8")
+    assert main(command) == 0
+    assert Path("exported").stat().st_ino != made
+
+
+def test_outputs_over_the_tolerance_fail_and_leave_the_old_result(
+    sources: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["torch", str(sources / BERT), "exported", "--to", "onnx"]
+    assert main(command) == 0
+    made = Path("exported").stat().st_ino
+    assert main([*command, "--tolerance", "1e-12"]) == 1
+    assert "over the tolerance of 1e-12; nothing was written." in capsys.readouterr().err
+    assert Path("exported").stat().st_ino == made
+
+
+def test_an_environment_without_pytorch_is_told_with_the_remedy(
+    sources: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CONVERT_PYTHON, sys.executable)
+    told = refused(capsys, str(sources / BERT), "exported")
+    assert told.startswith(f"{sys.executable} lacks torch, transformers") and "TORCH_INDEX" in told

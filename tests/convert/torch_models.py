@@ -1,0 +1,67 @@
+"""Steps that make small PyTorch models with random weights, and say what they answer."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from convert import torch_steps
+from convert.parity import report_of
+from convert.progress import SilentSteps, Steps
+from convert.torch_model import load_torch_model, torch_runner
+
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "num_labels": 3,
+}
+# What each has of its own, and is lost where only sizes and weights are carried over.
+OWN = {
+    "Bert": {"hidden_act": "gelu_new"},
+    "Roberta": {"type_vocab_size": 1, "layer_norm_eps": 1e-3},
+    "XLMRoberta": {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "hidden_act": "relu"},
+    "Ernie": {"use_task_id": True},
+    "Albert": {"embedding_size": 16},
+}
+HEADS = ("Model", "ForSequenceClassification", "ForTokenClassification")
+ROUTES = (torch_steps.paddle_step, torch_steps.onnx_step, torch_steps.torchscript_step)
+
+
+def save(steps: Steps, folder: str, family: str, head: str, safe: bool = True) -> None:
+    """A model with weights large enough that every term tells, the padding's embedding included."""
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{family}Config")(**SIZES, **OWN[family])
+    model = getattr(transformers, family + head)(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(folder, safe_serialization=safe)
+
+
+def differences(steps: Steps, folder: str) -> dict[str, list[float]]:
+    """By architecture: how far each route's model is from PyTorch."""
+    found = {}
+    for family, head in product(("Bert", "Roberta", "XLMRoberta", "Ernie"), HEADS):
+        source = Path(folder, family + head)
+        save(steps, str(source), family, head)
+        found[source.name] = []
+        for route in ROUTES:
+            out = source / route.__name__
+            out.mkdir()
+            reports = route(SilentSteps(), str(source), "", str(out), [5, 17], 1e-4, 16)
+            found[source.name].append(max(report_of(report).max_abs_diff for report in reports))
+    return found
+
+
+def answers(steps: Steps, source: str, feeds: dict[str, Any]) -> list[Any]:
+    """What PyTorch answers to feeds of int64."""
+    model = load_torch_model(source, "")
+    arrays = {name: torch.tensor(values).numpy() for name, values in feeds.items()}
+    return [output.tolist() for output in torch_runner(model.positional, model.feeds)(arrays)]
