@@ -154,22 +154,23 @@ def stow(parts: Sequence[Part], tail: list[Part]) -> list[Any]:
 class Tail:
     """The large parts of a frame, handed out in the order in which `stow` put them there."""
 
-    __slots__ = ("_at", "_data")
+    __slots__ = ("_at", "_copy", "_data")
 
-    def __init__(self, data: Part) -> None:
+    def __init__(self, data: Part, writable: bool = True) -> None:
         self._data = data
         self._at = 0
+        self._copy: type[bytes] | type[bytearray] = bytearray if writable else bytes
 
     def unstow(self, stowed: Sequence[Any]) -> list[Part]:
-        """The parts that `stow` was given; the large ones are writable copies."""
+        """The parts that `stow` was given; the large ones are copies."""
         return [self._next(part) if type(part) is int else part for part in stowed]
 
-    def _next(self, size: int) -> bytearray:
+    def _next(self, size: int) -> bytes | bytearray:
         start = self._at
         self._at = start + size
         if self._at > len(self._data):
             raise ValueError(f"a frame's tail has {len(self._data)} bytes, {self._at} were announced")
-        return bytearray(memoryview(self._data)[start : self._at])
+        return self._copy(memoryview(self._data)[start : self._at])
 
 
 _NO_TAIL = Tail(b"")
@@ -195,10 +196,14 @@ def frame(
 
 
 class FrameReader:
-    """Cuts the bytes of a socket into frames."""
+    """Cuts the bytes of a socket into frames.
 
-    def __init__(self, arena: Arena | None) -> None:
+    writable: whether large parts may be written to, as a worker's arrays; the front only passes them on.
+    """
+
+    def __init__(self, arena: Arena | None, *, writable: bool = True) -> None:
         self._arena = arena
+        self._writable = writable
         self._buffer = bytearray()
 
     def feed(self, data: Part) -> Iterator[Frame]:
@@ -226,7 +231,7 @@ class FrameReader:
         if size == 0:
             return _NO_TAIL
         if offset < 0:
-            return Tail(bytes(memoryview(buffer)[start:end]))
+            return Tail(bytes(memoryview(buffer)[start:end]), self._writable)
         if self._arena is None or offset + size > ARENA_BYTES:
             raise ValueError("a frame points outside its arena")
-        return Tail(self._arena.view[offset : offset + size])
+        return Tail(self._arena.view[offset : offset + size], self._writable)

@@ -15,6 +15,9 @@ import tritonclient.http as v2
 from tritonclient.utils import InferenceServerException
 
 import models
+from pipeline.server.v2.http_infer import parse_infer
+from pipeline.server.v2.models import V2Model
+from pipeline.tensor_spec import Signature
 from service_process import APPS, ServiceProcess, key_value, read_answer, wait_until
 
 ROWS = np.arange(32, dtype=np.int32).reshape(2, 16)
@@ -268,3 +271,9 @@ def test_a_request_that_is_over_its_timeout_is_refused(tmp_path: Path) -> None:
 def test_the_key_value_routes_stay_as_they_were(triton: Callable[[str], ServiceProcess]) -> None:
     answer = triton("simple").http("/simple/prediction", key_value({"0": "x"}))
     assert "err_no" in answer.json
+
+
+def test_the_front_passes_json_elements_on_unread() -> None:
+    body = b'{"inputs": [{"name": "x", "shape": [2], "datatype": "FP32", "data": [1,    2]}]}'
+    asked = parse_infer(body, None, V2Model("m", "", Signature()))
+    assert bytes(asked.inputs["x"].data) == b"[1,    2]"

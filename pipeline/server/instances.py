@@ -107,7 +107,7 @@ class Instance:
         arena_fd = create_arena_fd()
         until_spawned.callback(os.close, arena_fd)
         self._arena = Arena(arena_fd)
-        self._reader = FrameReader(self._arena)
+        self._reader = FrameReader(self._arena, writable=False)
         self._socket, theirs = socket.socketpair()
         until_spawned.enter_context(theirs)
         self._socket.setblocking(False)

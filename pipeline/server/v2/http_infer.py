@@ -27,11 +27,14 @@ _NOT_IN_JSON = ("FP16", "BF16")
 _ITEM_BYTES = {name: int(re.sub(r"\D", "", name) or 8) // 8 for name in DATATYPES if name != "BYTES"}
 
 
+_NO_DATA = msgspec.Raw()
+
+
 class _Input(msgspec.Struct):
     name: str
     shape: list[int]
     datatype: str
-    data: msgspec.Raw | None = None
+    data: msgspec.Raw = _NO_DATA  # a union with None would not be taken
     parameters: dict[str, Any] = {}
 
 
@@ -132,7 +135,7 @@ def _read_slowly(document: Any) -> _Document:
         name = json_fields.text(given, "name")
         shape = [json_fields.unsigned(dim, "shape") for dim in json_fields.array(given, "shape")]
         datatype = json_fields.text(given, "datatype")
-        data = None
+        data = _NO_DATA
         if "data" in given:
             data = msgspec.Raw(json.dumps(json_fields.array(given, "data")).encode())
         read.inputs.append(_Input(name, shape, datatype, data, dict(json_fields.parameters_of(given))))
@@ -157,7 +160,7 @@ def _binary_size(one: _Input, model: V2Model) -> int | None:
     """Bytes of this input behind the document; None where its data is in it. Raises V2Refusal."""
     parameters = one.parameters
     told = [name for name in ("binary_data_size", "shared_memory_region") if name in parameters]
-    if one.data is not None and told:
+    if len(memoryview(one.data)) and told:
         raise V2Refusal(
             "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
             f"'shared_memory_region' in 'parameters'. But set 'data' '{told[0]}'"
@@ -173,7 +176,7 @@ def _binary_size(one: _Input, model: V2Model) -> int | None:
 
 
 def _of_json(one: _Input) -> Given:
-    if one.data is None:
+    if not len(memoryview(one.data)):
         raise json_fields.unparsed("data", "attempt to access non-existing object member 'data'")
     if one.datatype in _NOT_IN_JSON:
         raise V2Refusal(
