@@ -187,7 +187,8 @@ class OpConfig(Section):
     )
     auto_batching_timeout: Annotated[float, Field(allow_inf_nan=False), off_when_not_positive(0)] = Field(
         default=0.0,
-        description="Milliseconds a partial batch waits, from its oldest request on; 0 and -1: not at all.",
+        description="Milliseconds a partial batch waits, from its oldest request on; 0 and -1: only a "
+        "little, 5 at most, for callers that were answered just before.",
     )
     max_batch_rows: PositiveInt | None = Field(
         default=None, description="Most rows given to the predictor at once."
