@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import logging
-import math
 import re
 import time
 from collections.abc import Callable
@@ -13,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from pipeline.errors import Overloaded, ServingError
+from pipeline.errors import ServingError
 from pipeline.request import AnswerForm, Request
 from pipeline.server.engine import Engine
+from pipeline.server.http_door import JSON, HttpDoor, header, retry_after
 from pipeline.server.http_request import HttpRequest
-from pipeline.server.timings import Timings
 from pipeline.server.v2.compression import chosen, compressed, decompressed
 from pipeline.server.v2.http_infer import parse_infer, parse_raw
 from pipeline.server.v2.model_config import model_config
@@ -25,13 +22,9 @@ from pipeline.server.v2.models import V2Model, V2Models, check_version
 from pipeline.server.v2.repository import asks_for_ready_alone, index, refuse_control
 from pipeline.server.v2.server_metadata import server_metadata
 from pipeline.server.v2.statistics import statistics
-from pipeline.server.walk import Answer
 from pipeline.v2_errors import V2Refusal, for_clients, v2_error_body
+from pipeline.values import Part
 
-log = logging.getLogger(__name__)
-
-DOOR = "v2-http"
-_JSON = b"content-type: application/json\r\n"
 _BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
 _MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>\d+))?(?:/(?P<what>[a-z]+))?")
 _REPOSITORY = re.compile(r"/v2/repository/(?:[^/]+/)?index|/v2/repository/models/[^/]+/(?:un)?load")
@@ -39,18 +32,17 @@ _NUMBER = re.compile(r"\s*(\d+)")
 _COMPRESSED_AT_ONCE = 64 * 1024  # more is compressed in a thread: other requests need not wait for it
 _json = msgspec.json.encode
 
-_OUR_FAULT = ServingError("internal error; the server's log has its reason")
-
 Page = Callable[[], Any]
 
 
-class V2HttpApp:
+class V2HttpApp(HttpDoor):
     """Answers every request below /v2."""
 
+    name = "v2-http"
+
     def __init__(self, engine: Engine, models: V2Models) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._models = models
-        self._journal = engine.journal
         self._limits = engine.app.config.limits
         self._pages: dict[str, Page] = {
             "/v2": server_metadata,
@@ -72,7 +64,7 @@ class V2HttpApp:
         except ServingError as exc:
             self._refuse(request, exc)
             return
-        request.respond(200, _JSON, b"" if document is None else _json(document))
+        request.respond(200, JSON, b"" if document is None else _json(document))
 
     def _document(self, request: HttpRequest, asked: re.Match[str] | None) -> Any:
         page = self._pages.get(request.path)
@@ -116,63 +108,32 @@ class V2HttpApp:
     def _infer(self, request: HttpRequest, name: str, version: str) -> None:
         began = time.monotonic()
         model = self._models.find(name, version)
-        encoding = _header(request, b"content-encoding")
+        encoding = header(request, b"content-encoding")
         if not encoding:
-            self._begin(request, model, request.body, began)
+            self._predict(request, lambda: self._asked(request, model, request.body), began)
             return
         # In a thread: a few bytes may become as many as limits.body_bytes allows.
-        read = functools.partial(
-            decompressed, request.body, encoding.strip().lower(), self._limits.body_bytes
+        encoding, most = encoding.strip().lower(), self._limits.body_bytes
+        reading = asyncio.get_running_loop().run_in_executor(None, decompressed, request.body, encoding, most)
+        reading.add_done_callback(
+            lambda read: self._predict(request, lambda: self._asked(request, model, read.result()), began)
         )
 
-        def begin(done: asyncio.Future[bytes]) -> None:
-            try:
-                self._begin(request, model, done.result(), began)
-            except ServingError as exc:
-                self._answer(request, exc, began)
-            except Exception:
-                log.exception("A fault of ours in reading the body of POST %s", request.path)
-                self._answer(request, _OUR_FAULT, began)
-
-        asyncio.get_running_loop().run_in_executor(None, read).add_done_callback(begin)
-
-    def _begin(self, request: HttpRequest, model: V2Model, body: bytes, began: float) -> None:
-        try:
-            asked = self._asked(request, model, body)
-            walk = self._engine.begin(
-                asked, lambda answer: self._answer(request, answer, began, asked.timings)
-            )
-        except ServingError as exc:
-            self._answer(request, exc, began)
-        except Exception:
-            log.exception("A fault of ours in POST %s", request.path)
-            self._answer(request, _OUR_FAULT, began)
-        else:
-            request.on_left = walk.leave
-
     def _asked(self, request: HttpRequest, model: V2Model, body: bytes) -> Request:
-        length = _header_length(_header(request, b"inference-header-content-length"), body)
+        length = _header_length(header(request, b"inference-header-content-length"), body)
         asked = parse_raw(body, model) if length == 0 else parse_infer(body, length, model)
         made = asked.request(model, AnswerForm.V2_JSON, self._engine)
         made.deadline = self._engine.deadline(asked.timeout_s)
         return made
 
-    def _answer(
-        self, request: HttpRequest, answer: Answer, began: float, timings: Timings | None = None
-    ) -> None:
-        if self._journal.tells_each:
-            error = answer if isinstance(answer, ServingError) else None
-            self._journal.tell(DOOR, request.peer, f"POST {request.path}", began, error)
-        if isinstance(answer, ServingError):
-            self._refuse(request, answer)
-            return
-        self._journal.answered(DOOR)
-        head, body = _JSON, answer[0]
-        if len(answer) > 1:
-            head, body = _BINARY % len(body), b"".join(answer)
-        if timings is not None:
-            head += b"server-timing: %b\r\n" % timings.header().encode()
-        encoding = chosen(_header(request, b"accept-encoding"))
+    def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
+        body = parts[0]
+        if len(parts) > 1:
+            head += _BINARY % len(body)
+            body = b"".join(parts)
+        else:
+            head += JSON
+        encoding = chosen(header(request, b"accept-encoding"))
         if not encoding:
             request.respond(200, head, body)
             return
@@ -183,30 +144,20 @@ class V2HttpApp:
         compressing = asyncio.get_running_loop().run_in_executor(None, compressed, body, encoding)
         compressing.add_done_callback(lambda done: request.respond(200, head, done.result()))
 
-    def _refuse(self, request: HttpRequest, error: ServingError) -> None:
-        self._journal.refused(DOOR, error)
+    def _refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
+        self._journal.refused(self.name, error)
         status, _, message = for_clients(error)
-        head = _JSON
-        if isinstance(error, Overloaded):
-            head += b"retry-after: %d\r\n" % max(1, math.ceil(error.retry_after_s))
-        elif status == 501:
+        head += JSON + retry_after(error)
+        if status == 501:
             head += b"accept-encoding: gzip, deflate\r\n"
         request.respond(status, head, v2_error_body(message))
 
 
-def _header(request: HttpRequest, name: bytes) -> str:
-    """The header's value; empty where it is not there."""
-    for given, value in request.headers:
-        if given == name:
-            return value.decode("latin-1")
-    return ""
-
-
-def _header_length(header: str, body: bytes) -> int | None:
+def _header_length(told: str, body: bytes) -> int | None:
     """Bytes of the JSON document; 0: the body is a tensor, None: it is the document. Raises V2Refusal."""
-    if not header:
+    if not told:
         return None if body else 0
-    number = _NUMBER.match(header)
+    number = _NUMBER.match(told)
     length = int(number[1][:20]) if number else 0
     if length > len(body):
         raise V2Refusal(f"inference header size should be in range (0, {len(body)}), got: {length}")
