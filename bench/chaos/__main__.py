@@ -1,0 +1,128 @@
+"""`python -m bench.chaos`: a service under load and faults; exit code 1 when it broke a promise."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench.chaos.answer_key import answer_key
+from bench.chaos.faults import CROWD, FAULTS, inflict
+from bench.chaos.load import Load
+from bench.chaos.questions import Questions
+from bench.chaos.report import Report
+from bench.chaos.world import World
+from bench.load import CannotMeasure
+from bench.running import default_config
+
+SCRIPT = Path(__file__).resolve().parent / "service.py"
+TEXTS = 1600  # pairs of them make 2.5 million questions
+LAST_S = 1.0  # of load between the last fault and the end
+EXAMPLES = """examples:
+  python -m bench.chaos --seconds 60
+  python -m bench.chaos --seconds 20 --faults kill,cancel --every 5
+  python -m bench.chaos --settle 300 --seconds 900 --faults none --longest 510 --growth 2     a soak
+  python -m bench.chaos --seconds 10 --seed 7 --json
+"""
+
+
+async def run(options: argparse.Namespace) -> Report:
+    """Raises CannotMeasure."""
+    questions = Questions(answer_key(options.texts, options.longest, options.seed))
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+        world = World(options.script, _config(options.instances), Path(folder))
+        began = time.monotonic()
+        async with world.served():
+            load = Load(world, questions, options.callers)
+            async with load.running():
+                await asyncio.sleep(options.settle)
+                before = world.resident()
+                chance = random.Random(options.seed)
+                faults = await inflict(load, options.faults, options.seconds, options.every, chance)
+                await world.until_ready()
+                await asyncio.sleep(LAST_S)
+                after = world.resident()
+            await world.until_idle()
+        took_s = time.monotonic() - began
+        growth = None if options.growth is None else 1 + options.growth / 100
+        return Report(load.tally, faults, took_s, before, after, world.broken, growth)
+
+
+def _config(instances: int) -> dict[str, Any]:
+    """The default configuration, with a limit that a hung worker meets soon and a flood exceeds."""
+    config = default_config(instances)
+    config["dag"]["max_pending_requests"] = CROWD // 2
+    config["op"]["bert"]["run_timeout"] = 3
+    return config
+
+
+def _faults(text: str) -> list[str]:
+    names = [] if text == "none" else text.split(",")
+    unknown = [name for name in names if name not in FAULTS]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(unknown)}: not among {', '.join(FAULTS)}, which may be joined by commas, or none"
+        )
+    return names
+
+
+def _length(text: str) -> int:
+    if not 8 <= int(text) <= 510:
+        raise argparse.ArgumentTypeError(f"{text} is not from 8 to 510, the most that the demo model takes")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.chaos",
+        description="Loads the default service over all its doors with questions whose answers are known, "
+        "and meanwhile kills and hangs its workers, floods it, leaves it, sends it rubbish and poison, and "
+        "restarts it. Exit code 1: an answer was wrong or missing, or memory grew.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--seconds", type=float, default=60, help="of faults; each has at least one turn (default: 60)")
+    add(
+        "--faults", type=_faults, default=list(FAULTS), help=f"of {', '.join(FAULTS)}; or none (default: all)"
+    )
+    add("--every", type=float, default=0.5, help="seconds between a fault's end and the next (default: 0.5)")
+    add("--seed", type=int, default=1, help="of texts, victims and order (default: 1)")
+    add("--callers", type=int, default=6, help="at each door, each with one request at a time (default: 6)")
+    add("--instances", type=int, default=2, help="of the Op (default: 2)")
+    add("--texts", type=int, default=TEXTS, help=f"in the answer key (default: {TEXTS})")
+    add("--longest", type=_length, default=60, help="characters of a text, 4 or more each (default: 60)")
+    add("--settle", type=float, default=1, help="seconds of load before the first fault (default: 1)")
+    add(
+        "--growth", type=float, help="percent that memory may grow from then on (default: as a short run may)"
+    )
+    add("--script", type=Path, default=SCRIPT, help="another service named bert that answers alike")
+    add("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    try:
+        report = asyncio.run(run(options))
+    except CannotMeasure as exc:
+        console.print(f"not measured: {exc}", style="red", markup=False)
+        return 1
+    if options.json:
+        json.dump(report.as_json(), sys.stdout, ensure_ascii=False, indent=1)
+    else:
+        report.print(console)
+    return 1 if report.promises_broken() else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,40 @@
+"""What became of one request, and the tally of all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+from typing import NamedTuple
+
+
+class Kind(Enum):
+    ANSWERED = "answered"
+    REFUSED = "refused"  # as the service promises to refuse; the reason says what
+    FAILED = "failed"  # neither answered nor refused: an error, a lost connection, silence
+    MISMATCHED = "mismatched"  # with another answer than its own
+
+
+class Outcome(NamedTuple):
+    kind: Kind
+    reason: str = ""
+
+
+class Tally:
+    """Outcomes and the longest wait, by door."""
+
+    def __init__(self) -> None:
+        self.by_door: dict[str, Counter[Kind]] = {}
+        self.refusals: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()  # reasons of what failed or mismatched
+        self.max_wait_s: dict[str, float] = {}
+
+    def note(self, door: str, outcome: Outcome, waited_s: float) -> None:
+        self.by_door.setdefault(door, Counter())[outcome.kind] += 1
+        self.max_wait_s[door] = max(waited_s, self.max_wait_s.get(door, 0.0))
+        if outcome.kind is Kind.REFUSED:
+            self.refusals[outcome.reason] += 1
+        elif outcome.kind is not Kind.ANSWERED:
+            self.faults[f"{door}: {outcome.reason}"] += 1
+
+    def total(self, kind: Kind) -> int:
+        return sum(counts[kind] for counts in self.by_door.values())

@@ -1,0 +1,104 @@
+"""The report of a run: tables for people, JSON for machines, and which promises were broken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.chaos.outcome import Kind, Tally
+
+GROWTH = 1.25  # of a process, above what it had under load and before the faults
+# What may come on top in MB: buffers of the largest flood; what oneDNN keeps for the shapes it has met.
+FRONT_GROWTH_MB, WORKER_GROWTH_MB = 32.0, 256.0
+
+
+@dataclass
+class Report:
+    """faults: how often each was done. before_mb, after_mb: resident memory by process, under load.
+
+    growth: most MB after by MB before; None for what a short run may show.
+    """
+
+    tally: Tally
+    faults: Mapping[str, int]
+    seconds: float
+    before_mb: Mapping[str, float]
+    after_mb: Mapping[str, float]
+    broken: list[str] = field(default_factory=list)
+    growth: float | None = None
+
+    def promises_broken(self) -> list[str]:
+        """A sentence for each; none when all held."""
+        broken = list(self.broken)
+        for kind in (Kind.MISMATCHED, Kind.FAILED):
+            if count := self.tally.total(kind):
+                broken.append(f"{count} requests {kind.value}")
+        if not self.tally.total(Kind.ANSWERED):
+            broken.append("no request was answered")
+        broken += [
+            f"{name} grew from {before:.0f} to {self.after_mb[name]:.0f} MB"
+            for name, before in self.before_mb.items()
+            if self.after_mb.get(name, 0.0) > self._most_mb(name, before)
+        ]
+        return broken
+
+    def _most_mb(self, name: str, before: float) -> float:
+        if self.growth is not None:
+            return before * self.growth
+        return before * GROWTH + (FRONT_GROWTH_MB if name == "front" else WORKER_GROWTH_MB)
+
+    def as_json(self) -> dict[str, Any]:
+        tally = self.tally
+        return {
+            "seconds": round(self.seconds, 1),
+            "faults": dict(self.faults),
+            "doors": {
+                door: {**{kind.value: counts[kind] for kind in Kind}, "max_wait_s": tally.max_wait_s[door]}
+                for door, counts in tally.by_door.items()
+            },
+            "refused": dict(tally.refusals),
+            "wrong": dict(tally.faults),
+            "before_mb": dict(self.before_mb),
+            "after_mb": dict(self.after_mb),
+            "broken": self.promises_broken(),
+        }
+
+    def print(self, console: Console) -> None:
+        console.print(self._requests())
+        console.print(self._memory())
+        done = ", ".join(f"{name} {count}" for name, count in self.faults.items()) or "none"
+        refused = ", ".join(f"{reason} {count}" for reason, count in self.tally.refusals.most_common())
+        console.print(f"faults: {done}\nrefused: {refused or 'none'}", highlight=False)
+        for reason, count in self.tally.faults.most_common(10):
+            console.print(f"{count} x {reason}", style="red", markup=False)
+        broken = self.promises_broken()
+        for sentence in broken:
+            console.print(f"BROKEN: {sentence}", style="red", markup=False)
+        if not broken:
+            console.print("all promises held", style="green")
+
+    def _requests(self) -> Table:
+        table = Table(title=f"{self.seconds:.0f} s under load and faults", title_justify="left")
+        table.add_column("door")
+        for heading in ("requests", *(kind.value for kind in Kind), "max wait s"):
+            table.add_column(heading, justify="right")
+        for door, counts in self.tally.by_door.items():
+            numbers = [sum(counts.values()), *(counts[kind] for kind in Kind)]
+            table.add_row(door, *(f"{number:,}" for number in numbers), f"{self.tally.max_wait_s[door]:.2f}")
+        totals = [self.tally.total(kind) for kind in Kind]
+        longest = max(self.tally.max_wait_s.values(), default=0.0)
+        table.add_section()
+        table.add_row("all", *(f"{number:,}" for number in (sum(totals), *totals)), f"{longest:.2f}")
+        return table
+
+    def _memory(self) -> Table:
+        table = Table("resident memory, MB", title_justify="left")
+        table.add_column("before", justify="right")
+        table.add_column("after", justify="right")
+        for name, before in self.before_mb.items():
+            table.add_row(name, f"{before:.0f}", f"{self.after_mb.get(name, 0.0):.0f}")
+        return table
