@@ -41,7 +41,7 @@ class Batcher:
     def __init__(self, app: App, op: str, metrics: OpMetrics, deadlines: Deadlines) -> None:
         config = app.config.op[op]
         self.op = op
-        self.crew = Crew(app, op, self)
+        self.crew = Crew(app, op, self, self._dispatch_soon)
         self.profiles = app.config.dag.use_profile
         self._policy = BatchPolicy(config.batch_size, config.auto_batching_timeout / 1000)
         self._crash_retry = config.crash_retry

@@ -181,6 +181,18 @@ class Engine:
         if self._pending == 0 and not self._accepting:
             self._drained.set()
 
+    async def reload(self) -> None:
+        """Exchange every Op's workers for new ones, Op by Op, while requests are served. Raises StartFailed
+        with the reasons of all Ops that go on with the workers they had."""
+        failures = []
+        for batcher in self._batchers.values():
+            try:
+                await batcher.crew.reload(self.app)
+            except StartFailed as exc:
+                failures.append(f"Op {batcher.op} goes on with the workers it had: {exc.message}")
+        if failures:
+            raise StartFailed("\n".join(failures))
+
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Workers start on entry and are gone on exit."""

@@ -140,8 +140,12 @@ class Instance:
         self._watch(handover)
 
     def stop(self) -> None:
-        """Close our end: the worker's thread leaves after the hand-over it is in."""
+        """Close our end: the worker's thread leaves after the hand-overs that it was given."""
         self.state = State.STOPPING
+        if not self._unsent:
+            self._close_our_end()
+
+    def _close_our_end(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
@@ -275,6 +279,8 @@ class Instance:
                 return
             self._unsent.popleft()
         self._loop.remove_writer(self._socket)
+        if self.state is State.STOPPING:
+            self._close_our_end()
 
     def disconnect(self) -> None:
         """The process is gone: take what it still said; what is in flight then is lost."""

@@ -36,6 +36,7 @@ async def serve(app: App) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_requested.set)
+    reloads: set[asyncio.Task[None]] = set()
     engine = Engine(app, Metrics(app.name))
     config = app.config
     log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.dag.order, repeat(app))))
@@ -62,6 +63,7 @@ async def serve(app: App) -> None:
             config.rpc_port,
             ", TLS" if config.tls else "",
         )
+        loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(loop.create_task(_reload(engine))))
         await _stopped_or_fatal(engine, stop_requested)
         await _drain(engine, http, rpc)
     engine.journal.close()
@@ -78,6 +80,15 @@ def _describe(op: str, app: App) -> str:
     if count > 1 and app.config.dag.is_thread_op and holds_gil(app, op):
         return f"{text} (not threads: its engine holds Python's lock while it runs)"
     return text
+
+
+async def _reload(engine: Engine) -> None:
+    try:
+        await engine.reload()
+    except StartFailed as exc:
+        log.error("%s", exc.message)
+    else:
+        log.info("All Ops run what is on disk now")
 
 
 async def _ready_or_stopped(engine: Engine, stop_requested: asyncio.Event) -> bool:

@@ -30,7 +30,7 @@ class WorkerProcess:
     failure: why it could not start, and whether another try is useless.
     """
 
-    def __init__(self, app: App, op: str, numbers: Sequence[int], events: Events) -> None:
+    def __init__(self, app: App, op: str, numbers: range, events: Events) -> None:
         self.op = op
         self.numbers = numbers
         run_timeout_s = app.config.op[op].run_timeout or None

@@ -211,5 +211,5 @@ def _die_of(exc: BaseException, front: Front) -> NoReturn:
 
 
 def _leave_signals_to_the_front() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
