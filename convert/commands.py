@@ -1,0 +1,113 @@
+"""What each command of `python -m convert` calls, with its arguments."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from convert.result import Conversion, ConversionOptions
+from pipeline.errors import ConversionError
+
+Command = Callable[[argparse.Namespace, ConversionOptions], Conversion]
+
+
+def demo(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.demo import convert_demo
+
+    return convert_demo(arguments.out, options=options)
+
+
+def paddle(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    if ":" not in arguments.source:
+        from convert.from_paddlenlp import convert_paddlenlp
+
+        if arguments.params:
+            raise ConversionError("--params is for module:factory; a folder has its weights with it.")
+        return convert_paddlenlp(
+            arguments.source,
+            arguments.out,
+            task=arguments.task,
+            labels=_comma_separated(arguments.labels),
+            num_labels=arguments.num_labels,
+            input_spec=arguments.input_spec,
+            random_weights=arguments.random_weights,
+            options=options,
+        )
+    from convert.from_paddle import convert_paddle
+
+    given = {"--task": arguments.task, "--labels": arguments.labels, "--num-labels": arguments.num_labels}
+    for option, value in {**given, "--random-weights": arguments.random_weights}.items():
+        if value:
+            raise ConversionError(f"{option} is for models of PaddleNLP; {arguments.source} decides itself.")
+    return convert_paddle(
+        arguments.source, arguments.input_spec, arguments.out, params=arguments.params, options=options
+    )
+
+
+def torch(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.from_torch import convert_torch
+
+    return convert_torch(
+        arguments.source,
+        arguments.out,
+        to=arguments.to,
+        input_spec=arguments.input_spec,
+        opset=arguments.opset,
+        options=options,
+    )
+
+
+def serving(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.to_serving import convert_serving
+
+    return convert_serving(
+        arguments.source,
+        arguments.out,
+        fetch_alias=arguments.fetch_alias,
+        padding=arguments.padding,
+        labels=_comma_separated(arguments.labels),
+        files=arguments.file,
+        with_notes=arguments.with_notes,
+        options=options,
+    )
+
+
+def onnx(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.from_onnx import convert_onnx
+
+    return convert_onnx(arguments.source, arguments.out, fallback=not arguments.no_fallback, options=options)
+
+
+def to_onnx(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.to_onnx import convert_to_onnx
+
+    return convert_to_onnx(arguments.model_dir, arguments.out, opset=arguments.opset, options=options)
+
+
+def shapes(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.shapes import convert_shapes
+
+    return convert_shapes(
+        arguments.model, arguments.out, batches=arguments.batches, inputs=arguments.inputs, options=options
+    )
+
+
+def check(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.check import check_models, check_serving
+
+    if arguments.candidate is None:
+        if arguments.padding or arguments.report:
+            raise ConversionError("--padding and --report are for two models; a serving model has its own.")
+        return check_serving(arguments.model, inputs=arguments.inputs, options=options)
+    return check_models(
+        arguments.model,
+        arguments.candidate,
+        padding=arguments.padding,
+        inputs=arguments.inputs,
+        report=arguments.report,
+        options=options,
+    )
+
+
+def _comma_separated(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
