@@ -75,7 +75,8 @@ def bert_feed(token_ids: Sequence[Sequence[int]], max_tokens: int) -> Feed:
     rows = token_ids if len(token_ids) == 1 else [[*ids, *[0] * (longest - len(ids))] for ids in token_ids]
     input_ids = np.array(rows, np.int64)
     mask = np.minimum(input_ids, 1)
-    return {"input_ids": input_ids, "token_type_ids": np.zeros_like(input_ids), "attention_mask": mask}
+    segments = np.zeros(input_ids.shape, np.int64)
+    return {"input_ids": input_ids, "token_type_ids": segments, "attention_mask": mask}
 
 
 def _refusal(what: str) -> InvalidInput:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,19 +33,20 @@ def describe(feed: Feed, joining: Joining) -> Item:
     """
     padded = joining.padding.feeds if joining.padding else {}
     rows = length = -1
-    shape = []
+    shape: list[Hashable] = []
     for name, value in feed.items():
         dims = value.shape if isinstance(value, np.ndarray) else ()
-        if not dims or rows not in (-1, dims[0]) or name.endswith(LOD_SUFFIX):
+        if not dims or (rows != dims[0] and rows != -1) or name.endswith(LOD_SUFFIX):
             return Item(1, 1, None)
         rows = dims[0]
         rule = padded.get(name)
         if rule is not None and 0 < (axis := rule.axis) < len(dims):
-            if length not in (-1, dims[axis]):
+            if length != dims[axis] and length != -1:
                 return Item(max(rows, 1), 1, None)
             length = dims[axis]
-            dims = (*dims[:axis], -1, *dims[axis + 1 :])
-        shape.append((name, value.dtype.char, dims[1:]))
+            shape += name, value.dtype.char, dims[1:axis], dims[axis + 1 :]
+        else:
+            shape += name, value.dtype.char, dims[1:]
     if rows <= 0:
         return Item(1, 1, None)
     return Item(rows, 1 if length < 0 else length, tuple(shape))
