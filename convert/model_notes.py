@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ TOKENIZER_FILES = (
     "vocab.json",
     "vocab.txt",
 )
+_ENTAILMENT = re.compile(r"(?i)entail(ment|s|ed)?|蕴含|蕴涵")
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,26 @@ def read_notes(directory: Path) -> ModelNotes:
         outputs=_texts(notes, "outputs", path),
         files=tuple(Path(name).name for name in _texts(notes, "files", path)),
     )
+
+
+def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of `id2label`, unless they are the LABEL_0, ... that stand where nobody named them."""
+    named = config.get("id2label")
+    if not isinstance(named, dict) or not all(str(index) in named for index in range(len(named))):
+        return ()
+    labels = tuple(str(named[str(index)]) for index in range(len(named)))
+    return () if all(label == f"LABEL_{index}" for index, label in enumerate(labels)) else labels
+
+
+def entailment_of(labels: Sequence[str]) -> int | None:
+    """The class of an NLI model that means entailment; None where the labels name no such, or several."""
+    found = [index for index, label in enumerate(labels) if _ENTAILMENT.fullmatch(label.strip())]
+    return found[0] if len(found) == 1 else None
+
+
+def text_padding(feeds: Iterable[str], pad_id: int) -> str:
+    """Ids are padded with the model's own id, types and positions with 0, which the mask hides."""
+    return ",".join(f"{feed}={pad_id if feed == 'input_ids' else 0}" for feed in feeds)
 
 
 def tokenizer_files(directory: Path) -> list[Path]:

@@ -35,13 +35,14 @@ class OutputParity:
 @dataclass(frozen=True)
 class ParityReport:
     """One comparison. `batches` are the shapes of the first feed of each batch that was run; `note` tells why
-    outputs could not be compared at all, if so."""
+    outputs could not be compared at all, if so. `entailment` is that class of an NLI model."""
 
     step: str
     tolerance: float
     outputs: tuple[OutputParity, ...]
     batches: tuple[tuple[int, ...], ...]
     note: str = ""
+    entailment: int | None = None
 
     @property
     def max_abs_diff(self) -> float:

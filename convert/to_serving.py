@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from convert.engine import onnx_runtime_version, paddle_version
 from convert.input_spec import TensorSpec
-from convert.model_notes import read_notes
+from convert.model_notes import entailment_of, read_notes
 from convert.parity import ParityReport, Runner, compare, padding_of, padding_parity, summaries, write_reports
 from convert.program import InferenceProgram, read_program
 from convert.result import Conversion, ConversionOptions
@@ -93,7 +94,9 @@ def convert_serving(
             options=options,
         )
         write_stamp(made, fingerprint, {"source": str(source.resolve())})
-    return Conversion(out, True, f"{out} holds the serving model", reports)
+    entailment = entailment_of(labels)
+    named = "" if entailment is None else f"; class {entailment} ({labels[entailment]}) is entailment"
+    return Conversion(out, True, f"{out} holds the serving model{named}", reports)
 
 
 def build_serving_model(
@@ -117,6 +120,8 @@ def build_serving_model(
     feeds = [_variable(feed, feed.name, is_lod=feed.name in program.ragged) for feed in program.feeds]
     fetches = [_variable(fetch, alias) for fetch, alias in zip(program.fetches, aliases, strict=True)]
     declared: Padding | None = None
+    entailment = entailment_of(labels)
+    noted = {} if entailment is None else {"entailment": entailment}
     with tempfile.TemporaryDirectory() as trial:
         # Padding and parity stand in serving.yml, so they are tried on a model without one.
         write_serving_model(
@@ -133,7 +138,7 @@ def build_serving_model(
             "static to serving", aliases, program_runner(program), serving, batches, options.tolerance
         )
         report.require()
-        reports = [*earlier, report]
+        reports = [*earlier, replace(report, entailment=entailment)]
         if pads:
             options.steps.step("Padding")
             padded, declared = prove_padding(serving, aliases, rows, pads, options.tolerance)
@@ -147,7 +152,7 @@ def build_serving_model(
             fetches,
             padding=declared,
             labels=labels,
-            additions={**(facts or {}), "parity": _short(reports)},
+            additions={**(facts or {}), **noted, "parity": _short(reports)},
             extra_files=[*program.data_files, *files],
         )
     except ConfigError as exc:

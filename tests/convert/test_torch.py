@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from convert.cli import main
 from convert.environment import CONVERT_PYTHON
 from convert.isolation import run_isolated
 from pipeline.predictors import create_predictor
-from pipeline.serving_model import load_serving_model
+from pipeline.serving_model import FeedPadding, load_serving_model
 
 HERE = Path(__file__).parent
 BERT, ERNIE, ALBERT = "BertModel", "ErnieForSequenceClassification", "AlbertModel"
+NLI = ("contradiction", "neutral", "entailment")
 
 MODULES = '''
 import torch
@@ -61,6 +63,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
         step("save", folder=str(folder / BERT), family="Bert", head="Model")
         step("save", folder=str(folder / ERNIE), family="Ernie", head="ForSequenceClassification", safe=False)
         step("save", folder=str(folder / ALBERT), family="Albert", head="Model")
+    config = folder / ERNIE / "config.json"
+    named = {"id2label": dict(enumerate(NLI)), "label2id": {name: i for i, name in enumerate(NLI)}}
+    config.write_text(json.dumps({**json.loads(config.read_text("utf-8")), **named}), "utf-8")
+    (folder / ERNIE / "vocab.txt").write_text("[PAD]\n[UNK]\n", "utf-8")
     return folder
 
 
@@ -109,12 +115,88 @@ def test_bert_roberta_xlm_r_and_ernie_agree_on_all_three_ways(work: Path) -> Non
 
 def test_a_hugging_face_directory_is_served_with_paddle_as_pytorch_answers(sources: Path) -> None:
     assert main(["torch", str(sources / ERNIE), "exported"]) == 0
-    padding = "input_ids=0,attention_mask=0,token_type_ids=0"
-    assert main(["serving", "exported", "served", "--fetch-alias", "logits", "--padding", padding]) == 0
+    assert main(["serving", "exported", "served", "--with-notes"]) == 0
     feeds = text_feeds()
     served = create_predictor(load_serving_model(Path("served")), models.local_conf()).run(feeds)
     (expected,) = pytorch_answers(sources / ERNIE, feeds)
     np.testing.assert_allclose(served["logits"], expected, rtol=0, atol=1e-4)
+
+
+def test_labels_task_tokenizer_and_proven_padding_go_along_and_the_entailment_of_an_nli_model_is_named(
+    sources: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["torch", str(sources / ERNIE), "exported", "--to", "onnx"]) == 0
+    assert main(["serving", "exported", "served", "--with-notes"]) == 0
+    assert "class 2 (entailment) is entailment" in " ".join(capsys.readouterr().out.split())
+    model = load_serving_model(Path("served"))
+    assert model.labels == NLI and (model.directory / "vocab.txt").is_file()
+    told = {key: model.additions[key] for key in ("task", "architecture", "entailment")}
+    assert told == {"task": "sequence-classification", "architecture": ERNIE, "entailment": 2}
+    assert model.padding is not None
+    assert model.padding.feeds == {feed.alias: FeedPadding(1, 0) for feed in model.feeds}
+    reports = json.loads((model.directory / "parity.json").read_text("utf-8"))
+    assert [(report["step"], report["entailment"]) for report in reports] == [
+        ("static to serving", 2),
+        ("padding", None),
+    ]
+
+
+def test_a_module_that_returns_no_model_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    told = refused(capsys, "own_torch:number", "exported", "--input-spec", "x:float32[-1,4]")
+    assert told == "own_torch:number returned a int, not a torch.nn.Module."
+    told = refused(capsys, "own_torch:nothing", "exported")
+    assert told == "module 'own_torch' has no function or class 'nothing' to call."
+    told = refused(capsys, "no_torch:Net", "exported")
+    assert told.startswith("there is no module 'no_torch' (no_torch:Net); run from the folder")
+    told = refused(capsys, "own_torch:Net", "exported")
+    assert "a Net doesn't tell its inputs; give --input-spec" in told
+
+
+def test_inputs_that_the_model_does_not_take_are_told(
+    sources: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = "input_ids:int64[-1,-1];words:int64[-1,-1]"
+    told = refused(capsys, str(sources / BERT), "exported", "--input-spec", spec)
+    assert "'words'" in told and "correct --input-spec" in told
+    told = refused(capsys, "own_torch:Net", "exported", "--input-spec", "x:int64[-1,4]")
+    assert "can't run 'x:int64[-1,4]'" in told and told.endswith("correct --input-spec.")
+    assert "Long and Float" in told
+
+
+def test_directories_that_are_not_whole_are_told(sources: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "nowhere", "exported").startswith("nowhere is not a folder; name a Hugging Face")
+    Path("empty").mkdir()
+    assert refused(capsys, "empty", "exported").startswith("empty has no config.json; name the folder")
+    shutil.copytree(sources / BERT, "bert")
+    weights = Path("bert/model.safetensors")
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-40])
+    told = refused(capsys, "bert", "exported")
+    assert told == (
+        f"{weights} has {len(whole) - 40} bytes where its header tells of {len(whole)}; fetch it again."
+    )
+    weights.write_text("version https://git-lfs.github.com/spec/v1\n", "utf-8")
+    assert "is a Git LFS pointer, not weights; run `git lfs pull` there." in refused(
+        capsys, "bert", "exported"
+    )
+    weights.unlink()
+    assert refused(capsys, "bert", "exported").startswith(
+        "bert has no weights (model.safetensors or pytorch_"
+    )
+    Path("bert/config.json").write_text('{"model_type": ', "utf-8")
+    assert "bert/config.json can't be read as JSON" in refused(capsys, "bert", "exported")
+
+
+def test_a_config_of_another_model_is_told(sources: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(sources / BERT, "bert")
+    config = Path("bert/config.json")
+    fields = json.loads(config.read_text("utf-8"))
+    config.write_text(json.dumps({**fields, "hidden_size": 64}), "utf-8")
+    told = refused(capsys, "bert", "exported")
+    assert "bert: its weights can't be loaded as BertModel" in told and "belong to its config.json?" in told
+    config.write_text(json.dumps({**fields, "model_type": "unheard-of"}), "utf-8")
+    told = refused(capsys, "bert", "exported")
+    assert "has no model_type 'unheard-of'; write a function that builds the model" in told
 
 
 def test_the_report_and_the_outputs_names_are_beside_the_result(sources: Path) -> None:
@@ -145,7 +227,8 @@ def test_an_operator_without_onnx_form_is_named_and_torchscript_tried(
     assert main(["torch", "own_torch:Fourier", "exported", "--input-spec", "x:float32[-1,4]"]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "'aten::fft_fft' to ONNX opset version 16 is not supported). Trying TorchScript." in said
-    assert {path.name for path in Path("exported").iterdir()} == {"convert.json", "model.pt", "parity.json"}
+    made = {"convert.json", "model.pt", "model_notes.json", "parity.json"}
+    assert {path.name for path in Path("exported").iterdir()} == made
 
 
 def test_one_route_alone_names_the_others_when_it_fails(capsys: pytest.CaptureFixture[str]) -> None:

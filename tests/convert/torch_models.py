@@ -65,3 +65,15 @@ def answers(steps: Steps, source: str, feeds: dict[str, Any]) -> list[Any]:
     model = load_torch_model(source, "")
     arrays = {name: torch.tensor(values).numpy() for name, values in feeds.items()}
     return [output.tolist() for output in torch_runner(model.positional, model.feeds)(arrays)]
+
+
+def mean_embeddings(steps: Steps, source: str, texts: list[str]) -> list[Any]:
+    """The mean of each text's token vectors, as the directory's own tokenizer and PyTorch make them."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    model = transformers.AutoModel.from_pretrained(source).eval()
+    means = []
+    with torch.no_grad():
+        for text in texts:
+            hidden = model(**tokenizer(text, return_tensors="pt")).last_hidden_state
+            means.append(hidden[0].mean(0).tolist())
+    return means
