@@ -30,14 +30,21 @@ _STOP_S = 30.0
 class RunningService:
     """The processes of a service and its doors. CPU and memory are those of front and workers."""
 
-    def __init__(self, process: subprocess.Popen[bytes], http_port: int, rpc_port: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], http_port: int, rpc_port: int, log: Path) -> None:
         self.front = process.pid
+        self.ports = http_port, rpc_port
+        self._log = log
         self.workers: list[int] = []
         self.url = f"http://127.0.0.1:{http_port}"
         self.rpc_address = f"127.0.0.1:{rpc_port}"
         self._process = process
 
-    def wait_until_ready(self, log: Path) -> None:
+    @property
+    def log_text(self) -> str:
+        """What the service has written so far."""
+        return self._log.read_text(errors="replace")
+
+    def wait_until_ready(self) -> None:
         """Return when every instance is ready."""
         until = time.monotonic() + _START_S
         while time.monotonic() < until and self._process.poll() is None:
@@ -47,7 +54,7 @@ class RunningService:
                     self.workers = children(self.front)
                     return
             time.sleep(0.05)
-        raise CannotMeasure(f"the service did not become ready:\n{log.read_text(errors='replace')[-4000:]}")
+        raise CannotMeasure(f"the service did not become ready:\n{self.log_text[-4000:]}")
 
     def cpu_s(self) -> tuple[float, float]:
         """CPU time so far: of the front, of all workers."""
@@ -86,8 +93,8 @@ def running_service(
             command = [sys.executable, str(script), "--config", str(file)]
             process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output)
             try:
-                service = RunningService(process, http_port, rpc_port)
-                service.wait_until_ready(log)
+                service = RunningService(process, http_port, rpc_port, log)
+                service.wait_until_ready()
                 yield service
             finally:
                 stop(process)

@@ -183,7 +183,10 @@ class Limits(Section):
     body_timeout_s: Annotated[Seconds, Field(gt=0)] = Field(
         default=30.0, description="Seconds to send the body, and to read on in an answer."
     )
-    max_connections: PositiveInt = Field(default=10_000, description="Open connections.")
+    max_connections: PositiveInt = Field(default=10_000, description="Open connections of each port.")
+    connection_calls: PositiveInt = Field(
+        default=1000, description="Calls under way on one gRPC connection; a client holds further ones back."
+    )
 
 
 class ServiceConfig(Section):

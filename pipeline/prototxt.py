@@ -19,6 +19,7 @@ Message = dict[str, "list[Scalar | Message]"]
 MAX_BYTES = 4 << 20
 MAX_VALUES = 100_000
 MAX_DEPTH = 16
+MAX_DIGITS = 400
 
 _TOKEN = re.compile(
     r"""(?P<skip>\s+|\#[^\n]*)
@@ -30,6 +31,7 @@ _TOKEN = re.compile(
 )
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
+_OCTAL = (*(b"%d" % digit for digit in range(8)),)
 _CLOSES = {"{": "}", "<": ">"}
 
 
@@ -145,8 +147,9 @@ class _Parser:
         word = self._take("name", "a value").text
         return {"true": True, "True": True, "false": False, "False": False}.get(word, word)
 
-    @staticmethod
-    def _number(text: str) -> int | float:
+    def _number(self, text: str) -> int | float:
+        if len(text) > MAX_DIGITS:
+            raise self._error(f"a number of {len(text)} characters")
         if "x" in text.lower():
             return int(text, 16)
         try:
@@ -157,7 +160,7 @@ class _Parser:
     def _unquoted(self, text: str) -> str:
         def plain(match: re.Match[bytes]) -> bytes:
             code = match[1]
-            if code[:1].isdigit():
+            if code[:1] in _OCTAL:
                 return bytes([int(code, 8) & 0xFF])
             if code[:1] == b"x" and len(code) > 1:
                 return bytes([int(code[1:], 16)])

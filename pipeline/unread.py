@@ -120,8 +120,11 @@ def numbers(elements: list[Any], datatype: str) -> Any:
         raise V2Refusal(
             f"Unable to parse 'data': attempt to access JSON non-{expected} as {expected}", "INTERNAL"
         )
-    with np.errstate(over="ignore"):
-        return np.array(elements, _WIDE.get(dtype.kind, np.dtype(np.float64))).astype(dtype)
+    try:
+        with np.errstate(over="ignore"):
+            return np.array(elements, _WIDE.get(dtype.kind, np.dtype(np.float64))).astype(dtype)
+    except OverflowError:  # an integer beyond every float
+        raise V2Refusal("Unable to parse 'data': a number is too large", "INTERNAL") from None
 
 
 def objects(elements: list[bytes], shape: list[int]) -> np.ndarray[Any, np.dtype[Any]]:
@@ -133,7 +136,7 @@ def objects(elements: list[bytes], shape: list[int]) -> np.ndarray[Any, np.dtype
 def _json_list(data: bytes) -> list[Any]:
     try:
         elements: list[Any] = _decoder.decode(data)
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         try:
             elements = json.loads(data)  # takes NaN and Infinity, too
         except (ValueError, RecursionError):

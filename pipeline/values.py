@@ -83,16 +83,21 @@ def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
             return np.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
         if code == _ARRAY_PART:
             dtype, shape, index = unpack(data)
-            return np.frombuffer(parts[index], dtype=dtype).reshape(shape)
+            return np.frombuffer(part(index), dtype=dtype).reshape(shape)
         if code == _SCALAR:
             dtype, raw = unpack(data)
             return np.frombuffer(raw, dtype=dtype)[0]
         if code == _UNREAD:
             index, written, *told = unpack(data)
-            return UnreadTensor(parts[index], Written(written), *told).read()
+            return UnreadTensor(part(index), Written(written), *told).read()
         if code == _PICKLE and allow_pickle:
             return pickle.loads(data)  # noqa: S301 - made by a worker of ours, see the module's first lines
         raise ValueError(f"unknown extension {code} in a value")
+
+    def part(index: int) -> Part:
+        if not 0 < index < len(parts):
+            raise ValueError(f"a value points to part {index} of {len(parts)}")
+        return parts[index]
 
     def unpack(data: Part) -> Any:
         return msgpack.unpackb(

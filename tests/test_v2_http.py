@@ -179,15 +179,15 @@ def test_a_bad_request_to_a_model_op_fails_alone(classifier_service: ServiceProc
             400,
             "<= 8",
         ),
-        ("[" * 100_000, 500, "nested"),
-        ('{"inputs":' + "[" * 100_000 + "]" * 100_000 + "}", 500, "nested"),
+        ("[" * 100_000, 413, "nests"),
+        ('{"inputs":' + "[" * 100_000 + "]" * 100_000 + "}", 413, "nests"),
         (
             '{"inputs":[{"name":"INPUT0","shape":[1,16],"datatype":"INT32","data":'
             + "[" * 9000
             + "]" * 9000
             + '},{"name":"INPUT1","shape":[1,16],"datatype":"INT32","data":[]}]}',
-            500,
-            "nested",
+            413,
+            "nests",
         ),
         (
             '{"inputs":[{"name":"X","shape":[1],"datatype":"INT32","parameters":'
@@ -275,5 +275,5 @@ def test_the_key_value_routes_stay_as_they_were(triton: Callable[[str], ServiceP
 
 def test_the_front_passes_json_elements_on_unread() -> None:
     body = b'{"inputs": [{"name": "x", "shape": [2], "datatype": "FP32", "data": [1,    2]}]}'
-    asked = parse_infer(body, None, V2Model("m", "", Signature()))
+    asked = parse_infer(body, None, V2Model("m", "", Signature()), 32)
     assert bytes(asked.inputs["x"].data) == b"[1,    2]"

@@ -65,7 +65,7 @@ class Engine:
         self._became_ready = asyncio.Event()
         self._accepting = True
         for batcher in self._batchers.values():
-            batcher.crew.on_fatal = self._fail_for_good
+            batcher.crew.on_fatal = self.fail_for_good
             batcher.crew.on_ready = self._note_ready
         self._register_gauges()
 
@@ -130,7 +130,12 @@ class Engine:
     async def infer(self, request: Request) -> Answer:
         """`begin`, for who can wait: the answer, or the ServingError that stands in its place."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        walk = self.begin(request, future.set_result)
+
+        def answered(answer: Answer) -> None:
+            if not future.done():  # cancelled: its caller has left, and this task has yet to learn of it
+                future.set_result(answer)
+
+        walk = self.begin(request, answered)
         try:
             return await future
         finally:
@@ -232,7 +237,8 @@ class Engine:
             return False
         return True
 
-    def _fail_for_good(self, reason: StartFailed) -> None:
+    def fail_for_good(self, reason: StartFailed) -> None:
+        """The service can't go on: it ends with the reason."""
         if not self.fatal.done():
             self.fatal.set_result(reason)
 

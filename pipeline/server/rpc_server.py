@@ -20,6 +20,7 @@ from pipeline.request import AnswerForm
 from pipeline.server.codecs.key_value import EXAMPLE, parse_proto, pass_proto_on
 from pipeline.server.deadlines import TICKS_PER_S
 from pipeline.server.engine import Engine
+from pipeline.server.rpc_calls import Methods, RpcCalls
 from pipeline.server.v2.models import V2Models
 from pipeline.server.v2.rpc_handler import V2Handler
 
@@ -33,8 +34,8 @@ _AS_STATUS = (Overloaded, NotReady)
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
-class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
-    """Routes the one method. Messages stay bytes: the codec parses them, the worker prints the answer."""
+class PipelineHandler:
+    """The one method. Messages stay bytes: the codec parses them, the worker prints the answer."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -42,10 +43,7 @@ class PipelineHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self._name = engine.app.name
         self._limits = engine.app.config.limits
         self._parse = pass_proto_on if engine.takes_messages else parse_proto
-        self._method = grpc.unary_unary_rpc_method_handler(self._infer)
-
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        return self._method if details.method == METHOD else None
+        self.methods: Methods = {METHOD: grpc.unary_unary_rpc_method_handler(self._infer)}
 
     async def _infer(self, data: bytes, context: Context) -> bytes:
         began = time.monotonic()
@@ -100,23 +98,28 @@ class RpcServer:
         self._engine = engine
         self._models = models
         self._port = port
+        self._stopping = False
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Listens on entry, stops on exit. Raises StartFailed for a used port."""
         config = self._engine.app.config
         limits = config.limits
-        self._server = grpc.aio.server(
-            options=[
+        pipeline, v2 = PipelineHandler(self._engine), V2Handler(self._engine, self._models)
+        self._server = RpcCalls(
+            {**pipeline.methods, **v2.methods},
+            [
                 ("grpc.max_receive_message_length", limits.body_bytes),
                 ("grpc.max_send_message_length", limits.response_bytes),
                 ("grpc.so_reuseport", 0),  # a second service on the port must fail, not share it
                 ("grpc.max_metadata_size", limits.header_bytes),
+                ("grpc.absolute_max_metadata_size", limits.header_bytes),
+                # Until TLS is agreed upon, or a client of HTTP/2 has said its settings.
                 ("grpc.server_handshake_timeout_ms", int(limits.header_timeout_s * 1000)),
-            ]
+                ("grpc.max_allowed_incoming_connections", limits.max_connections),
+                ("grpc.max_concurrent_streams", limits.connection_calls),
+            ],
         )
-        v2 = V2Handler(self._engine, self._models)
-        self._server.add_generic_rpc_handlers((PipelineHandler(self._engine), v2))
         try:
             port = self._open(f"[::]:{self._port}", config.tls)
         except RuntimeError:
@@ -126,10 +129,18 @@ class RpcServer:
                 f"rpc_port {self._port} can't be opened: stop what uses it, or choose another in config.yml"
             )
         await self._server.start()
+        watching = asyncio.create_task(self._watch(), name="rpc-watch")
         try:
             yield
         finally:
+            watching.cancel()
             await self.stop(grace_s=0)
+
+    async def _watch(self) -> None:
+        """A listener that ends by itself must not leave a service that only seems to live."""
+        await self._server.wait_for_termination()
+        if not self._stopping:
+            self._engine.fail_for_good(StartFailed(f"the listener of rpc_port {self._port} has ended"))
 
     def _open(self, address: str, tls: TlsConfig | None) -> int:
         if tls is None:
@@ -142,5 +153,6 @@ class RpcServer:
 
     async def stop(self, grace_s: float) -> None:
         """Say GOAWAY, let the calls that a handler has end, cancel what is left after `grace_s`."""
+        self._stopping = True
         with contextlib.suppress(asyncio.CancelledError):
             await self._server.stop(grace_s)

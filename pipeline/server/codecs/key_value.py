@@ -133,9 +133,7 @@ def _message(data: bytes) -> RequestMessage:
 
 
 def _decode(body: bytes, limits: Limits) -> Body:
-    # Every level of nesting has a bracket: few brackets are a shallow body, without a walk through it.
-    if body.count(b"[") + body.count(b"{") > limits.json_depth:
-        check_depth(body, limits.json_depth)
+    check_depth(body, limits.json_depth)
     try:
         return _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

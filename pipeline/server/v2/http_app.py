@@ -121,7 +121,10 @@ class V2HttpApp(HttpDoor):
 
     def _asked(self, request: HttpRequest, model: V2Model, body: bytes) -> Request:
         length = _header_length(header(request, b"inference-header-content-length"), body)
-        asked = parse_raw(body, model) if length == 0 else parse_infer(body, length, model)
+        if length == 0:
+            asked = parse_raw(body, model)
+        else:
+            asked = parse_infer(body, length, model, self._limits.json_depth)
         made = asked.request(model, AnswerForm.V2_JSON, self._engine)
         made.deadline = self._engine.deadline(asked.timeout_s)
         return made

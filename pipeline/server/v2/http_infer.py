@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from pipeline.server.codecs.key_value_json import check_depth
 from pipeline.server.v2 import json_fields
 from pipeline.server.v2.asked import Asked, refuse_reserved
 from pipeline.server.v2.inputs import Given, add
@@ -48,12 +49,14 @@ class _Document(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Document)
 
 
-def parse_infer(body: bytes, header_length: int | None, model: V2Model) -> Asked:
-    """header_length: bytes of the JSON document; None for all of the body. Raises V2Refusal."""
-    view = memoryview(body)
-    document, binary = (
-        (view, view[:0]) if header_length is None else (view[:header_length], view[header_length:])
-    )
+def parse_infer(body: bytes, header_length: int | None, model: V2Model, most_depth: int) -> Asked:
+    """header_length: bytes of the JSON document; None for all of the body.
+
+    Raises V2Refusal, and TooLarge for a document that nests deeper than `most_depth`.
+    """
+    document = body if header_length is None else body[:header_length]
+    binary = memoryview(body)[len(document) :]
+    check_depth(document, most_depth)
     read = _read(document)
     asked = Asked(read.id, parameters=read.parameters)
     _take_parameters(asked)
@@ -115,7 +118,7 @@ def parse_raw(body: bytes, model: V2Model) -> Asked:
     return asked
 
 
-def _read(document: memoryview) -> _Document:
+def _read(document: bytes) -> _Document:
     try:
         read = _decoder.decode(document)
         if all(length >= 0 for one in read.inputs for length in one.shape):

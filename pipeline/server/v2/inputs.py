@@ -18,6 +18,7 @@ _DTYPES = {
     for name, dtype in DATATYPES.items()
     if dtype != "string"
 }
+_LENGTHS = range(1 << 63)  # as the protocol's messages hold them
 _HINT = (
     " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended"
     " to each input shape. If you want to specify the full shape including the batch dim in your input dims"
@@ -133,7 +134,9 @@ def _text(shape: Sequence[int]) -> str:
 
 
 def _value(model: V2Model, request_id: str, one: Given) -> Any:
-    if any(length < 0 for length in one.shape):
+    if one.datatype not in DATATYPES:
+        raise of_request(request_id, f"input '{one.name}' has the datatype '{one.datatype[:40]}'")
+    if any(length not in _LENGTHS for length in one.shape):
         raise of_request(request_id, f"input '{one.name}' has the shape {_text(one.shape)}")
     as_texts = one.datatype == "BYTES" and model.signature.open
     data = one.data

@@ -27,6 +27,8 @@ def parse(text: bytes | memoryview) -> Any:
         return json.JSONDecoder().raw_decode(str(text, "utf-8", "replace").lstrip())[0]
     except json.JSONDecodeError as exc:
         raise _malformed(exc.msg, exc.pos) from None
+    except ValueError:  # int() of thousands of digits
+        raise _malformed("a number has too many digits", 0) from None
     except RecursionError:
         raise _malformed("it is nested too deeply", 0) from None
 

@@ -36,8 +36,8 @@ _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # a HealthCheckResponse
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
-class V2Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
-    """Routes the methods of the service, and the standard health check."""
+class V2Handler:
+    """The methods of the service, and the standard health check."""
 
     def __init__(self, engine: Engine, models: V2Models) -> None:
         self._engine = engine
@@ -62,15 +62,12 @@ class V2Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             "RepositoryModelUnload": (messages.RepositoryModelUnloadRequest, refuse_control),
         }
         unary = grpc.unary_unary_rpc_method_handler
-        self._methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        self.methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             SERVICE + name: unary(self._page(name, *page)) for name, page in pages.items()
         }
-        self._methods[SERVICE + "ModelInfer"] = unary(self._infer)
-        self._methods[SERVICE + "ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._stream)
-        self._methods[HEALTH] = unary(self._health)
-
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        return self._methods.get(details.method)
+        self.methods[SERVICE + "ModelInfer"] = unary(self._infer)
+        self.methods[SERVICE + "ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._stream)
+        self.methods[HEALTH] = unary(self._health)
 
     # What the server and its models tell of themselves:
 

@@ -1,0 +1,185 @@
+"""Every codec as fuzzing sees it: bytes to begin with, a function of bytes, and what it may raise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import msgpack
+
+from bench.fuzz import messages, seeds
+from bench.fuzz.connection import feed
+from client.protos.kserve_v2_pb2 import ModelInferRequest
+from pipeline.config import Limits
+from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
+from pipeline.prototxt import format_prototxt, parse_prototxt
+from pipeline.request import AnswerForm, Request
+from pipeline.server.codecs import key_value
+from pipeline.server.grpc_timeout import seconds_of
+from pipeline.server.v2 import http_infer, rpc_infer
+from pipeline.server.v2.compression import decompressed
+from pipeline.server.v2.models import V2Model
+from pipeline.server.v2.repository import asks_for_ready_alone
+from pipeline.server.v2.rpc_handler import parsed
+from pipeline.tensor_spec import DATATYPES, Signature, TensorSpec
+from pipeline.tensors import from_npy
+from pipeline.v2_errors import V2Refusal
+from pipeline.v2_tensors import from_raw
+from pipeline.values import decode, encode
+from pipeline.wire import FrameReader, Kind, frame, stow
+
+LIMITS = Limits(
+    body_bytes=1 << 20, text_chars=1 << 16, header_count=16, header_bytes=4096, json_depth=16, tensor_rank=8
+)
+_ENGINE: Any = SimpleNamespace(
+    takes_messages=False, app=SimpleNamespace(config=SimpleNamespace(limits=LIMITS))
+)
+_AS_MESSAGES: Any = SimpleNamespace(takes_messages=True, app=_ENGINE.app)
+_SIMPLE = V2Model(
+    "simple", "", Signature(tuple(TensorSpec(n, "INT32", (-1, 16)) for n in ("INPUT0", "INPUT1")), (), 8)
+)
+_OPEN = V2Model("identity", "", Signature())
+
+
+class Codec(NamedTuple):
+    """read: returns for what it takes. refusals: what it may raise; anything else is a crash."""
+
+    name: str
+    seeds: Callable[[], Sequence[bytes]]
+    read: Callable[[bytes], object]
+    refusals: tuple[type[Exception], ...]
+    words: Sequence[bytes] = ()
+
+
+def _passed_on(request: Request) -> None:
+    """What the front does with a request that it has read, and then the worker."""
+    _there_and_back(request.inputs)
+    int(request.log_id).to_bytes(8, "little", signed=True)
+
+
+def _there_and_back(inputs: dict[str, Any]) -> None:
+    parts = encode(inputs, allow_pickle=False)
+    tail: list[Any] = []
+    head = frame(Kind.HANDOVER, [0, [[0, 0, 0, None, 0.0, [["@", stow(parts, tail)]]]]], tail)
+    (got,) = FrameReader(None).feed(b"".join(map(bytes, head)))
+    (_, ((*_, ((_, stowed),)),)) = got.head
+    decode(got.tail.unstow(stowed), allow_pickle=True)  # as the first Op's worker has it
+
+
+def _v2_json(data: bytes) -> None:
+    header, _, body = data.partition(b"\n")
+    try:
+        length = int(header[:20])
+    except ValueError:
+        length = -1
+    given = min(length, len(body)) if length >= 0 else None
+    for model, engine in ((_SIMPLE, _ENGINE), (_OPEN, _ENGINE), (_OPEN, _AS_MESSAGES)):
+        asked = http_infer.parse_infer(body, given, model, LIMITS.json_depth)
+        _deadline(asked.timeout_s)
+        try:
+            request = asked.request(model, AnswerForm.V2_JSON, engine)
+        except V2Refusal:
+            continue
+        _passed_on(request)
+
+
+def _v2_raw(data: bytes) -> None:
+    for spec in (
+        TensorSpec("A", "BYTES", (1,)),
+        TensorSpec("A", "INT32", (-1, 16)),
+        TensorSpec("A", "FP64", (0, -1)),
+    ):
+        model = V2Model("raw", "", Signature((spec,), (), 0))
+        try:
+            _passed_on(http_infer.parse_raw(data, model).request(model, AnswerForm.V2_JSON, _ENGINE))
+        except V2Refusal:
+            continue
+
+
+def _v2_proto(data: bytes) -> None:
+    message = parsed(ModelInferRequest, data)
+    for model, engine in ((_SIMPLE, _ENGINE), (_OPEN, _ENGINE), (_OPEN, _AS_MESSAGES)):
+        try:
+            asked = rpc_infer.parse_infer(message, model)
+            _deadline(asked.timeout_s)
+            _passed_on(asked.request(model, AnswerForm.V2_PROTO, engine))
+        except V2Refusal:
+            continue
+
+
+def _deadline(timeout_s: float) -> None:
+    assert timeout_s > 0
+
+
+def _bytes_tensor(data: bytes) -> None:
+    """shape and datatype lie in the first bytes."""
+    rank = data[0] % 4 if data else 0
+    shape = [length - 256 * (length > 250) for length in data[1 : 1 + rank]]
+    datatype = list(DATATYPES)[data[4] % len(DATATYPES)] if len(data) > 4 else "BYTES"
+    from_raw(data[5:], datatype, shape)
+
+
+def _npy(data: bytes) -> None:
+    array = from_npy(data, "x", LIMITS)
+    assert array.dtype.kind not in "OV"
+    _there_and_back({"x": array})
+
+
+def _prototxt(data: bytes) -> None:
+    message = parse_prototxt(data.decode("utf-8", "replace"), "fuzz")
+    assert parse_prototxt(format_prototxt(message), "again") is not None
+
+
+def _value(data: bytes) -> None:
+    decode([data, b"\0" * 64], allow_pickle=False)
+
+
+def _wire(data: bytes) -> None:
+    reader = FrameReader(None)
+    middle = len(data) // 2
+    for piece in (data[:middle], data[middle:]):
+        for each in reader.feed(piece):
+            each.tail.unstow([7, b"x"])
+
+
+def _compressed(data: bytes) -> None:
+    decompressed(data[1:], ("gzip", "deflate")[data[0] % 2] if data else "gzip", 1 << 16)
+
+
+_REFUSED = (InvalidInput,)  # BadPackage, MalformedBody, TooLarge and V2Refusal
+CODECS = [
+    Codec(
+        "key-value-json", messages.key_value_bodies,
+        lambda data: _passed_on(key_value.parse_http(data, "test", "prediction", LIMITS)), _REFUSED,
+        seeds.JSON_WORDS,
+    ),
+    Codec(
+        "key-value-message", messages.key_value_bodies,
+        lambda data: _passed_on(key_value.pass_http_on(data, "test", "prediction", LIMITS)), _REFUSED,
+        seeds.JSON_WORDS,
+    ),
+    Codec(
+        "pipeline-proto", messages.pipeline_messages,
+        lambda data: _passed_on(key_value.parse_proto(data, LIMITS)), _REFUSED,
+    ),
+    Codec(
+        "pipeline-message", messages.pipeline_messages,
+        lambda data: _passed_on(key_value.pass_proto_on(data, LIMITS)), _REFUSED,
+    ),
+    Codec("v2-json", messages.v2_bodies, _v2_json, _REFUSED, seeds.JSON_WORDS),
+    Codec("v2-raw", messages.v2_bodies, _v2_raw, _REFUSED),
+    Codec("v2-proto", messages.v2_messages, _v2_proto, _REFUSED),
+    Codec(
+        "v2-repository", lambda: [b"", b'{"ready": true}', b"[]"], asks_for_ready_alone, _REFUSED,
+        seeds.JSON_WORDS,
+    ),
+    Codec("bytes-tensor", seeds.bytes_tensor, _bytes_tensor, (ValueError,)),
+    Codec("npy", seeds.npy, _npy, (BadPackage, TooLarge), seeds.NPY_WORDS),
+    Codec("value", seeds.value, _value, (ValueError, TypeError, SyntaxError, msgpack.UnpackException)),
+    Codec("wire", seeds.wire, _wire, (ValueError, TypeError, msgpack.UnpackException)),
+    Codec("prototxt", seeds.prototxt, _prototxt, (ConfigError,), seeds.PROTOTXT_WORDS),
+    Codec("grpc-timeout", lambda: [b"1S", b"500m", b"99999999H"], seconds_of, _REFUSED),
+    Codec("compression", seeds.compressed, _compressed, _REFUSED),
+    Codec("http", seeds.http, lambda data: feed(data, LIMITS), (ServingError,), seeds.HTTP_WORDS),
+]  # fmt: skip
