@@ -114,11 +114,21 @@ class DagConfig(Section):
 
 
 class V2Config(Section):
-    """`v2`: Triton's ports, opened beside `http_port` and `rpc_port`."""
+    """`v2`: Triton's ports, opened beside `http_port` and `rpc_port`, and shared memory."""
 
     http_port: Port | None = Field(default=None, description="KServe v2 over HTTP (Triton: 8000).")
     grpc_port: Port | None = Field(default=None, description="KServe v2 over gRPC (Triton: 8001).")
     metrics_port: Port | None = Field(default=None, description="Prometheus metrics (Triton: 8002).")
+    shared_memory: Literal["loopback", "always", "off"] = Field(
+        default="loopback",
+        description="Who may name files of this machine's /dev/shm to be read and written: clients that "
+        "connect from this machine (where a proxy does for others, turn it off), all, or none.",
+    )
+
+    @field_validator("shared_memory", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: Any) -> Any:
+        return "off" if value is False else value  # as YAML reads it
 
 
 class RotationConfig(Section):
@@ -204,7 +214,7 @@ class ServiceConfig(Section):
     )
     dag: DagConfig = Field(default=DagConfig(), description="What holds for whole requests.")
     op: dict[str, OpConfig] = Field(default={}, description="One section per Op, by its name.")
-    v2: V2Config = Field(default=V2Config(), description="Ports of the KServe v2 protocol.")
+    v2: V2Config = Field(default=V2Config(), description="Ports and shared memory of the KServe v2 protocol.")
     logging: LoggingConfig = Field(default=LoggingConfig(), description="Where and how we log.")
     tls: TlsConfig | None = Field(default=None, description="Certificates; absent: plain HTTP and gRPC.")
     limits: Limits = Field(default=Limits(), description="The largest that is accepted.")
@@ -227,7 +237,7 @@ class ServiceConfig(Section):
     @classmethod
     def _one_port_each(cls, v2: V2Config, info: ValidationInfo) -> V2Config:
         ports = [(key, info.data.get(key)) for key in ("http_port", "rpc_port")]
-        ports += [(f"v2.{key}", getattr(v2, key)) for key in V2Config.model_fields]
+        ports += [(f"v2.{key}", getattr(v2, key)) for key in V2Config.model_fields if key.endswith("_port")]
         taken: dict[int, str] = {}
         for name, port in ports:
             if port is not None and taken.setdefault(port, name) != name:

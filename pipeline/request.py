@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ class Request:
     timings: where its time goes, kept where the answer shall tell (dag.use_profile). op: the Op that is asked
     by itself, with its model's feeds as `inputs`; empty: the whole DAG. rows: what statistics count it for.
     wish: what the answer's form leaves open, as `pipeline.v2_answers.Wish` for the forms of KServe v2.
+    finish: makes what is sent of the worker's answer, or an error in its place; it raises nothing.
     """
 
     service: str
@@ -44,3 +45,4 @@ class Request:
     op: str = ""
     rows: int = 1
     wish: Sequence[Any] | None = None
+    finish: Callable[[Any], Any] | None = None

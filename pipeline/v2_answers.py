@@ -23,11 +23,15 @@ _NOT_IN_JSON = ("FP16", "BF16")
 
 
 class WantedOutput(NamedTuple):
-    """binary: as raw bytes after the JSON document. classes: so many, the best of each row; 0: as it is."""
+    """binary: as raw bytes after the JSON document. classes: so many, the best of each row; 0: as it is.
+
+    room: bytes in the client's shared memory, where its raw bytes are to go; None: it is sent.
+    """
 
     name: str
     binary: bool
     classes: int
+    room: int | None = None
 
 
 class Wish(NamedTuple):
@@ -50,15 +54,20 @@ class Tensor(NamedTuple):
     datatype: str
     array: Array
     binary: bool
+    room: int | None = None
 
 
 def render_v2(
     output: Mapping[str, Any], form: AnswerForm, wish: Wish, declared: Sequence[TensorSpec] = ()
 ) -> list[Part]:
-    """The complete answer. Raises UnprintableAnswer for a value that is no tensor, V2Refusal for an output
-    that is not there or can't be sent in this form."""
+    """The complete answer, and behind it a part for each output that goes to shared memory, as asked for.
+
+    Raises UnprintableAnswer for a value that is no tensor, V2Refusal for an output that is not there, that
+    can't be sent in this form or that finds no room.
+    """
     tensors = list(_wanted(output, wish, {spec.name: spec for spec in declared}))
-    return _as_message(tensors, wish) if form is AnswerForm.V2_PROTO else _as_json(tensors, wish)
+    answer = _as_message(tensors, wish) if form is AnswerForm.V2_PROTO else _as_json(tensors, wish)
+    return answer + _for_shared_memory(tensors, wish)
 
 
 def _wanted(output: Mapping[str, Any], wish: Wish, declared: Mapping[str, TensorSpec]) -> Iterator[Tensor]:
@@ -74,14 +83,14 @@ def _wanted(output: Mapping[str, Any], wish: Wish, declared: Mapping[str, Tensor
             continue
         spec = declared.get(name)
         datatype, array = _tensor(str(name), value, spec)
-        binary = wish.binary
+        binary, room = wish.binary, None
         if wanted is not None:
             how = wanted[name]
-            binary = how.binary
+            binary, room = how.binary, how.room
             if how.classes:
                 labels = spec.labels if spec is not None else ()
                 datatype, array = BYTES, classification(array, how.classes, labels, wish.by_rows)
-        yield Tensor(str(name), datatype, array, binary)
+        yield Tensor(str(name), datatype, array, binary, room)
 
 
 def _tensor(name: str, value: Any, spec: TensorSpec | None) -> tuple[str, Array]:
@@ -139,7 +148,9 @@ def _as_json(tensors: Iterable[Tensor], wish: Wish) -> list[Part]:
             tensor.datatype.encode(),
             _json(list(tensor.array.shape)),
         )
-        if tensor.binary:
+        if tensor.room is not None:
+            outputs.append(told[:-1] + b"}")
+        elif tensor.binary:
             parts.append(_raw(tensor))
             outputs.append(told + b'"parameters":{"binary_data_size":%d}}' % len(parts[-1]))
         else:
@@ -175,6 +186,23 @@ def _data(tensor: Tensor) -> bytes:
     return _json(elements)
 
 
+def _for_shared_memory(tensors: Iterable[Tensor], wish: Wish) -> list[Part]:
+    """In the order asked for; empty for an output that the model did not give."""
+    wanted = [WantedOutput(*how) for how in wish.outputs or ()]
+    parts: dict[str, Part] = {one.name: b"" for one in wanted if one.room is not None}
+    for tensor in tensors:
+        if tensor.room is None:
+            continue
+        raw = parts[tensor.name] = _raw(tensor)
+        if len(raw) > tensor.room:
+            raise V2Refusal(
+                f"shared memory size specified with the request for output '{tensor.name}' ({tensor.room} "
+                f"bytes) should be at least {len(raw)} bytes to hold the results",
+                "INTERNAL",
+            )
+    return list(parts.values())
+
+
 def _raw(tensor: Tensor) -> bytes:
     try:
         return to_raw(tensor.array)
@@ -188,7 +216,7 @@ def _as_message(tensors: Iterable[Tensor], wish: Wish) -> list[Part]:
     raws: list[bytes] = []
     for tensor in tensors:
         message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.array.shape)
-        raw = _raw(tensor)
+        raw = _raw(tensor) if tensor.room is None else b""
         raws += [_RAW_TAG, varint(len(raw)), raw]
     return [b"".join([message.SerializeToString(), *raws])]
 

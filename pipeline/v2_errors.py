@@ -9,6 +9,7 @@ from pipeline.errors import DeadlineExceeded, InvalidInput, Overloaded, ServingE
 HTTP_STATUSES = {
     "INVALID_ARGUMENT": 400,
     "UNKNOWN": 400,
+    "PERMISSION_DENIED": 403,
     "ALREADY_EXISTS": 409,
     "NOT_FOUND": 404,
     "INTERNAL": 500,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from tritonclient.utils import InferenceServerException
 import models
 from pipeline.server.v2.http_infer import parse_infer
 from pipeline.server.v2.models import V2Model
+from pipeline.server.v2.shared_memory import SharedMemory
 from pipeline.tensor_spec import Signature
 from service_process import APPS, ServiceProcess, key_value, read_answer, wait_until
 
@@ -275,5 +277,6 @@ def test_the_key_value_routes_stay_as_they_were(triton: Callable[[str], ServiceP
 
 def test_the_front_passes_json_elements_on_unread() -> None:
     body = b'{"inputs": [{"name": "x", "shape": [2], "datatype": "FP32", "data": [1,    2]}]}'
-    asked = parse_infer(body, None, V2Model("m", "", Signature()), 32)
+    find = functools.partial(SharedMemory("off").span, "")
+    asked = parse_infer(body, None, V2Model("m", "", Signature()), 32, find)
     assert bytes(asked.inputs["x"].data) == b"[1,    2]"

@@ -17,12 +17,13 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from client.protos import kserve_v2_pb2
 from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelStreamInferResponse
 from service_process import PATIENCE_S, ServiceProcess, read_answer
+from triton_state import of_this_run, told_before
 
 SERVICE = "/inference.GRPCInferenceService/"
 AS_RECORDED: dict[str, Any] = {"preserving_proto_field_name": True}
 
 RECORDINGS: list[dict[str, Any]] = [
-    json.loads(line)
+    of_this_run(json.loads(line))
     for line in (Path(__file__).parent / "fixtures/triton.jsonl").read_text("utf-8").splitlines()
 ]
 HTTP = [row for row in RECORDINGS if row["source"] == "http"]
@@ -48,16 +49,13 @@ DIFFERENCES = {
 
 _SEQUENCES = "sequences come with the model repository"
 _DECOUPLED = "decoupled models come with the model repository"
-_SHARED_MEMORY = "shared memory is not built yet"
 _PARAMETERS = "Ops do not see a request's parameters yet"
 _ONE_VERSION = "a service has one version; versions, loading and unloading are not built yet"
-_SETTINGS = "trace and log settings are not built yet"
 
 # Recorded cases that are not replayed, by the beginning of their names, and why.
 LEFT = {
     "big.": "70 MB: a body over limits.body_bytes is refused, and large tensors have a test of their own",
     "cached": "the response cache comes with the model repository",
-    "cudashm": _SHARED_MEMORY,
     "ensemble": "ensembles come with the model repository",
     "err.cl_missing": "a body without a length is none in HTTP, and read as the next request",
     "err.cl_text": "no answer was recorded",
@@ -66,19 +64,15 @@ LEFT = {
     "err.too_large": "68 MB: a body over limits.body_bytes is refused",
     "err.unloaded_version": _ONE_VERSION,
     "g.big": "5 MB without contents recorded: large tensors have a test of their own",
-    "g.cudashm": _SHARED_MEMORY,
     "g.ensemble": "ensembles come with the model repository",
     "g.err.decoupled": _DECOUPLED,
-    "g.log": _SETTINGS,
     "g.params": _PARAMETERS,
     "g.seq": _SEQUENCES,
-    "g.shm": _SHARED_MEMORY,
     "g.stats": "figures differ with each run: tests/test_v2_statistics.py",
     "g.stream.gen": _DECOUPLED,
     "g.stream.repeat": _DECOUPLED,
     "g.stream.seq": _SEQUENCES,
     "generate": "generate is not built yet",
-    "log.": _SETTINGS,
     "metrics": "/metrics has our own figures",
     "model.config.cached": "the response cache comes with the model repository",
     "model.config.ens": "ensembles come with the model repository",
@@ -91,12 +85,10 @@ LEFT = {
     "queue": "queue policies of a model come with the model repository",
     "reshape": "reshape comes with the model repository",
     "sequence": _SEQUENCES,
-    "shm": _SHARED_MEMORY,
     "stats.all": "figures differ with each run: tests/test_v2_statistics.py",
     "stats.cached": "figures differ with each run: tests/test_v2_statistics.py",
     "stats.ensemble": "figures differ with each run: tests/test_v2_statistics.py",
     "stats.model": "figures differ with each run: tests/test_v2_statistics.py",
-    "trace": _SETTINGS,
 }
 
 
@@ -132,8 +124,9 @@ def recorded_http(row: dict[str, Any]) -> Replayed:
 
 def replayed_http(row: dict[str, Any], triton: Callable[[str], ServiceProcess]) -> Replayed:
     request = row["request"]
-    connection = triton(model_of(row)).connection()
-    with contextlib.closing(connection):
+    service = triton(model_of(row))
+    connection = service.connection()
+    with told_before(row["id"], service), contextlib.closing(connection):
         headers = {name: value for name, value in request["headers"].items() if name != "Content-Length"}
         length = int(request["headers"].get("Content-Length", 0))  # of a case: too short
         body: Any = _bytes(request["body"])[:length] or None
@@ -194,7 +187,8 @@ def recorded_grpc(row: dict[str, Any]) -> Any:
 
 def replayed_grpc(row: dict[str, Any], triton: Callable[[str], ServiceProcess]) -> Any:
     """The same of our answer; the key words are those that the recording has, too."""
-    with triton(model_of(row)).channel() as channel:
+    service = triton(model_of(row))
+    with told_before(row["id"], service), service.channel() as channel:
         try:
             if "requests" in row:
                 asked = [ParseDict(message, ModelInferRequest()) for message in row["requests"]]

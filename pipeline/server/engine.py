@@ -148,11 +148,14 @@ class Engine:
         if answer is None:
             return
         request = walk.request
+        answer = self._bounded(answer)
+        if request.finish is not None:
+            answer = request.finish(answer)
         if not request.op:
             took_s = time.monotonic() - walk.began
             self.requests.note(took_s, request.rows, failed=isinstance(answer, ServingError))
         try:
-            walk.answered(self._bounded(answer))
+            walk.answered(answer)
         except Exception:  # a door's fault must not reach the worker's connection, whose reply this is
             log.exception("A fault of ours in giving an answer")
 

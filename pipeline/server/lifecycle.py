@@ -23,6 +23,7 @@ from pipeline.server.http_server import HttpServer
 from pipeline.server.metrics import Metrics
 from pipeline.server.placement import holds_gil, placement
 from pipeline.server.rpc_server import RpcServer
+from pipeline.server.v2.extensions import Extensions
 from pipeline.server.v2.http_app import V2HttpApp
 from pipeline.server.v2.models import V2Models
 from pipeline.tls import server_context
@@ -43,14 +44,16 @@ async def serve(app: App) -> None:
     async with contextlib.AsyncExitStack() as stack:
         http = rpc = None
         models = V2Models(engine)
+        extensions = Extensions(config.v2)
+        stack.callback(extensions.close)
         if config.http_port:
             tls = None if config.tls is None else server_context(config.tls)
             http = HttpServer(
-                HttpApp(engine, V2HttpApp(engine, models)), config.http_port, config.limits, tls
+                HttpApp(engine, V2HttpApp(engine, models, extensions)), config.http_port, config.limits, tls
             )
             await stack.enter_async_context(http.running())
         if config.rpc_port:
-            rpc = RpcServer(engine, models, config.rpc_port)
+            rpc = RpcServer(engine, models, extensions, config.rpc_port)
             await stack.enter_async_context(rpc.running())
         await stack.enter_async_context(engine.running())
         if not await _ready_or_stopped(engine, stop_requested):

@@ -21,6 +21,7 @@ from pipeline.server.codecs.key_value import EXAMPLE, parse_proto, pass_proto_on
 from pipeline.server.deadlines import TICKS_PER_S
 from pipeline.server.engine import Engine
 from pipeline.server.rpc_calls import Methods, RpcCalls
+from pipeline.server.v2.extensions import Extensions
 from pipeline.server.v2.models import V2Models
 from pipeline.server.v2.rpc_handler import V2Handler
 
@@ -94,9 +95,10 @@ def _is_over(context: Context) -> bool:
 class RpcServer:
     """Serves PipelineService and KServe v2 on one port of every interface."""
 
-    def __init__(self, engine: Engine, models: V2Models, port: int) -> None:
+    def __init__(self, engine: Engine, models: V2Models, extensions: Extensions, port: int) -> None:
         self._engine = engine
         self._models = models
+        self._extensions = extensions
         self._port = port
         self._stopping = False
 
@@ -105,7 +107,7 @@ class RpcServer:
         """Listens on entry, stops on exit. Raises StartFailed for a used port."""
         config = self._engine.app.config
         limits = config.limits
-        pipeline, v2 = PipelineHandler(self._engine), V2Handler(self._engine, self._models)
+        pipeline, v2 = PipelineHandler(self._engine), V2Handler(self._engine, self._models, self._extensions)
         self._server = RpcCalls(
             {**pipeline.methods, **v2.methods},
             [

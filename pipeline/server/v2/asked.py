@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +11,10 @@ from typing import Any
 from pipeline.request import AnswerForm, Request
 from pipeline.server.engine import Engine
 from pipeline.server.v2.as_message import as_message
-from pipeline.server.v2.inputs import Given, checked
+from pipeline.server.v2.inputs import Given, add, checked
 from pipeline.server.v2.models import V2Model
+from pipeline.server.v2.shared_memory import Span, written
+from pipeline.unread import Written
 from pipeline.v2_answers import WantedOutput, Wish
 from pipeline.v2_errors import V2Refusal, of_request
 
@@ -23,6 +26,7 @@ class Asked:
     """inputs: by name, as written. outputs: those asked for, None for all. binary: how HTTP sends the others.
 
     priority: 1 is the highest, 0 none given. timeout_us: microseconds, 0 for none. parameters: all of them.
+    spans: where outputs go in shared memory, by name. shared_bytes: of all inputs in shared memory.
     """
 
     request_id: str = ""
@@ -32,6 +36,20 @@ class Asked:
     priority: int = 0
     timeout_us: int = 0
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    spans: dict[str, Span] | None = None
+    shared_bytes: int = 0
+
+    def give_shared(self, name: str, datatype: str, shape: list[int], span: Span) -> None:
+        """An input that lies in shared memory. Raises V2Refusal for one that is there already."""
+        self.shared_bytes += span.size
+        add(self.inputs, Given(name, datatype, shape, span, Written.RAW), self.request_id)
+
+    def want(self, wanted: WantedOutput, span: Span | None = None) -> None:
+        """One more output. span: where it goes in shared memory; None where it is sent."""
+        self.outputs = self.outputs or {}
+        self.outputs[wanted.name] = wanted if span is None else wanted._replace(room=span.size)
+        if span is not None:
+            self.spans = {**(self.spans or {}), wanted.name: span}
 
     @property
     def timeout_s(self) -> float:
@@ -39,7 +57,14 @@ class Asked:
 
     def request(self, model: V2Model, form: AnswerForm, engine: Engine) -> Request:
         """What the engine is given; `deadline` is for the door to set. Raises V2Refusal."""
-        inputs = checked(model, self.request_id, self.inputs, engine.app.config.limits.tensor_rank)
+        limits = engine.app.config.limits
+        if self.shared_bytes > limits.body_bytes:
+            raise of_request(
+                self.request_id,
+                f"the inputs in shared memory have {self.shared_bytes} bytes; limits.body_bytes is "
+                f"{limits.body_bytes}",
+            )
+        inputs = checked(model, self.request_id, self.inputs, limits.tensor_rank)
         values = inputs.values
         if engine.takes_messages and not model.op:
             values = as_message(model.name, values)
@@ -63,6 +88,9 @@ class Asked:
         request.op = model.op
         request.rows = inputs.rows
         request.priority = max(0, self.priority - 1)  # none given counts as the highest
+        if self.spans and self.outputs:
+            spans = [self.spans[name] for name, wanted in self.outputs.items() if wanted.room is not None]
+            request.finish = functools.partial(written, spans=spans)
         return request
 
 

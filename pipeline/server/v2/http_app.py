@@ -16,11 +16,13 @@ from pipeline.server.engine import Engine
 from pipeline.server.http_door import JSON, HttpDoor, header, retry_after
 from pipeline.server.http_request import HttpRequest
 from pipeline.server.v2.compression import chosen, compressed, decompressed
+from pipeline.server.v2.extensions import Extensions
+from pipeline.server.v2.http_extensions import HttpExtensions
 from pipeline.server.v2.http_infer import parse_infer, parse_raw
+from pipeline.server.v2.http_refusals import check_method
 from pipeline.server.v2.model_config import model_config
 from pipeline.server.v2.models import V2Model, V2Models, check_version
 from pipeline.server.v2.repository import asks_for_ready_alone, index, refuse_control
-from pipeline.server.v2.server_metadata import server_metadata
 from pipeline.server.v2.statistics import statistics
 from pipeline.v2_errors import V2Refusal, for_clients, v2_error_body
 from pipeline.values import Part
@@ -40,12 +42,14 @@ class V2HttpApp(HttpDoor):
 
     name = "v2-http"
 
-    def __init__(self, engine: Engine, models: V2Models) -> None:
+    def __init__(self, engine: Engine, models: V2Models, extensions: Extensions) -> None:
         super().__init__(engine)
         self._models = models
+        self._memory = extensions.memory
+        self._extensions = HttpExtensions(extensions, models)
         self._limits = engine.app.config.limits
         self._pages: dict[str, Page] = {
-            "/v2": server_metadata,
+            "/v2": extensions.server_metadata,
             "/v2/health/live": lambda: None,
             "/v2/health/ready": self._readiness,
             "/v2/models/stats": lambda: {"model_stats": [statistics(engine, m) for m in models.all()]},
@@ -57,7 +61,7 @@ class V2HttpApp(HttpDoor):
         try:
             asked = _MODEL.fullmatch(path)
             if asked is not None and asked["what"] == "infer":
-                self._check_method(request, "POST")
+                check_method(request, "POST")
                 self._infer(request, asked["model"], asked["version"] or "")
                 return
             document = self._document(request, asked)
@@ -69,21 +73,17 @@ class V2HttpApp(HttpDoor):
     def _document(self, request: HttpRequest, asked: re.Match[str] | None) -> Any:
         page = self._pages.get(request.path)
         if page is not None:
-            self._check_method(request, "GET", "HEAD")
+            check_method(request, "GET", "HEAD")
             return page()
         if asked is not None and asked["what"] in (None, "ready", "config", "stats"):
-            self._check_method(request, "GET", "HEAD")
+            check_method(request, "GET", "HEAD")
             return self._about(asked["model"], asked["version"] or "", asked["what"])
         if _REPOSITORY.fullmatch(request.path):
-            self._check_method(request, "POST")
+            check_method(request, "POST")
             if not request.path.endswith("/index"):
                 refuse_control()
             return index(self._models, ready_alone=asks_for_ready_alone(request.body))
-        raise _Refused(404)
-
-    def _check_method(self, request: HttpRequest, *allowed: str) -> None:
-        if request.method not in allowed:
-            raise _Refused(405)
+        return self._extensions.document(request)
 
     def _readiness(self) -> None:
         if not self._engine.ready:
@@ -124,7 +124,13 @@ class V2HttpApp(HttpDoor):
         if length == 0:
             asked = parse_raw(body, model)
         else:
-            asked = parse_infer(body, length, model, self._limits.json_depth)
+            asked = parse_infer(
+                body,
+                length,
+                model,
+                self._limits.json_depth,
+                lambda name, at, size: self._memory.span(request.peer, name, at, size),
+            )
         made = asked.request(model, AnswerForm.V2_JSON, self._engine)
         made.deadline = self._engine.deadline(asked.timeout_s)
         return made
@@ -165,11 +171,3 @@ def _header_length(told: str, body: bytes) -> int | None:
     if length > len(body):
         raise V2Refusal(f"inference header size should be in range (0, {len(body)}), got: {length}")
     return length
-
-
-class _Refused(ServingError):
-    """Nothing is there, or not for this method."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__("Not Found" if status == 404 else "Method Not Allowed")
-        self.http_status = status

@@ -19,6 +19,7 @@ from pipeline.server.v2 import json_fields
 from pipeline.server.v2.asked import Asked, refuse_reserved
 from pipeline.server.v2.inputs import Given, add
 from pipeline.server.v2.models import V2Model
+from pipeline.server.v2.shared_memory import FindSpan, Span
 from pipeline.tensor_spec import DATATYPES
 from pipeline.unread import Written
 from pipeline.v2_answers import WantedOutput
@@ -49,8 +50,10 @@ class _Document(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Document)
 
 
-def parse_infer(body: bytes, header_length: int | None, model: V2Model, most_depth: int) -> Asked:
-    """header_length: bytes of the JSON document; None for all of the body.
+def parse_infer(
+    body: bytes, header_length: int | None, model: V2Model, most_depth: int, find: FindSpan
+) -> Asked:
+    """header_length: bytes of the JSON document; None for all of the body. find: in shared memory.
 
     Raises V2Refusal, and TooLarge for a document that nests deeper than `most_depth`.
     """
@@ -62,7 +65,11 @@ def parse_infer(body: bytes, header_length: int | None, model: V2Model, most_dep
     _take_parameters(asked)
     at = 0
     for one in read.inputs:
-        size = _binary_size(one, model)
+        _check_source(one)
+        if "shared_memory_region" in one.parameters:
+            asked.give_shared(one.name, one.datatype, one.shape, _span(one.parameters, find))
+            continue
+        size = _binary_size(one)
         if size is None:
             add(asked.inputs, _of_json(one), asked.request_id)
             continue
@@ -76,11 +83,11 @@ def parse_infer(body: bytes, header_length: int | None, model: V2Model, most_dep
         at += size
     if at != len(binary):
         raise V2Refusal(f"unexpected additional input data for model '{model.name}'")
-    if read.outputs:
-        asked.outputs = {}
-        for output in read.outputs:
-            wanted = _wanted(output, asked.binary)
-            asked.outputs[wanted.name] = wanted
+    for output in read.outputs or ():
+        parameters = json_fields.parameters_of(output) if isinstance(output, dict) else {}
+        shared = "shared_memory_region" in parameters
+        wanted = _wanted(output, asked.binary and not shared)
+        asked.want(wanted, _output_span(wanted, parameters, find) if shared else None)
     return asked
 
 
@@ -159,23 +166,38 @@ def _take_parameters(asked: Asked) -> None:
             refuse_reserved(name)
 
 
-def _binary_size(one: _Input, model: V2Model) -> int | None:
-    """Bytes of this input behind the document; None where its data is in it. Raises V2Refusal."""
-    parameters = one.parameters
-    told = [name for name in ("binary_data_size", "shared_memory_region") if name in parameters]
-    if len(memoryview(one.data)) and told:
+def _check_source(one: _Input) -> None:
+    """Raises V2Refusal for data in two places, and for an unknown datatype."""
+    told = ["data"] if len(memoryview(one.data)) else []
+    told += [name for name in ("binary_data_size", "shared_memory_region") if name in one.parameters]
+    if len(told) > 1:
         raise V2Refusal(
             "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
-            f"'shared_memory_region' in 'parameters'. But set 'data' '{told[0]}'"
+            f"'shared_memory_region' in 'parameters'. But set {' '.join(map(repr, told))}"
         )
     if one.datatype not in DATATYPES:
         raise V2Refusal(f"invalid datatype for input {one.name}")
-    if "shared_memory_region" in parameters:
-        region = json_fields.text(parameters, "shared_memory_region")
-        raise V2Refusal(f"Unable to find shared memory region: '{region}'", "NOT_FOUND")
-    if "binary_data_size" in parameters:
-        return json_fields.unsigned(parameters["binary_data_size"], "binary_data_size")
+
+
+def _binary_size(one: _Input) -> int | None:
+    """Bytes of this input behind the document; None where its data is in it. Raises V2Refusal."""
+    if "binary_data_size" in one.parameters:
+        return json_fields.unsigned(one.parameters["binary_data_size"], "binary_data_size")
     return None
+
+
+def _span(parameters: Mapping[str, Any], find: FindSpan) -> Span:
+    region = json_fields.text(parameters, "shared_memory_region")
+    names = "shared_memory_offset", "shared_memory_byte_size"
+    offset, size = (json_fields.unsigned(parameters.get(name, 0), name) for name in names)
+    return find(region, offset, size)
+
+
+def _output_span(wanted: WantedOutput, parameters: Mapping[str, Any], find: FindSpan) -> Span:
+    for name, given in (("classification", "classification" in parameters), ("binary_data", wanted.binary)):
+        if given:
+            raise V2Refusal(f"Output can't set both 'shared_memory_region' and '{name}'")
+    return _span(parameters, find)
 
 
 def _of_json(one: _Input) -> Given:
@@ -195,9 +217,6 @@ def _wanted(output: Mapping[str, Any], binary: bool) -> WantedOutput:
     classes = 0
     if "classification" in parameters:
         classes = json_fields.unsigned(parameters["classification"], "classification", verb="set")
-    if "shared_memory_region" in parameters:
-        region = json_fields.text(parameters, "shared_memory_region")
-        raise V2Refusal(f"Unable to find shared memory region: '{region}'", "NOT_FOUND")
     if "binary_data" in parameters:
         binary = json_fields.boolean(parameters["binary_data"], "binary_data")
     return WantedOutput(name, binary, classes)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.server.v2.models import V2Model
+from pipeline.server.v2.shared_memory import Span
 from pipeline.tensor_spec import DATATYPES, TensorSpec
 from pipeline.unread import Part, UnreadTensor, Written
 from pipeline.v2_errors import V2Refusal, of_request
@@ -33,7 +34,7 @@ class Given(NamedTuple):
     name: str
     datatype: str
     shape: list[int]
-    data: Part
+    data: Part | Span
     written: Written
 
 
@@ -141,16 +142,21 @@ def _value(model: V2Model, request_id: str, one: Given) -> Any:
     as_texts = one.datatype == "BYTES" and model.signature.open
     data = one.data
     if one.datatype == "BYTES" or one.written is Written.JSON:
+        if isinstance(data, Span):
+            data = data.read()
         unread = one.shape, one.name, model.name, request_id, as_texts
         return UnreadTensor(data, one.written, one.datatype, *unread)
     dtype = _DTYPES[one.datatype]
     expected = math.prod(one.shape) * dtype.itemsize
-    if len(data) != expected:
+    given = data.size if isinstance(data, Span) else len(data)
+    if given != expected:
         raise of_request(
             request_id,
             f"input byte size mismatch for input '{one.name}' for model '{model.name}'. Expected {expected}, "
-            f"got {len(data)}",
+            f"got {given}",
         )
+    if isinstance(data, Span):
+        data = data.read()
     try:
         return (np.frombuffer(data, dtype) if expected else np.empty(0, dtype)).reshape(one.shape)
     except ValueError:  # no elements in lengths beyond what an array may have

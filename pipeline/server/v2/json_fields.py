@@ -44,7 +44,10 @@ def member(document: Any, name: str) -> Any:
 
 
 def text(document: Any, name: str) -> str:
-    value = member(document, name)
+    return as_text(member(document, name), name)
+
+
+def as_text(value: Any, name: str = "") -> str:
     if not isinstance(value, str):
         raise unparsed(name, "attempt to access JSON non-string as string")
     return value
@@ -78,4 +81,5 @@ def parameters_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def unparsed(name: str, what: str, verb: str = "parse") -> V2Refusal:
-    return V2Refusal(f"Unable to {verb} '{name}': {what}", "INTERNAL")
+    """name: empty where Triton does not tell it."""
+    return V2Refusal(f"Unable to {verb} '{name}': {what}" if name else what, "INTERNAL")

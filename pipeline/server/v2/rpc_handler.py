@@ -17,12 +17,13 @@ from client.protos import kserve_v2_pb2 as messages
 from pipeline.errors import Overloaded, ServingError
 from pipeline.request import AnswerForm, Request
 from pipeline.server.engine import Engine
+from pipeline.server.v2.extensions import Extensions
 from pipeline.server.v2.model_config import model_config
 from pipeline.server.v2.models import V2Models, check_version
 from pipeline.server.v2.repository import index, refuse_control
+from pipeline.server.v2.rpc_extensions import RpcExtensions, RpcPage
 from pipeline.server.v2.rpc_infer import parse_infer
 from pipeline.server.v2.rpc_stream import Stream
-from pipeline.server.v2.server_metadata import server_metadata
 from pipeline.server.v2.statistics import statistics
 from pipeline.v2_errors import V2Refusal, for_clients
 
@@ -39,11 +40,13 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 class V2Handler:
     """The methods of the service, and the standard health check."""
 
-    def __init__(self, engine: Engine, models: V2Models) -> None:
+    def __init__(self, engine: Engine, models: V2Models, extensions: Extensions) -> None:
         self._engine = engine
         self._models = models
+        self._memory = extensions.memory
         self._journal = engine.journal
-        pages: dict[str, tuple[Any, Callable[[Any], Message]]] = {
+        others = RpcExtensions(extensions, models)
+        pages: dict[str, RpcPage] = {
             "ServerLive": (messages.ServerLiveRequest, lambda _: messages.ServerLiveResponse(live=True)),
             "ServerReady": (
                 messages.ServerReadyRequest,
@@ -51,7 +54,7 @@ class V2Handler:
             ),
             "ServerMetadata": (
                 messages.ServerMetadataRequest,
-                lambda _: messages.ServerMetadataResponse(**server_metadata()),
+                lambda _: messages.ServerMetadataResponse(**extensions.server_metadata()),
             ),
             "ModelReady": (messages.ModelReadyRequest, self._model_ready),
             "ModelMetadata": (messages.ModelMetadataRequest, self._model_metadata),
@@ -60,11 +63,14 @@ class V2Handler:
             "RepositoryIndex": (messages.RepositoryIndexRequest, self._index),
             "RepositoryModelLoad": (messages.RepositoryModelLoadRequest, refuse_control),
             "RepositoryModelUnload": (messages.RepositoryModelUnloadRequest, refuse_control),
+            **others.settings_pages(),
         }
         unary = grpc.unary_unary_rpc_method_handler
         self.methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            SERVICE + name: unary(self._page(name, *page)) for name, page in pages.items()
+            SERVICE + name: unary(self._page(*page)) for name, page in pages.items()
         }
+        for name, page in others.shared_memory_pages().items():
+            self.methods[SERVICE + name] = unary(self._page(*page, admit=self._memory.admit))
         self.methods[SERVICE + "ModelInfer"] = unary(self._infer)
         self.methods[SERVICE + "ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._stream)
         self.methods[HEALTH] = unary(self._health)
@@ -72,10 +78,14 @@ class V2Handler:
     # What the server and its models tell of themselves:
 
     def _page(
-        self, name: str, kind: Any, answer: Callable[[Any], Message]
+        self, kind: Any, answer: Callable[[Any], Message], admit: Callable[[str], None] | None = None
     ) -> Callable[[bytes, Context], Awaitable[bytes]]:
+        """admit: raises V2Refusal for a client, by its address, that may not ask this."""
+
         async def page(data: bytes, context: Context) -> bytes:
             try:
+                if admit is not None:
+                    admit(context.peer())
                 return answer(parsed(kind, data)).SerializeToString()
             except ServingError as exc:
                 return await self._abort(context, exc)
@@ -114,7 +124,7 @@ class V2Handler:
         began = time.monotonic()
         try:
             message = parsed(messages.ModelInferRequest, data)
-            request = self.request_of(message, context.time_remaining())
+            request = self.request_of(message, context)
             answer = await self._engine.infer(request)
         except ServingError as exc:
             answer = exc
@@ -131,11 +141,14 @@ class V2Handler:
         self._journal.answered(DOOR)
         return bytes(answer[0])
 
-    def request_of(self, message: messages.ModelInferRequest, remaining_s: float | None) -> Request:
-        """The engine's request. remaining_s: what the caller gives it. Raises V2Refusal."""
+    def request_of(self, message: messages.ModelInferRequest, context: Context) -> Request:
+        """The engine's request. Raises V2Refusal."""
         model = self._models.find(message.model_name, message.model_version)
-        asked = parse_infer(message, model)
+        asked = parse_infer(
+            message, model, lambda name, at, size: self._memory.span(context.peer(), name, at, size)
+        )
         request = asked.request(model, AnswerForm.V2_PROTO, self._engine)
+        remaining_s = context.time_remaining()
         given_s = math.inf if remaining_s is None else remaining_s
         request.deadline = self._engine.deadline(min(given_s, asked.timeout_s))
         return request

@@ -8,6 +8,7 @@ from client.protos.kserve_v2_pb2 import InferParameter, InferTensorContents, Mod
 from pipeline.server.v2.asked import Asked, refuse_reserved
 from pipeline.server.v2.inputs import Given, add
 from pipeline.server.v2.models import V2Model
+from pipeline.server.v2.shared_memory import FindSpan, Span
 from pipeline.tensor_spec import DATATYPES
 from pipeline.unread import LENGTH, Written
 from pipeline.v2_answers import WantedOutput
@@ -25,16 +26,29 @@ _TYPE_OF = {  # of typed contents, as Triton names them
     "fp64_contents": "FP64",
     "bytes_contents": "BYTES",
 }
+_SHARED_MEMORY = {  # parameters of a tensor that lies there, with the fields of their values
+    "shared_memory_region": "string_param",
+    "shared_memory_offset": "int64_param",
+    "shared_memory_byte_size": "int64_param",
+}
 _Tensor = ModelInferRequest.InferInputTensor
 
 
-def parse_infer(message: ModelInferRequest, model: V2Model) -> Asked:
-    """Raises V2Refusal."""
+def parse_infer(message: ModelInferRequest, model: V2Model, find: FindSpan) -> Asked:
+    """find: in shared memory. Raises V2Refusal."""
     asked = Asked(message.id)
     _take_parameters(asked, message)
     raws = message.raw_input_contents
-    for number, tensor in enumerate(message.inputs):
-        _refuse_shared_memory(tensor)
+    number = 0  # of the inputs that are not in shared memory
+    for tensor in message.inputs:
+        if tensor.parameters and (span := _span(tensor, find)) is not None:
+            if tensor.contents.ListFields():
+                raise V2Refusal(
+                    "unexpected 'content' provided when using shared memory for input tensor "
+                    f"'{tensor.name}' for model '{model.name}'"
+                )
+            asked.give_shared(tensor.name, tensor.datatype, list(tensor.shape), span)
+            continue
         if not raws:
             given = _typed(tensor, model)
         elif tensor.contents.ListFields():
@@ -46,14 +60,19 @@ def parse_infer(message: ModelInferRequest, model: V2Model) -> Asked:
             raise _without_data(tensor, model)
         else:
             given = Given(tensor.name, tensor.datatype, list(tensor.shape), raws[number], Written.RAW)
+        number += 1
         add(asked.inputs, given, asked.request_id)
-    if len(raws) > len(message.inputs):
+    if len(raws) > number:
         raise V2Refusal(
-            f"expected {len(message.inputs)} raw_input_contents, one for each of the inputs, got {len(raws)} "
-            f"for model '{model.name}'"
+            f"expected {number} raw_input_contents, one for each of the inputs, got {len(raws)} for model "
+            f"'{model.name}'"
         )
-    if message.outputs:
-        asked.outputs = {output.name: _wanted(output) for output in message.outputs}
+    for output in message.outputs:
+        span = _span(output, find) if output.parameters else None
+        wanted = _wanted(output)
+        if span is not None and wanted.classes:
+            raise V2Refusal("output can't set both 'shared_memory_region' and 'classification'")
+        asked.want(wanted, span)
     return asked
 
 
@@ -82,10 +101,36 @@ def _unsigned(parameter: InferParameter, name: str) -> int:
     return int(value)
 
 
-def _refuse_shared_memory(tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor) -> None:
-    if "shared_memory_region" in tensor.parameters:
-        region = tensor.parameters["shared_memory_region"].string_param
-        raise V2Refusal(f"Unable to find shared memory region: '{region}'", "NOT_FOUND")
+def _span(tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor, find: FindSpan) -> Span | None:
+    """Where it lies in shared memory; None where it does not. Raises V2Refusal."""
+    parameters = tensor.parameters
+    shared = "shared_memory_region" in parameters
+    values: dict[str, Any] = {}
+    for name, kind in _SHARED_MEMORY.items():
+        if name not in parameters:
+            continue
+        if not shared:
+            raise V2Refusal(
+                f"'{name}' can not be specified without 'shared_memory_region' parameter for tensor "
+                f"'{tensor.name}'"
+            )
+        if parameters[name].WhichOneof("parameter_choice") != kind:
+            raise V2Refusal(
+                f"invalid value type for '{name}' parameter for tensor '{tensor.name}', expected {kind}."
+            )
+        values[name] = getattr(parameters[name], kind)
+    if not shared:
+        return None
+    if "shared_memory_byte_size" not in values:
+        raise V2Refusal(
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for "
+            f"tensor '{tensor.name}'"
+        )
+    return find(
+        values["shared_memory_region"],
+        values.get("shared_memory_offset", 0),
+        values["shared_memory_byte_size"],
+    )
 
 
 def _typed(tensor: _Tensor, model: V2Model) -> Given:
@@ -120,7 +165,6 @@ def _without_data(tensor: _Tensor, model: V2Model) -> V2Refusal:
 
 
 def _wanted(output: ModelInferRequest.InferRequestedOutputTensor) -> WantedOutput:
-    _refuse_shared_memory(output)
     classes = 0
     if "classification" in output.parameters:
         classes = _unsigned(output.parameters["classification"], "classification")

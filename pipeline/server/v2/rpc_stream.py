@@ -28,7 +28,7 @@ _FINAL.parameters["triton_final_response"].bool_param = True
 _FINAL_BYTES = _FINAL.SerializeToString()  # behind an answer's own fields they add to it
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
-RequestOf = Callable[[ModelInferRequest, float | None], Request]
+RequestOf = Callable[[ModelInferRequest, Context], Request]
 
 
 class Stream:
@@ -70,7 +70,7 @@ class Stream:
         message = ModelInferRequest()
         try:
             message = _parsed(data)
-            request = self._request_of(message, self._context.time_remaining())
+            request = self._request_of(message, self._context)
             walk = self._engine.begin(request, lambda answer: self._answered(message, answer, walk))
         except ServingError as exc:
             self._answered(message, exc)
