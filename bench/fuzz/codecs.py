@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -17,11 +21,14 @@ from pipeline.prototxt import format_prototxt, parse_prototxt
 from pipeline.request import AnswerForm, Request
 from pipeline.server.codecs import key_value
 from pipeline.server.grpc_timeout import seconds_of
-from pipeline.server.v2 import http_infer, rpc_infer
+from pipeline.server.v2 import http_infer, json_fields, rpc_infer
 from pipeline.server.v2.compression import decompressed
+from pipeline.server.v2.http_extensions import registered_in
 from pipeline.server.v2.models import V2Model
 from pipeline.server.v2.repository import asks_for_ready_alone
 from pipeline.server.v2.rpc_handler import parsed
+from pipeline.server.v2.settings import LogSettings, TraceSettings, log_settings_in, trace_settings_in
+from pipeline.server.v2.shared_memory import SharedMemory, Span
 from pipeline.tensor_spec import DATATYPES, Signature, TensorSpec
 from pipeline.tensors import from_npy
 from pipeline.v2_errors import V2Refusal
@@ -75,13 +82,51 @@ def _v2_json(data: bytes) -> None:
         length = -1
     given = min(length, len(body)) if length >= 0 else None
     for model, engine in ((_SIMPLE, _ENGINE), (_OPEN, _ENGINE), (_OPEN, _AS_MESSAGES)):
-        asked = http_infer.parse_infer(body, given, model, LIMITS.json_depth)
+        asked = http_infer.parse_infer(body, given, model, LIMITS.json_depth, _find)
         _deadline(asked.timeout_s)
         try:
             request = asked.request(model, AnswerForm.V2_JSON, engine)
         except V2Refusal:
             continue
         _passed_on(request)
+
+
+@functools.cache
+def _memory() -> SharedMemory:
+    """The regions that the recordings name, in a file without a name."""
+    memory = SharedMemory("always")
+    for region in ("r_in", "r_out"):
+        with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+            file.write(bytes(128))
+            file.flush()
+            memory.register(region, Path(file.name).name, 0, 128)
+    return memory
+
+
+def _find(name: str, offset: int, size: int) -> Span:
+    return _memory().span("", name, offset, size)
+
+
+def _v2_settings(data: bytes) -> None:
+    document = json_fields.parse(data)
+    for take in (_set_traces, _set_logs, _register):
+        with contextlib.suppress(V2Refusal):
+            take(document)
+
+
+def _set_traces(document: Any) -> None:
+    TraceSettings().update(trace_settings_in(document))
+
+
+def _set_logs(document: Any) -> None:
+    settings = LogSettings()
+    settings.update(log_settings_in(document, settings.kinds()))
+
+
+def _register(document: Any) -> None:
+    memory = SharedMemory("always")
+    memory.register("a", *registered_in(document))
+    memory.unregister()
 
 
 def _v2_raw(data: bytes) -> None:
@@ -101,7 +146,7 @@ def _v2_proto(data: bytes) -> None:
     message = parsed(ModelInferRequest, data)
     for model, engine in ((_SIMPLE, _ENGINE), (_OPEN, _ENGINE), (_OPEN, _AS_MESSAGES)):
         try:
-            asked = rpc_infer.parse_infer(message, model)
+            asked = rpc_infer.parse_infer(message, model, _find)
             _deadline(asked.timeout_s)
             _passed_on(asked.request(model, AnswerForm.V2_PROTO, engine))
         except V2Refusal:
@@ -170,6 +215,7 @@ CODECS = [
     Codec("v2-json", messages.v2_bodies, _v2_json, _REFUSED, seeds.JSON_WORDS),
     Codec("v2-raw", messages.v2_bodies, _v2_raw, _REFUSED),
     Codec("v2-proto", messages.v2_messages, _v2_proto, _REFUSED),
+    Codec("v2-settings", messages.v2_settings, _v2_settings, _REFUSED, seeds.JSON_WORDS),
     Codec(
         "v2-repository", lambda: [b"", b'{"ready": true}', b"[]"], asks_for_ready_alone, _REFUSED,
         seeds.JSON_WORDS,

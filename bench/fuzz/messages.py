@@ -80,6 +80,14 @@ def v2_bodies() -> list[bytes]:
     return sorted({body for body in bodies if len(body) < 4096})
 
 
+def v2_settings() -> list[bytes]:
+    """What was sent to register shared memory, and to change trace and log settings."""
+    rows = [row["request"] for row in recordings("triton") if row["source"] == "http"]
+    bodies = {row["body"]["text"] for row in rows if row["path"].endswith(("setting", "logging", "register"))}
+    whole = {"key": "/a", "offset": 8, "byte_size": 64, "trace_level": ["OFF"], "log_info": True}
+    return sorted(body.encode() for body in {*bodies, json.dumps(whole)} if body)
+
+
 def v2_messages() -> list[bytes]:
     messages = []
     for row in recordings("triton"):

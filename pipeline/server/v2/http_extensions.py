@@ -49,7 +49,7 @@ class HttpExtensions:
             if kind == "system":
                 memory.unregister(name)
         elif kind == "system":
-            memory.register(name, *_registered(json_fields.parse(request.body)))
+            memory.register(name, *registered_in(json_fields.parse(request.body)))
         else:
             _check_fields(json_fields.parse(request.body), "raw_handle", "byte_size", "device_id")
             memory.refuse_cuda(name)
@@ -72,8 +72,8 @@ class HttpExtensions:
         return settings.told()
 
 
-def _registered(document: Any) -> tuple[str, int, int]:
-    """Key, offset and size."""
+def registered_in(document: Any) -> tuple[str, int, int]:
+    """Key, offset and size of a JSON request. Raises V2Refusal."""
     _check_fields(document, "key", "byte_size")
     key = json_fields.as_text(document["key"])
     offset, size = (json_fields.unsigned(document.get(name, 0), "") for name in ("offset", "byte_size"))
