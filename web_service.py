@@ -15,6 +15,8 @@ MAX_CHARS = 20 * MAX_TOKENS
 class BertOp(Op):
     input_tensors = {"text": "BYTES [-1]"}  # for clients of KServe v2
     output_tensors = {"label": "BYTES [-1]", "label_id": "INT64 [-1]", "confidence": "FP32 [-1]"}
+    example = {"text": "国足客场两球取胜"}
+    example_key_values = {"0": "国足客场两球取胜"}
 
     def init_op(self):
         from tokenizers import BertWordPieceTokenizer  # imported here: in the worker, after it was started

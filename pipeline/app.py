@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from pipeline.config import ServiceConfig
 from pipeline.dag import Dag, Node
+from pipeline.examples import Examples
 from pipeline.tensor_spec import Signature
 
 
@@ -15,7 +16,7 @@ from pipeline.tensor_spec import Signature
 class App:
     """What the front knows of a service, and what a worker needs to run the script again.
 
-    signature: the tensors that the Ops declare.
+    signature: the tensors that the Ops declare; examples: requests that they say are answered.
     script: the file that called run_service; arguments: its sys.argv[1:]; folder: where it was started.
     """
 
@@ -27,6 +28,7 @@ class App:
     arguments: tuple[str, ...]
     folder: str
     signature: Signature
+    examples: Examples
 
     @property
     def dag(self) -> Dag:
@@ -34,7 +36,7 @@ class App:
         return Dag(self.nodes, self.response, first_arrival=first_arrival)
 
     def to_json(self) -> str:
-        fields = {**asdict(self), "nodes": self.nodes, "signature": self.signature, "config": None}
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return json.dumps({**fields, "config": self.config.model_dump(mode="json", by_alias=True)})
 
     @classmethod
@@ -49,6 +51,7 @@ class App:
             arguments=tuple(fields["arguments"]),
             folder=fields["folder"],
             signature=Signature.of_data(fields["signature"]),
+            examples=Examples(*fields["examples"]),
         )
 
 

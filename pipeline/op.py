@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.channel_data import ChannelData
@@ -26,15 +26,23 @@ class OpRequest:
     """One request as the batch-wise hooks see it.
 
     input_dicts: the output of each input Op by its name; the request is {"@DAGExecutor": {key: value}}.
+    parameters: what the client sent as `parameters` (KServe v2 and v1): str, bool, int or float by name.
     state: whatever preprocess_batch wants to find again in postprocess_batch.
     """
 
-    __slots__ = ("data_id", "input_dicts", "log_id", "state")
+    __slots__ = ("data_id", "input_dicts", "log_id", "parameters", "state")
 
-    def __init__(self, input_dicts: dict[str, Any], data_id: int, log_id: int) -> None:
+    def __init__(
+        self,
+        input_dicts: dict[str, Any],
+        data_id: int,
+        log_id: int,
+        parameters: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self.input_dicts = input_dicts
         self.data_id = data_id
         self.log_id = log_id
+        self.parameters = parameters
         self.state = SimpleNamespace()
 
     @property
@@ -67,9 +75,18 @@ class Op:
     """Optional: what KServe v2 clients are answered with, where this Op's output is the answer."""
     output_labels: ClassVar[Mapping[str, Sequence[str]]] = {}
     """Optional: by output the names of its classes, for clients that ask for a classification."""
+    example: ClassVar[Mapping[str, Any]] = {}
+    """Optional: one row of the `input_tensors` that is answered, as JSON has it, e.g. `{"text": "国足客场"}`;
+    shown in /openapi.json and to clients whose request is refused. Without it: ones, and the text "text"."""
+    example_key_values: ClassVar[Mapping[str, str]] = {}
+    """Optional: the same for key/value clients, where they send other keys, e.g. `{"0": "国足客场"}`."""
     max_batch_size: ClassVar[int] = 0
     """Where tensors are declared: most rows of a request, which all tensors then have on their first axis;
     0: the first axis is none of rows."""
+
+    request_parameters: Mapping[str, Any] = MappingProxyType({})
+    """In `preprocess` and `postprocess`: the request's `parameters` (KServe v2 and v1), str, bool, int or
+    float by name. Batch-wise hooks find them as `parameters` of each request."""
 
     packs_tensors = False  # how a remote Pipeline service is sent the feed, see set_pack_tensor_format
 

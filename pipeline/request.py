@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ class AnswerForm(IntEnum):
     PROTO = 1  # a serialized PipelineService Response with text values
     V2_JSON = 2  # a KServe v2 answer over HTTP: the JSON document, then a part for each binary output
     V2_PROTO = 3  # a serialized KServe v2 ModelInferResponse with raw contents
+    V1_JSON = 4  # a KServe v1 answer: {"predictions": [...]}, or {"outputs": {...}}
 
 
 @dataclass(slots=True)
@@ -29,8 +30,10 @@ class Request:
     deadline: an instant of time.monotonic(), math.inf for none. priority: smaller leaves first.
     timings: where its time goes, kept where the answer shall tell (dag.use_profile). op: the Op that is asked
     by itself, with its model's feeds as `inputs`; empty: the whole DAG. rows: what statistics count it for.
-    wish: what the answer's form leaves open, as `pipeline.v2_answers.Wish` for the forms of KServe v2.
+    wish: what the answer's form leaves open, as `pipeline.v2_answers.Wish` for the forms of KServe v2
+    and `pipeline.v1_answers.V1Wish` for that of v1.
     finish: makes what is sent of the worker's answer, or an error in its place; it raises nothing.
+    parameters: the client's own, for the hooks: str, bool, int of 64 bits or float by name.
     """
 
     service: str
@@ -46,3 +49,4 @@ class Request:
     rows: int = 1
     wish: Sequence[Any] | None = None
     finish: Callable[[Any], Any] | None = None
+    parameters: Mapping[str, Any] | None = None

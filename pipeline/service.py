@@ -15,6 +15,7 @@ from pipeline.config_report import read_yaml
 from pipeline.dag import collect_ops, dag_of, signature_of
 from pipeline.environment import FRONT_PROCESS
 from pipeline.errors import ConfigError
+from pipeline.examples import examples_of
 from pipeline.log import flaw_of_directory
 from pipeline.op import Op, RequestOp, ResponseOp
 from pipeline.processes import SERVER, python_module
@@ -146,7 +147,7 @@ class Service:
         script = getattr(sys.modules["__main__"], "__file__", None)
         if script is None:
             raise ConfigError("a service needs a script: workers run it again; save it as web_service.py")
-        dag = dag_of(ops, last)
+        dag, signature = dag_of(ops, last), signature_of(ops, last)
         return App(
             name=self.name,
             nodes=tuple(dag.nodes.values()),
@@ -155,7 +156,8 @@ class Service:
             script=str(Path(script).resolve()),
             arguments=tuple(sys.argv[1:]),
             folder=str(Path.cwd()),
-            signature=signature_of(ops, last),
+            signature=signature,
+            examples=examples_of(ops, signature),
         )
 
 

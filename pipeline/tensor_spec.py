@@ -57,6 +57,11 @@ class Signature(NamedTuple):
     def open(self) -> bool:
         return not self.inputs
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether the first axis of every tensor may be one of rows, an instance of KServe v1 each."""
+        return not self.open and all(spec.shape[:1] == (-1,) for spec in (*self.inputs, *self.outputs))
+
     @classmethod
     def of_data(cls, data: Sequence[Any]) -> Signature:
         """What JSON or msgpack have made of one."""

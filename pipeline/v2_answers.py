@@ -82,7 +82,7 @@ def _wanted(output: Mapping[str, Any], wish: Wish, declared: Mapping[str, Tensor
         if (wanted is not None and name not in wanted) or (declared and name not in declared):
             continue
         spec = declared.get(name)
-        datatype, array = _tensor(str(name), value, spec)
+        datatype, array = tensor_of(str(name), value, spec)
         binary, room = wish.binary, None
         if wanted is not None:
             how = wanted[name]
@@ -93,7 +93,8 @@ def _wanted(output: Mapping[str, Any], wish: Wish, declared: Mapping[str, Tensor
         yield Tensor(str(name), datatype, array, binary, room)
 
 
-def _tensor(name: str, value: Any, spec: TensorSpec | None) -> tuple[str, Array]:
+def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> tuple[str, Array]:
+    """An output's datatype and array. Raises UnprintableAnswer for what is no tensor."""
     if isinstance(value, np.ndarray):
         array = value
     else:

@@ -16,12 +16,13 @@ import msgpack
 import numpy as np
 
 from pipeline.unread import Part, UnreadTensor, Written
+from pipeline.unread_rows import UnreadRows
 
 __all__ = ["INLINE_BYTES", "NotEncodable", "Part", "decode", "encode"]
 
 INLINE_BYTES = 4096  # smaller arrays stay in the tree: a part of its own costs about as much as copying 4 KB
 
-_TUPLE, _ARRAY, _ARRAY_PART, _SCALAR, _PICKLE, _UNREAD = 1, 2, 3, 4, 5, 6
+_TUPLE, _ARRAY, _ARRAY_PART, _SCALAR, _PICKLE, _UNREAD, _UNREAD_ROWS = 1, 2, 3, 4, 5, 6, 7
 
 
 class _NotPlain(Exception):
@@ -72,7 +73,7 @@ def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
     """Rebuild a value. Arrays view the parts they were given, and are writable where those are.
 
     A tensor that nobody has read yet is read here. Raises ValueError for bytes that `encode` did not make,
-    and V2Refusal for what such a tensor holds.
+    and InvalidInput for what such a tensor holds.
     """
 
     def extension(code: int, data: bytes) -> Any:
@@ -90,6 +91,9 @@ def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
         if code == _UNREAD:
             index, written, *told = unpack(data)
             return UnreadTensor(part(index), Written(written), *told).read()
+        if code == _UNREAD_ROWS:
+            index, *told = unpack(data)
+            return UnreadRows(part(index), *told).read()
         if code == _PICKLE and allow_pickle:
             return pickle.loads(data)  # noqa: S301 - made by a worker of ours, see the module's first lines
         raise ValueError(f"unknown extension {code} in a value")
@@ -136,6 +140,9 @@ def _extension(
     if type(value) is UnreadTensor:
         parts.append(value.data)
         return msgpack.ExtType(_UNREAD, pack([len(parts) - 1, int(value.written), *value[2:]]))
+    if type(value) is UnreadRows:
+        parts.append(value.data)
+        return msgpack.ExtType(_UNREAD_ROWS, pack([len(parts) - 1, *value[1:]]))
     if allow_pickle:
         return msgpack.ExtType(_PICKLE, _pickled(value))
     raise NotEncodable(f"a {type(value).__name__} can't be passed on")

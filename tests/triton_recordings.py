@@ -43,7 +43,7 @@ DIFFERENCES = {
     "model.metadata.urlenc": Difference(200, "a path says the same with and without percent-encoding"),
     "notfound": Difference(404, OUTSIDE),
     "root": Difference(404, OUTSIDE),
-    "v1.path": Difference(404, OUTSIDE),
+    "v1.path": Difference(200, "KServe v1 is served, too"),
 }
 
 

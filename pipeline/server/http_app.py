@@ -15,6 +15,7 @@ from pipeline.server.grpc_timeout import seconds_of
 from pipeline.server.http_door import JSON, HttpDoor, retry_after
 from pipeline.server.http_request import HttpRequest
 from pipeline.server.metrics import CONTENT_TYPE
+from pipeline.server.v1.http_app import V1HttpApp
 from pipeline.server.v2.http_app import V2HttpApp
 from pipeline.values import Part
 
@@ -29,9 +30,9 @@ class HttpApp(HttpDoor):
 
     name = "http"
 
-    def __init__(self, engine: Engine, v2: V2HttpApp) -> None:
+    def __init__(self, engine: Engine, v1: V1HttpApp, v2: V2HttpApp) -> None:
         super().__init__(engine)
-        self._v2 = v2
+        self._doors: dict[str, V1HttpApp | V2HttpApp] = {"/v1/": v1, "/v2/": v2, "/v2": v2}
         self._service = engine.app.name
         self._limits = engine.app.config.limits
         self._parse = pass_http_on if engine.takes_messages else parse_http
@@ -45,8 +46,9 @@ class HttpApp(HttpDoor):
     def take(self, request: HttpRequest) -> None:
         """Answer at once, or when the engine has the answer."""
         path = request.path
-        if path.startswith("/v2/") or path == "/v2":
-            self._v2.take(request)
+        door = self._doors.get(path[:4])
+        if door is not None:
+            door.take(request)
             return
         page = self._pages.get(path)
         if page is not None:

@@ -258,8 +258,8 @@ class Connection(asyncio.Protocol):
             last.keep_alive = False
             return
         head = b"content-type: application/json\r\nconnection: close\r\n"
-        v2 = self._url.startswith(b"/v2/")  # its clients know another form
-        body = v2_error_body(error.message) if v2 else render_error(error, AnswerForm.JSON)
+        kserve = self._url.startswith((b"/v1/", b"/v2/"))  # its clients know another form
+        body = v2_error_body(error.message) if kserve else render_error(error, AnswerForm.JSON)
         self._write(error.http_status, head, body)
         self._listener.app.note_refusal(error)
         # Not closed yet: with input unread the kernel would reset the connection, and a client that sends all

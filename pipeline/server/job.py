@@ -49,10 +49,14 @@ class Job:
         return self.walk.request.deadline
 
     def row(self, index: int, tail: list[Part]) -> list[Any]:
-        """How it stands in a hand-over: [index, log_id, form, wish, deadline, [[input, value], ...]]."""
+        """How it stands in a hand-over:
+
+        [index, log_id, form, wish, parameters, deadline, [[input, value], ...]].
+        """
         request = self.walk.request
         inputs = [[name, stow(parts, tail)] for name, parts in self.inputs]
-        return [index, request.log_id, int(request.form), request.wish, request.deadline, inputs]
+        told = request.wish, request.parameters, request.deadline
+        return [index, request.log_id, int(request.form), *told, inputs]
 
     def settle(self, outcome: Outcome, parts: list[Part]) -> None:
         if self.wanted:

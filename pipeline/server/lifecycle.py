@@ -23,6 +23,7 @@ from pipeline.server.http_server import HttpServer
 from pipeline.server.metrics import Metrics
 from pipeline.server.placement import holds_gil, placement
 from pipeline.server.rpc_server import RpcServer
+from pipeline.server.v1.http_app import V1HttpApp
 from pipeline.server.v2.extensions import Extensions
 from pipeline.server.v2.http_app import V2HttpApp
 from pipeline.server.v2.models import V2Models
@@ -48,9 +49,9 @@ async def serve(app: App) -> None:
         stack.callback(extensions.close)
         if config.http_port:
             tls = None if config.tls is None else server_context(config.tls)
-            http = HttpServer(
-                HttpApp(engine, V2HttpApp(engine, models, extensions)), config.http_port, config.limits, tls
-            )
+            v1, v2 = V1HttpApp(engine, models), V2HttpApp(engine, models, extensions)
+            routes = HttpApp(engine, v1, v2)
+            http = HttpServer(routes, config.http_port, config.limits, tls)
             await stack.enter_async_context(http.running())
         if config.rpc_port:
             rpc = RpcServer(engine, models, extensions, config.rpc_port)

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import HookFailed, ModelFailed, ServingError, text_of
+from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, text_of
 from pipeline.op import Op, OpRequest
-from pipeline.v2_errors import V2Refusal
 from pipeline.values import decode
 from pipeline.wire import FEED, Tail
 
@@ -47,7 +46,7 @@ class Call:
         """Rebuild the request's inputs; an object of the app's that can't be is this request's error."""
         self.id: int
         self.deadline: float
-        self.id, log_id, self.form, self.wish, self.deadline, stowed = row
+        self.id, log_id, self.form, self.wish, parameters, self.deadline, stowed = row
         self.own = own
         self.error: ServingError | None = None
         self.feeds: list[Any] | None = None
@@ -62,11 +61,13 @@ class Call:
             try:
                 # Only a worker's own output may hold pickles; what the front encoded for the first Op can't.
                 inputs[name] = decode(parts, allow_pickle=True)
-            except V2Refusal as exc:
+            except InvalidInput as exc:  # a tensor that was left for us to read
                 self.error = exc
             except Exception as exc:
                 self.error = HookFailed(f"input {name!r} can't be rebuilt: {text_of(exc)}")
-        self.request = OpRequest(inputs, next(_data_ids), log_id)
+        self.request = OpRequest(inputs, next(_data_ids), log_id, parameters or {})
+        if parameters and own is not None:
+            own.request_parameters = parameters
         self.direct = FEED in inputs
         if self.direct:
             self.feeds = [inputs[FEED]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from pipeline.predictors.base import Predictor
 from pipeline.predictors.remote import RemotePredictor
 from pipeline.request import AnswerForm
 from pipeline.tensor_spec import TensorSpec
+from pipeline.v1_answers import V1Wish, render_v1
 from pipeline.v2_answers import Wish, render_v2
 from pipeline.values import NotEncodable, Part, encode
 from pipeline.wire import Outcome, Tail, stow
@@ -307,8 +308,7 @@ class Executor:
     def _settle(self, call: Call, tail: list[Part]) -> list[Any]:
         output = call.output
         if call.direct:
-            parts = render_v2(output, AnswerForm(call.form), Wish(*call.wish), self._fetches)
-            return self._answer(call, parts, tail)
+            return self._answer(call, _as_tensors(call, output, self._fetches), tail)
         if self._hooks.jumps and self._hooks.jump(call.own or self._hooks.op, call.request, output):
             return [call.id, Outcome.JUMP, stow(self._encoded(output), tail)]
         if self._answers:
@@ -326,7 +326,7 @@ class Executor:
         own = isinstance(output, Response)  # the app's ResponseOp made it
         if call.wish is not None:
             tensors = outputs_of(output) if own else output
-            return render_v2(tensors, form, Wish(*call.wish), self._declared)
+            return _as_tensors(call, tensors, self._declared)
         return [render_message(output, form) if own else render(output, form)]
 
     def _encoded(self, output: Any) -> list[Part]:
@@ -339,6 +339,13 @@ class Executor:
                 except NotEncodable as exc:
                     raise HookFailed(f"[{self._hooks.op.name}] output {key!r}: {exc}") from exc
             raise
+
+
+def _as_tensors(call: Call, output: Mapping[str, Any], specs: Sequence[TensorSpec]) -> list[Part]:
+    """The complete answer of a request over KServe v1 or v2."""
+    if call.form == AnswerForm.V1_JSON:
+        return [render_v1(output, V1Wish(*call.wish), specs)]
+    return render_v2(output, AnswerForm(call.form), Wish(*call.wish), specs)
 
 
 def _take_output(call: Call, output: Any) -> None:

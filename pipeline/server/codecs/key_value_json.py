@@ -125,13 +125,18 @@ def check_depth(body: bytes, limit: int) -> None:
         return
     if b"\\" not in body:
         body = body.translate(None, _NEITHER_BRACKET_NOR_QUOTE)
-    plain = np.frombuffer(body.replace(b"\\\\", b"  ").replace(b'\\"', b"  "), np.uint8)
+    _, depth = nesting(body)
+    if depth.size and depth.max() > limit:
+        raise TooLarge(f"the body nests {depth.max()} levels deep; limits.json_depth is {limit}")
+
+
+def nesting(text: bytes) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
+    """Of each byte of a JSON text: whether it is outside of strings, and how many brackets are open there."""
+    plain = np.frombuffer(text.replace(b"\\\\", b"  ").replace(b'\\"', b"  "), np.uint8)
     outside = np.bitwise_xor.accumulate((plain == ord('"')).view(np.uint8)) == 0
     opened = outside & ((plain == ord("[")) | (plain == ord("{")))
     closed = outside & ((plain == ord("]")) | (plain == ord("}")))
-    depth = np.cumsum(opened.view(np.int8) - closed.view(np.int8), dtype=np.int32)
-    if depth.size and depth.max() > limit:
-        raise TooLarge(f"the body nests {depth.max()} levels deep; limits.json_depth is {limit}")
+    return outside, np.cumsum(opened.view(np.int8) - closed.view(np.int8), dtype=np.int32)
 
 
 def decode_leniently(body: bytes) -> Body:

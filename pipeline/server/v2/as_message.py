@@ -1,4 +1,4 @@
-"""The inputs of a v2 request as PipelineService's message, for an app that unpacks messages itself."""
+"""The inputs of a v1 or v2 request as PipelineService's message, for an app that unpacks messages itself."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from client.protos.pipeline_service_pb2 import Request
 from pipeline.dag import MESSAGE
 from pipeline.tensors import to_message
 from pipeline.unread import UnreadTensor
+from pipeline.unread_rows import UnreadRows
 
 
 def as_message(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A text under its key, everything else as a tensor. Raises V2Refusal for what can't be read."""
+    """A text under its key, everything else as a tensor. Raises InvalidInput for what can't be read."""
     message = Request(name=name, method="infer")
     for key, value in inputs.items():
-        given = value.read() if isinstance(value, UnreadTensor) else value
+        given = value.read() if isinstance(value, UnreadTensor | UnreadRows) else value
         if isinstance(given, str):
             message.key.append(key)
             message.value.append(given)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,7 @@ from pipeline.request import AnswerForm, Request
 from pipeline.server.engine import Engine
 from pipeline.server.v2.as_message import as_message
 from pipeline.server.v2.inputs import Given, add, checked
+from pipeline.server.v2.json_fields import sendable
 from pipeline.server.v2.models import V2Model
 from pipeline.server.v2.shared_memory import Span, written
 from pipeline.unread import Written
@@ -19,13 +19,14 @@ from pipeline.v2_answers import WantedOutput, Wish
 from pipeline.v2_errors import V2Refusal, of_request
 
 _ALLOWED = "triton_enable_empty_final_response"
+_INTEGERS = range(-(1 << 63), 1 << 64)
 
 
 @dataclass(slots=True)
 class Asked:
     """inputs: by name, as written. outputs: those asked for, None for all. binary: how HTTP sends the others.
 
-    priority: 1 is the highest, 0 none given. timeout_us: microseconds, 0 for none. parameters: all of them.
+    priority: 1 is the highest, 0 none given. timeout_us: microseconds, 0 for none. parameters: for the hooks.
     spans: where outputs go in shared memory, by name. shared_bytes: of all inputs in shared memory.
     """
 
@@ -35,7 +36,7 @@ class Asked:
     binary: bool = False
     priority: int = 0
     timeout_us: int = 0
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
     spans: dict[str, Span] | None = None
     shared_bytes: int = 0
 
@@ -86,6 +87,7 @@ class Asked:
         )
         request = Request(model.name, "infer", values, form=form, wish=wish)
         request.op = model.op
+        request.parameters = self.parameters or None
         request.rows = inputs.rows
         request.priority = max(0, self.priority - 1)  # none given counts as the highest
         if self.spans and self.outputs:
@@ -93,10 +95,27 @@ class Asked:
             request.finish = functools.partial(written, spans=spans)
         return request
 
+    def take_parameter(self, name: str, value: Any) -> None:
+        """One that the protocol gives no meaning. Raises V2Refusal for a name of Triton's, a wrong type."""
+        if name == _ALLOWED:
+            return
+        _refuse_reserved(name)
+        self.parameters[sendable(name)] = checked_parameter(name, value)
 
-def refuse_reserved(name: str) -> None:
-    """Raises V2Refusal for a parameter whose name is Triton's."""
-    if name.startswith("triton_") and name != _ALLOWED:
+
+def checked_parameter(name: str, value: Any) -> str | bool | int | float:
+    """The value. Raises V2Refusal for one that hooks are not given."""
+    if isinstance(value, str):
+        return sendable(value)
+    if isinstance(value, bool | float) or (type(value) is int and value in _INTEGERS):
+        return value
+    raise V2Refusal(
+        f"parameter '{name}' has invalid type. It should be either 'int', 'bool', 'double' or 'string'."
+    )
+
+
+def _refuse_reserved(name: str) -> None:
+    if name.startswith("triton_"):
         raise V2Refusal(
             "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
             f"starting with 'triton_' are allowed: {_ALLOWED}"

@@ -16,7 +16,7 @@ import msgspec
 
 from pipeline.server.codecs.key_value_json import check_depth
 from pipeline.server.v2 import json_fields
-from pipeline.server.v2.asked import Asked, refuse_reserved
+from pipeline.server.v2.asked import Asked
 from pipeline.server.v2.inputs import Given, add
 from pipeline.server.v2.models import V2Model
 from pipeline.server.v2.shared_memory import FindSpan, Span
@@ -61,8 +61,8 @@ def parse_infer(
     binary = memoryview(body)[len(document) :]
     check_depth(document, most_depth)
     read = _read(document)
-    asked = Asked(read.id, parameters=read.parameters)
-    _take_parameters(asked)
+    asked = Asked(read.id)
+    _take_parameters(asked, read.parameters)
     at = 0
     for one in read.inputs:
         _check_source(one)
@@ -154,8 +154,8 @@ def _read_slowly(document: Any) -> _Document:
     return read
 
 
-def _take_parameters(asked: Asked) -> None:
-    for name, value in asked.parameters.items():
+def _take_parameters(asked: Asked, parameters: Mapping[str, Any]) -> None:
+    for name, value in parameters.items():
         if name == "priority":
             asked.priority = json_fields.unsigned(value, name)
         elif name == "timeout":
@@ -163,7 +163,7 @@ def _take_parameters(asked: Asked) -> None:
         elif name == "binary_data_output":
             asked.binary = json_fields.boolean(value, name)
         else:
-            refuse_reserved(name)
+            asked.take_parameter(name, value)
 
 
 def _check_source(one: _Input) -> None:

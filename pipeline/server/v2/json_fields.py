@@ -50,7 +50,12 @@ def text(document: Any, name: str) -> str:
 def as_text(value: Any, name: str = "") -> str:
     if not isinstance(value, str):
         raise unparsed(name, "attempt to access JSON non-string as string")
-    return value
+    return sendable(value)
+
+
+def sendable(text: str) -> str:
+    """The text with `?` for half a surrogate pair: JSON may have it, a message to a worker can't."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def array(document: Any, name: str) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from client.protos.kserve_v2_pb2 import InferParameter, InferTensorContents, ModelInferRequest
-from pipeline.server.v2.asked import Asked, refuse_reserved
+from pipeline.server.v2.asked import Asked
 from pipeline.server.v2.inputs import Given, add
 from pipeline.server.v2.models import V2Model
 from pipeline.server.v2.shared_memory import FindSpan, Span
@@ -77,15 +77,13 @@ def parse_infer(message: ModelInferRequest, model: V2Model, find: FindSpan) -> A
 
 
 def _take_parameters(asked: Asked, message: ModelInferRequest) -> None:
-    parameters = {name: _value(parameter) for name, parameter in message.parameters.items()}
-    asked.parameters = parameters
-    for name in parameters:
+    for name, parameter in message.parameters.items():
         if name == "priority":
-            asked.priority = _unsigned(message.parameters[name], name)
+            asked.priority = _unsigned(parameter, name)
         elif name == "timeout":
-            asked.timeout_us = _unsigned(message.parameters[name], name)
+            asked.timeout_us = _unsigned(parameter, name)
         else:
-            refuse_reserved(name)
+            asked.take_parameter(name, _value(parameter))
 
 
 def _value(parameter: InferParameter) -> Any:

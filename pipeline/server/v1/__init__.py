@@ -1,0 +1,1 @@
+"""FRONT PROCESS: KServe v1, the plain-JSON door."""
