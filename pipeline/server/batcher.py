@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.app import App
@@ -20,6 +20,7 @@ from pipeline.server.deadlines import Deadlines
 from pipeline.server.instances import Handover, Instance
 from pipeline.server.job import Inputs, Job, TimedJob
 from pipeline.server.metrics import OpMetrics
+from pipeline.server.pace import Pace
 from pipeline.server.walk import Walk
 from pipeline.server.worker_process import WorkerProcess
 
@@ -27,7 +28,6 @@ log = logging.getLogger(__name__)
 
 HANG_GRACE_S = 5.0  # after the latest deadline of a hand-over its worker is taken for stuck
 UNSEEN_DEATHS = 5  # so often a request is tried again whose worker died before it began with it
-_SMOOTHING = 0.2
 
 _numbers = itertools.count()
 
@@ -36,6 +36,7 @@ class Batcher:
     """Work-conserving: while jobs wait and an instance is idle, a hand-over leaves.
 
     A job that may have killed a worker is a suspect: it goes first, and alone into an idle process.
+    on_pace: called when `pace` has changed.
     """
 
     def __init__(self, app: App, op: str, metrics: OpMetrics, deadlines: Deadlines) -> None:
@@ -43,6 +44,8 @@ class Batcher:
         self.op = op
         self.crew = Crew(app, op, self, self._dispatch_soon)
         self.profiles = app.config.dag.use_profile
+        self.pace = Pace()
+        self.on_pace: Callable[[], None] = lambda: None
         self._policy = BatchPolicy(config.batch_size, config.auto_batching_timeout / 1000)
         self._crash_retry = config.crash_retry
         # Of one try; 0: none. A remote Op's worker bounds and repeats its calls itself.
@@ -52,7 +55,6 @@ class Batcher:
         self._metrics = metrics
         self._queue: list[Job] = []
         self._suspects: deque[Job] = deque()
-        self._usual_s: float | None = None  # what a hand-over took of late
         self._dispatching = False
         self._ripening: asyncio.TimerHandle | None = None
 
@@ -60,6 +62,19 @@ class Batcher:
     def waiting(self) -> int:
         """Jobs in the queue, those nobody waits for any more included."""
         return len(self._queue) + len(self._suspects)
+
+    @property
+    def idle(self) -> bool:
+        """Whether a job that came now would be run at once."""
+        return not self.waiting and any(i.has_place and not i.in_flight for i in self.crew.instances)
+
+    def ahead(self, priority: int | None) -> int:
+        """Jobs that are answered before one that comes now: those under way, and of the queue those that
+        are not of a lower priority."""
+        handed_over = sum(len(h.jobs) for i in self.crew.instances for h in i.in_flight)
+        if priority is None:
+            return handed_over + self.waiting
+        return handed_over + sum(job.walk.request.priority <= priority for job in self._queue)
 
     def note_error(self) -> None:
         """The Op has refused or failed a request."""
@@ -146,11 +161,11 @@ class Batcher:
         if self._policy.max_queue_delay_s:
             return ripe_in(waiting, self._queue[0].queued_at, self._policy, now)
         answered, idle_since = instance.answered, instance.idle_since
-        return gathered_in(waiting, answered, self._policy, idle_since, self._usual_s, now)
+        return gathered_in(waiting, answered, self._policy, idle_since, self.pace.usual_s, now)
 
     def _may_queue_behind(self, running: Handover, now: float) -> bool:
         size, waiting = self._policy.batch_size, len(self._queue)
-        return may_queue_behind(len(running.jobs), running.began, waiting, size, self._usual_s, now)
+        return may_queue_behind(len(running.jobs), running.began, waiting, size, self.pace.usual_s, now)
 
     def _ripen(self) -> None:
         self._ripening = None
@@ -170,7 +185,7 @@ class Batcher:
         return True
 
     def _hand_over(self, instance: Instance, free: int, now: float) -> None:
-        jobs = self._take(handover_size(len(self._queue), free, self._policy, self._usual_s))
+        jobs = self._take(handover_size(len(self._queue), free, self._policy, self.pace.usual_s))
         if jobs:
             self._send(instance, jobs, now)
 
@@ -219,10 +234,8 @@ class Batcher:
             return
         instance.idle_since = time.monotonic()
         instance.answered = len(handover.jobs)
-        took_s = instance.idle_since - handover.began
-        self._usual_s = (
-            took_s if self._usual_s is None else self._usual_s + _SMOOTHING * (took_s - self._usual_s)
-        )
+        self.pace.note(instance.idle_since - handover.began, len(handover.jobs))
+        self.on_pace()
         self._dispatch_soon()
 
     def died(self, process: WorkerProcess) -> None:

@@ -12,15 +12,9 @@ from typing import Any
 
 from pipeline.app import App
 from pipeline.dag import MESSAGE
-from pipeline.errors import (
-    DeadlineExceeded,
-    NotReady,
-    Overloaded,
-    ServingError,
-    StartFailed,
-    UnprintableAnswer,
-)
+from pipeline.errors import NotReady, ServingError, StartFailed, UnprintableAnswer
 from pipeline.request import Request
+from pipeline.server.admission import Admission
 from pipeline.server.batcher import Batcher
 from pipeline.server.deadlines import Deadlines
 from pipeline.server.figures import OpFigures, RequestFigures
@@ -34,7 +28,6 @@ from pipeline.tensor_spec import Signature
 log = logging.getLogger(__name__)
 
 WORKER_GRACE_S = 5.0  # what workers have for leaving, after the drain
-_SMOOTHING = 0.05
 
 
 class Engine:
@@ -53,14 +46,12 @@ class Engine:
         self._batchers = {
             node: Batcher(app, node, self._op_metrics[node], self._deadlines) for node in self._dag.order
         }
-        self._max_pending = app.config.dag.max_pending_requests
+        self._admission = Admission(self._dag, self._batchers, app.config.dag.max_pending_requests)
         self._max_hops = app.config.dag.max_hops
         self._tries = app.config.dag.retry
         self._timeout_s = app.config.dag.request_timeout or math.inf
         self._profiles = app.config.dag.use_profile
         self._pending = 0
-        self._usual_gap_s = 0.0  # between two answers, of late, while requests are pending
-        self._last_answer = 0.0
         self._drained = asyncio.Event()
         self._became_ready = asyncio.Event()
         self._accepting = True
@@ -113,7 +104,9 @@ class Engine:
         Returns its walk, whose `leave` drops what is queued when the client has left. Raises ServingError for
         a request that is not admitted.
         """
-        self._admit(request)
+        self._admission.check(request, self._pending)
+        if not self._became_ready.is_set():
+            raise NotReady("the service is starting; ask /health/ready")
         if self._profiles:
             request.timings = Timings()
         walk = Walk(request, self._dag, self._batchers, self._ended, answered, self._max_hops, self._tries)
@@ -159,20 +152,6 @@ class Engine:
         except Exception:  # a door's fault must not reach the worker's connection, whose reply this is
             log.exception("A fault of ours in giving an answer")
 
-    def _admit(self, request: Request) -> None:
-        """Raises ServingError for a request that would only wait in vain."""
-        if self._pending >= self._max_pending:
-            wait_s = min(60.0, max(0.1, self._pending * self._usual_gap_s))
-            raise Overloaded(
-                f"{self._pending} requests are pending, the most that dag.max_pending_requests allows; "
-                f"try again in {wait_s:.1f} s",
-                retry_after_s=wait_s,
-            )
-        if request.deadline <= time.monotonic():
-            raise DeadlineExceeded("the request's deadline had passed when it arrived")
-        if not self._became_ready.is_set():
-            raise NotReady("the service is starting; ask /health/ready")
-
     def _bounded(self, answer: Answer) -> Answer:
         most = self.app.config.limits.response_bytes
         if isinstance(answer, ServingError) or (size := sum(map(len, answer))) <= most:
@@ -180,12 +159,8 @@ class Engine:
         return UnprintableAnswer(f"the answer has {size} bytes, limits.response_bytes allows {most}")
 
     def _note_end(self, started: float) -> None:
-        now = time.monotonic()
         self._pending -= 1
-        self.metrics.request_s.observe(now - started)
-        gap = min(now - self._last_answer, now - started)
-        self._usual_gap_s += _SMOOTHING * (gap - self._usual_gap_s)
-        self._last_answer = now
+        self.metrics.request_s.observe(time.monotonic() - started)
         if self._pending == 0 and not self._accepting:
             self._drained.set()
 

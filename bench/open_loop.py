@@ -1,0 +1,126 @@
+"""Requests at a rate that does not ask whether the service keeps up; each has a deadline.
+
+Run as `python -m bench.open_loop PORT RATE SECONDS DEADLINE_MS`: prints an `Arrivals` as JSON. A process of
+its own, on one thread without futures: it must offer many times what the service can answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+import uvloop
+
+from bench.texts import headlines, http_body
+
+_TICK_S = 0.002
+_LAST_S = 2.0  # after the last request, for its answer
+MAX_CONNECTIONS = 2000
+
+
+class Arrivals(NamedTuple):
+    """What was offered and what came back. Latencies in ms, of answers.
+
+    unsent: a connection was not to be had, for all waited. late: refused with 504, or answered after the
+    deadline as the client sees it. lost: without an answer to the end.
+    """
+
+    seconds: float
+    sent: int
+    answered: int
+    refused: int
+    late: int
+    failed: int
+    lost: int
+    unsent: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+class Connection(asyncio.Protocol):
+    """One request at a time; its answer is told apart by its status alone."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator = generator
+        self._sent_at = 0.0
+        self._left = 0  # bytes of the answer still to come
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport
+        self._generator.idle.append(self)
+
+    def send(self, request: bytes) -> None:
+        self._sent_at = time.monotonic()
+        self._transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._left:
+            head, _, body = data.partition(b"\r\n\r\n")
+            length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
+            self._status, self._left = int(data[9:12]), int(length) - len(body)
+        else:
+            self._left -= len(data)
+        if not self._left:
+            self._generator.note(self._status, time.monotonic() - self._sent_at)
+            self._generator.idle.append(self)
+
+
+class Generator:
+    def __init__(self, port: int, deadline_ms: int) -> None:
+        head = b"POST /bert/prediction HTTP/1.1\r\nhost: x\r\ngrpc-timeout: %dm\r\ncontent-length: %d\r\n\r\n"
+        bodies = [http_body(text) for text in headlines()]
+        self.idle: deque[Connection] = deque()
+        self._port = port
+        self._deadline_s = deadline_ms / 1000
+        self._requests = [head % (deadline_ms, len(body)) + body for body in bodies]
+        self._answers_s: list[float] = []
+        self._counts = {"refused": 0, "late": 0, "failed": 0}
+
+    def note(self, status: int, took_s: float) -> None:
+        if status == 200:
+            self._answers_s.append(took_s)
+            self._counts["late"] += took_s > self._deadline_s
+        else:
+            self._counts[{429: "refused", 504: "late"}.get(status, "failed")] += 1
+
+    async def run(self, rate: float, seconds: float) -> Arrivals:
+        loop = asyncio.get_running_loop()
+        connections = min(MAX_CONNECTIONS, max(64, int(2 * rate * self._deadline_s)))
+        for _ in range(connections):
+            await loop.create_connection(lambda: Connection(self), "127.0.0.1", self._port)
+        began = time.monotonic()
+        sent = unsent = 0
+        while (now := time.monotonic() - began) < seconds:
+            due = int(now * rate) - sent - unsent
+            for _ in range(min(due, len(self.idle))):
+                self.idle.popleft().send(self._requests[sent % len(self._requests)])
+                sent += 1
+                due -= 1
+            unsent += due
+            await asyncio.sleep(_TICK_S)
+        took_s = time.monotonic() - began
+        in_time = [s for s in self._answers_s if s <= self._deadline_s]
+        until = time.monotonic() + _LAST_S
+        while len(self.idle) < connections and time.monotonic() < until:
+            await asyncio.sleep(_TICK_S)
+        ordered = sorted(in_time) or [0.0]
+        counts, lost = self._counts, connections - len(self.idle)
+        return Arrivals(
+            took_s, sent, len(in_time), counts["refused"], counts["late"], counts["failed"], lost, unsent,
+            ordered[len(ordered) // 2] * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3, ordered[-1] * 1e3,
+        )  # fmt: skip
+
+
+def main(arguments: list[str]) -> None:
+    port, rate, seconds, deadline_ms = arguments
+    arrivals = uvloop.run(Generator(int(port), int(deadline_ms)).run(float(rate), float(seconds)))
+    json.dump(arrivals, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

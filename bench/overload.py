@@ -1,0 +1,134 @@
+"""Goodput under overload: what is answered within its deadline at 1x, 2x, 5x and 10x of the peak."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.load import CannotMeasure, bodies_file, wrk
+from bench.open_loop import Arrivals
+from bench.processes import resident_mb
+from bench.running import ROOT, RunningService, default_config, running_service
+from bench.texts import headlines, http_body
+
+EXAMPLES = """examples:
+  python -m bench.overload
+  python -m bench.overload --subject model-bound --seconds 20 --deadline-ms 1000
+"""
+KEPT = 0.9  # of the peak, that goodput must not fall below
+
+
+class Subject(NamedTuple):
+    """A service, the connections that find its peak, and what is offered then, in multiples of that."""
+
+    title: str
+    script: Path
+    config: dict[str, Any]
+    connections: int
+    factors: tuple[int, ...]
+
+
+def model_bound() -> Subject:
+    config = {
+        "dag": {"http_errors": "status", "is_thread_op": False},
+        "op": {"burn": {"concurrency": 1}},
+    }
+    script = ROOT / "bench" / "burning_service.py"
+    return Subject("an Op of 10 ms of CPU a request, 1 instance", script, config, 4, (1, 2, 5, 10))
+
+
+def demo() -> Subject:
+    return Subject("the demo model", ROOT / "web_service.py", default_config(), 64, (1, 2, 5))
+
+
+SUBJECTS = {"model-bound": model_bound, "demo": demo}
+
+
+class Level(NamedTuple):
+    name: str
+    arrivals: Arrivals
+    front_mb: float
+
+
+def curve(subject: Subject, seconds: float, deadline_ms: int) -> tuple[float, list[Level]]:
+    """The peak a second in a closed loop, and what becomes of multiples of it in an open one."""
+    texts = [http_body(text) for text in headlines()]
+    with bodies_file(texts) as bodies, running_service(subject.script, subject.config) as service:
+        wrk(service.url, "/bert/prediction", connections=subject.connections, seconds=2, bodies=bodies)
+        closed = wrk(
+            service.url, "/bert/prediction", connections=subject.connections, seconds=seconds, bodies=bodies
+        )
+        return closed.per_s, list(_levels(subject, service, closed.per_s, seconds, deadline_ms))
+
+
+def _levels(
+    subject: Subject, service: RunningService, peak: float, seconds: float, deadline_ms: int
+) -> Iterator[Level]:
+    port = service.url.rpartition(":")[2]
+    for factor in subject.factors:
+        numbers = [port, str(peak * factor), str(seconds), str(deadline_ms)]
+        command = [sys.executable, "-m", "bench.open_loop", *numbers]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise CannotMeasure(f"the generator left with {done.returncode}: {done.stderr[-2000:]}")
+        yield Level(f"{factor}x", Arrivals(*json.loads(done.stdout)), resident_mb(service.front))
+
+
+def table_of(title: str, peak: float, levels: list[Level], deadline_ms: int) -> Table:
+    table = Table(title=f"{title}: peak {peak:.0f}/s, deadline {deadline_ms} ms", title_justify="left")
+    table.add_column("asked for")
+    for heading in (
+        "offered/s", "goodput/s", "of peak", "refused/s", "late", "failed", "lost", "unsent",
+        "p50 ms", "p99", "max", "front MB",
+    ):  # fmt: skip
+        table.add_column(heading, justify="right")
+    for name, got, front_mb in levels:
+        per_s = got.answered / got.seconds
+        table.add_row(
+            name, f"{got.sent / got.seconds:.0f}", f"{per_s:.0f}", f"{per_s / peak:.0%}",
+            f"{got.refused / got.seconds:.0f}",
+            *map(str, (got.late, got.failed, got.lost, got.unsent)),
+            *(f"{ms:.0f}" for ms in (got.p50_ms, got.p99_ms, got.max_ms)), f"{front_mb:.0f}",
+        )  # fmt: skip
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.overload",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--subject", choices=[*SUBJECTS, "all"], default="all", help="default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=10, help="of each level (default: %(default)s)")
+    parser.add_argument("--deadline-ms", type=int, default=500, help="of each request (default: %(default)s)")
+    options = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    kept = True
+    for name in SUBJECTS if options.subject == "all" else [options.subject]:
+        try:
+            subject = SUBJECTS[name]()
+            with console.status(f"measuring {subject.title}"):
+                peak, levels = curve(subject, options.seconds, options.deadline_ms)
+        except CannotMeasure as exc:
+            console.print(f"not measured: {exc}", style="red", markup=False)
+            return 1
+        console.print(table_of(subject.title, peak, levels, options.deadline_ms))
+        if name == "model-bound":
+            goodputs = [level.arrivals.answered / level.arrivals.seconds for level in levels[1:]]
+            kept = min(goodputs) >= KEPT * peak
+    console.print("late: refused with 504, or answered after the deadline as the client sees it")
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
