@@ -116,9 +116,9 @@ class DagConfig(Section):
 class V2Config(Section):
     """`v2`: Triton's ports, opened beside `http_port` and `rpc_port`, and shared memory."""
 
-    http_port: Port | None = Field(default=None, description="KServe v2 over HTTP (Triton: 8000).")
-    grpc_port: Port | None = Field(default=None, description="KServe v2 over gRPC (Triton: 8001).")
-    metrics_port: Port | None = Field(default=None, description="Prometheus metrics (Triton: 8002).")
+    http_port: Port | None = Field(default=None, description="All of http_port here, too (Triton: 8000).")
+    grpc_port: Port | None = Field(default=None, description="All of rpc_port here, too (Triton: 8001).")
+    metrics_port: Port | None = Field(default=None, description="/metrics alone (Triton: 8002).")
     shared_memory: Literal["loopback", "always", "off"] = Field(
         default="loopback",
         description="Who may name files of this machine's /dev/shm to be read and written: clients that "
@@ -161,7 +161,7 @@ class LoggingConfig(Section):
 
 
 class TlsConfig(Section):
-    """`tls`: HTTPS on `http_port` and TLS on `rpc_port`. A relative path is sought as a model's is."""
+    """`tls`: HTTPS and TLS on every port, those of `v2` too. A relative path is sought as a model's is."""
 
     cert: str = Field(
         description="PEM file of the server's certificate, followed by those that lead to its authority."
@@ -237,7 +237,7 @@ class ServiceConfig(Section):
     @classmethod
     def _one_port_each(cls, v2: V2Config, info: ValidationInfo) -> V2Config:
         ports = [(key, info.data.get(key)) for key in ("http_port", "rpc_port")]
-        ports += [(f"v2.{key}", getattr(v2, key)) for key in V2Config.model_fields if key.endswith("_port")]
+        ports += [(f"v2.{key}", getattr(v2, key)) for key in V2Config.model_fields if "port" in key]
         taken: dict[int, str] = {}
         for name, port in ports:
             if port is not None and taken.setdefault(port, name) != name:
@@ -246,6 +246,12 @@ class ServiceConfig(Section):
                     BETWEEN_KEYS, "{one} and {other} are both {port}; give each a port of its own", same
                 )
         return v2
+
+    def ports(self) -> dict[str, int]:
+        """Those to be opened, by their keys."""
+        own = {"http_port": self.http_port, "rpc_port": self.rpc_port}
+        beside = {f"v2.{name}": getattr(self.v2, name) for name in V2Config.model_fields if "port" in name}
+        return {name: port for name, port in (own | beside).items() if port}
 
 
 def check_service_name(name: str) -> None:

@@ -16,7 +16,7 @@ HEAD = """\
 Printed by `python -m pipeline config`. A key that is not listed is refused with the nearest known name; \
 a key without a value counts as absent. `--print-config` prints what is in force for a service.
 
-Without effect in this version, though read and checked: the section `v2`, \
+Without effect in this version, though read and checked: \
 `op.<name>.{client_config, encryption_key}`, \
 `op.<name>.local_service_conf.{concurrency, workdir}`. \
 Refused when set: `op.<name>.use_encryption_model`.

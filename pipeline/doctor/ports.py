@@ -37,9 +37,7 @@ def check_config(given: Path | None) -> tuple[ServiceConfig | None, list[Finding
         return None, [
             miss("Configuration", exc.message, "Mend the keys named there; docs/config.md has all.")
         ]
-    ports = {"http_port": config.http_port, "rpc_port": config.rpc_port}
-    ports |= {f"v2.{name}": getattr(config.v2, name) for name in ("http_port", "grpc_port", "metrics_port")}
-    findings = [check_port(name, port) for name, port in ports.items() if port is not None]
+    findings = [check_port(name, port) for name, port in config.ports().items()]
     return config, [ok("Configuration", str(path)), *findings]
 
 

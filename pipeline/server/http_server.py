@@ -8,7 +8,7 @@ import email.utils
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from pipeline.config import Limits
@@ -23,12 +23,17 @@ _WATCH_EVERY_S = 0.5
 
 
 class HttpServer:
-    """Serves an app on one port of every interface; over TLS alone where a context is given."""
+    """Serves an app on ports of every interface; over TLS alone where a context is given.
+
+    ports: by their keys in config.yml.
+    """
 
     def __init__(
-        self, app: RequestTaker, port: int, limits: Limits, tls: ssl.SSLContext | None = None
+        self, app: RequestTaker, ports: Mapping[str, int], limits: Limits, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._port = port
+        self._ports = ports
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
         self._listener = Listener(app, limits)
         self._tls: dict[str, Any] = (
             {}
@@ -44,30 +49,33 @@ class HttpServer:
     async def running(self) -> AsyncIterator[None]:
         """Listens on entry; on exit whatever is left is closed. Raises StartFailed for a used port."""
         loop = asyncio.get_running_loop()
-        self._socket = bind(self._port)
-        self._server = await loop.create_server(
-            self._connection, sock=self._socket, backlog=_BACKLOG, **self._tls
-        )
+        self._sockets = bind_all(self._ports)
+        self._servers = [
+            await loop.create_server(self._connection, sock=each, backlog=_BACKLOG, **self._tls)
+            for each in self._sockets
+        ]
         watcher = asyncio.create_task(self._watch(), name="http-watcher")
         try:
             yield
         finally:
             watcher.cancel()
-            self._server.close()
+            for server in self._servers:
+                server.close()
             for connection in list(self._listener.connections):
                 connection.close()
 
     async def stop_listening(self) -> None:
-        """Accept what the kernel has accepted already, then close the port. Open connections stay."""
+        """Accept what the kernel has accepted already, then close the ports. Open connections stay."""
         self._listener.draining = True
         loop = asyncio.get_running_loop()
-        waiting = self._socket.dup()
-        waiting.setblocking(False)
         accepted = []
-        with waiting, contextlib.suppress(BlockingIOError):
-            while True:
-                accepted.append(waiting.accept()[0])
-        self._server.close()
+        for listening, server in zip(self._sockets, self._servers, strict=True):
+            waiting = listening.dup()
+            waiting.setblocking(False)
+            with waiting, contextlib.suppress(BlockingIOError):
+                while True:
+                    accepted.append(waiting.accept()[0])
+            server.close()
         served = (loop.connect_accepted_socket(self._connection, each, **self._tls) for each in accepted)
         await asyncio.gather(*served, return_exceptions=True)  # with TLS, some may not shake hands
 
@@ -100,7 +108,15 @@ class HttpServer:
             await asyncio.sleep(_WATCH_EVERY_S)
 
 
-def bind(port: int) -> socket.socket:
+def bind_all(ports: Mapping[str, int]) -> list[socket.socket]:
+    """A listening socket for each. Raises StartFailed, with none left open, when one is taken."""
+    with contextlib.ExitStack() as opened:
+        sockets = [opened.enter_context(bind(port, name)) for name, port in ports.items()]
+        opened.pop_all()
+    return sockets
+
+
+def bind(port: int, name: str = "http_port") -> socket.socket:
     """A listening socket on IPv4 and, where the system has it, IPv6. Raises StartFailed when it is taken."""
     try:
         if socket.has_dualstack_ipv6():
@@ -110,5 +126,5 @@ def bind(port: int) -> socket.socket:
         return socket.create_server(("", port), backlog=_BACKLOG)
     except OSError as exc:
         raise StartFailed(
-            f"http_port {port} can't be opened ({exc.strerror}): stop what uses it, or choose another one"
+            f"{name} {port} can't be opened ({exc.strerror}): stop what uses it, or choose another one"
         ) from exc

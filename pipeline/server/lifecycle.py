@@ -18,16 +18,9 @@ from pipeline.errors import StartFailed
 from pipeline.log import set_up_logging
 from pipeline.memory import give_back_large_blocks, settle_memory
 from pipeline.server.engine import Engine
-from pipeline.server.http_app import HttpApp
-from pipeline.server.http_server import HttpServer
+from pipeline.server.listeners import Listeners
 from pipeline.server.metrics import Metrics
 from pipeline.server.placement import holds_gil, placement
-from pipeline.server.rpc_server import RpcServer
-from pipeline.server.v1.http_app import V1HttpApp
-from pipeline.server.v2.extensions import Extensions
-from pipeline.server.v2.http_app import V2HttpApp
-from pipeline.server.v2.models import V2Models
-from pipeline.tls import server_context
 
 log = logging.getLogger(__name__)
 
@@ -43,33 +36,21 @@ async def serve(app: App) -> None:
     config = app.config
     log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.dag.order, repeat(app))))
     async with contextlib.AsyncExitStack() as stack:
-        http = rpc = None
-        models = V2Models(engine)
-        extensions = Extensions(config.v2)
-        stack.callback(extensions.close)
-        if config.http_port:
-            tls = None if config.tls is None else server_context(config.tls)
-            v1, v2 = V1HttpApp(engine, models), V2HttpApp(engine, models, extensions)
-            routes = HttpApp(engine, v1, v2)
-            http = HttpServer(routes, config.http_port, config.limits, tls)
-            await stack.enter_async_context(http.running())
-        if config.rpc_port:
-            rpc = RpcServer(engine, models, extensions, config.rpc_port)
-            await stack.enter_async_context(rpc.running())
+        listeners = Listeners(engine)
+        await stack.enter_async_context(listeners.running())
         await stack.enter_async_context(engine.running())
         if not await _ready_or_stopped(engine, stop_requested):
             return
         settle_memory()
         log.info(
-            "Service %s is ready: http_port %s, rpc_port %s%s",
+            "Service %s is ready: %s%s",
             app.name,
-            config.http_port,
-            config.rpc_port,
+            ", ".join(f"{name} {port}" for name, port in config.ports().items()),
             ", TLS" if config.tls else "",
         )
         loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(loop.create_task(_reload(engine))))
         await _stopped_or_fatal(engine, stop_requested)
-        await _drain(engine, http, rpc)
+        await _drain(engine, listeners)
     engine.journal.close()
     log.info("Service %s has stopped", app.name)
 
@@ -116,20 +97,14 @@ async def _stopped_or_fatal(engine: Engine, stop_requested: asyncio.Event) -> No
         raise engine.fatal.result()
 
 
-async def _drain(engine: Engine, http: HttpServer | None, rpc: RpcServer | None) -> None:
+async def _drain(engine: Engine, listeners: Listeners) -> None:
     """Stop without losing a request; the order is the one of docs/design.md section 4."""
     dag = engine.app.config.dag
     log.info("Stopping: not ready any more, %d requests pending", engine.pending)
     engine.say_not_ready()
     await asyncio.sleep(dag.drain_delay)
     over = time.monotonic() + dag.drain_timeout
-    if http is not None:
-        await http.stop_listening()
-    async with asyncio.TaskGroup() as group:
-        if rpc is not None:
-            group.create_task(rpc.stop(grace_s=dag.drain_timeout))
-        if http is not None:
-            group.create_task(http.until_silent(dag.drain_timeout))
+    await listeners.drain(dag.drain_timeout)
     await engine.drain(max(0.0, over - time.monotonic()))
 
 

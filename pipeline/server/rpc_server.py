@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import grpc
@@ -93,13 +93,15 @@ def _is_over(context: Context) -> bool:
 
 
 class RpcServer:
-    """Serves PipelineService and KServe v2 on one port of every interface."""
+    """Serves PipelineService and KServe v2 on ports of every interface, given by their keys in config.yml."""
 
-    def __init__(self, engine: Engine, models: V2Models, extensions: Extensions, port: int) -> None:
+    def __init__(
+        self, engine: Engine, models: V2Models, extensions: Extensions, ports: Mapping[str, int]
+    ) -> None:
         self._engine = engine
         self._models = models
         self._extensions = extensions
-        self._port = port
+        self._ports = ports
         self._stopping = False
 
     @contextlib.asynccontextmanager
@@ -122,14 +124,8 @@ class RpcServer:
                 ("grpc.max_concurrent_streams", limits.connection_calls),
             ],
         )
-        try:
-            port = self._open(f"[::]:{self._port}", config.tls)
-        except RuntimeError:
-            port = 0
-        if port == 0:
-            raise StartFailed(
-                f"rpc_port {self._port} can't be opened: stop what uses it, or choose another in config.yml"
-            )
+        for name, port in self._ports.items():
+            self._open(name, port, config.tls)
         await self._server.start()
         watching = asyncio.create_task(self._watch(), name="rpc-watch")
         try:
@@ -142,9 +138,19 @@ class RpcServer:
         """A listener that ends by itself must not leave a service that only seems to live."""
         await self._server.wait_for_termination()
         if not self._stopping:
-            self._engine.fail_for_good(StartFailed(f"the listener of rpc_port {self._port} has ended"))
+            self._engine.fail_for_good(StartFailed(f"the listener of {', '.join(self._ports)} has ended"))
 
-    def _open(self, address: str, tls: TlsConfig | None) -> int:
+    def _open(self, name: str, port: int, tls: TlsConfig | None) -> None:
+        opened = 0
+        with contextlib.suppress(RuntimeError):
+            opened = self._add(f"[::]:{port}", tls)
+        if opened == 0:
+            raise StartFailed(
+                f"{name} {port} can't be opened: stop what uses it, or choose another in config.yml"
+            )
+
+    def _add(self, address: str, tls: TlsConfig | None) -> int:
+        """The port that was opened, 0 for none."""
         if tls is None:
             return self._server.add_insecure_port(address)
         client_ca = None if tls.client_ca is None else Path(tls.client_ca).read_bytes()

@@ -1,0 +1,65 @@
+"""Listeners: every port of a service, opened together and drained together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Mapping
+
+from pipeline.server.engine import Engine
+from pipeline.server.http_app import HttpApp
+from pipeline.server.http_server import HttpServer
+from pipeline.server.metrics_app import MetricsApp
+from pipeline.server.rpc_server import RpcServer
+from pipeline.server.v1.http_app import V1HttpApp
+from pipeline.server.v2.extensions import Extensions
+from pipeline.server.v2.http_app import V2HttpApp
+from pipeline.server.v2.models import V2Models
+from pipeline.tls import server_context
+
+
+class Listeners:
+    """`http_port`, `rpc_port`, and beside them those of `v2`, with the same apps, limits and certificates."""
+
+    def __init__(self, engine: Engine) -> None:
+        config = engine.app.config
+        self._http: list[HttpServer] = []
+        self._rpc: list[RpcServer] = []
+        self._extensions = extensions = Extensions(config.v2)
+        models = V2Models(engine)
+        tls = None if config.tls is None else server_context(config.tls)
+        ports = config.ports()
+        if http := _named(ports, "http_port", "v2.http_port"):
+            v1, v2 = V1HttpApp(engine, models), V2HttpApp(engine, models, extensions)
+            self._http.append(HttpServer(HttpApp(engine, v1, v2), http, config.limits, tls))
+        if metrics := _named(ports, "v2.metrics_port"):
+            self._http.append(HttpServer(MetricsApp(engine), metrics, config.limits, tls))
+        if rpc := _named(ports, "rpc_port", "v2.grpc_port"):
+            self._rpc.append(RpcServer(engine, models, extensions, rpc))
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """All listen on entry, none on exit. Raises StartFailed for a used port."""
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._extensions.close)
+            for http in self._http:
+                await stack.enter_async_context(http.running())
+            for rpc in self._rpc:
+                await stack.enter_async_context(rpc.running())
+            yield
+
+    async def drain(self, timeout_s: float) -> None:
+        """Answer what was sent before the ports close; the order is the one of docs/design.md section 4."""
+        over = time.monotonic() + timeout_s
+        for http in self._http:
+            await http.stop_listening()
+        async with asyncio.TaskGroup() as group:
+            for rpc in self._rpc:
+                group.create_task(rpc.stop(grace_s=timeout_s))
+            for http in self._http:
+                group.create_task(http.until_silent(over - time.monotonic()))
+
+
+def _named(ports: Mapping[str, int], *names: str) -> dict[str, int]:
+    return {name: port for name, port in ports.items() if name in names}
