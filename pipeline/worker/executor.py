@@ -4,38 +4,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from client.protos.pipeline_service_pb2 import Response
-from pipeline.answers import render, render_message
 from pipeline.errors import (
     DeadlineExceeded,
-    HookFailed,
     InvalidInput,
     ModelFailed,
     Overloaded,
     RemoteRefused,
     RemoteUnreachable,
     ServingError,
-    described,
     text_of,
 )
-from pipeline.packages import outputs_of
 from pipeline.predictors.base import Predictor
 from pipeline.predictors.remote import RemotePredictor
-from pipeline.request import AnswerForm
-from pipeline.tensor_spec import TensorSpec
-from pipeline.v1_answers import V1Wish, render_v1
-from pipeline.v2_answers import Wish, render_v2
-from pipeline.values import NotEncodable, Part, encode
-from pipeline.wire import Outcome, Tail, stow
+from pipeline.values import Part
+from pipeline.wire import Tail
 from pipeline.worker.call import Call
 from pipeline.worker.hook_results import wrong_feed
 from pipeline.worker.hooks import Hooks
 from pipeline.worker.merge import Feed, Joining, describe, join, slices, split
+from pipeline.worker.outputs import Outputs
 from pipeline.worker.plan import BatchLimits, Item, plan
 
 log = logging.getLogger(__name__)
@@ -75,18 +67,13 @@ class Executor:
         predictor: Predictor | None,
         limits: BatchLimits,
         joining: Joining,
-        *,
-        answers: bool,
-        declared: Sequence[TensorSpec] = (),
-        fetches: Sequence[TensorSpec] = (),
+        outputs: Outputs,
     ) -> None:
         self._hooks = hooks
         self._predictor = predictor
         self._limits = limits
         self._joining = joining
-        self._answers = answers  # this Op's output is the response
-        self._declared = declared  # what the response holds
-        self._fetches = fetches  # what the model gives when it is asked by itself
+        self._outputs = outputs
         self._runs_model = predictor is not None or hooks.own_process
         self._remote = predictor if isinstance(predictor, RemotePredictor) and not hooks.own_process else None
         # The app's own `process` and a remote Pipeline service take other values, too.
@@ -291,61 +278,9 @@ class Executor:
         tail: list[Part] = []
         rows = []
         for call in calls:
-            rows.append(self._row(call, tail))
+            rows.append(self._outputs.row(call, tail))
             call.sent = True
         send(Reply(rows, tail, timings), last)
-
-    def _row(self, call: Call, tail: list[Part]) -> list[Any]:
-        if call.error is None:
-            try:
-                return self._settle(call, tail)
-            except ServingError as exc:
-                call.error = exc
-            except Exception as exc:  # an answer's own __repr__, say: it must not take the batch along
-                call.error = self._hooks.failure(exc, "the answer's printing", call.request)
-        return [call.id, Outcome.ERROR, *described(call.error)]
-
-    def _settle(self, call: Call, tail: list[Part]) -> list[Any]:
-        output = call.output
-        if call.direct:
-            return self._answer(call, _as_tensors(call, output, self._fetches), tail)
-        if self._hooks.jumps and self._hooks.jump(call.own or self._hooks.op, call.request, output):
-            return [call.id, Outcome.JUMP, stow(self._encoded(output), tail)]
-        if self._answers:
-            return self._answer(call, self._rendered(call), tail)
-        if self._hooks.unpacks:
-            log_id = call.request.log_id.to_bytes(8, "little", signed=True)
-            return [call.id, Outcome.INPUTS, stow([log_id, *self._encoded(output)], tail)]
-        return [call.id, Outcome.VALUE, stow(self._encoded(output), tail)]
-
-    def _answer(self, call: Call, parts: list[Part], tail: list[Part]) -> list[Any]:
-        return [call.id, Outcome.ANSWER, stow(parts, tail)]
-
-    def _rendered(self, call: Call) -> list[Part]:
-        output, form = call.output, AnswerForm(call.form)
-        own = isinstance(output, Response)  # the app's ResponseOp made it
-        if call.wish is not None:
-            tensors = outputs_of(output) if own else output
-            return _as_tensors(call, tensors, self._declared)
-        return [render_message(output, form) if own else render(output, form)]
-
-    def _encoded(self, output: Any) -> list[Part]:
-        try:
-            return encode(output, allow_pickle=True)
-        except NotEncodable:
-            for key, value in output.items():
-                try:
-                    encode(value, allow_pickle=True)
-                except NotEncodable as exc:
-                    raise HookFailed(f"[{self._hooks.op.name}] output {key!r}: {exc}") from exc
-            raise
-
-
-def _as_tensors(call: Call, output: Mapping[str, Any], specs: Sequence[TensorSpec]) -> list[Part]:
-    """The complete answer of a request over KServe v1 or v2."""
-    if call.form == AnswerForm.V1_JSON:
-        return [render_v1(output, V1Wish(*call.wish), specs)]
-    return render_v2(output, AnswerForm(call.form), Wish(*call.wish), specs)
 
 
 def _take_output(call: Call, output: Any) -> None:

@@ -37,6 +37,7 @@ from pipeline.wire import Arena, Frame, FrameReader, Kind, frame, reply_region
 from pipeline.worker.executor import Executor, Reply, Send
 from pipeline.worker.hook_results import of_init_op
 from pipeline.worker.model import Model
+from pipeline.worker.outputs import Outputs
 from pipeline.worker.package_hooks import hooks_of
 
 # The front does little and everybody waits for it: where cores are short it goes first, health included.
@@ -154,13 +155,14 @@ class Worker:
         print_as_numpy_1()
         hooks, answers = hooks_of(op), self._app.response == self._op_name
         signature = model.signature
-        tensors = {
-            "declared": self._app.signature.outputs if answers else (),
-            "fetches": () if signature is None else signature.outputs,
-        }
+        outputs = Outputs(
+            hooks,
+            answers=answers,
+            declared=self._app.signature.outputs if answers else (),
+            fetches=() if signature is None else signature.outputs,
+        )
         executors = [
-            Executor(hooks, model.predictor, model.limits, model.joining, answers=answers, **tensors)
-            for _ in self._fronts
+            Executor(hooks, model.predictor, model.limits, model.joining, outputs) for _ in self._fronts
         ]
         return executors, signature
 
