@@ -48,9 +48,10 @@ class HttpClient(Client):
         timeout_s: float = 10.0,
         retries: int = 2,
         tls: Tls | None = None,
+        api_key: str | None = None,
     ) -> None:
         super().__init__(timeout_s, retries)
-        self._pool = ConnectionPool(url, tls)
+        self._pool = ConnectionPool(url, tls, api_key)
         self._path = f"{self._pool.prefix}/{service}/{method}"
 
     def _sender(self, feed: dict[str, str]) -> Callable[[float], Reply]:
@@ -96,7 +97,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def connect() -> HttpClient:
         return HttpClient(
-            options.url, options.service, options.method, options.timeout, options.retries, tls_of(options)
+            options.url,
+            options.service,
+            options.method,
+            options.timeout,
+            options.retries,
+            tls_of(options),
+            options.api_key,
         )
 
     return run(connect, options)

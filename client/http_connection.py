@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from client.api_key import HEADER, api_key_of
 from client.errors import BadAnswer, ClientError, RequestTimedOut, ServiceUnreachable
 from client.tls import Tls
 
@@ -49,8 +50,10 @@ class _TlsSocket(_Deadline, ssl.SSLSocket):
 class ConnectionPool:
     """The connections to one server; each serves one exchange at a time, and any thread the next."""
 
-    def __init__(self, url: str, tls: Tls | None = None) -> None:
+    def __init__(self, url: str, tls: Tls | None = None, api_key: str | None = None) -> None:
         """Raises ValueError when `url` is not http(s)://host[:port][/prefix], or for a bad file of `tls`."""
+        key = api_key_of(api_key)
+        self._key_line = "" if key is None else f"{HEADER}: {key}\r\n"
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"url {url!r} is not of the form http://host:port")
@@ -128,7 +131,7 @@ class ConnectionPool:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         head = (
             f"POST {quote(path)} HTTP/1.1\r\nHost: {self._host_header}\r\nAccept: application/json\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"Content-Type: application/json\r\n{self._key_line}Content-Length: {len(body)}\r\n\r\n"
         )
         # In one piece: http.client's own request() sends two, and wakes the server twice.
         connection.sendall(head.encode("ascii") + body)

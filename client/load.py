@@ -21,6 +21,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from client.api_key import add_api_key_option
 from client.errors import ClientError, RequestRefused
 from client.exchange import Client
 from client.http_client import DEFAULT_URL, HttpClient
@@ -143,9 +144,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # No retries: here an error is a result.
         if options.rpc is not None:
             return RpcClient(
-                options.rpc, options.service, options.method, options.timeout, 0, tls_of(options)
+                options.rpc,
+                options.service,
+                options.method,
+                options.timeout,
+                0,
+                tls_of(options),
+                options.api_key,
             )
-        return HttpClient(options.url, options.service, options.method, options.timeout, 0, tls_of(options))
+        return HttpClient(
+            options.url,
+            options.service,
+            options.method,
+            options.timeout,
+            0,
+            tls_of(options),
+            options.api_key,
+        )
 
     console = plain_console()
     try:
@@ -215,6 +230,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--method", default="prediction", help="(default: %(default)s)")
     parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="(default: 10)")
     add_tls_options(parser)
+    add_api_key_option(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the latencies")
     return parser
 

@@ -43,7 +43,14 @@ class PipelineClient:
     as the original did. A future is not tried again.
     """
 
-    def __init__(self, timeout_s: float | None = 60.0, retries: int = 2, tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        timeout_s: float | None = 60.0,
+        retries: int = 2,
+        tls: Tls | None = None,
+        api_key: str | None = None,
+    ) -> None:
+        self._api_key = api_key
         self._timeout_s = timeout_s
         self._retries = retries
         self._tls = tls
@@ -52,7 +59,7 @@ class PipelineClient:
     def connect(self, endpoints: Sequence[str]) -> None:
         """Uses the services at `["host:port", ...]` in turn; nothing is sent yet."""
         self.close()
-        self._channel = RpcChannel(*endpoints, tls=self._tls)
+        self._channel = RpcChannel(*endpoints, tls=self._tls, api_key=self._api_key)
 
     @overload
     def predict(

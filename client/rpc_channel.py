@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import grpc
 
+from client.api_key import HEADER, api_key_of
 from client.errors import (
     BadAnswer,
     ClientError,
@@ -52,6 +53,7 @@ TRANSPORT_PHRASES = (
 )
 # What a service's own refusal means, by Paddle Serving's numbers; a gRPC status carries no err_no.
 ERR_NO_OF_STATUS = {
+    grpc.StatusCode.UNAUTHENTICATED: 3004,
     grpc.StatusCode.UNIMPLEMENTED: 3000,
     grpc.StatusCode.RESOURCE_EXHAUSTED: 3001,
     grpc.StatusCode.UNAVAILABLE: 3001,
@@ -64,8 +66,10 @@ ERR_NO_OF_STATUS = {
 class RpcChannel:
     """The connection to one address, or to several in turn."""
 
-    def __init__(self, *addresses: str, tls: Tls | None = None) -> None:
+    def __init__(self, *addresses: str, tls: Tls | None = None, api_key: str | None = None) -> None:
         """Without `tls` nothing is encrypted. Raises ValueError for a bad address or a bad file of `tls`."""
+        key = api_key_of(api_key)
+        self._metadata = None if key is None else ((HEADER, key),)
         self.target = target_of(addresses)
         if tls is None:
             self._channel = grpc.insecure_channel(self.target, options=OPTIONS)
@@ -80,14 +84,16 @@ class RpcChannel:
     def call(self, request: Request, timeout_s: float | None) -> Response:
         """One try. Raises a ClientError whose `__cause__` is gRPC's own error."""
         try:
-            response: Response = self._inference(request, timeout=timeout_s)
+            response: Response = self._inference(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise client_error(error, self.target) from error
         return response
 
     def call_later(self, request: Request, timeout_s: float | None) -> grpc.CallFuture[Response]:
         """Sends at once and returns gRPC's future."""
-        future: grpc.CallFuture[Response] = self._inference.future(request, timeout=timeout_s)
+        future: grpc.CallFuture[Response] = self._inference.future(
+            request, timeout=timeout_s, metadata=self._metadata
+        )
         return future
 
     def close(self) -> None:

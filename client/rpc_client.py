@@ -33,9 +33,10 @@ class RpcClient(Client):
         timeout_s: float = 10.0,
         retries: int = 2,
         tls: Tls | None = None,
+        api_key: str | None = None,
     ) -> None:
         super().__init__(timeout_s, retries)
-        self._channel = RpcChannel(address, tls=tls)
+        self._channel = RpcChannel(address, tls=tls, api_key=api_key)
         self._service = service
         self._method = method
 
@@ -69,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.timeout,
             options.retries,
             tls_of(options),
+            options.api_key,
         )
 
     return run(connect, options)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from client.api_key import add_api_key_option
 from client.errors import ClientError
 from client.exchange import Answer, Client
 from client.tls import add_tls_options
@@ -41,6 +42,7 @@ def parse_arguments(
         "--retries", type=int, default=2, help="further tries when unavailable or busy (default: 2)"
     )
     add_tls_options(parser)
+    add_api_key_option(parser)
     parser.add_argument("--json", action="store_true", help="print the answer as JSON, values as they came")
     return parser.parse_args(arguments)
 

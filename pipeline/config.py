@@ -34,6 +34,7 @@ __all__ = [
     "OpConfig",
     "PaddingConfig",
     "RotationConfig",
+    "SecurityConfig",
     "ServiceConfig",
     "TensorRtConf",
     "TensorShapes",
@@ -173,6 +174,23 @@ class TlsConfig(Section):
     )
 
 
+class SecurityConfig(Section):
+    """`security`: who may ask. Certificates are under `tls`."""
+
+    api_keys: str | None = Field(
+        default=None,
+        description="File of API keys, NAME:KEY or NAME:sha256:DIGEST a line; absent: anyone may ask.",
+    )
+    key_pending: Annotated[Int, Field(ge=0)] = Field(
+        default=0, description="Requests pending with the keys of one name, at most; 0: as many as of all."
+    )
+    key_rate: Seconds = Field(
+        default=0.0, description="Requests a second with the keys of one name, at most; 0: any number."
+    )
+    open_health: bool = Field(default=True, description="Health pages and calls are answered without a key.")
+    open_metrics: bool = Field(default=False, description="/metrics is answered without a key.")
+
+
 class Limits(Section):
     """`limits`: the largest that is accepted from a client; more is refused, not cut."""
 
@@ -217,6 +235,7 @@ class ServiceConfig(Section):
     v2: V2Config = Field(default=V2Config(), description="Ports and shared memory of the KServe v2 protocol.")
     logging: LoggingConfig = Field(default=LoggingConfig(), description="Where and how we log.")
     tls: TlsConfig | None = Field(default=None, description="Certificates; absent: plain HTTP and gRPC.")
+    security: SecurityConfig = Field(default=SecurityConfig(), description="Who may ask.")
     limits: Limits = Field(default=Limits(), description="The largest that is accepted.")
 
     @field_validator("rpc_port", mode="before")

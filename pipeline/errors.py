@@ -8,6 +8,7 @@ ServingError                 10000 / 500 / INTERNAL
 |   `-- TooLarge              5000 / 413                       a limit of `limits`
 |-- UnknownService            3002 / 404 / NOT_FOUND
 |-- ProductError         as the Op says / 400                  the app's own code, 50..99 by custom
+|-- Unauthenticated           3004 / 401 / UNAUTHENTICATED     no API key, or one that is not known
 |-- DeadlineExceeded          6000 / 504 / DEADLINE_EXCEEDED
 |-- Overloaded                3001 / 429 / RESOURCE_EXHAUSTED
 |-- NotReady                  3001 / 503 / UNAVAILABLE
@@ -82,6 +83,15 @@ class UnknownService(ServingError):
     err_no = 3002
     http_status = 404
     grpc_code = "NOT_FOUND"
+
+
+class Unauthenticated(ServingError):
+    """The client showed no API key, or one that `security.api_keys` does not have."""
+
+    err_no = 3004
+    http_status = 401
+    grpc_code = "UNAUTHENTICATED"
+    always_status = True  # the original had no such refusal to be true to
 
 
 class ProductError(ServingError):

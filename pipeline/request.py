@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pipeline.server.clients import Client
     from pipeline.server.timings import Timings
 
 
@@ -34,6 +35,7 @@ class Request:
     and `pipeline.v1_answers.V1Wish` for that of v1.
     finish: makes what is sent of the worker's answer, or an error in its place; it raises nothing.
     parameters: the client's own, for the hooks: str, bool, int of 64 bits or float by name.
+    client: who asks, for the door to set.
     """
 
     service: str
@@ -50,3 +52,4 @@ class Request:
     wish: Sequence[Any] | None = None
     finish: Callable[[Any], Any] | None = None
     parameters: Mapping[str, Any] | None = None
+    client: Client | None = None

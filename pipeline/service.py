@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.api_keys import flaws_of_keys
 from pipeline.app import App, write_app
 from pipeline.config import OpConfig, ServiceConfig, check_service_name, load_config
 from pipeline.config_remote import completed, remote_flaws
@@ -107,6 +108,10 @@ class Service:
             given = tls.model_dump(exclude_none=True)
             tls = tls.model_copy(update={key: str(self._locate(path)) for key, path in given.items()})
             flaws += flaws_of(tls)
+        security = config.security
+        if security.api_keys is not None:
+            security = security.model_copy(update={"api_keys": str(self._locate(security.api_keys))})
+            flaws += flaws_of_keys(security)
         logging = config.logging
         if logging.directory:
             folder = Path(logging.directory).absolute()  # the script may change folder before it is run again
@@ -114,7 +119,9 @@ class Service:
             logging = logging.model_copy(update={"directory": str(folder)})
         if flaws:
             raise ConfigError("\n".join(flaws))
-        return config.model_copy(update={"op": sections, "tls": tls, "logging": logging})
+        return config.model_copy(
+            update={"op": sections, "tls": tls, "security": security, "logging": logging}
+        )
 
     def _locate(self, given: str) -> Path:
         """A relative path is sought where the service was started, as in the original, or by config.yml."""

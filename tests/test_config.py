@@ -99,7 +99,7 @@ def test_all_mistakes_are_told_at_once_each_with_its_path_and_remedy() -> None:
         "op.bert.concurency: unknown key; did you mean concurrency?",
         "op.bert.thread_num: unknown key; it belongs in op.<name>.local_service_conf",
         "zzzzzz: unknown key; known here: http_port, rpc_port, worker_num, build_dag_each_worker, dag, op, "
-        "v2, logging, tls, limits",
+        "v2, logging, tls, security, limits",
     ]
 
 

@@ -16,6 +16,7 @@ from pipeline.errors import NotReady, ServingError, StartFailed, UnprintableAnsw
 from pipeline.request import Request
 from pipeline.server.admission import Admission
 from pipeline.server.batcher import Batcher
+from pipeline.server.clients import KeyRing
 from pipeline.server.deadlines import Deadlines
 from pipeline.server.figures import OpFigures, RequestFigures
 from pipeline.server.journal import Journal
@@ -58,6 +59,8 @@ class Engine:
         for batcher in self._batchers.values():
             batcher.crew.on_fatal = self.fail_for_good
             batcher.crew.on_ready = self._note_ready
+        security = app.config.security
+        self.keys = None if security.api_keys is None else KeyRing(security)
         self._register_gauges()
 
     @property
@@ -104,6 +107,9 @@ class Engine:
         Returns its walk, whose `leave` drops what is queued when the client has left. Raises ServingError for
         a request that is not admitted.
         """
+        client = request.client
+        if client is not None and client.limited:
+            client.check()
         self._admission.check(request, self._pending)
         if not self._became_ready.is_set():
             raise NotReady("the service is starting; ask /health/ready")
@@ -111,6 +117,8 @@ class Engine:
             request.timings = Timings()
         walk = Walk(request, self._dag, self._batchers, self._ended, answered, self._max_hops, self._tries)
         self._pending += 1
+        if client is not None:
+            client.pending += 1
         if request.deadline < math.inf:
             walk.due_key = self._deadlines.add(walk, request.deadline)
         try:
@@ -138,9 +146,11 @@ class Engine:
         if walk.due_key is not None:
             self._deadlines.discard(walk, walk.due_key)
         self._note_end(walk.began)
+        request = walk.request
+        if request.client is not None:
+            request.client.pending -= 1
         if answer is None:
             return
-        request = walk.request
         answer = self._bounded(answer)
         if request.finish is not None:
             answer = request.finish(answer)
@@ -245,4 +255,17 @@ class Engine:
         watch("paddlewheel_op_queue_length", "Requests queued before an Op.", lambda: per_op("waiting"))
         watch("paddlewheel_op_ready_instances", "Instances that take requests.", lambda: per_op("ready"))
         watch("paddlewheel_op_restarts_total", "Workers replaced.", lambda: per_op("restarts"))
+        if self.keys is not None:
+            figures = self.keys.figures
+            watch(
+                "paddlewheel_key_requests_total",
+                "Requests by API key.",
+                lambda: figures(lambda c: c.requests),
+            )
+            watch(
+                "paddlewheel_key_refused_total",
+                "Over their key's limits.",
+                lambda: figures(lambda c: c.refused),
+            )
+            watch("paddlewheel_key_pending", "Pending by API key.", lambda: figures(lambda c: c.pending))
         watch("paddlewheel_resident_bytes", "Resident memory by process.", memory)

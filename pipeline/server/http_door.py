@@ -47,6 +47,7 @@ class HttpDoor(ABC):
         began = began or time.monotonic()
         try:
             asked = read()
+            asked.client = request.client
             walk = self._engine.begin(
                 asked, lambda answer: self._answer(request, answer, began, asked.timings)
             )

@@ -16,8 +16,9 @@ from typing import cast
 import httptools
 
 from pipeline.answers import render_error
-from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge
+from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge, Unauthenticated
 from pipeline.request import AnswerForm
+from pipeline.server.clients import Client
 from pipeline.server.codecs.key_value import EXAMPLE
 from pipeline.server.http_request import Headers, HttpRequest, Listener
 from pipeline.v2_errors import v2_error_body
@@ -50,6 +51,7 @@ class Connection(asyncio.Protocol):
         self._header_bytes = 0
         self._body_bytes = 0
         self._arrived_bytes = 0
+        self._client = Client()  # until a request shows a key
         self._url = b""
         self._headers: Headers = []
         self._body: bytes | bytearray = b""
@@ -136,6 +138,12 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         if self._parser.should_upgrade():
             return
+        guard = self._listener.guard
+        if guard is not None:  # before the body: who may not ask may not fill our memory either
+            try:
+                self._client = guard.client(self._url, self._headers)
+            except Unauthenticated as error:
+                self._refuse(error)
         self._in_body = True
         self._body_bytes = 0
 
@@ -159,7 +167,8 @@ class Connection(asyncio.Protocol):
         self._continue_due = False
         self._arrived_bytes = 0
         body, self._body = bytes(self._body), b""
-        request = HttpRequest(self, parser.get_method().decode(), _path(self._url), self._headers, body)
+        method, path = parser.get_method().decode(), _path(self._url)
+        request = HttpRequest(self, self._client, method, path, self._headers, body)
         request.keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
         self._waiting.append(request)
 
@@ -258,7 +267,10 @@ class Connection(asyncio.Protocol):
             last.keep_alive = False
             return
         head = b"content-type: application/json\r\nconnection: close\r\n"
-        kserve = self._url.startswith((b"/v1/", b"/v2/"))  # its clients know another form
+        if isinstance(error, Unauthenticated):
+            head += b"www-authenticate: Bearer\r\n"
+        # The clients of KServe know another form.
+        kserve = self._url == b"/v2" or self._url.startswith((b"/v1/", b"/v2/"))
         body = v2_error_body(error.message) if kserve else render_error(error, AnswerForm.JSON)
         self._write(error.http_status, head, body)
         self._listener.app.note_refusal(error)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pipeline.config import Limits
 from pipeline.errors import ServingError
+from pipeline.server.clients import Client, HttpGuard, named
 from pipeline.values import Part
 
 if TYPE_CHECKING:
@@ -18,14 +19,17 @@ Headers = list[tuple[bytes, bytes]]
 class HttpRequest:
     """A request that has arrived whole. It is answered once, by `respond`, sooner or later.
 
-    path: percent-decoded, without the query. headers: names in lower case. on_left: set by whoever works on
-    the request; called when the client leaves before the answer.
+    client: who asks. path: percent-decoded, without the query. headers: names in lower case. on_left: set by
+    whoever works on the request; called when the client leaves before the answer.
     """
 
-    __slots__ = ("_connection", "body", "headers", "keep_alive", "method", "on_left", "path")
+    __slots__ = ("_connection", "body", "client", "headers", "keep_alive", "method", "on_left", "path")
 
-    def __init__(self, connection: Connection, method: str, path: str, headers: Headers, body: bytes) -> None:
+    def __init__(
+        self, connection: Connection, client: Client, method: str, path: str, headers: Headers, body: bytes
+    ) -> None:
         self._connection = connection
+        self.client = client
         self.method = method
         self.path = path
         self.headers = headers
@@ -35,8 +39,8 @@ class HttpRequest:
 
     @property
     def peer(self) -> str:
-        """The client's address."""
-        return self._connection.peer
+        """The client's address, and the name of its API key."""
+        return named(self._connection.peer, self.client)
 
     def respond(self, status: int, head: bytes, body: Part) -> None:
         """Answer. head: header lines, each with its CRLF; the length and the date are put in here."""
@@ -53,9 +57,10 @@ class RequestTaker(Protocol):
 class Listener:
     """What the connections of one port share."""
 
-    def __init__(self, app: RequestTaker, limits: Limits) -> None:
+    def __init__(self, app: RequestTaker, limits: Limits, guard: HttpGuard | None = None) -> None:
         self.app = app
         self.limits = limits
+        self.guard = guard  # None: anyone may ask
         self.connections: set[Connection] = set()
         self.date_line = b""  # the Date header, renewed by the listener's clock
         self.draining = False  # each answer is the last of its connection

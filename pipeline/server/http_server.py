@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.config import Limits
 from pipeline.errors import StartFailed
+from pipeline.server.clients import HttpGuard
 from pipeline.server.http_protocol import Connection
 from pipeline.server.http_request import Listener, RequestTaker
 
@@ -29,12 +30,17 @@ class HttpServer:
     """
 
     def __init__(
-        self, app: RequestTaker, ports: Mapping[str, int], limits: Limits, tls: ssl.SSLContext | None = None
+        self,
+        app: RequestTaker,
+        ports: Mapping[str, int],
+        limits: Limits,
+        tls: ssl.SSLContext | None = None,
+        guard: HttpGuard | None = None,
     ) -> None:
         self._ports = ports
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
-        self._listener = Listener(app, limits)
+        self._listener = Listener(app, limits, guard)
         self._tls: dict[str, Any] = (
             {}
             if tls is None

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import time
 
-from pipeline.errors import InvalidInput, ServingError, UnknownService
+from pipeline.errors import InvalidInput, ServingError, Unauthenticated, UnknownService
 from pipeline.log import one_line
 from pipeline.server.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 QUIET_S = 10.0  # after a refusal is told, others of its kind are only counted for this long
-_CLIENTS_MISTAKES = (InvalidInput, UnknownService)
+_CLIENTS_MISTAKES = (InvalidInput, UnknownService, Unauthenticated)
 
 
 class Journal:

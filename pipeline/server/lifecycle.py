@@ -14,7 +14,7 @@ from typing import Any
 import uvloop
 
 from pipeline.app import App, read_app
-from pipeline.errors import StartFailed
+from pipeline.errors import ConfigError, StartFailed
 from pipeline.log import set_up_logging
 from pipeline.memory import give_back_large_blocks, settle_memory
 from pipeline.server.engine import Engine
@@ -68,6 +68,13 @@ def _describe(op: str, app: App) -> str:
 
 
 async def _reload(engine: Engine) -> None:
+    if engine.keys is not None:
+        try:
+            engine.keys.reload()
+        except ConfigError as exc:
+            log.error("The API keys stay as they were. %s", exc.message)
+        else:
+            log.info("API keys are read again")
     try:
         await engine.reload()
     except StartFailed as exc:

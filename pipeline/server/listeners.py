@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
 
+from pipeline.server.clients import HttpGuard
 from pipeline.server.engine import Engine
 from pipeline.server.http_app import HttpApp
 from pipeline.server.http_server import HttpServer
@@ -29,12 +30,13 @@ class Listeners:
         self._extensions = extensions = Extensions(config.v2)
         models = V2Models(engine)
         tls = None if config.tls is None else server_context(config.tls)
+        guard = None if engine.keys is None else HttpGuard(engine.keys, config.security)
         ports = config.ports()
         if http := _named(ports, "http_port", "v2.http_port"):
             v1, v2 = V1HttpApp(engine, models), V2HttpApp(engine, models, extensions)
-            self._http.append(HttpServer(HttpApp(engine, v1, v2), http, config.limits, tls))
+            self._http.append(HttpServer(HttpApp(engine, v1, v2), http, config.limits, tls, guard))
         if metrics := _named(ports, "v2.metrics_port"):
-            self._http.append(HttpServer(MetricsApp(engine), metrics, config.limits, tls))
+            self._http.append(HttpServer(MetricsApp(engine), metrics, config.limits, tls, guard))
         if rpc := _named(ports, "rpc_port", "v2.grpc_port"):
             self._rpc.append(RpcServer(engine, models, extensions, rpc))
 

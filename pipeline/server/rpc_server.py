@@ -17,13 +17,15 @@ from pipeline.answers import render_error
 from pipeline.config import TlsConfig
 from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed, UnknownService
 from pipeline.request import AnswerForm
+from pipeline.server.clients import CALLER, named
 from pipeline.server.codecs.key_value import EXAMPLE, parse_proto, pass_proto_on
 from pipeline.server.deadlines import TICKS_PER_S
 from pipeline.server.engine import Engine
 from pipeline.server.rpc_calls import Methods, RpcCalls
+from pipeline.server.rpc_guard import guarded
 from pipeline.server.v2.extensions import Extensions
 from pipeline.server.v2.models import V2Models
-from pipeline.server.v2.rpc_handler import V2Handler
+from pipeline.server.v2.rpc_handler import HEALTH_CALLS, V2Handler
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ class PipelineHandler:
                     f"Service name error: there is no service {request.service!r}; leave name empty or send "
                     f"{self._name!r}, as in {EXAMPLE}"
                 )
+            request.client = CALLER.get()
             remaining_s = context.time_remaining()
             request.deadline = self._engine.deadline(math.inf if remaining_s is None else remaining_s)
             answer = await self._engine.infer(request)
@@ -66,7 +69,7 @@ class PipelineHandler:
             answer = ServingError("internal error; the server's log has its reason")
         error = answer if isinstance(answer, ServingError) else None
         if self._journal.tells_each:
-            self._journal.tell(DOOR, context.peer(), METHOD, began, error)
+            self._journal.tell(DOOR, named(context.peer(), CALLER.get()), METHOD, began, error)
         if request is not None and request.timings is not None:
             context.set_trailing_metadata((("server-timing", request.timings.header()),))
         if not isinstance(answer, ServingError):
@@ -110,8 +113,12 @@ class RpcServer:
         config = self._engine.app.config
         limits = config.limits
         pipeline, v2 = PipelineHandler(self._engine), V2Handler(self._engine, self._models, self._extensions)
+        methods: Methods = {**pipeline.methods, **v2.methods}
+        if self._engine.keys is not None:
+            open_ = HEALTH_CALLS if config.security.open_health else ()
+            methods = guarded(methods, self._engine.keys, self._engine.journal, open_)
         self._server = RpcCalls(
-            {**pipeline.methods, **v2.methods},
+            methods,
             [
                 ("grpc.max_receive_message_length", limits.body_bytes),
                 ("grpc.max_send_message_length", limits.response_bytes),

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from client.protos import kserve_v2_pb2 as messages
 from pipeline.errors import Overloaded, ServingError
 from pipeline.request import AnswerForm, Request
+from pipeline.server.clients import CALLER, named
 from pipeline.server.engine import Engine
 from pipeline.server.v2.extensions import Extensions
 from pipeline.server.v2.model_config import model_config
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 DOOR = "v2-grpc"
 SERVICE = "/inference.GRPCInferenceService/"
 HEALTH = "/grpc.health.v1.Health/Check"
+HEALTH_CALLS = (HEALTH, SERVICE + "ServerLive", SERVICE + "ServerReady")
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # a HealthCheckResponse
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -133,7 +135,7 @@ class V2Handler:
             answer = ServingError("internal error; the server's log has its reason")
         error = answer if isinstance(answer, ServingError) else None
         if self._journal.tells_each:
-            self._journal.tell(DOOR, context.peer(), "ModelInfer", began, error)
+            self._journal.tell(DOOR, named(context.peer(), CALLER.get()), "ModelInfer", began, error)
         if isinstance(answer, ServingError):
             return await self._abort(context, answer)
         if request.timings is not None:
@@ -148,6 +150,7 @@ class V2Handler:
             message, model, lambda name, at, size: self._memory.span(context.peer(), name, at, size)
         )
         request = asked.request(model, AnswerForm.V2_PROTO, self._engine)
+        request.client = CALLER.get()
         remaining_s = context.time_remaining()
         given_s = math.inf if remaining_s is None else remaining_s
         request.deadline = self._engine.deadline(min(given_s, asked.timeout_s))

@@ -1,0 +1,25 @@
+"""The API key that a client shows: an argument, an option, or PADDLEWHEEL_API_KEY in the environment."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+
+VARIABLE = "PADDLEWHEEL_API_KEY"
+HEADER = "x-api-key"  # over gRPC metadata, too
+
+
+def api_key_of(given: str | None) -> str | None:
+    """The key, else the environment's; None without either. Raises ValueError for what can't be a header."""
+    key = given or os.environ.get(VARIABLE) or None
+    if key is not None and not re.fullmatch(r"[!-~]+", key):
+        raise ValueError("the API key holds something else than printable ASCII characters")
+    return key
+
+
+def add_api_key_option(parser: argparse.ArgumentParser) -> None:
+    """--api-key. The environment is the better place: others can see a command line."""
+    parser.add_argument(
+        "--api-key", metavar="KEY", help=f"to show to the service (default: {VARIABLE} in the environment)"
+    )
