@@ -64,21 +64,13 @@ def row_of(signature: Signature, given: Mapping[str, Any]) -> dict[str, Any] | N
     return row
 
 
-def key_values_of(signature: Signature, examples: Examples) -> dict[str, str]:
-    """Keys and values: as declared, or each input's rows as text. Empty where nothing is known."""
-    if examples.key_values:
-        return examples.key_values
-    row = row_of(signature, examples.row) or {}
-    texts = {}
-    for name, value in row.items():
-        rows = [value] if signature.has_rows else value
-        texts[name] = value if isinstance(value, str) else json.dumps(rows, ensure_ascii=False)
-    return texts
-
-
 def v2_inputs(signature: Signature, row: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """The inputs of a KServe v2 request with this row alone; None where JSON has no form for one."""
-    inputs = []
+    if signature.open:  # a text under each key
+        return [
+            {"name": name, "datatype": "BYTES", "shape": [1], "data": [text]} for name, text in row.items()
+        ]
+    inputs: list[dict[str, Any]] = []
     for spec in signature.inputs:
         value = row[spec.name]
         if not isinstance(value, list) and spec.shape[1:] == (1,) and signature.has_rows:

@@ -6,17 +6,22 @@ import json
 import math
 from collections.abc import Callable
 
+import msgspec
+
 from pipeline.answers import render_error
 from pipeline.errors import DeadlineExceeded, ServingError, UnknownService
 from pipeline.request import AnswerForm, Request
+from pipeline.server import docs_page
 from pipeline.server.codecs.key_value import EXAMPLE, parse_http, pass_http_on
 from pipeline.server.engine import Engine
 from pipeline.server.grpc_timeout import seconds_of
 from pipeline.server.http_door import JSON, HttpDoor, retry_after
 from pipeline.server.http_request import HttpRequest
 from pipeline.server.metrics import CONTENT_TYPE
+from pipeline.server.openapi import openapi
 from pipeline.server.v1.http_app import V1HttpApp
 from pipeline.server.v2.http_app import V2HttpApp
+from pipeline.server.v2.models import V2Models
 from pipeline.values import Part
 
 _TEXT = b"content-type: %b\r\n" % CONTENT_TYPE.encode()
@@ -30,7 +35,7 @@ class HttpApp(HttpDoor):
 
     name = "http"
 
-    def __init__(self, engine: Engine, v1: V1HttpApp, v2: V2HttpApp) -> None:
+    def __init__(self, engine: Engine, models: V2Models, v1: V1HttpApp, v2: V2HttpApp) -> None:
         super().__init__(engine)
         self._doors: dict[str, V1HttpApp | V2HttpApp] = {"/v1/": v1, "/v2/": v2, "/v2": v2}
         self._service = engine.app.name
@@ -40,6 +45,8 @@ class HttpApp(HttpDoor):
         self._pages: dict[str, Page] = {
             "/health/live": lambda: (200, JSON, b'{"live":true}'),
             "/health/ready": self._readiness,
+            "/openapi.json": lambda: (200, JSON, msgspec.json.encode(openapi(engine.app, models))),
+            "/docs": lambda: (200, *docs_page.page()),
             "/metrics": lambda: (200, _TEXT, engine.metrics.text()),
         }
 

@@ -34,7 +34,7 @@ class Listeners:
         ports = config.ports()
         if http := _named(ports, "http_port", "v2.http_port"):
             v1, v2 = V1HttpApp(engine, models), V2HttpApp(engine, models, extensions)
-            self._http.append(HttpServer(HttpApp(engine, v1, v2), http, config.limits, tls, guard))
+            self._http.append(HttpServer(HttpApp(engine, models, v1, v2), http, config.limits, tls, guard))
         if metrics := _named(ports, "v2.metrics_port"):
             self._http.append(HttpServer(MetricsApp(engine), metrics, config.limits, tls, guard))
         if rpc := _named(ports, "rpc_port", "v2.grpc_port"):
