@@ -13,6 +13,7 @@ from convert.from_torch import OPSETS as TORCH_OPSETS
 from convert.from_torch import ROUTES
 from convert.isolation import STEP_TIMEOUT_S
 from convert.parity import TOLERANCE
+from convert.route import ENGINES
 from convert.sample_feeds import BATCHES, LENGTHS, SHAPE_LENGTHS
 from convert.to_onnx import OPSET, OPSETS
 from pipeline.commands import OneLineParser, add_command
@@ -37,6 +38,7 @@ def create_parser() -> argparse.ArgumentParser:
     _add_to_onnx(commands)
     _add_shapes(commands)
     _add_check(commands)
+    _add_all(commands)
     return parser
 
 
@@ -68,6 +70,12 @@ def _add_paddle(commands: Commands) -> None:
         "module:factory, a function or class that returns the Layer",
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
+    _add_dynamic(parser)
+    _add_labels(parser)
+
+
+def _add_dynamic(parser: argparse.ArgumentParser) -> None:
+    """What a model that isn't static yet may need."""
     parser.add_argument("--params", type=Path, metavar="FILE.pdparams", help="weights for module:factory")
     parser.add_argument(
         "--input-spec",
@@ -76,13 +84,34 @@ def _add_paddle(commands: Commands) -> None:
         help="name:dtype[dims];... in the order of forward(); of a PaddleNLP model those it is to have",
     )
     parser.add_argument("--task", default="", choices=TASKS, help="head of a PaddleNLP model")
-    parser.add_argument("--labels", default="", metavar="A,B,...", help="names of its classes, in order")
     parser.add_argument("--num-labels", type=int, default=0, metavar="N", help="number of its classes")
     parser.add_argument(
         "--random-weights",
         action="store_true",
         help="its configuration alone, with random weights, for trials",
     )
+
+
+def _add_all(commands: Commands) -> None:
+    parser = _add(
+        commands,
+        "all",
+        run.whole,
+        "make a serving model of any source, by the route that suits it",
+        "python -m convert all ./bert-base-chinese models/mine",
+    )
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="folder, config.json or name of a PaddleNLP model, Hugging Face directory, module:factory of "
+        "Paddle or PyTorch, .onnx file, or folder of a Paddle program",
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
+    parser.add_argument(
+        "--engine", choices=tuple(ENGINES), default="", help="what shall run it (Paddle, where that goes)"
+    )
+    _add_dynamic(parser)
+    _add_served(parser)
 
 
 def _add_torch(commands: Commands) -> None:
@@ -128,20 +157,29 @@ def _add_serving(commands: Commands) -> None:
         "source", type=Path, metavar="MODEL", help="folder of a Paddle program or ONNX model, or a .onnx file"
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
-    parser.add_argument(
-        "--fetch-alias", action="append", default=[], metavar="NAME", help="name of an output, in their order"
-    )
-    parser.add_argument(
-        "--padding", default="", metavar="FEED=VALUE,...", help="feeds that may be padded; proven first"
-    )
-    parser.add_argument("--labels", default="", metavar="A,B,...", help="names of the classes, in order")
-    parser.add_argument(
-        "--file", action="append", default=[], type=Path, metavar="FILE", help="file to copy beside the model"
-    )
+    _add_served(parser)
     parser.add_argument(
         "--with-notes",
         action="store_true",
         help="take aliases, padding, labels, task, tokenizer from the notes beside the program",
+    )
+
+
+def _add_labels(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--labels", default="", metavar="A,B,...", help="names of the classes, in order")
+
+
+def _add_served(parser: argparse.ArgumentParser) -> None:
+    """What a serving model tells of its outputs and feeds, and takes along."""
+    parser.add_argument(
+        "--fetch-alias", action="append", default=[], metavar="NAME", help="name of an output, in their order"
+    )
+    parser.add_argument(
+        "--padding", default=None, metavar="FEED=VALUE,...", help="feeds that may be padded; proven first"
+    )
+    _add_labels(parser)
+    parser.add_argument(
+        "--file", action="append", default=[], type=Path, metavar="FILE", help="file to copy beside the model"
     )
 
 

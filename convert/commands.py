@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
 from convert.result import Conversion, ConversionOptions
 from pipeline.errors import ConversionError
@@ -58,16 +59,18 @@ def torch(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
 
 
 def serving(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.model_notes import read_notes
     from convert.to_serving import convert_serving
 
+    source: Path = arguments.source
     return convert_serving(
-        arguments.source,
+        source,
         arguments.out,
         fetch_alias=arguments.fetch_alias,
         padding=arguments.padding,
         labels=_comma_separated(arguments.labels),
         files=arguments.file,
-        with_notes=arguments.with_notes,
+        notes=read_notes(source if source.is_dir() else source.parent) if arguments.with_notes else None,
         options=options,
     )
 
@@ -107,6 +110,24 @@ def check(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
         report=arguments.report,
         options=options,
     )
+
+
+def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.whole import Wanted, convert_all
+
+    wanted = Wanted(
+        engine=arguments.engine,
+        input_spec=arguments.input_spec,
+        params=arguments.params,
+        task=arguments.task,
+        labels=tuple(_comma_separated(arguments.labels)),
+        num_labels=arguments.num_labels,
+        random_weights=arguments.random_weights,
+        fetch_alias=tuple(arguments.fetch_alias),
+        padding=arguments.padding,
+        files=tuple(arguments.file),
+    )
+    return convert_all(arguments.source, arguments.out, wanted, options=options)
 
 
 def _comma_separated(text: str) -> list[str]:

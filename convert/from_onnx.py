@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from convert.engine import onnx_runtime_version, paddle_version
 from convert.environment import conversion_python
 from convert.from_paddle import PROGRAM_NAME
 from convert.isolation import run_isolated
-from convert.model_notes import NOTES_FILE, ModelNotes, read_notes, write_notes
+from convert.model_notes import NOTES_FILE, carry_notes
 from convert.parity import ParityReport, Runner, compare, write_reports
 from convert.program import InferenceProgram, read_program
 from convert.result import Conversion, ConversionOptions
@@ -61,7 +60,7 @@ def convert_onnx(
     for batch in batches:
         reference(batch)  # a model that can't be run has no fall-back either
     with staged(out) as made:
-        _take_notes(model, made)
+        carry_notes(model.program.parent, made, [fetch.name for fetch in model.fetches])
         reports: tuple[ParityReport, ...] = ()
         try:
             reports = (_to_paddle(model, made, reference, batches, options),)
@@ -105,16 +104,6 @@ def _to_paddle(
     report.require()
     write_reports(made / PARITY_FILE, [report])
     return report
-
-
-def _take_notes(model: InferenceProgram, made: Path) -> None:
-    """The notes that stand beside the ONNX model, or new ones with the names of its outputs."""
-    folder = model.program.parent
-    notes = read_notes(folder) if (folder / NOTES_FILE).is_file() else ModelNotes(task="")
-    for name in notes.files:
-        shutil.copyfile(folder / name, made / name)
-    names = tuple(fetch.name for fetch in model.fetches)
-    write_notes(made, replace(notes, outputs=notes.outputs or names))
 
 
 def _keep_onnx(model: InferenceProgram, made: Path) -> None:

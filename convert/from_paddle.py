@@ -52,7 +52,8 @@ def convert_paddle(
     layer.eval()
     fingerprint = _fingerprint(layer, module, feeds, options)
     if options.dry_run:
-        return Conversion(out, False, f"would export {factory} to {out}; nothing was written")
+        message = f"would export {factory} to {out}; nothing was written"
+        return Conversion(out, False, message, fingerprint=fingerprint)
     if not options.force and is_current(out, fingerprint):
         return Conversion(out, False, f"{out} is up to date")
     with staged(out) as made:

@@ -87,7 +87,8 @@ def convert_paddlenlp(
     }
     fingerprint = fingerprint_of([*found.files, *found.tokenizer], settings)
     if options.dry_run:
-        return Conversion(out, False, f"would export {source} ({task}) to {out}; nothing was written")
+        message = f"would export {source} ({task}) to {out}; nothing was written"
+        return Conversion(out, False, message, fingerprint=fingerprint)
     if not options.force and is_current(out, fingerprint):
         return Conversion(out, False, f"{out} is up to date")
     with staged(out) as made:
@@ -192,20 +193,29 @@ def _from_folder(folder: Path, random_weights: bool) -> PaddleNLPSource:
     return PaddleNLPSource(str(folder), values, weights, (config, weights), tokenizer)
 
 
+def is_written_by_paddle(path: Path) -> bool:
+    """Whether a safetensors file has Paddle's layout: PyTorch's linear weights are transposed, which a square
+    one would hide. Raises ConversionError for another file."""
+    return _writer(path) in ("pd", "paddle")
+
+
 def _require_paddle_layout(path: Path) -> None:
-    """PyTorch's linear weights are transposed, which a square one would hide."""
+    if not is_written_by_paddle(path):
+        raise ConversionError(
+            f"{path} was not written by Paddle but for {_writer(path) or 'an unnamed framework'!r}; "
+            "use `python -m convert torch`."
+        )
+
+
+def _writer(path: Path) -> str:
+    """The framework that a safetensors file names."""
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             header: dict[str, Any] = json.loads(file.read(min(size, _MAX_HEADER_BYTES)))
-        written_by = str(header.get("__metadata__", {}).get("format", ""))
+        return str(header.get("__metadata__", {}).get("format", ""))
     except (OSError, ValueError, AttributeError) as exc:
         raise ConversionError(f"{path} is not a safetensors file ({exc}); is it whole?") from exc
-    if written_by not in ("pd", "paddle"):
-        raise ConversionError(
-            f"{path} was not written by Paddle but for {written_by or 'an unnamed framework'!r}; "
-            "use `python -m convert torch`."
-        )
 
 
 def _built_from(found: PaddleNLPSource) -> dict[str, Any]:

@@ -50,11 +50,13 @@ def convert_torch(
     to: str | None = None,
     input_spec: str = "",
     opset: int = OPSET,
+    advise: bool = True,
     options: ConversionOptions | None = None,
 ) -> Conversion:
     """Write the model of `source`, a Hugging Face directory or "module:factory", to the folder `out`.
 
-    `to` is one of ROUTES; without it they are tried in their order. `input_spec` is text as
+    `to` is one of ROUTES; without it they are tried in their order, and with it an error names the others to
+    try (`advise`). `input_spec` is text as
     `parse_input_spec` reads it, and may be left out for text models of transformers. Raises ConversionError
     for what can't be used or converted, ParityError when the outputs differ on the only or last route.
     """
@@ -81,7 +83,8 @@ def convert_torch(
     fingerprint = fingerprint_of(tokenizer, {"model": facts["fingerprint"]})
     if options.dry_run:
         names = " or ".join(ROUTES[route].name for route in routes)
-        return Conversion(out, False, f"would convert {source} to {names} in {out}; nothing was written")
+        message = f"would convert {source} to {names} in {out}; nothing was written"
+        return Conversion(out, False, message, fingerprint=fingerprint)
     if not options.force and is_current(out, fingerprint):
         return Conversion(out, False, f"{out} is up to date")
     arguments = {
@@ -103,7 +106,7 @@ def convert_torch(
         except ServingError as exc:
             why = exc.message.rstrip(".")
             if number + 1 == len(routes):
-                raise _told(exc, source, name, only=to is not None) from exc
+                raise _told(exc, source, name, only=to is not None, advise=advise) from exc
             steps.say(f"{ROUTES[name].name}: {why}. Trying {ROUTES[routes[number + 1]].name}.")
     message = f"{out} holds the {ROUTES[name].made}; outputs: {', '.join(outputs)}"
     return Conversion(out, True, message, tuple(reports))
@@ -150,12 +153,14 @@ def _run(
     )
 
 
-def _told(error: ServingError, source: str, route: str, *, only: bool) -> ServingError:
+def _told(error: ServingError, source: str, route: str, *, only: bool, advise: bool) -> ServingError:
     """The last route's error, with the other routes where they weren't tried."""
     if isinstance(error, ParityError):
         return error
     why = error.message.rstrip(".")
     if not only:
         return ConversionError(f"{source}: no route is left, the last said: {why}.")
+    if not advise:
+        return ConversionError(f"{source}: {why}.")
     others = " or ".join(f"--to {name}" for name in ROUTES if name != route)
     return ConversionError(f"{source}: {why}; {others} may go.")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,13 @@ TOKENIZER_FILES = (
     "vocab.json",
     "vocab.txt",
 )
+_TASKS = {
+    "ForSequenceClassification": "sequence-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMaskedLM": "fill-mask",
+    "Model": "feature-extraction",
+}
 _ENTAILMENT = re.compile(r"(?i)entail(ment|s|ed)?|蕴含|蕴涵")
 
 
@@ -46,6 +54,15 @@ def write_notes(directory: Path, notes: ModelNotes) -> None:
     """Store notes beside a program."""
     text = json.dumps(asdict(notes), indent=2, ensure_ascii=False)
     (directory / NOTES_FILE).write_text(f"{text}\n", encoding="utf-8")
+
+
+def carry_notes(source: Path, made: Path, outputs: Sequence[str]) -> None:
+    """Take the notes beside a model, with the files they name, to another form of it; `outputs` are the names
+    of its outputs where there are none."""
+    notes = read_notes(source) if (source / NOTES_FILE).is_file() else ModelNotes(task="")
+    for name in notes.files:
+        shutil.copyfile(source / name, made / name)
+    write_notes(made, replace(notes, outputs=notes.outputs or tuple(outputs)))
 
 
 def read_notes(directory: Path) -> ModelNotes:
@@ -78,6 +95,11 @@ def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     labels = tuple(str(named[str(index)]) for index in range(len(named)))
     return () if all(label == f"LABEL_{index}" for index, label in enumerate(labels)) else labels
+
+
+def task_of(architecture: str) -> str:
+    """The task of a class of transformers or PaddleNLP, as model hubs call it; empty for others."""
+    return next((task for ending, task in _TASKS.items() if architecture.endswith(ending)), "")
 
 
 def entailment_of(labels: Sequence[str]) -> int | None:

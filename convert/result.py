@@ -41,7 +41,8 @@ class ConversionOptions:
 class Conversion:
     """A result at `out`. `made` is false when it was up to date or nothing was to be written.
 
-    `shown` is printed above the message: tables, and text as it is.
+    `shown` is printed above the message: tables, and text as it is. `fingerprint` is of what a dry run would
+    make it from.
     """
 
     out: Path
@@ -49,3 +50,4 @@ class Conversion:
     message: str
     reports: tuple[ParityReport, ...] = ()
     shown: tuple[object, ...] = ()
+    fingerprint: str = ""

@@ -9,6 +9,7 @@ from typing import Any
 from convert.engine import paddle_version
 from convert.environment import conversion_python
 from convert.isolation import run_isolated
+from convert.model_notes import NOTES_FILE, carry_notes
 from convert.paddle2onnx_gaps import restore_tanh_gelu, unsupported
 from convert.parity import compare, write_reports
 from convert.program import InferenceProgram, read_program
@@ -54,7 +55,8 @@ def convert_to_onnx(
         "tolerance": options.tolerance,
         "lengths": options.lengths,
     }
-    fingerprint = fingerprint_of(program.files, settings)
+    notes = program.program.parent / NOTES_FILE
+    fingerprint = fingerprint_of([*program.files, *([notes] if notes.is_file() else [])], settings)
     if options.dry_run:
         return Conversion(out, False, f"would convert {program.program} to {out}; nothing was written")
     if not options.force and is_current(out, fingerprint):
@@ -68,6 +70,8 @@ def convert_to_onnx(
         report = compare("Paddle to ONNX", names, paddle, onnx, batches, options.tolerance)
         report.require()
         write_reports(made / PARITY_FILE, [report])
+        if notes.is_file():
+            carry_notes(notes.parent, made, names)
         write_stamp(made, fingerprint, {"source": str(source)})
     return Conversion(out, True, f"{out / MODEL_FILE} holds the ONNX model", (report,))
 

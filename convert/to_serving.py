@@ -12,7 +12,7 @@ import numpy as np
 
 from convert.engine import onnx_runtime_version, paddle_version
 from convert.input_spec import TensorSpec
-from convert.model_notes import entailment_of, read_notes
+from convert.model_notes import ModelNotes, entailment_of
 from convert.parity import ParityReport, Runner, compare, padding_of, padding_parity, summaries, write_reports
 from convert.program import InferenceProgram, read_program
 from convert.result import Conversion, ConversionOptions
@@ -29,10 +29,11 @@ def convert_serving(
     out: Path,
     *,
     fetch_alias: Sequence[str] = (),
-    padding: str = "",
+    padding: str | None = None,
     labels: Sequence[str] = (),
     files: Sequence[Path] = (),
-    with_notes: bool = False,
+    notes: ModelNotes | None = None,
+    earlier: Sequence[ParityReport] = (),
     options: ConversionOptions | None = None,
 ) -> Conversion:
     """Write the serving model of `source` to `out` (serving_server/, serving_client/).
@@ -40,17 +41,18 @@ def convert_serving(
     `source` is the folder of a Paddle program or an ONNX model, or a .onnx file.
     `fetch_alias` renames the outputs, in their order; `padding` ("input_ids=0,attention_mask=0") declares
     feeds that may be padded with a value, which is proven first; `labels` and `files` (a vocabulary) go to
-    serving_server/. `with_notes` takes what isn't given from the notes beside the program, and its task.
-    Raises ConversionError for what can't be used, ParityError when outputs differ.
+    serving_server/. Of `notes`, whose files stand beside the program, it takes what isn't given, and the
+    task. The reports of `earlier` steps are stored before its own. Raises ConversionError for what can't be
+    used, ParityError when outputs differ.
     """
     options = options or ConversionOptions()
     steps = options.steps
     check_replaceable(out)
     facts: dict[str, Any] = {}
-    if with_notes:
+    if notes is not None:
         folder = source if source.is_dir() else source.parent
-        notes = read_notes(folder)
-        fetch_alias, padding = fetch_alias or notes.outputs, padding or notes.padding
+        fetch_alias = fetch_alias or notes.outputs
+        padding = notes.padding if padding is None else padding
         labels, files = labels or notes.labels, [*files, *(folder / name for name in notes.files)]
         known = {"task": notes.task, "architecture": notes.architecture}
         facts = {key: text for key, text in known.items() if text}
@@ -60,10 +62,10 @@ def convert_serving(
     steps.step("Reading the model")
     program = read_program(source)
     aliases = fetch_aliases(program, fetch_alias)
-    pads = parse_padding(padding, program.feeds)
+    pads = parse_padding(padding or "", program.feeds)
     settings = {
         "aliases": aliases,
-        "padding": padding,
+        "padding": padding or "",
         "labels": list(labels),
         **facts,
         **_engine(program),
@@ -73,9 +75,8 @@ def convert_serving(
     fingerprint = fingerprint_of([*program.files, *files], settings)
     if options.dry_run:
         fetches = ", ".join(aliases)
-        return Conversion(
-            out, False, f"would write a serving model with {fetches} to {out}; nothing was written"
-        )
+        message = f"would write a serving model with {fetches} to {out}; nothing was written"
+        return Conversion(out, False, message, fingerprint=fingerprint)
     if not options.force and is_current(out, fingerprint):
         return Conversion(out, False, f"{out} is up to date")
     with staged(out) as made:
@@ -91,6 +92,7 @@ def convert_serving(
             labels=labels,
             files=files,
             facts=facts,
+            earlier=earlier,
             options=options,
         )
         write_stamp(made, fingerprint, {"source": str(source.resolve())})

@@ -15,7 +15,7 @@ import torch
 
 from convert.from_paddle import call_factory, own_sources
 from convert.input_spec import TensorSpec, parse_input_spec
-from convert.model_notes import labels_of, text_padding
+from convert.model_notes import labels_of, task_of, text_padding
 from convert.parity import Runner
 from convert.program import first_line
 from convert.sample_feeds import Array
@@ -25,14 +25,6 @@ from pipeline.errors import ConversionError
 
 _TEXT_FEEDS = ("input_ids", "attention_mask", "token_type_ids")
 _MAX_NAMED = 3
-# By how the name of a class ends.
-_TASKS = {
-    "ForSequenceClassification": "sequence-classification",
-    "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering",
-    "ForMaskedLM": "fill-mask",
-    "Model": "feature-extraction",
-}
 
 
 @dataclass(frozen=True)
@@ -143,7 +135,7 @@ def model_notes(model: TorchModel) -> dict[str, Any]:
     feeds = [feed.name for feed in model.feeds]
     hidden = bool(config) and "attention_mask" in feeds and set(feeds) <= {*_TEXT_FEEDS, "position_ids"}
     return {
-        "task": next((task for head, task in _TASKS.items() if architecture.endswith(head)), ""),
+        "task": task_of(architecture),
         "architecture": architecture,
         "labels": labels_of(config),
         "padding": text_padding(feeds, int(config.get("pad_token_id") or 0)) if hidden else "",

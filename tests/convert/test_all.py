@@ -1,0 +1,94 @@
+"""`python -m convert all`: one model from PaddleNLP, PyTorch and ONNX to the same served answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from convert.cli import main
+from convert.environment import CONVERT_PYTHON
+from convert.isolation import run_isolated
+from pipeline.serving_model import load_serving_model
+from service_process import APPS, ServiceProcess
+
+HERE = Path(__file__).parent
+LABELS = ("contradiction", "neutral", "entailment")
+ROUTES = {
+    "paddle": ["dynamic to static", "serving model"],
+    "torch": ["weights into PaddleNLP's model", "serving model"],
+    "onnx": ["ONNX to Paddle", "serving model"],
+}
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.delenv(CONVERT_PYTHON, raising=False)
+    return tmp_path
+
+
+def feeds() -> dict[str, Any]:
+    """Two texts of ids, the second padded."""
+    ids = np.random.default_rng(3).integers(1, 60, (2, 9))
+    mask = np.ones_like(ids)
+    ids[1, 6:] = mask[1, 6:] = 0
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids % 2 * mask}
+
+
+def in_three_forms(family: str, head: str, folder: Path) -> np.ndarray[Any, Any]:
+    """The model in three folders, each with its tokenizer and labels, and what PyTorch answers to `feeds`."""
+    arguments = {"family": family, "head": head, "folder": str(folder)}
+    logits = run_isolated(
+        "torch_models:three_forms",
+        {**arguments, "feeds": {name: array.tolist() for name, array in feeds().items()}},
+        converter="PyTorch",
+        needs=("torch", "transformers", "paddlenlp"),
+    )
+    config = json.loads((folder / "torch/config.json").read_text("utf-8"))
+    (folder / "onnx/config.json").write_text(json.dumps(config), "utf-8")
+    for form in ROUTES:
+        path = folder / form / "config.json"
+        named = {
+            "id2label": dict(enumerate(LABELS)),
+            "label2id": {label: i for i, label in enumerate(LABELS)},
+        }
+        path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **named}), "utf-8")
+        (folder / form / "vocab.txt").write_text("[PAD]\n[UNK]\n", "utf-8")
+    return np.array(logits, np.float32)
+
+
+def served(folder: str) -> np.ndarray[Any, Any]:
+    """What a service with this model answers to `feeds`."""
+    conf = {"model_config": str(Path(folder).resolve()), "thread_num": 1}
+    with ServiceProcess(APPS / "model.py", {"op": {"model": {"local_service_conf": conf}}}) as service:
+        answer = service.predict({name: json.dumps(array.tolist()) for name, array in feeds().items()})
+    return np.array(json.loads(answer["logits"]), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "task"),
+    [
+        ("Bert", "ForSequenceClassification", "sequence-classification"),
+        ("Ernie", "ForTokenClassification", "token-classification"),
+    ],
+)
+def test_one_model_from_paddle_pytorch_and_onnx_is_served_with_the_same_answers(
+    family: str, head: str, task: str, work: Path
+) -> None:
+    expected = in_three_forms(family, head, work)
+    for form, steps in ROUTES.items():
+        assert main(["all", form, f"served_{form}", "--lengths", "5,9"]) == 0
+        stamp = json.loads(Path(f"served_{form}/convert.json").read_text("utf-8"))
+        assert stamp["route"] == steps
+        model = load_serving_model(f"served_{form}")
+        assert (model.labels, model.additions["task"], model.additions["entailment"]) == (LABELS, task, 2)
+        assert (model.directory / "vocab.txt").is_file()
+        assert model.padding is not None and model.padding.feeds.keys() == feeds().keys()
+        kept = np.s_[:] if head == "ForSequenceClassification" else feeds()["attention_mask"] == 1
+        np.testing.assert_allclose(served(f"served_{form}")[kept], expected[kept], rtol=0, atol=5e-5)
