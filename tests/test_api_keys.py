@@ -161,6 +161,14 @@ def test_health_is_open(service: ServiceProcess) -> None:
     assert called(service, "/grpc.health.v1.Health/Check", b"") == b"\x08\x01"
 
 
+def test_the_page_at_docs_is_open_and_what_it_shows_is_not(service: ServiceProcess) -> None:
+    assert ServiceProcess.http(service, "/docs").status == 200
+    assert ServiceProcess.http(service, "/openapi.json").status == 401
+    document = service.http("/openapi.json").json
+    (scheme,) = document["components"]["securitySchemes"].values()
+    assert (scheme["scheme"], len(document["security"])) == ("bearer", 1)
+
+
 def test_what_is_open_is_configured(keys: Path) -> None:
     security = {"api_keys": str(keys), "open_health": False, "open_metrics": True}
     with Guarded(APPS / "echo.py", {"security": security}) as service:

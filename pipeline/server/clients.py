@@ -135,7 +135,8 @@ class HttpGuard:
     def __init__(self, keys: KeyRing, security: SecurityConfig) -> None:
         self._keys = keys
         metrics = (b"/metrics",) if security.open_metrics else ()
-        self._open = frozenset((*HEALTH_PAGES, *metrics) if security.open_health else metrics)
+        health = HEALTH_PAGES if security.open_health else ()
+        self._open = frozenset((b"/docs", *health, *metrics))  # that page holds nothing, and asks for the key
         self._anyone = Client()
 
     def client(self, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Client:

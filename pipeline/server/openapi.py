@@ -53,7 +53,11 @@ def openapi(app: App, models: V2Models) -> dict[str, Any]:
         ),
     }
     title = {"title": name, "version": SERVER_VERSION, "description": "Served by Paddlewheel."}
-    return {"openapi": "3.1.0", "info": title, "paths": paths}
+    document = {"openapi": "3.1.0", "info": title, "paths": paths}
+    if app.config.security.api_keys is None:
+        return document
+    schemes = {"key": {"type": "http", "scheme": "bearer"}}
+    return {**document, "components": {"securitySchemes": schemes}, "security": [{"key": []}]}
 
 
 def _key_value(app: App) -> dict[str, Any]:

@@ -5,14 +5,16 @@ const WORDS = {
     other: "中文", lead: "Edit an example and send it to this service.", send: "Send", sending: "Sending…",
     body: "Body (JSON)", answer: "Answer", command: "The same with curl", empty: "(empty)",
     missing: "No example is known for this one: the Op can declare it as example or example_key_values.",
-    failed: "Not answered: ", unread: "openapi.json can't be read: ", none: "No example",
+    key: "API key", use: "Use", unkeyed: "The service asks for an API key.",
+    failed: "Not answered: ", unread: "openapi.json can't be read: ",
     tags: { "key/value": "Key/value", v1: "KServe v1", v2: "KServe v2", health: "Health and figures" },
   },
   zh: {
     other: "English", lead: "修改示例并发送给本服务。", send: "发送", sending: "发送中…",
     body: "请求体（JSON）", answer: "应答", command: "等价的 curl 命令", empty: "（空）",
     missing: "没有已知的示例：可以在 Op 中用 example 或 example_key_values 声明。",
-    failed: "没有得到应答：", unread: "无法读取 openapi.json：", none: "没有示例",
+    key: "API 密钥", use: "使用", unkeyed: "本服务需要 API 密钥。",
+    failed: "没有得到应答：", unread: "无法读取 openapi.json：",
     tags: { "key/value": "键值接口", v1: "KServe v1", v2: "KServe v2", health: "健康检查与指标" },
   },
 };
@@ -40,6 +42,11 @@ function pretty(text) {
   } catch {
     return text;
   }
+}
+
+function keyHeader() {
+  const key = document.getElementById("key").value.trim();
+  return key === "" ? {} : { authorization: `Bearer ${key}` };
 }
 
 function quoted(text) {
@@ -81,8 +88,8 @@ function opened(operation) {
     state.textContent = words.sending;
     const began = performance.now();
     try {
-      const headers = input === null ? {} : { "content-type": "application/json" };
-      const response = await fetch(url, { method: operation.method, body: body(), headers, credentials: "same-origin" });
+      const headers = { ...keyHeader(), ...(input === null ? {} : { "content-type": "application/json" }) };
+      const response = await fetch(url, { method: operation.method, body: body(), headers });
       const text = await response.text();
       state.className = response.ok ? "good" : "bad";
       state.textContent = `${response.status} ${response.statusText}, ${(performance.now() - began).toFixed(1)} ms`;
@@ -114,9 +121,12 @@ function listed(operation, open) {
 
 function show() {
   const words = WORDS[language];
+  document.getElementById("key-label").textContent = words.key;
+  document.getElementById("use-key").textContent = words.use;
   document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
   document.getElementById("language").textContent = words.other;
-  document.getElementById("lead").textContent = words.lead;
+  document.getElementById("lead").textContent = description === null ? words.unkeyed : words.lead;
+  if (description === null) return;
   document.getElementById("title").textContent = document.title = description.info.title;
   const groups = new Map();
   for (const operation of operationsOf(description.paths)) {
@@ -135,9 +145,16 @@ document.getElementById("language").addEventListener("click", () => {
   show();
 });
 
-fetch(new URL("openapi.json", document.baseURI)).then((response) => response.json()).then((told) => {
-  description = told;
-  show();
-}).catch((error) => {
-  document.getElementById("lead").textContent = WORDS[language].unread + error.message;
-});
+async function load() {
+  try {
+    const response = await fetch(new URL("openapi.json", document.baseURI), { headers: keyHeader() });
+    if (response.status === 401) document.getElementById("keyed").hidden = false;
+    description = response.ok ? await response.json() : null;
+    show();
+  } catch (error) {
+    document.getElementById("lead").textContent = WORDS[language].unread + error.message;
+  }
+}
+
+document.getElementById("use-key").addEventListener("click", load);
+load();
