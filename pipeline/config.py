@@ -115,7 +115,7 @@ class DagConfig(Section):
 
 
 class V2Config(Section):
-    """`v2`: Triton's ports, opened beside `http_port` and `rpc_port`, and shared memory."""
+    """`v2`: Triton's ports, opened beside `http_port` and `rpc_port`, and what its clients may do."""
 
     http_port: Port | None = Field(default=None, description="All of http_port here, too (Triton: 8000).")
     grpc_port: Port | None = Field(default=None, description="All of rpc_port here, too (Triton: 8001).")
@@ -124,6 +124,11 @@ class V2Config(Section):
         default="loopback",
         description="Who may name files of this machine's /dev/shm to be read and written: clients that "
         "connect from this machine (where a proxy does for others, turn it off), all, or none.",
+    )
+
+    model_control: Literal["none", "explicit"] = Field(
+        default="explicit",
+        description="explicit: clients may load and unload models; none: they are refused.",
     )
 
     @field_validator("shared_memory", mode="before")
@@ -232,7 +237,7 @@ class ServiceConfig(Section):
     )
     dag: DagConfig = Field(default=DagConfig(), description="What holds for whole requests.")
     op: dict[str, OpConfig] = Field(default={}, description="One section per Op, by its name.")
-    v2: V2Config = Field(default=V2Config(), description="Ports and shared memory of the KServe v2 protocol.")
+    v2: V2Config = Field(default=V2Config(), description="What concerns the KServe v2 protocol alone.")
     logging: LoggingConfig = Field(default=LoggingConfig(), description="Where and how we log.")
     tls: TlsConfig | None = Field(default=None, description="Certificates; absent: plain HTTP and gRPC.")
     security: SecurityConfig = Field(default=SecurityConfig(), description="Who may ask.")

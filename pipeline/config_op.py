@@ -78,7 +78,13 @@ class LocalServiceConf(Section):
         default="",
         validation_alias="model_config",  # pydantic keeps `model_config` for itself
         serialization_alias="model_config",
-        description="Serving model directory: the folder that holds serving_server/, or that folder itself.",
+        description="Serving model directory: the folder that holds serving_server/, or that folder itself; "
+        "or one with versions, each a serving model directory named 1, 2, ...",
+    )
+    model_version: PositiveInt | None = Field(
+        default=None,
+        description="The version to serve, of a model_config with versions; absent: the highest there when "
+        "the Op is loaded.",
     )
     engine: Literal["paddle", "onnxruntime"] | None = Field(
         default=None,

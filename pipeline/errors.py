@@ -7,6 +7,7 @@ ServingError                 10000 / 500 / INTERNAL
 |   |-- UnprintableAnswer     7000 / 500 / INTERNAL            an Op's answer has a type that can't be sent
 |   `-- TooLarge              5000 / 413                       a limit of `limits`
 |-- UnknownService            3002 / 404 / NOT_FOUND
+|   `-- UnknownVersion        3002 / 404                       of a model
 |-- ProductError         as the Op says / 400                  the app's own code, 50..99 by custom
 |-- Unauthenticated           3004 / 401 / UNAUTHENTICATED     no API key, or one that is not known
 |-- DeadlineExceeded          6000 / 504 / DEADLINE_EXCEEDED
@@ -83,6 +84,13 @@ class UnknownService(ServingError):
     err_no = 3002
     http_status = 404
     grpc_code = "NOT_FOUND"
+
+
+class UnknownVersion(UnknownService):
+    """A version that is not served, or not any more; the words are Triton's."""
+
+    def __init__(self, model: str, version: str) -> None:
+        super().__init__(f"Request for unknown model: '{model}' version {int(version)} is not found")
 
 
 class Unauthenticated(ServingError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipeline.server.clients import Client
     from pipeline.server.timings import Timings
+    from pipeline.v1_answers import V1Wish
+    from pipeline.v2_answers import Wish
 
 
 class AnswerForm(IntEnum):
@@ -31,6 +33,7 @@ class Request:
     deadline: an instant of time.monotonic(), math.inf for none. priority: smaller leaves first.
     timings: where its time goes, kept where the answer shall tell (dag.use_profile). op: the Op that is asked
     by itself, with its model's feeds as `inputs`; empty: the whole DAG. rows: what statistics count it for.
+    version: the one of the model that the client asks for; empty: the one that is served.
     wish: what the answer's form leaves open, as `pipeline.v2_answers.Wish` for the forms of KServe v2
     and `pipeline.v1_answers.V1Wish` for that of v1.
     finish: makes what is sent of the worker's answer, or an error in its place; it raises nothing.
@@ -49,7 +52,8 @@ class Request:
     timings: Timings | None = None
     op: str = ""
     rows: int = 1
-    wish: Sequence[Any] | None = None
+    version: str = ""
+    wish: Wish | V1Wish | None = None
     finish: Callable[[Any], Any] | None = None
     parameters: Mapping[str, Any] | None = None
     client: Client | None = None

@@ -18,6 +18,7 @@ from pipeline.environment import FRONT_PROCESS
 from pipeline.errors import ConfigError
 from pipeline.examples import examples_of
 from pipeline.log import flaw_of_directory
+from pipeline.model_versions import choose_version
 from pipeline.op import Op, RequestOp, ResponseOp
 from pipeline.processes import SERVER, python_module
 from pipeline.serving_model import load_serving_model
@@ -98,10 +99,10 @@ class Service:
                 continue
             folder = self._locate(conf.model_dir)
             try:
-                load_serving_model(folder)
+                load_serving_model(choose_version(folder, conf.model_version).directory)
             except ConfigError as exc:
                 flaws.append(f"op.{name}.local_service_conf.model_config: {exc.message}")
-            conf = conf.model_copy(update={"model_dir": str(folder.resolve())})
+            conf = conf.model_copy(update={"model_dir": str(folder)})
             sections[name] = section.model_copy(update={"local_service_conf": conf})
         tls = config.tls
         if tls is not None:

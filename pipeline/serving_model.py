@@ -43,6 +43,7 @@ __all__ = [
     "Variable",
     "engine_of",
     "find_model_files",
+    "is_serving_model",
     "load_serving_model",
     "write_serving_model",
 ]
@@ -216,16 +217,26 @@ def _is_pir(path: Path) -> bool:
         return b'"magic":"pir"' in file.read(512).replace(b" ", b"")
 
 
-def _server_folder(directory: Path) -> Path:
+def is_serving_model(directory: Path) -> bool:
+    """Whether `load_serving_model` would look into it, or into the folder serving_server there."""
+    return _server_folder_in(directory) is not None
+
+
+def _server_folder_in(directory: Path) -> Path | None:
     for folder in (directory, directory / SERVER_FOLDER):
         if (folder / SERVER_CONF).is_file():
             return folder
+    return directory if any(directory.glob("*.onnx")) else None
+
+
+def _server_folder(directory: Path) -> Path:
+    folder = _server_folder_in(directory)
+    if folder is not None:
+        return folder
     if not directory.is_dir():
         raise ConfigError(f"the serving model {directory} is not a directory: check model_config")
-    if any(directory.glob("*.onnx")):
-        return directory
     raise ConfigError(
-        f"{directory} has neither {SERVER_CONF} nor {SERVER_FOLDER}/{SERVER_CONF}: "
+        f"{directory} has neither {SERVER_CONF} nor {SERVER_FOLDER}/{SERVER_CONF}, nor versions 1/, 2/, ...: "
         "convert the model with `python -m convert serving INFERENCE_DIR OUT`"
     )
 

@@ -48,7 +48,8 @@ def triton() -> Iterator[Callable[[str], ServiceProcess]]:
 
         def service(model: str) -> ServiceProcess:
             if model not in running:
-                started = ServiceProcess(APPS / "triton.py", name=model, env={"MODEL": model})
+                config = {"v2": {"model_control": "none"}}
+                started = ServiceProcess(APPS / "triton.py", config, name=model, env={"MODEL": model})
                 running[model] = stack.enter_context(started)
             return running[model]
 

@@ -1,8 +1,9 @@
-"""SIGHUP exchanges the workers for new ones that run what is on disk then, while requests are served."""
+"""SIGHUP exchanges workers whose files have changed for new ones, while requests are served."""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import threading
 import time
@@ -15,14 +16,16 @@ import pytest
 
 from service_process import APPS, ServiceProcess, is_running, key_value, read_answer, wait_until
 
-RELOADED = "All Ops run what is on disk now"
+RELOADED = "Op op runs what is on disk now"
 PROCESSES = 3
 
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the workers read when they start."""
-    path = tmp_path_factory.mktemp("state") / "state"
+    """What the workers read when they start; the script is beside it."""
+    folder = tmp_path_factory.mktemp("app")
+    shutil.copy(APPS / "reloaded.py", folder)
+    path = folder / "state.py"
     path.write_text("1")
     return path
 
@@ -30,7 +33,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def service(state: Path) -> Iterator[ServiceProcess]:
     config = {"dag": {"is_thread_op": False}, "op": {"op": {"concurrency": PROCESSES, "batch_size": 4}}}
-    with ServiceProcess(APPS / "reloaded.py", config, env={"STATE": str(state)}) as running:
+    with ServiceProcess(state.with_name("reloaded.py"), config) as running:
         wait_until_all_serve(running)
         yield running
 
@@ -124,8 +127,16 @@ def test_a_request_under_way_is_answered_by_the_worker_that_has_it(
     wait_until(lambda: not is_running(int(answer["pid"])), "its worker is gone")
 
 
+def test_without_a_change_the_workers_stay(service: ServiceProcess) -> None:
+    wait_until_all_serve(service)
+    before = service.worker_pids()
+    reload(service, becomes="Nothing to load anew")
+    assert service.worker_pids() == before
+
+
 def test_stopping_while_workers_start_leaves_none_behind(state: Path) -> None:
-    with ServiceProcess(APPS / "reloaded.py", env={"STATE": str(state)}) as own:
+    with ServiceProcess(state.with_name("reloaded.py")) as own:
+        state.write_text("another")
         own.process.send_signal(signal.SIGHUP)
         wait_until(lambda: len(own.worker_pids()) == 2, "a successor starts")
         pids = own.worker_pids()

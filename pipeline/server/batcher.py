@@ -13,7 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.app import App
-from pipeline.errors import DeadlineExceeded, PoisonRequest, ServingError, WorkerLost, text_of
+from pipeline.errors import (
+    DeadlineExceeded,
+    PoisonRequest,
+    ServingError,
+    UnknownVersion,
+    WorkerLost,
+    text_of,
+)
 from pipeline.server.batching import BatchPolicy, gathered_in, handover_size, may_queue_behind, ripe_in
 from pipeline.server.crew import Crew
 from pipeline.server.deadlines import Deadlines
@@ -23,6 +30,7 @@ from pipeline.server.metrics import OpMetrics
 from pipeline.server.pace import Pace
 from pipeline.server.walk import Walk
 from pipeline.server.worker_process import WorkerProcess
+from pipeline.v2_answers import Wish
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +45,7 @@ class Batcher:
 
     A job that may have killed a worker is a suspect: it goes first, and alone into an idle process.
     on_pace: called when `pace` has changed.
+    versions_service: the version of this Op's model is the service's.
     """
 
     def __init__(self, app: App, op: str, metrics: OpMetrics, deadlines: Deadlines) -> None:
@@ -46,6 +55,8 @@ class Batcher:
         self.profiles = app.config.dag.use_profile
         self.pace = Pace()
         self.on_pace: Callable[[], None] = lambda: None
+        self.versions_service = False
+        self._names_version = bool(self.crew.plan.version)
         self._policy = BatchPolicy(config.batch_size, config.auto_batching_timeout / 1000)
         self._crash_retry = config.crash_retry
         # Of one try; 0: none. A remote Op's worker bounds and repeats its calls itself.
@@ -190,6 +201,10 @@ class Batcher:
             self._send(instance, jobs, now)
 
     def _send(self, instance: Instance, jobs: list[Job], now: float) -> None:
+        if self._names_version:
+            jobs = self._of_version(instance.process.version, jobs)
+            if not jobs:
+                return
         deadline = max(job.deadline for job in jobs)
         for job in jobs:
             self._metrics.observe_queue(now - job.queued_at)
@@ -199,6 +214,25 @@ class Batcher:
             log.exception("Op %s: a hand-over of %d requests can't be sent", self.op, len(jobs))
             for job in jobs:
                 job.fail(ServingError(f"the request can't be handed to Op {self.op}: {text_of(exc)}"))
+
+    def _of_version(self, version: str, jobs: list[Job]) -> list[Job]:
+        """Have each answer name the version that makes it, whichever was served when its request came.
+
+        Refuses those that were asked of another.
+        """
+        return [job for job in jobs if self._is_for(version, job)]
+
+    def _is_for(self, version: str, job: Job) -> bool:
+        request = job.walk.request
+        if not (request.op or self.versions_service):
+            return True
+        if request.version and int(request.version) != int(version):
+            job.fail(UnknownVersion(request.service, request.version))
+            return False
+        wish = request.wish
+        if isinstance(wish, Wish) and wish.version != version:
+            request.wish = wish._replace(version=version)
+        return True
 
     def _take(self, size: int) -> list[Job]:
         """Take the next jobs that are still wanted."""

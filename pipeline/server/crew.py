@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pipeline.app import App
 from pipeline.errors import StartFailed
 from pipeline.server.instances import Events, Instance, State
-from pipeline.server.placement import placement
+from pipeline.server.placement import Plan, plan
 from pipeline.server.worker_process import WorkerProcess
 from pipeline.tensor_spec import Signature
 
@@ -29,6 +29,7 @@ class Crew:
 
     processes: those that serve, or will when they are ready. instances: those of all of them, in the order
     in which work is offered to them.
+    plan: what the processes run; `size` is 0 without one, when the Op is unloaded.
     signature: what the Op's model is fed and fetched; None until one is ready, and for an Op without a model.
     on_fatal: called with the reason when starts keep failing; the service must end then.
     wake: called when other instances than before take work.
@@ -42,10 +43,10 @@ class Crew:
         self.on_ready: Callable[[], None] = lambda: None
         self.restarts = 0
         self.signature: Signature | None = None
-        self._app = app
+        self.plan = plan(app, op)
+        self._loaded = True
         self._events = events
         self._wake = wake
-        self._placement = placement(app, op)
         self._failed_starts = 0
         self._quick_deaths = 0
         self._was_ready = False
@@ -57,7 +58,7 @@ class Crew:
 
     def start(self) -> None:
         """Spawn all instances; they become ready on their own."""
-        for numbers in self._placement:
+        for numbers in self.plan.places:
             self._spawn(numbers)
 
     @property
@@ -68,7 +69,7 @@ class Crew:
     @property
     def size(self) -> int:
         """Instances that there shall be."""
-        return sum(map(len, self._placement))
+        return sum(map(len, self.plan.places)) if self._loaded else 0
 
     async def stop(self, grace_s: float) -> None:
         """Have every instance finish its hand-over and leave; kill what has not left in `grace_s`."""
@@ -97,13 +98,13 @@ class Crew:
         async with self._changing:
             if process not in self.processes:
                 return
-            successor = await self._started(self._app, process.numbers)
+            successor = await self._started(self.plan, process.numbers)
             replaced = [p for p in self.processes if p.numbers == process.numbers]
             self._take_over([*(p for p in self.processes if p not in replaced), successor])
             await self._retire(replaced)
 
-    async def reload(self, app: App) -> None:
-        """Exchange all processes for new ones, which run what is on disk now. Raises StartFailed.
+    async def reload(self, plan: Plan) -> None:
+        """Exchange all processes for new ones, or start them after `unload`. Raises StartFailed.
 
         The first to be ready proves that it can be served; if it does not get that far, all is as before.
         There is one process more than usual, never two. To that end the old ones leave one by one, and the
@@ -111,31 +112,36 @@ class Crew:
         no two hand-overs of one moment get answers of two versions, and half of the instances serve always.
         """
         async with self._changing:
-            places = placement(app, self.op)
-            fresh = [await self._started(app, places[0])]
-            for numbers in places[1:]:
+            fresh = [await self._started(plan, plan.places[0])]
+            for numbers in plan.places[1:]:
                 if not self._outnumbered(fresh):
                     await self._retire([min(self.processes, key=_under_way)])
                 if self._outnumbered(fresh):
                     break
                 try:
-                    fresh.append(await self._started(app, numbers))
+                    fresh.append(await self._started(plan, numbers))
                 except StartFailed as exc:  # the files are good, the first has shown: `start` tries again
                     log.error("%s", exc.message)
                     break
-            self._app, self._placement = app, places
+            self.plan, self._loaded = plan, True
             old = self.processes
             self._take_over([process for process in fresh if process in self._awaited])
             await self._retire(old)
             self.start()
 
+    async def unload(self) -> None:
+        """Have all processes finish what they have, and end. `reload` starts new ones."""
+        async with self._changing:
+            self._loaded = False
+            await self._retire(self.processes)
+
     def _outnumbered(self, fresh: Iterable[WorkerProcess]) -> bool:
         """Whether the successors are as many as the instances that serve now."""
         return sum(len(process.instances) for process in fresh) >= self.ready
 
-    async def _started(self, app: App, numbers: range) -> WorkerProcess:
+    async def _started(self, plan: Plan, numbers: range) -> WorkerProcess:
         """A new process, ready, and without work until `_take_over`. Raises StartFailed."""
-        process = WorkerProcess(app, self.op, numbers, self._events)
+        process = WorkerProcess(plan.app, self.op, numbers, self._events, plan.version)
         if self._stopping:
             raise StartFailed(f"Op {self.op}: the service stops")
         try:
@@ -247,11 +253,12 @@ class Crew:
         """Start the process of these instances, unless it is there."""
         if (
             self._stopping
-            or numbers not in self._placement
+            or not self._loaded
+            or numbers not in self.plan.places
             or any(process.numbers == numbers for process in self.processes)
         ):
             return
-        process = WorkerProcess(self._app, self.op, numbers, self._events)
+        process = WorkerProcess(self.plan.app, self.op, numbers, self._events, self.plan.version)
         try:
             process.start()
         except OSError as exc:

@@ -7,16 +7,18 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from pipeline.app import App
 from pipeline.dag import MESSAGE
 from pipeline.errors import NotReady, ServingError, StartFailed, UnprintableAnswer
+from pipeline.model_versions import UNVERSIONED
 from pipeline.request import Request
 from pipeline.server.admission import Admission
 from pipeline.server.batcher import Batcher
 from pipeline.server.clients import KeyRing
+from pipeline.server.crew import Crew
 from pipeline.server.deadlines import Deadlines
 from pipeline.server.figures import OpFigures, RequestFigures
 from pipeline.server.journal import Journal
@@ -48,6 +50,7 @@ class Engine:
             node: Batcher(app, node, self._op_metrics[node], self._deadlines) for node in self._dag.order
         }
         self._admission = Admission(self._dag, self._batchers, app.config.dag.max_pending_requests)
+        self._crews = {node: batcher.crew for node, batcher in self._batchers.items()}
         self._max_hops = app.config.dag.max_hops
         self._tries = app.config.dag.retry
         self._timeout_s = app.config.dag.request_timeout or math.inf
@@ -56,9 +59,15 @@ class Engine:
         self._drained = asyncio.Event()
         self._became_ready = asyncio.Event()
         self._accepting = True
-        for batcher in self._batchers.values():
-            batcher.crew.on_fatal = self.fail_for_good
-            batcher.crew.on_ready = self._note_ready
+        self._unloaded: set[str] = set()
+        self._awaited_ends: list[_AwaitedEnds] = []
+        with_model = [node for node, crew in self._crews.items() if crew.plan.version]
+        self._versioned = self._crews[with_model[0]] if len(with_model) == 1 else None
+        if self._versioned is not None:
+            self._batchers[with_model[0]].versions_service = True
+        for crew in self._crews.values():
+            crew.on_fatal = self.fail_for_good
+            crew.on_ready = self._note_ready
         security = app.config.security
         self.keys = None if security.api_keys is None else KeyRing(security)
         self._register_gauges()
@@ -74,24 +83,36 @@ class Engine:
         return self._dag.source == MESSAGE
 
     @property
+    def crews(self) -> Mapping[str, Crew]:
+        """The workers, by Op."""
+        return self._crews
+
+    @property
+    def version(self) -> str:
+        """That of the service's model; of a service with none or several always the same."""
+        return UNVERSIONED if self._versioned is None else self._versioned.plan.version
+
+    @property
     def ready(self) -> bool:
         """Every Op has a warmed instance, and the service is not stopping."""
-        return self._accepting and all(b.crew.ready for b in self._batchers.values())
+        return self._accepting and not self._unloaded and all(crew.ready for crew in self._crews.values())
+
+    @property
+    def server_ready(self) -> bool:
+        """The same but for Ops that were unloaded, which are meant to have none."""
+        return self._accepting and all(map(self.op_ready, self._crews.keys() - self._unloaded))
+
+    def op_ready(self, op: str) -> bool:
+        """Whether the Op can be asked by itself."""
+        return self._accepting and op not in self._unloaded and self._crews[op].ready > 0
 
     def readiness(self) -> dict[str, dict[str, int]]:
         """Instances by Op: how many are ready, and how many there shall be."""
-        return {
-            name: {"ready": batcher.crew.ready, "instances": batcher.crew.size}
-            for name, batcher in self._batchers.items()
-        }
+        return {name: {"ready": crew.ready, "instances": crew.size} for name, crew in self._crews.items()}
 
     def signatures(self) -> dict[str, Signature]:
         """What the models take and give that are ready to be asked by themselves, by Op."""
-        return {
-            name: batcher.crew.signature
-            for name, batcher in self._batchers.items()
-            if batcher.crew.signature is not None
-        }
+        return {name: crew.signature for name, crew in self._crews.items() if crew.signature is not None}
 
     def op_figures(self) -> dict[str, OpFigures]:
         """What each Op did since the start."""
@@ -113,6 +134,11 @@ class Engine:
         self._admission.check(request, self._pending)
         if not self._became_ready.is_set():
             raise NotReady("the service is starting; ask /health/ready")
+        if self.has_unloaded(request.op):
+            raise NotReady(
+                f"Op {request.op or min(self._unloaded)} is unloaded; POST "
+                f"/v2/repository/models/{request.op or self.app.name}/load loads it"
+            )
         if self._profiles:
             request.timings = Timings()
         walk = Walk(request, self._dag, self._batchers, self._ended, answered, self._max_hops, self._tries)
@@ -171,32 +197,39 @@ class Engine:
     def _note_end(self, started: float) -> None:
         self._pending -= 1
         self.metrics.request_s.observe(time.monotonic() - started)
+        for ends in self._awaited_ends:
+            ends.note(started)
         if self._pending == 0 and not self._accepting:
             self._drained.set()
 
-    async def reload(self) -> None:
-        """Exchange every Op's workers for new ones, Op by Op, while requests are served. Raises StartFailed
-        with the reasons of all Ops that go on with the workers they had."""
-        failures = []
-        for batcher in self._batchers.values():
-            try:
-                await batcher.crew.reload(self.app)
-            except StartFailed as exc:
-                failures.append(f"Op {batcher.op} goes on with the workers it had: {exc.message}")
-        if failures:
-            raise StartFailed("\n".join(failures))
+    async def withdraw(self, ops: Collection[str], timeout_s: float) -> None:
+        """Refuse what needs one of these Ops from now on; returns when what was admitted is answered."""
+        self._unloaded.update(ops)
+        if self._pending:
+            ends = _AwaitedEnds(time.monotonic(), self._pending)
+            self._awaited_ends.append(ends)
+            await asyncio.wait({ends.over}, timeout=timeout_s)
+            self._awaited_ends.remove(ends)
+
+    def has_unloaded(self, op: str) -> bool:
+        """Whether the Op is unloaded, or for the whole service any Op."""
+        return bool(self._unloaded) and (not op or op in self._unloaded)
+
+    def offer(self, op: str) -> None:
+        """Admit again what needs the Op."""
+        self._unloaded.discard(op)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Workers start on entry and are gone on exit."""
         try:
-            for batcher in self._batchers.values():
-                batcher.crew.start()
+            for crew in self._crews.values():
+                crew.start()
             async with self._tracer.running():
                 yield
         finally:
             self._deadlines.stop()
-            await asyncio.gather(*(b.crew.stop(WORKER_GRACE_S) for b in self._batchers.values()))
+            await asyncio.gather(*(crew.stop(WORKER_GRACE_S) for crew in self._crews.values()))
 
     async def until_ready(self) -> None:
         """Return when every Op has its first instance. Raises StartFailed when one can't be started."""
@@ -231,7 +264,7 @@ class Engine:
             self.fatal.set_result(reason)
 
     def _note_ready(self) -> None:
-        if all(b.crew.ready for b in self._batchers.values()):
+        if all(crew.ready for crew in self._crews.values()):
             self._became_ready.set()
 
     def _register_gauges(self) -> None:
@@ -242,8 +275,8 @@ class Engine:
 
         def memory() -> Iterable[tuple[dict[str, str], float]]:
             yield {"process": "front"}, resident_bytes()
-            for batcher in self._batchers.values():
-                for process in batcher.crew.processes:
+            for crew in self._crews.values():
+                for process in crew.processes:
                     yield {"process": process.name}, resident_bytes(process.pid)
 
         watch = self.metrics.watch
@@ -269,3 +302,18 @@ class Engine:
             )
             watch("paddlewheel_key_pending", "Pending by API key.", lambda: figures(lambda c: c.pending))
         watch("paddlewheel_resident_bytes", "Resident memory by process.", memory)
+
+
+class _AwaitedEnds:
+    """`over` is done when so many requests have ended that began before an instant (time.monotonic)."""
+
+    def __init__(self, began_before: float, open_: int) -> None:
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._began_before = began_before
+        self._open = open_
+
+    def note(self, began: float) -> None:
+        if began < self._began_before:
+            self._open -= 1
+            if self._open == 0 and not self.over.done():
+                self.over.set_result(None)

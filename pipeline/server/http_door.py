@@ -20,6 +20,7 @@ from pipeline.values import Part
 log = logging.getLogger(__name__)
 
 JSON = b"content-type: application/json\r\n"
+OUR_FAULT = ServingError("internal error; the server's log has its reason")
 
 
 class HttpDoor(ABC):
@@ -55,7 +56,7 @@ class HttpDoor(ABC):
             self._answer(request, exc, began)
         except Exception:
             log.exception("A fault of ours in POST %s", request.path)
-            self._answer(request, ServingError("internal error; the server's log has its reason"), began)
+            self._answer(request, OUR_FAULT, began)
         else:
             request.on_left = walk.leave
 

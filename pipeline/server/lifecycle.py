@@ -21,6 +21,7 @@ from pipeline.server.engine import Engine
 from pipeline.server.listeners import Listeners
 from pipeline.server.metrics import Metrics
 from pipeline.server.placement import holds_gil, placement
+from pipeline.server.repository import Repository
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,8 @@ async def serve(app: App) -> None:
     config = app.config
     log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.dag.order, repeat(app))))
     async with contextlib.AsyncExitStack() as stack:
-        listeners = Listeners(engine)
+        repository = Repository(engine)
+        listeners = Listeners(engine, repository)
         await stack.enter_async_context(listeners.running())
         await stack.enter_async_context(engine.running())
         if not await _ready_or_stopped(engine, stop_requested):
@@ -48,7 +50,9 @@ async def serve(app: App) -> None:
             ", ".join(f"{name} {port}" for name, port in config.ports().items()),
             ", TLS" if config.tls else "",
         )
-        loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(loop.create_task(_reload(engine))))
+        loop.add_signal_handler(
+            signal.SIGHUP, lambda: reloads.add(loop.create_task(_reload(engine, repository)))
+        )
         await _stopped_or_fatal(engine, stop_requested)
         await _drain(engine, listeners)
     engine.journal.close()
@@ -67,7 +71,7 @@ def _describe(op: str, app: App) -> str:
     return text
 
 
-async def _reload(engine: Engine) -> None:
+async def _reload(engine: Engine, repository: Repository) -> None:
     if engine.keys is not None:
         try:
             engine.keys.reload()
@@ -75,12 +79,7 @@ async def _reload(engine: Engine) -> None:
             log.error("The API keys stay as they were. %s", exc.message)
         else:
             log.info("API keys are read again")
-    try:
-        await engine.reload()
-    except StartFailed as exc:
-        log.error("%s", exc.message)
-    else:
-        log.info("All Ops run what is on disk now")
+    await repository.reload_changed()
 
 
 async def _ready_or_stopped(engine: Engine, stop_requested: asyncio.Event) -> bool:
@@ -122,7 +121,7 @@ def main(arguments: list[str]) -> None:
     give_back_large_blocks()
     try:
         uvloop.run(serve(app))
-    except StartFailed as exc:
+    except (StartFailed, ConfigError) as exc:
         log.error("%s", exc.message)
         sys.exit(1)
     except ExceptionGroup as group:  # what a task of the drain raised

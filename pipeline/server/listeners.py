@@ -12,33 +12,36 @@ from pipeline.server.engine import Engine
 from pipeline.server.http_app import HttpApp
 from pipeline.server.http_server import HttpServer
 from pipeline.server.metrics_app import MetricsApp
+from pipeline.server.repository import Repository
 from pipeline.server.rpc_server import RpcServer
 from pipeline.server.v1.http_app import V1HttpApp
 from pipeline.server.v2.extensions import Extensions
 from pipeline.server.v2.http_app import V2HttpApp
 from pipeline.server.v2.models import V2Models
+from pipeline.server.v2.repository import Control
 from pipeline.tls import server_context
 
 
 class Listeners:
     """`http_port`, `rpc_port`, and beside them those of `v2`, with the same apps, limits and certificates."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, repository: Repository) -> None:
         config = engine.app.config
         self._http: list[HttpServer] = []
         self._rpc: list[RpcServer] = []
         self._extensions = extensions = Extensions(config.v2)
-        models = V2Models(engine)
+        models = V2Models(engine, repository)
+        control = Control(models, repository, explicit=config.v2.model_control == "explicit")
         tls = None if config.tls is None else server_context(config.tls)
         guard = None if engine.keys is None else HttpGuard(engine.keys, config.security)
         ports = config.ports()
         if http := _named(ports, "http_port", "v2.http_port"):
-            v1, v2 = V1HttpApp(engine, models), V2HttpApp(engine, models, extensions)
+            v1, v2 = V1HttpApp(engine, models), V2HttpApp(engine, models, control, extensions)
             self._http.append(HttpServer(HttpApp(engine, models, v1, v2), http, config.limits, tls, guard))
         if metrics := _named(ports, "v2.metrics_port"):
             self._http.append(HttpServer(MetricsApp(engine), metrics, config.limits, tls, guard))
         if rpc := _named(ports, "rpc_port", "v2.grpc_port"):
-            self._rpc.append(RpcServer(engine, models, extensions, rpc))
+            self._rpc.append(RpcServer(engine, models, control, extensions, rpc))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

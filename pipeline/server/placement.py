@@ -1,12 +1,44 @@
-"""Placement: which instances of an Op live together in one worker process."""
+"""Placement: which instances of an Op live together in one worker process, and on which files they run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.app import App
+from pipeline.config import LocalServiceConf
 from pipeline.errors import ConfigError
+from pipeline.model_versions import choose_version
 from pipeline.serving_model import engine_of
+
+FileState = tuple[str, int, int, int]  # path, inode, bytes, time of its last change in ns
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an Op's workers are started, now and whenever one dies, until it is loaded again.
+
+    app: the service with the model directory of the chosen version. version: of its model, empty for an Op
+    without one. places: the numbers of the instances, by process. files: those of the model and the scripts,
+    by which a later plan tells whether they have changed.
+    """
+
+    app: App
+    version: str
+    places: list[range]
+    files: frozenset[FileState]
+
+
+def plan(app: App, op: str) -> Plan:
+    """What is on disk now. Raises ConfigError for a version that is not there."""
+    conf = _local_model(app, op)
+    version, folders = "", []
+    if conf is not None:
+        directory, version = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
+        app = _with_model(app, op, conf, directory)
+        folders.append(directory)
+    return Plan(app, version, placement(app, op), frozenset(_states(app, folders)))
 
 
 def placement(app: App, op: str) -> list[range]:
@@ -33,11 +65,34 @@ def holds_gil(app: App, op: str) -> bool:
     Paddle Inference does, ONNX Runtime does not; an Op without a model has no engine, and a remote one waits
     for the network without the lock.
     """
-    config = app.config.op[op]
-    conf = config.local_service_conf
-    if conf is None or not conf.model_dir or config.server_endpoints:
+    conf = _local_model(app, op)
+    if conf is None:
         return False
     try:
-        return engine_of(Path(app.folder, conf.model_dir), conf.engine) == "paddle"
+        directory, _ = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
+        return engine_of(directory, conf.engine) == "paddle"
     except (ConfigError, OSError):  # the worker tells what is wrong with the folder
         return True
+
+
+def _local_model(app: App, op: str) -> LocalServiceConf | None:
+    """What configures the model that the Op's own workers run; None where there is none."""
+    config = app.config.op[op]
+    conf = config.local_service_conf
+    return None if conf is None or not conf.model_dir or config.server_endpoints else conf
+
+
+def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> App:
+    conf = conf.model_copy(update={"model_dir": str(directory), "model_version": None})
+    section = app.config.op[op].model_copy(update={"local_service_conf": conf})
+    return replace(app, config=app.config.model_copy(update={"op": {**app.config.op, op: section}}))
+
+
+def _states(app: App, folders: list[Path]) -> Iterator[FileState]:
+    files = [path for folder in folders for path in folder.rglob("*")]
+    for path in [*files, *Path(app.script).parent.glob("*.py")]:
+        try:
+            found = path.stat()
+        except OSError:  # gone meanwhile
+            continue
+        yield str(path), found.st_ino, found.st_size, found.st_mtime_ns

@@ -25,6 +25,7 @@ from pipeline.server.rpc_calls import Methods, RpcCalls
 from pipeline.server.rpc_guard import guarded
 from pipeline.server.v2.extensions import Extensions
 from pipeline.server.v2.models import V2Models
+from pipeline.server.v2.repository import Control
 from pipeline.server.v2.rpc_handler import HEALTH_CALLS, V2Handler
 
 log = logging.getLogger(__name__)
@@ -99,10 +100,16 @@ class RpcServer:
     """Serves PipelineService and KServe v2 on ports of every interface, given by their keys in config.yml."""
 
     def __init__(
-        self, engine: Engine, models: V2Models, extensions: Extensions, ports: Mapping[str, int]
+        self,
+        engine: Engine,
+        models: V2Models,
+        control: Control,
+        extensions: Extensions,
+        ports: Mapping[str, int],
     ) -> None:
         self._engine = engine
         self._models = models
+        self._control = control
         self._extensions = extensions
         self._ports = ports
         self._stopping = False
@@ -112,7 +119,8 @@ class RpcServer:
         """Listens on entry, stops on exit. Raises StartFailed for a used port."""
         config = self._engine.app.config
         limits = config.limits
-        pipeline, v2 = PipelineHandler(self._engine), V2Handler(self._engine, self._models, self._extensions)
+        pipeline = PipelineHandler(self._engine)
+        v2 = V2Handler(self._engine, self._models, self._control, self._extensions)
         methods: Methods = {**pipeline.methods, **v2.methods}
         if self._engine.keys is not None:
             open_ = HEALTH_CALLS if config.security.open_health else ()

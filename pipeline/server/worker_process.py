@@ -26,13 +26,15 @@ class WorkerProcess:
 
     `start` spawns it; `stop` and death end it; it is not started twice.
     reserved: a single request has it to itself, its other instances are given nothing meanwhile.
+    version: of its model, empty for an Op without one.
     signature: what its model is fed and fetched, once it is ready; None for an Op without one.
     failure: why it could not start, and whether another try is useless.
     """
 
-    def __init__(self, app: App, op: str, numbers: range, events: Events) -> None:
+    def __init__(self, app: App, op: str, numbers: range, events: Events, version: str) -> None:
         self.op = op
         self.numbers = numbers
+        self.version = version
         run_timeout_s = app.config.op[op].run_timeout or None
         self.instances = [Instance(op, number, self, events, run_timeout_s) for number in numbers]
         self.reserved = False

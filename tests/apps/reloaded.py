@@ -1,6 +1,6 @@
-"""One Op without a model that answers with the content of the file STATE as it was when its worker started.
+"""One Op without a model that answers with what state.py beside it held when its worker started.
 
-It does not start while that holds "broken". `number` comes back doubled; `wait` waits for the file it names.
+It does not start while that is "broken". `number` comes back doubled; `wait` waits for the file it names.
 """
 
 import os
@@ -14,7 +14,7 @@ from pipeline import Op, WebService
 
 class ReloadedOp(Op):
     def init_op(self):
-        self.state = Path(os.environ["STATE"]).read_text()
+        self.state = Path(__file__).with_name("state.py").read_text()
         if self.state == "broken":
             raise ValueError("the state is broken")
 

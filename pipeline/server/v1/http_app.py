@@ -46,7 +46,7 @@ class V1HttpApp(HttpDoor):
             if asked is not None and asked["verb"] == ":predict":
                 _check_method(request, "POST")
                 model = self._models.find(asked["model"], asked["version"] or "")
-                self._predict(request, lambda: self._asked(request, model))
+                self._predict(request, lambda: self._asked(request, model, asked["version"] or ""))
             elif request.path == "/v1/models":
                 _check_method(request, "GET", "HEAD")
                 names = [model.name for model in self._models.all()]
@@ -63,7 +63,7 @@ class V1HttpApp(HttpDoor):
         ready = self._models.ready(model)
         request.respond(200 if ready else 503, JSON, _json({"name": model.name, "ready": ready}))
 
-    def _asked(self, request: HttpRequest, model: V2Model) -> Request:
+    def _asked(self, request: HttpRequest, model: V2Model, version: str) -> Request:
         given = parse(request.body, model.signature, self._limits)
         inputs: dict[str, Any] = dict(given.fields)
         if self._engine.takes_messages and not model.op:
@@ -74,6 +74,7 @@ class V1HttpApp(HttpDoor):
         made.rows = max(1, given.rows)
         made.parameters = {sendable(n): checked_parameter(n, v) for n, v in given.parameters.items()} or None
         made.deadline = self._engine.deadline()
+        made.version = version
         return made
 
     def _usage(self, path: str) -> str:

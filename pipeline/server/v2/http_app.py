@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import msgspec
 from pipeline.errors import ServingError
 from pipeline.request import AnswerForm, Request
 from pipeline.server.engine import Engine
-from pipeline.server.http_door import JSON, HttpDoor, header, retry_after
+from pipeline.server.http_door import JSON, OUR_FAULT, HttpDoor, header, retry_after
 from pipeline.server.http_request import HttpRequest
 from pipeline.server.v2.compression import chosen, compressed, decompressed
 from pipeline.server.v2.extensions import Extensions
@@ -22,14 +23,17 @@ from pipeline.server.v2.http_infer import parse_infer, parse_raw
 from pipeline.server.v2.http_refusals import check_method
 from pipeline.server.v2.model_config import model_config
 from pipeline.server.v2.models import V2Model, V2Models, check_version
-from pipeline.server.v2.repository import asks_for_ready_alone, index, refuse_control
+from pipeline.server.v2.repository import Control, asks_for_ready_alone, index, parameters_of
 from pipeline.server.v2.statistics import statistics
 from pipeline.v2_errors import V2Refusal, for_clients, v2_error_body
 from pipeline.values import Part
 
+log = logging.getLogger(__name__)
+
 _BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
 _MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>\d+))?(?:/(?P<what>[a-z]+))?")
-_REPOSITORY = re.compile(r"/v2/repository/(?:[^/]+/)?index|/v2/repository/models/[^/]+/(?:un)?load")
+_INDEX = re.compile(r"/v2/repository/(?:[^/]+/)?index")
+_CONTROL = re.compile(r"/v2/repository/models/(?P<model>[^/]+)/(?P<order>load|unload)")
 _NUMBER = re.compile(r"\s*(\d+)")
 _COMPRESSED_AT_ONCE = 64 * 1024  # more is compressed in a thread: other requests need not wait for it
 _json = msgspec.json.encode
@@ -42,9 +46,11 @@ class V2HttpApp(HttpDoor):
 
     name = "v2-http"
 
-    def __init__(self, engine: Engine, models: V2Models, extensions: Extensions) -> None:
+    def __init__(self, engine: Engine, models: V2Models, control: Control, extensions: Extensions) -> None:
         super().__init__(engine)
         self._models = models
+        self._control = control
+        self._orders: set[asyncio.Task[None]] = set()
         self._memory = extensions.memory
         self._extensions = HttpExtensions(extensions, models)
         self._limits = engine.app.config.limits
@@ -64,6 +70,11 @@ class V2HttpApp(HttpDoor):
                 check_method(request, "POST")
                 self._infer(request, asked["model"], asked["version"] or "")
                 return
+            order = _CONTROL.fullmatch(path)
+            if order is not None:
+                check_method(request, "POST")
+                self._obey(request, order["model"], order["order"])
+                return
             document = self._document(request, asked)
         except ServingError as exc:
             self._refuse(request, exc)
@@ -78,16 +89,34 @@ class V2HttpApp(HttpDoor):
         if asked is not None and asked["what"] in (None, "ready", "config", "stats"):
             check_method(request, "GET", "HEAD")
             return self._about(asked["model"], asked["version"] or "", asked["what"])
-        if _REPOSITORY.fullmatch(request.path):
+        if _INDEX.fullmatch(request.path):
             check_method(request, "POST")
-            if not request.path.endswith("/index"):
-                refuse_control()
             return index(self._models, ready_alone=asks_for_ready_alone(request.body))
         return self._extensions.document(request)
 
     def _readiness(self) -> None:
-        if not self._engine.ready:
+        if not self._engine.server_ready:
             raise V2Refusal("the service is not ready")
+
+    def _obey(self, request: HttpRequest, name: str, order: str) -> None:
+        """Load or unload, also when the client leaves meanwhile. Raises V2Refusal for a false body."""
+        parameters = parameters_of(request.body)
+        obey = self._control.load if order == "load" else self._control.unload
+
+        async def answer() -> None:
+            try:
+                await obey(name, parameters)
+            except ServingError as exc:
+                self._refuse(request, exc)
+            except Exception:
+                log.exception("A fault of ours in POST %s", request.path)
+                self._refuse(request, OUR_FAULT)
+            else:
+                request.respond(200, JSON, b"")
+
+        task = asyncio.create_task(answer())
+        self._orders.add(task)
+        task.add_done_callback(self._orders.discard)
 
     def _about(self, name: str, version: str, what: str | None) -> Any:
         if what != "ready":
@@ -110,16 +139,18 @@ class V2HttpApp(HttpDoor):
         model = self._models.find(name, version)
         encoding = header(request, b"content-encoding")
         if not encoding:
-            self._predict(request, lambda: self._asked(request, model, request.body), began)
+            self._predict(request, lambda: self._asked(request, model, version, request.body), began)
             return
         # In a thread: a few bytes may become as many as limits.body_bytes allows.
         encoding, most = encoding.strip().lower(), self._limits.body_bytes
         reading = asyncio.get_running_loop().run_in_executor(None, decompressed, request.body, encoding, most)
         reading.add_done_callback(
-            lambda read: self._predict(request, lambda: self._asked(request, model, read.result()), began)
+            lambda read: self._predict(
+                request, lambda: self._asked(request, model, version, read.result()), began
+            )
         )
 
-    def _asked(self, request: HttpRequest, model: V2Model, body: bytes) -> Request:
+    def _asked(self, request: HttpRequest, model: V2Model, version: str, body: bytes) -> Request:
         length = _header_length(header(request, b"inference-header-content-length"), body)
         if length == 0:
             asked = parse_raw(body, model)
@@ -133,6 +164,7 @@ class V2HttpApp(HttpDoor):
             )
         made = asked.request(model, AnswerForm.V2_JSON, self._engine)
         made.deadline = self._engine.deadline(asked.timeout_s)
+        made.version = version
         return made
 
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.config import ServiceConfig
+from pipeline.config import OpConfig, ServiceConfig
 from pipeline.server.v2.models import V2Model
 from pipeline.tensor_spec import TensorSpec
 
@@ -18,7 +18,7 @@ def model_config(model: V2Model, config: ServiceConfig, answering_op: str) -> di
         "platform": "",
         "backend": "python",
         "runtime": "",
-        "version_policy": {"latest": {"num_versions": 1}},
+        "version_policy": _version_policy(op),
         "max_batch_size": most,
         "input": [_input(spec, most) for spec in model.signature.inputs],
         "output": [_output(spec, most) for spec in model.signature.outputs],
@@ -60,6 +60,13 @@ def model_config(model: V2Model, config: ServiceConfig, answering_op: str) -> di
         "parameters": {},
         "model_warmup": [],
     }
+
+
+def _version_policy(op: OpConfig) -> dict[str, Any]:
+    conf = op.local_service_conf
+    if conf is None or conf.model_version is None:
+        return {"latest": {"num_versions": 1}}
+    return {"specific": {"versions": [conf.model_version]}}
 
 
 def _input(spec: TensorSpec, most: int) -> dict[str, Any]:

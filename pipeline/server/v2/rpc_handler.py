@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -21,7 +22,7 @@ from pipeline.server.engine import Engine
 from pipeline.server.v2.extensions import Extensions
 from pipeline.server.v2.model_config import model_config
 from pipeline.server.v2.models import V2Models, check_version
-from pipeline.server.v2.repository import index, refuse_control
+from pipeline.server.v2.repository import Control, index
 from pipeline.server.v2.rpc_extensions import RpcExtensions, RpcPage
 from pipeline.server.v2.rpc_infer import parse_infer
 from pipeline.server.v2.rpc_stream import Stream
@@ -42,9 +43,10 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 class V2Handler:
     """The methods of the service, and the standard health check."""
 
-    def __init__(self, engine: Engine, models: V2Models, extensions: Extensions) -> None:
+    def __init__(self, engine: Engine, models: V2Models, control: Control, extensions: Extensions) -> None:
         self._engine = engine
         self._models = models
+        self._control = control
         self._memory = extensions.memory
         self._journal = engine.journal
         others = RpcExtensions(extensions, models)
@@ -52,7 +54,7 @@ class V2Handler:
             "ServerLive": (messages.ServerLiveRequest, lambda _: messages.ServerLiveResponse(live=True)),
             "ServerReady": (
                 messages.ServerReadyRequest,
-                lambda _: messages.ServerReadyResponse(ready=engine.ready),
+                lambda _: messages.ServerReadyResponse(ready=engine.server_ready),
             ),
             "ServerMetadata": (
                 messages.ServerMetadataRequest,
@@ -63,8 +65,6 @@ class V2Handler:
             "ModelConfig": (messages.ModelConfigRequest, self._model_config),
             "ModelStatistics": (messages.ModelStatisticsRequest, self._statistics),
             "RepositoryIndex": (messages.RepositoryIndexRequest, self._index),
-            "RepositoryModelLoad": (messages.RepositoryModelLoadRequest, refuse_control),
-            "RepositoryModelUnload": (messages.RepositoryModelUnloadRequest, refuse_control),
             **others.settings_pages(),
         }
         unary = grpc.unary_unary_rpc_method_handler
@@ -73,6 +73,8 @@ class V2Handler:
         }
         for name, page in others.shared_memory_pages().items():
             self.methods[SERVICE + name] = unary(self._page(*page, admit=self._memory.admit))
+        self.methods[SERVICE + "RepositoryModelLoad"] = unary(self._load)
+        self.methods[SERVICE + "RepositoryModelUnload"] = unary(self._unload)
         self.methods[SERVICE + "ModelInfer"] = unary(self._infer)
         self.methods[SERVICE + "ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._stream)
         self.methods[HEALTH] = unary(self._health)
@@ -95,7 +97,7 @@ class V2Handler:
         return page
 
     async def _health(self, data: bytes, context: Context) -> bytes:
-        return _SERVING if self._engine.ready else _NOT_SERVING
+        return _SERVING if self._engine.server_ready else _NOT_SERVING
 
     def _model_ready(self, asked: messages.ModelReadyRequest) -> Message:
         if asked.version:
@@ -119,6 +121,24 @@ class V2Handler:
     def _index(self, asked: messages.RepositoryIndexRequest) -> Message:
         rows = index(self._models, ready_alone=asked.ready)
         return ParseDict({"models": rows}, messages.RepositoryIndexResponse())
+
+    # Loading and unloading, which go on when the caller leaves:
+
+    async def _load(self, data: bytes, context: Context) -> bytes:
+        try:
+            asked = parsed(messages.RepositoryModelLoadRequest, data)
+            await asyncio.shield(self._control.load(asked.model_name, asked.parameters))
+        except ServingError as exc:
+            return await self._abort(context, exc)
+        return messages.RepositoryModelLoadResponse().SerializeToString()
+
+    async def _unload(self, data: bytes, context: Context) -> bytes:
+        try:
+            asked = parsed(messages.RepositoryModelUnloadRequest, data)
+            await asyncio.shield(self._control.unload(asked.model_name, asked.parameters))
+        except ServingError as exc:
+            return await self._abort(context, exc)
+        return messages.RepositoryModelUnloadResponse().SerializeToString()
 
     # Inference:
 
@@ -154,6 +174,7 @@ class V2Handler:
         remaining_s = context.time_remaining()
         given_s = math.inf if remaining_s is None else remaining_s
         request.deadline = self._engine.deadline(min(given_s, asked.timeout_s))
+        request.version = message.model_version
         return request
 
     async def _stream(self, requests: Any, context: Context) -> None:
