@@ -17,8 +17,15 @@ from pipeline.errors import ConfigError
 from pipeline.feeds import example_body
 from pipeline.new_app_templates import CONFIG, LABELLED_POSTPROCESS, PLAIN_POSTPROCESS, SCRIPT
 from pipeline.serving_model import ServingModel, Variable, load_serving_model
+from pipeline.tensor_spec import DATATYPE_OF
 
 SCRIPT_NAME, CONFIG_NAME = "web_service.py", "config.yml"
+_DECLARED = """\
+    # What clients of KServe v1 and v2 send and get; edit it with preprocess and postprocess.
+"""
+_LOD = """\
+    # The model has sequences of unequal length (LoD), which KServe can't declare.
+"""
 
 
 @dataclass(frozen=True)
@@ -71,13 +78,27 @@ class NewApp:
         return SCRIPT.substitute(
             name=self.name,
             question=self.question(),
-            feeds=_listed(self.model.feeds),
-            fetches=_listed(self.model.fetches),
+            tensors=self._tensors(classified is not None),
             imports="" if classified is None else "import numpy as np\n\n",
             labels="" if classified is None else _labels(self.model.labels),
             alike=_alike(self.model),
             postprocess=postprocess,
         )
+
+    def _tensors(self, labelled: bool) -> str:
+        """What clients of KServe send and get: the model's own feeds and fetches."""
+        feeds, fetches = self.model.feeds, self.model.fetches
+        if any(variable.is_lod for variable in (*feeds, *fetches)):
+            return _LOD
+        label = [("label", "BYTES [-1]")] if labelled else []
+        text = _DECLARED + _assigned("input_tensors", [_declared(feed) for feed in feeds])
+        text += _assigned("output_tensors", label + [_declared(fetch) for fetch in fetches])
+        body = example_body(feeds)
+        if "..." not in body:
+            example = json.loads(body)
+            pairs = list(zip(example["key"], example["value"], strict=True))
+            text += _assigned("example_key_values", pairs)
+        return text
 
     def question(self) -> str:
         """A command that asks the running service."""
@@ -167,8 +188,17 @@ def _alike(model: ServingModel) -> str:
     return f", alike={json.dumps([feed.alias for feed in padded])}"
 
 
-def _listed(variables: Sequence[Variable]) -> str:
-    return "\n".join(f"      {v.alias}: {v.dtype} {list(v.shape)}" for v in variables)
+def _declared(variable: Variable) -> tuple[str, str]:
+    return variable.alias, f"{DATATYPE_OF[variable.dtype]} {list(variable.shape)}"
+
+
+def _assigned(name: str, pairs: Sequence[tuple[str, str]]) -> str:
+    """The assignment of a dict in a class, on one line where it fits."""
+    items = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in pairs]
+    line = f"    {name} = {{{', '.join(items)}}}\n"
+    if len(line) <= 100:
+        return line
+    return f"    {name} = {{\n" + "".join(f"        {item},\n" for item in items) + "    }\n"
 
 
 def _labels(labels: Sequence[str]) -> str:

@@ -20,15 +20,7 @@ CONFIG = Path(__file__).resolve().parent / "config.yml"
 $labels
 
 class ModelOp(Op):
-    """Feeds of the model, -1 for any length:
-
-$feeds
-
-    and its fetches:
-
-$fetches
-    """
-
+$tensors
     def init_op(self):
         """Runs once in each worker process: import and load tokenizers and the like here."""
 

@@ -63,6 +63,28 @@ class TestNewService:
         from_texts = service.predict(feeds_of([5, 9, 2]))
         assert dict(zip(response.key, response.value, strict=True)) == from_texts
 
+    def test_kserve_v1_and_v2_know_its_tensors(
+        self, service: ServiceProcess, classifier: ServingModel
+    ) -> None:
+        metadata = service.http("/v2/models/news").json
+        assert metadata["inputs"][0] == {"name": "input_ids", "datatype": "INT64", "shape": [-1, -1]}
+        assert [output["name"] for output in metadata["outputs"]] == ["label", "logits"]
+        ids = [[5, 9, 2], [7, 1, 3]]
+        rows = [{"input_ids": row, "token_type_ids": [0] * 3, "attention_mask": [1] * 3} for row in ids]
+        answer = service.http("/v1/models/news:predict", json.dumps({"instances": rows}))
+        by_key_value = service.predict(feeds_of(*ids))
+        logits = np.array(parse_value(by_key_value["logits"]))
+        np.testing.assert_allclose([one["logits"] for one in answer.json["predictions"]], logits, atol=1e-5)
+        labels = [one["label"] for one in answer.json["predictions"]]
+        assert labels == parse_value(by_key_value["label"])
+
+    def test_every_example_of_its_description_is_answered(self, service: ServiceProcess) -> None:
+        paths = service.http("/openapi.json").json["paths"]
+        for path in ("/news/prediction", "/v1/models/news:predict", "/v2/models/news/infer"):
+            body = paths[path]["post"]["requestBody"]["content"]["application/json"]["example"]
+            answer = service.http(path, json.dumps(body))
+            assert (answer.status, answer.json.get("err_no", 0)) == (200, 0), answer
+
     def test_its_script_shows_a_body_that_it_answers(
         self, service: ServiceProcess, classifier: ServingModel
     ) -> None:
