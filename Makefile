@@ -65,7 +65,7 @@ $(SERVING): requirements/serving.txt pyproject.toml compat/pyproject.toml docker
 	@docker/install.sh project $(VENV)
 	@touch $@
 
-$(DEV): $(SERVING) requirements/dev.txt
+$(DEV): $(SERVING) requirements/dev.txt requirements/old_clients.txt
 	@docker/install.sh dev $(VENV)
 	@touch $@
 

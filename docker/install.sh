@@ -6,7 +6,7 @@
 #   docker/install.sh serving DIR          the locked serving environment
 #   docker/install.sh gpu DIR INDEX        the same with Paddle's GPU build, from the given package index
 #   docker/install.sh project DIR          this project beside it, editable, with Paddle Serving's import names
-#   docker/install.sh dev DIR              the locked development tools beside it
+#   docker/install.sh dev DIR              the locked development tools beside it, and Triton's older client apart
 #   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
 #   docker/install.sh torch DIR [INDEX]    PyTorch beside it, from the given package index
 #   docker/install.sh models DIR           models that tests of the conversions take, beside it
@@ -62,6 +62,7 @@ project)
     ;;
 dev)
     pip_install "$2" --requirement requirements/dev.txt
+    pip_install "$2" --no-deps --quiet --upgrade --target "$2/old_clients" --requirement requirements/old_clients.txt
     ;;
 convert)
     others=$(mktemp)
