@@ -215,6 +215,18 @@ class OpConfig(Section):
     start_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         default=600.0, description="Seconds an instance has for init_op, loading and warm-up."
     )
+    probe_interval: Seconds = Field(
+        default=10.0,
+        description="Seconds an instance is idle before it runs its model once more, so that readiness "
+        "knows; one that fails or hangs is replaced. 0: never.",
+    )
+    max_requests_per_worker: PositiveInt | None = Field(
+        default=None, description="Requests a worker answers before it is exchanged for a new one."
+    )
+    max_worker_rss: PositiveInt | None = Field(
+        default=None,
+        description="Resident memory of a worker in MB (10^6 bytes); over it, it is exchanged for a new one.",
+    )
     crash_retry: bool = Field(
         default=True, description="Try requests of a dead worker once more, each alone."
     )

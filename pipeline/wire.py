@@ -11,16 +11,20 @@ reads a tail copies it out at once, so a region is free again as soon as its han
 | HANDOVER | front | id, then a row per request: see `pipeline.server.handover` |
 | READY, FAILED | worker | feeds and fetches of its model, or None; the reason with its traceback |
 | REPLY | worker | hand-over id, last, a row per request that it settles, timings |
+| PROBE | front | nothing: asks an idle instance for a run of its model |
+| PROBED | worker | why that run failed; empty when it did not |
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
 import threading
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgpack
@@ -33,6 +37,7 @@ HANDOVERS_IN_FLIGHT = 2
 ARENA_BYTES = 2 * HANDOVERS_IN_FLIGHT * REGION_BYTES
 FRAME_LIMIT = 2**31
 
+_ARENA_NAME = "paddlewheel"
 _BEGUN = struct.Struct("<q")  # behind the regions: how many hand-overs the instance has begun
 _MAPPED_BYTES = ARENA_BYTES + _BEGUN.size
 _HEADER = struct.Struct("<BxxxIIi")  # kind, head bytes, tail bytes, arena offset or -1
@@ -54,6 +59,8 @@ class Kind(IntEnum):
     READY = 3
     FAILED = 4
     REPLY = 5
+    PROBE = 6
+    PROBED = 7
 
 
 class Frame(NamedTuple):
@@ -81,6 +88,7 @@ class Arena:
 
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, _MAPPED_BYTES)
+        self._map.madvise(mmap.MADV_DONTFORK)  # a hook's children have no part in it, and can't keep it alive
         self.view = memoryview(self._map)
 
     def put(self, parts: Sequence[Part], region: Region) -> int:
@@ -134,9 +142,19 @@ def reply_region(handover_id: int) -> Region:
 
 def create_arena_fd() -> int:
     """A sealed-size memfd, inheritable by name only; the caller owns and closes it."""
-    fd = os.memfd_create("paddlewheel", os.MFD_CLOEXEC)
+    fd = os.memfd_create(_ARENA_NAME, os.MFD_CLOEXEC)
     os.ftruncate(fd, _MAPPED_BYTES)
     return fd
+
+
+def arena_fds() -> list[int]:
+    """Every descriptor of an arena that this process has; a mapping keeps one of its own."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor that listed them
+            if str(entry.readlink()).startswith(f"/memfd:{_ARENA_NAME}"):
+                found.append(int(entry.name))
+    return found
 
 
 def stow(parts: Sequence[Part], tail: list[Part]) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from service_process import APPS, ROOT
 
-DOORS = {"key/value HTTP", "PipelineService gRPC", "v2 HTTP", "v2 gRPC"}
+DOORS = {"key/value HTTP", "PipelineService gRPC", "v1 HTTP", "v2 HTTP", "v2 gRPC"}
 
 
 def chaos(*arguments: str) -> tuple[int, dict[str, Any]]:
@@ -22,7 +22,7 @@ def chaos(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_no_fault_costs_a_caller_its_own_answer() -> None:
-    """Killed and hung workers, a restart, a flood, poison, and clients that leave or send rubbish."""
+    """Killed, hung and exchanged workers, a restart, a flood, poison; clients that leave or send rubbish."""
     code, report = chaos("--seconds", "2")
     assert report["broken"] == []
     assert code == 0

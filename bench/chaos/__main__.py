@@ -84,8 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench.chaos",
         description="Loads the default service over all its doors with questions whose answers are known, "
-        "and meanwhile kills and hangs its workers, floods it, leaves it, sends it rubbish and poison, and "
-        "restarts it. Exit code 1: an answer was wrong or missing, or memory grew.",
+        "and meanwhile kills, hangs and exchanges its workers, floods it, leaves it, sends it rubbish and "
+        "poison, and restarts it. Exit code 1: an answer was wrong or missing, or memory grew.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

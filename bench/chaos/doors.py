@@ -111,6 +111,27 @@ class V2Http:
         await self._connection.close()
 
 
+class V1Http:
+    name = "v1 HTTP"
+
+    def __init__(self, port: int) -> None:
+        self._connection = HttpConnection(port)
+
+    async def ask(self, texts: Sequence[str]) -> Answer | Outcome:
+        path = "/v1/models/bert:predict"
+        status, headers, body = await self._connection.post(path, {"instances": list(texts)})
+        answer = json.loads(body)
+        if status == 200:
+            rows = answer["predictions"]
+            return Answer([row["label"] for row in rows], [row["confidence"] for row in rows])
+        if status == 429:
+            return _with_retry_after(headers)
+        return _refused(status, 9000 if "not tried again" in answer["error"] else 0, answer["error"])
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
 class PipelineGrpc:
     name = "PipelineService gRPC"
 
@@ -154,10 +175,9 @@ class V2Grpc:
         await self._channel.close()
 
 
-DOORS: Mapping[str, type[KeyValueHttp | V2Http | PipelineGrpc | V2Grpc]] = {
-    door.name: door for door in (KeyValueHttp, PipelineGrpc, V2Http, V2Grpc)
-}
-OVER_HTTP = (KeyValueHttp, V2Http)
+DOORS: Sequence[type[KeyValueHttp | PipelineGrpc | V1Http | V2Http | V2Grpc]]
+DOORS = (KeyValueHttp, PipelineGrpc, V1Http, V2Http, V2Grpc)
+OVER_HTTP = (KeyValueHttp, V1Http, V2Http)
 
 
 def _of_texts(keys: Sequence[str], values: Sequence[str]) -> Answer:

@@ -125,6 +125,11 @@ async def poison(load: Load, chance: random.Random) -> None:
     await load.world.until_ready()
 
 
+async def reload(load: Load, chance: random.Random) -> None:
+    """SIGHUP: every worker is exchanged for a new one."""
+    await load.world.reload()
+
+
 async def restart(load: Load, chance: random.Random) -> None:
     """SIGTERM, and the same service again once it has left."""
     await load.world.restart()
@@ -132,7 +137,7 @@ async def restart(load: Load, chance: random.Random) -> None:
 
 FAULTS: dict[str, Fault] = {
     "kill": kill, "hang": hang, "flood": flood, "disconnect": disconnect, "cancel": cancel,
-    "malform": malform, "poison": poison, "restart": restart,
+    "malform": malform, "poison": poison, "reload": reload, "restart": restart,
 }  # fmt: skip
 
 

@@ -32,7 +32,7 @@ class Load:
     async def running(self) -> AsyncIterator[None]:
         """`callers` at each door on entry; on exit each has had its last answer."""
         async with asyncio.TaskGroup() as group:
-            for kind in DOORS.values():
+            for kind in DOORS:
                 port = self.world.http_port if kind in OVER_HTTP else self.world.rpc_port
                 shared = None if kind in OVER_HTTP else kind(port)  # a channel takes many calls
                 for _ in range(self._callers):
@@ -82,4 +82,4 @@ class Load:
 
 def doors(world: World) -> Sequence[Door]:
     """One of each."""
-    return [kind(world.http_port if kind in OVER_HTTP else world.rpc_port) for kind in DOORS.values()]
+    return [kind(world.http_port if kind in OVER_HTTP else world.rpc_port) for kind in DOORS]

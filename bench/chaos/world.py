@@ -23,6 +23,7 @@ from bench.running import ROOT, free_ports
 
 START_S = 120.0
 _POLL_S = 0.05
+_RELOADED = "All Ops run what is on disk now"
 
 
 class World:
@@ -96,6 +97,17 @@ class World:
         await asyncio.sleep(0.5)  # channels reconnect
         self.away = False
 
+    async def reload(self) -> None:
+        """SIGHUP; return when all workers are new ones."""
+        told, until = self._log_text().count(_RELOADED), time.monotonic() + START_S
+        self._process.send_signal(signal.SIGHUP)
+        while self._log_text().count(_RELOADED) == told:
+            if time.monotonic() > until:
+                self.broken.append(f"the workers were not exchanged in {START_S:g} s after SIGHUP")
+                return
+            await asyncio.sleep(_POLL_S)
+        await self.until_ready()
+
     async def until_idle(self) -> None:
         """Return when no request is pending; notes those that stay."""
         until = time.monotonic() + START_S
@@ -106,7 +118,10 @@ class World:
             await asyncio.sleep(_POLL_S)
 
     def log_tail(self) -> str:
-        return self._log.read_text(errors="replace")[-4000:]
+        return self._log_text()[-4000:]
+
+    def _log_text(self) -> str:
+        return self._log.read_text(errors="replace")
 
     def _start(self) -> None:
         with self._log.open("ab") as log:

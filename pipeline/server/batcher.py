@@ -264,6 +264,7 @@ class Batcher:
         self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int], settled: int
     ) -> None:
         self._metrics.observe_run(timings, settled)
+        instance.served += settled
         if not last:
             return
         instance.idle_since = time.monotonic()

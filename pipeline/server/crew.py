@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 FAILED_STARTS_ALLOWED = 3
 STABLE_AFTER_S = 10.0  # a process that lived this long starts the back-off anew
+LOOP_AFTER_DEATHS = 3  # of processes that were ready and died before their first answer
 BACKOFF_S = 0.1
 MAX_BACKOFF_S = 10.0
 LEAVE_S = 5.0  # what a process has for its end once its last hand-over is answered
@@ -49,6 +50,7 @@ class Crew:
         self._wake = wake
         self._failed_starts = 0
         self._quick_deaths = 0
+        self._fruitless_deaths = 0  # since a process has answered anything
         self._was_ready = False
         self._stopping = False
         self._changing = asyncio.Lock()  # one exchange at a time
@@ -65,6 +67,21 @@ class Crew:
     def ready(self) -> int:
         """Instances that can take requests."""
         return sum(instance.state is State.READY for instance in self.instances)
+
+    @property
+    def sound(self) -> bool:
+        """Whether requests are well sent here: an instance is ready, and the Op is in no crash loop."""
+        return self.ready > 0 and not self._in_crash_loop()
+
+    def _in_crash_loop(self) -> bool:
+        """Whether one process after the other becomes ready and dies before it has answered anything.
+
+        Over when one answers, or lives on.
+        """
+        if self._fruitless_deaths < LOOP_AFTER_DEATHS:
+            return False
+        stable_since = time.monotonic() - STABLE_AFTER_S
+        return not any(p.served or 0 < p.ready_at < stable_since for p in self.processes)
 
     @property
     def size(self) -> int:
@@ -223,6 +240,7 @@ class Crew:
             return
         why = process.describe_death()
         if process.ready_at:
+            self._fruitless_deaths = 0 if process.served else self._fruitless_deaths + 1
             told = f"\n{process.failure[0]}" if process.failure else ""
             log.error("Worker %s (pid %d) died: %s%s", process.name, process.pid, why, told)
         elif not self._may_try_again(process, why):

@@ -25,6 +25,7 @@ from pipeline.server.journal import Journal
 from pipeline.server.metrics import Metrics, resident_bytes
 from pipeline.server.timings import Timings
 from pipeline.server.tracer import Tracer
+from pipeline.server.upkeep import Upkeep
 from pipeline.server.walk import Answer, Walk
 from pipeline.tensor_spec import Signature
 
@@ -94,8 +95,8 @@ class Engine:
 
     @property
     def ready(self) -> bool:
-        """Every Op has a warmed instance, and the service is not stopping."""
-        return self._accepting and not self._unloaded and all(crew.ready for crew in self._crews.values())
+        """Every Op has a warmed instance and is in no crash loop, and the service is not stopping."""
+        return self._accepting and not self._unloaded and all(crew.sound for crew in self._crews.values())
 
     @property
     def server_ready(self) -> bool:
@@ -104,7 +105,7 @@ class Engine:
 
     def op_ready(self, op: str) -> bool:
         """Whether the Op can be asked by itself."""
-        return self._accepting and op not in self._unloaded and self._crews[op].ready > 0
+        return self._accepting and op not in self._unloaded and self._crews[op].sound
 
     def readiness(self) -> dict[str, dict[str, int]]:
         """Instances by Op: how many are ready, and how many there shall be."""
@@ -225,7 +226,11 @@ class Engine:
         try:
             for crew in self._crews.values():
                 crew.start()
-            async with self._tracer.running():
+            async with contextlib.AsyncExitStack() as stack:
+                await stack.enter_async_context(self._tracer.running())
+                for op, crew in self._crews.items():
+                    upkeep = Upkeep(crew, self.app.config.op[op])
+                    await stack.enter_async_context(upkeep.running())
                 yield
         finally:
             self._deadlines.stop()

@@ -93,6 +93,8 @@ class Instance:
         self.in_flight: deque[Handover] = deque()
         self.idle_since = 0.0  # when its last hand-over ended, time.monotonic
         self.answered = 0  # requests in that hand-over
+        self.served = 0  # requests since the start
+        self.probed_at = 0.0  # when it was sent a probe that it has not answered yet, time.monotonic
         self._events = events
         self._handovers = 0
         self._unsent: deque[memoryview] = deque()
@@ -138,6 +140,11 @@ class Instance:
         self.in_flight.append(handover)
         self._write(frame(Kind.HANDOVER, [handover.id, rows], tail, self._arena, request_region(handover.id)))
         self._watch(handover)
+
+    def probe(self) -> None:
+        """Have the idle worker run its model once; one that fails is killed."""
+        self.probed_at = time.monotonic()
+        self.tell(Kind.PROBE, [])
 
     def stop(self) -> None:
         """Close our end: the worker's thread leaves after the hand-overs that it was given."""
@@ -218,9 +225,17 @@ class Instance:
                 yield from self._take_reply(received)
             elif received.kind == Kind.READY:
                 self.process.became_ready(received.head)
+            elif received.kind == Kind.PROBED:
+                self._take_probe(received.head)
             elif received.kind == Kind.FAILED:
                 reason, final = received.head
                 self.process.failure = (reason, bool(final))
+
+    def _take_probe(self, failure: str) -> None:
+        self.probed_at = 0.0
+        self.idle_since = time.monotonic()
+        if failure:
+            self.process.kill(f"idle, it failed a probe: {failure}")
 
     def _take_reply(self, received: Frame) -> Iterator[None]:
         handover_id, last, rows, timings = received.head

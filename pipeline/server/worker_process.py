@@ -16,6 +16,7 @@ from pipeline.app import App
 from pipeline.environment import MODEL_PROCESS
 from pipeline.processes import WORKER, python_module
 from pipeline.server.instances import Events, Instance, State
+from pipeline.server.metrics import resident_bytes
 from pipeline.server.placement import shares_process
 from pipeline.tensor_spec import Signature
 from pipeline.wire import Kind
@@ -28,6 +29,7 @@ class WorkerProcess:
     reserved: a single request has it to itself, its other instances are given nothing meanwhile.
     version: of its model, empty for an Op without one.
     signature: what its model is fed and fetched, once it is ready; None for an Op without one.
+    ready_at, ready_bytes: when that was, 0 before, and its resident memory then.
     failure: why it could not start, and whether another try is useless.
     """
 
@@ -40,6 +42,7 @@ class WorkerProcess:
         self.reserved = False
         self.failure: tuple[str, bool] | None = None
         self.ready_at = 0.0
+        self.ready_bytes = 0.0
         self.signature: Signature | None = None
         self._app = app
         self._events = events
@@ -87,6 +90,11 @@ class WorkerProcess:
         return self._process.pid
 
     @property
+    def served(self) -> int:
+        """Requests that its instances have answered or refused."""
+        return sum(instance.served for instance in self.instances)
+
+    @property
     def idle(self) -> bool:
         """Ready, and without work in any of its instances."""
         return all(i.state is State.READY and not i.in_flight for i in self.instances)
@@ -96,6 +104,7 @@ class WorkerProcess:
         self.signature = None if signature is None else Signature.of_data(signature)
         self._cancel_start_timer()
         self.ready_at = time.monotonic()
+        self.ready_bytes = resident_bytes(self.pid)
         for instance in self.instances:
             instance.state = State.READY
         self._events.became_ready(self)

@@ -68,7 +68,9 @@ class Executor:
         limits: BatchLimits,
         joining: Joining,
         outputs: Outputs,
+        probe: Callable[[], str] = str,
     ) -> None:
+        self.probe = probe  # runs the model for nobody; why it failed, or empty
         self._hooks = hooks
         self._predictor = predictor
         self._limits = limits

@@ -6,6 +6,7 @@ main thread.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import runpy
@@ -16,6 +17,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,7 +35,7 @@ from pipeline.predictors.local_client import LocalClient
 from pipeline.processes import die_with
 from pipeline.tensor_spec import Signature
 from pipeline.values import Part
-from pipeline.wire import Arena, Frame, FrameReader, Kind, frame, reply_region
+from pipeline.wire import Arena, Frame, FrameReader, Kind, arena_fds, frame, reply_region
 from pipeline.worker.executor import Executor, Reply, Send
 from pipeline.worker.hook_results import of_init_op
 from pipeline.worker.model import Model
@@ -162,7 +164,8 @@ class Worker:
             fetches=() if signature is None else signature.outputs,
         )
         executors = [
-            Executor(hooks, model.predictor, model.limits, model.joining, outputs) for _ in self._fronts
+            Executor(hooks, model.predictor, model.limits, model.joining, outputs, model.probe)
+            for _ in self._fronts
         ]
         return executors, signature
 
@@ -177,6 +180,7 @@ def main(arguments: list[str]) -> None:
     _leave_signals_to_the_front()
     os.nice(WORKER_NICENESS)
     fronts = [Front(*ends) for ends in zip(fds[::2], fds[1::2], strict=True)]
+    os.register_at_fork(after_in_child=partial(_close_all, [*fds[::2], *arena_fds()]))
     start = fronts[0].receive()
     if start is None:
         return
@@ -192,6 +196,9 @@ def main(arguments: list[str]) -> None:
 def _answer(front: Front, executor: Executor) -> None:
     """Answer the hand-overs of one instance until end of file."""
     while (received := front.receive()) is not None:
+        if received.kind == Kind.PROBE:
+            front.tell(Kind.PROBED, executor.probe())
+            continue
         handover_id, rows = received.head
         executor.run(rows, received.tail, front.begin(handover_id))
 
@@ -210,6 +217,13 @@ def _die_of(exc: BaseException, front: Front) -> NoReturn:
         front.tell(Kind.FAILED, [reason, isinstance(exc, ConfigError)])
     finally:
         os._exit(1)
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    """In a child that a hook has forked: it must neither answer in our name nor keep memory alive."""
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
 
 
 def _leave_signals_to_the_front() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.config import LocalServiceConf, OpConfig
-from pipeline.errors import ConfigError, ModelFailed
+from pipeline.errors import ConfigError, ModelFailed, text_of
 from pipeline.model_additions import PARITY_FILE
 from pipeline.op import Op
 from pipeline.predictors import create_predictor
@@ -18,7 +18,7 @@ from pipeline.predictors.remote import RemotePredictor, create_remote_predictor
 from pipeline.predictors.tensorrt import configured_shapes
 from pipeline.serving_model import FeedPadding, Padding, ServingModel, Variable, load_serving_model
 from pipeline.tensor_spec import DATATYPE_OF, Signature, TensorSpec
-from pipeline.worker.merge import Joining
+from pipeline.worker.merge import Feed, Joining
 from pipeline.worker.plan import BatchLimits
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ class Model:
         self._config = config
         self._shapes = _shapes_of(op, config)
         self.serving_model: ServingModel | None = None
+        self._known_feeds: Feed | None = None  # the smallest of those that the warm-up has run
         self.predictor: Predictor | None = None
         if config.server_endpoints:
             self.predictor = create_remote_predictor(op, config, instance)
@@ -119,12 +120,24 @@ class Model:
             return
         directory = os.fspath(self.serving_model.directory)
         for length in WARMUP_LENGTHS:
+            feeds = input_examples(self.predictor, rows=1, length=length)
             try:
-                self.predictor.run(input_examples(self.predictor, rows=1, length=length))
+                self.predictor.run(feeds)
+                self._known_feeds = self._known_feeds or feeds
             except ModelFailed as exc:  # our feeds are made up; the app's own may suit the model
                 log.warning("Op's model %s was not warmed up, its first request is slow: %s", directory, exc)
                 return
         log.info("Op's model %s is warm", directory)
+
+    def probe(self) -> str:
+        """Run the smallest feeds of the warm-up again; why that failed, or empty."""
+        if self.predictor is None or self._known_feeds is None:
+            return ""
+        try:
+            self.predictor.run(self._known_feeds)
+        except Exception as exc:
+            return text_of(exc)
+        return ""
 
 
 def _refuse_failed(model: ServingModel, allowed: bool) -> None:

@@ -1,0 +1,76 @@
+"""An Op whose model does, once it is served, as the file MOOD says: "fail" or "hang"; else it runs.
+
+Inputs: `do` (one of DEEDS) and its `argument`.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from pipeline import Op, WebService
+
+MOOD = Path(os.environ.get("MOOD", "/nonexistent"))
+HOARD = []
+
+
+def grow(megabytes):
+    HOARD.append(b"x" * (int(megabytes) * 1_000_000))
+
+
+def fork(_):
+    """A child that outlives its parent, as one of multiprocessing or of a careless library may."""
+    child = os.fork()
+    if not child:
+        time.sleep(600)
+        os._exit(0)
+    return child
+
+
+def native(path):
+    """Stay in a native call that holds Python's lock."""
+    import ctypes
+
+    Path(path).touch()
+    ctypes.PyDLL(None).sleep(60)
+
+
+DEEDS = {
+    "": lambda _: None,
+    "grow": grow,
+    "fork": fork,
+    "fork_and_return": lambda _: os.fork(),
+    "native": native,
+}
+
+
+class MoodyOp(Op):
+    def init_op(self):
+        if self.predictor is not None:
+            run = self.predictor.run
+
+            def moody_run(feeds):
+                mood = MOOD.read_text() if MOOD.exists() else ""
+                if mood == "fail":
+                    raise RuntimeError("the card has fallen off the bus")
+                if mood == "hang":
+                    signal.pause()
+                return run(feeds)
+
+            self.predictor.run = moody_run
+
+    def preprocess(self, input_dicts, data_id, log_id):
+        (inputs,) = input_dicts.values()
+        done = DEEDS[inputs.get("do", "")](inputs.get("argument", ""))
+        return {"pid": str(os.getpid()), "done": str(done)}, True, None, ""
+
+
+class MoodyService(WebService):
+    def get_pipeline_response(self, read_op):
+        return MoodyOp(name="moody", input_ops=[read_op])
+
+
+if __name__ == "__main__":
+    service = MoodyService(name="test")
+    service.prepare_pipeline_config(os.environ["SERVICE_CONFIG"])
+    service.run_service()

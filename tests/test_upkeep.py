@@ -1,0 +1,116 @@
+"""What is done for workers nobody complains about: probes of idle ones, and exchange before they wear out."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import onnx_models
+from service_process import APPS, ServiceProcess, is_running, wait_until
+
+READY = "paddlewheel_op_ready_instances"
+MOST_REQUESTS = 40
+
+
+def service_of(tmp_path: Path, model: Path | None = None, **section: Any) -> ServiceProcess:
+    if model is not None:
+        section["local_service_conf"] = {"model_config": str(model), "thread_num": 1}
+    config = {"dag": {"is_thread_op": False}, "op": {"moody": section}}
+    return ServiceProcess(APPS / "moody.py", config, env={"MOOD": str(tmp_path / "mood")})
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return onnx_models.serving(tmp_path_factory.mktemp("onnx"))
+
+
+def until_replaced(service: ServiceProcess, worker: int) -> None:
+    wait_until(lambda: not is_running(worker), "it is found out", on_timeout=lambda: service.log)
+    service.wait_until_ready()
+
+
+@pytest.fixture
+def probed(tmp_path: Path, model: Path) -> Iterator[ServiceProcess]:
+    with service_of(tmp_path, model, probe_interval=0.2, run_timeout=1) as service:
+        yield service
+
+
+@pytest.mark.parametrize(
+    ("mood", "told"),
+    [("fail", "failed a probe: the card has fallen off the bus"), ("hang", "did not answer a probe in 1 s")],
+)
+def test_an_idle_worker_whose_model_fails_or_hangs_is_replaced(
+    probed: ServiceProcess, tmp_path: Path, mood: str, told: str
+) -> None:
+    (worker,) = probed.worker_pids()
+    (tmp_path / "mood").write_text(mood)
+    wait_until(
+        lambda: probed.http("/health/ready").status == 503, "readiness tells", on_timeout=lambda: probed.log
+    )
+    (tmp_path / "mood").unlink()
+    until_replaced(probed, worker)
+    probed.wait_for_log(told)
+    assert probed.predict({})["done"] == "None"
+
+
+def test_an_idle_worker_that_stands_still_is_replaced_though_its_op_has_no_model(tmp_path: Path) -> None:
+    with service_of(tmp_path, probe_interval=0.2, run_timeout=1) as service:
+        (worker,) = service.worker_pids()
+        os.kill(worker, signal.SIGSTOP)
+        until_replaced(service, worker)
+        service.wait_for_log("did not answer a probe")
+
+
+def test_workers_are_exchanged_after_so_many_requests_and_no_request_is_lost(tmp_path: Path) -> None:
+    with service_of(tmp_path, concurrency=2, max_requests_per_worker=MOST_REQUESTS) as service:
+        wait_until(lambda: service.metric(READY) == 2, "both are ready")
+        first = set(service.worker_pids())
+
+        def ask(_: int) -> set[int]:
+            seen: set[int] = set()
+            while first & set(service.worker_pids()):
+                seen.add(int(service.predict({})["pid"]))
+            return seen
+
+        with ThreadPoolExecutor(3) as pool:
+            seen = set().union(*pool.map(ask, range(3)))
+        assert first <= seen, "both had served"
+        assert service.metric("paddlewheel_op_restarts_total") == 0
+        assert f"max_requests_per_worker {MOST_REQUESTS}" in service.log
+
+
+def test_a_worker_that_grew_too_large_is_exchanged(tmp_path: Path) -> None:
+    with service_of(tmp_path, max_worker_rss=300) as service:
+        (worker,) = service.worker_pids()
+        assert service.predict({"do": "grow", "argument": "400"})["pid"] == str(worker)
+        until_replaced(service, worker)
+        assert service.metric("paddlewheel_resident_bytes", process="moody.0") < 300e6
+        assert "max_worker_rss 300" in service.log
+
+
+def test_a_limit_below_what_a_worker_has_at_its_start_is_told_and_not_applied(tmp_path: Path) -> None:
+    with service_of(tmp_path, max_worker_rss=1) as service:
+        workers = service.worker_pids()
+        service.wait_for_log("more than max_worker_rss 1")
+        assert service.predict({})["pid"] == str(workers[0])
+        assert service.worker_pids() == workers
+
+
+def test_workers_that_become_ready_and_die_in_turn_make_a_service_that_is_not_ready(tmp_path: Path) -> None:
+    with service_of(tmp_path, probe_interval=0) as service:
+        for deaths in range(3):
+            wait_until(lambda: service.metric(READY) == 1, "a worker is ready")
+            assert service.http("/health/ready").status == 200, f"after {deaths} deaths"
+            service.kill_worker()
+            wait_until(lambda: service.metric(READY) == 0, "its death is noticed")
+        wait_until(lambda: service.metric(READY) == 1, "the next is ready")
+        assert service.http("/health/ready").status == 503
+        assert service.http("/health/live").status == 200
+        service.predict({})
+        assert service.http("/health/ready").status == 200, "it has answered"
