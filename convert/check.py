@@ -14,12 +14,21 @@ from convert.parity import ParityReport, compare, padding_parity, summaries
 from convert.result import Conversion, ConversionOptions
 from convert.sample_feeds import Feeds, sample_batches, sample_feeds, stored_feeds
 from convert.staging import STAMP_FILE, restamp
-from convert.subject import Subject, as_asked, common_specs, given_feeds, open_subject, serving_folder
+from convert.subject import (
+    Subject,
+    as_asked,
+    common_specs,
+    given_feeds,
+    open_program,
+    open_subject,
+    serving_folder,
+)
 from convert.to_serving import parse_padding
 from pipeline.errors import ConversionError
 from pipeline.model_additions import PARITY_FILE
 from pipeline.serving_model import SERVER_FOLDER
 
+DEMO = "demo"  # what the demo's stamp has for a source
 PARITY, PADDING, BATCH = "check", "check padding", "check batch"
 _ROWS = 5  # of one length, for the check of batches
 
@@ -30,7 +39,9 @@ def check_serving(
     """Compare a serving model with the model that it was made of, and store the reports in its parity.json.
 
     A failed one keeps the service from starting until a later check passes or the model is converted again.
-    Raises ConversionError when the source is not recorded or gone, or the report can't be written.
+    Where the source can't be run here (the demo's training, a Layer), it is compared with its own program as
+    it is written. Raises ConversionError when the source is not recorded or gone, or the report can't be
+    written.
     """
     options = options or ConversionOptions()
     folder = serving_folder(directory)
@@ -41,11 +52,17 @@ def check_serving(
         raise ConversionError(f"{target} can't be written; see to the rights of the folder.")
     root = folder.parent if folder.name == SERVER_FOLDER else folder
     options.steps.step("Loading both models")
-    reference, candidate = open_subject(_recorded_source(root)), open_subject(directory)
+    source, candidate = _recorded_source(root), open_subject(directory)
+    reference = open_program(folder) if source is None else open_subject(source)
     reports = _check(reference, candidate, "", inputs, options)
     _store(target, reports)
     restamp(root, current=all(report.passed for report in reports))
-    return _outcome(directory, reports, f"{directory} answers as {reference.source} does")
+    told = f"{source} does"
+    if source is None:
+        told = (
+            f"its own program does without optimisation (what it was made of, {_made_of(root)}, can't be run)"
+        )
+    return _outcome(directory, reports, f"{directory} answers as {told}")
 
 
 def check_models(
@@ -115,21 +132,36 @@ def _answers_by_row(candidate: Subject, rows: Sequence[Feeds]) -> bool:
     return all(output.shape[:1] == (len(rows),) for output in candidate.run(together))
 
 
-def _recorded_source(directory: Path) -> Path:
-    try:
-        stamp = json.loads((directory / STAMP_FILE).read_text(encoding="utf-8"))
-        source = Path(stamp["source"])
-    except (OSError, ValueError, KeyError, TypeError) as exc:
-        raise ConversionError(
-            f"{directory / STAMP_FILE} does not tell what {directory} was made of; name it: check MODEL "
-            f"{directory}."
-        ) from exc
+def _recorded_source(directory: Path) -> Path | None:
+    """The model that a serving model was made of; None where that was none in a file."""
+    stamp = _stamp(directory)
+    if "source" not in stamp or stamp["source"] == DEMO:
+        return None
+    source = Path(str(stamp["source"]))
     if not source.exists():
         raise ConversionError(
             f"{directory} was made of {source}, which is not there; name what to compare with: check MODEL "
             f"{directory}."
         )
     return source
+
+
+def _made_of(directory: Path) -> str:
+    stamp = _stamp(directory)
+    return str(stamp.get("made_of") or stamp["source"])
+
+
+def _stamp(directory: Path) -> dict[str, object]:
+    try:
+        stamp = json.loads((directory / STAMP_FILE).read_text(encoding="utf-8"))
+        if stamp.keys() & {"source", "made_of"}:
+            return dict(stamp)
+        raise KeyError("source")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise ConversionError(
+            f"{directory / STAMP_FILE} does not tell what {directory} was made of; name it: check MODEL "
+            f"{directory}."
+        ) from exc
 
 
 def _store(path: Path, reports: Sequence[ParityReport]) -> None:

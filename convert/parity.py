@@ -145,7 +145,10 @@ def pad_rows(
     padding: Mapping[str, FeedPadding],
     lengths: Mapping[str, int] | None = None,
 ) -> Feeds:
-    """Fill each row up along its declared axis, to the longest unless to `lengths`, and join them."""
+    """Fill each row up along its declared axis, to the longest unless to `lengths`, and join them.
+
+    Raises ConversionError where rows still differ in shape, for a feed that isn't in `padding`.
+    """
     lengths = lengths or _longest(rows, padding)
     joined = {}
     for name in rows[0]:
@@ -153,6 +156,12 @@ def pad_rows(
         if name in padding:
             axis, value = padding[name].axis, padding[name].value
             arrays = [_pad(array, axis, lengths[name], value) for array in arrays]
+        shapes = {array.shape[1:] for array in arrays}
+        if len(shapes) > 1:
+            raise ConversionError(
+                f"rows of {name!r} are of different length, but only {', '.join(padding)} may be padded; "
+                f"declare {name!r}, too."
+            )
         joined[name] = np.concatenate(arrays)
     return joined
 

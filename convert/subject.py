@@ -59,11 +59,20 @@ def open_subject(source: Path) -> Subject:
     return Subject(source, feeds, fetches, program.id_limits, run)
 
 
+def open_program(folder: Path) -> Subject:
+    """The program in a serving model's folder, run as it is written, by the names that callers use."""
+    return _described(folder, folder, program_runner(read_program(folder)))
+
+
 def _serving_subject(source: Path, folder: Path) -> Subject:
+    return _described(source, folder, serving_runner(folder))
+
+
+def _described(source: Path, folder: Path, own: Runner) -> Subject:
+    """As the serving model in `folder` describes it; `own` takes feeds by the program's names."""
     model = load_serving_model(folder)
     limits = read_program(folder).id_limits
     names = {feed.alias: feed.name for feed in model.feeds}
-    own = serving_runner(folder)
     return Subject(
         source,
         model.feeds,

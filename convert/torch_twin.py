@@ -90,6 +90,11 @@ class Twin(paddle.nn.Layer):  # type: ignore[misc]
 
 def paddle_twin(original: Any, outputs: int) -> Twin:
     """The twin of a model of transformers; raises ConversionError when PaddleNLP has none that is equal."""
+    return Twin(paddlenlp_model(original), outputs)
+
+
+def paddlenlp_model(original: Any) -> Any:
+    """The model of PaddleNLP with the weights and settings of one of transformers."""
     name = twin_name(type(original).__name__)
     _check_config(original.config)
     twin = _create(name, original.config)
@@ -97,7 +102,7 @@ def paddle_twin(original: Any, outputs: int) -> Twin:
     weights = {key: tensor.detach().float().numpy() for key, tensor in original.state_dict().items()}
     twin.set_state_dict(map_weights(weights, twin))
     twin.eval()
-    return Twin(twin, outputs)
+    return twin
 
 
 def twin_name(name: str) -> str:

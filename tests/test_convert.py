@@ -286,6 +286,7 @@ def test_arguments_of_serving_that_can_not_be_used_are_told(
         (["inference", "served", "--fetch-alias", "a,b"], "the model has 1 outputs (fetch_name_0)"),
         (["inference", "served", "--padding", "ids=0"], "'ids' is not a feed"),
         (["inference", "served", "--padding", "input_ids=x"], "'input_ids=x' is not feed=value"),
+        (["inference", "served", "--padding", "input_ids=0"], "declare 'attention_mask', too"),
         (["inference", "served", "--file", "vocab.txt"], "vocab.txt is not a file"),
         (["inference", "served", "--tolerance", "-1"], "the tolerance -1.0"),
     ):

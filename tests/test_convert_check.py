@@ -101,6 +101,18 @@ def test_a_model_whose_rows_depend_on_their_neighbours_fails(capsys: pytest.Capt
     assert "check batch: output 'y' is off by" in capsys.readouterr().err
 
 
+def test_the_demo_and_others_without_a_source_that_runs_are_compared_with_their_own_program(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo = shutil.copytree(root / "models/demo", tmp_path / "demo")
+    assert check(demo) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.endswith("own program does without optimisation (what it was made of, demo, can't be run).")
+    assert reports(demo)["check"]["passed"] and reports(demo)["check padding"]["passed"]
+    assert check(demo, "--tolerance", 0) == 1
+    assert not reports(demo)["check"]["passed"]
+
+
 def test_a_passed_check_is_recorded_and_the_result_stays_up_to_date(
     served: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

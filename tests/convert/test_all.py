@@ -16,6 +16,15 @@ from pipeline.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess
 
 HERE = Path(__file__).parent
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "num_labels": 3,
+}
 LABELS = ("contradiction", "neutral", "entailment")
 ROUTES = {
     "paddle": ["dynamic to static", "serving model"],
@@ -43,10 +52,11 @@ def feeds() -> dict[str, Any]:
 
 def in_three_forms(family: str, head: str, folder: Path) -> np.ndarray[Any, Any]:
     """The model in three folders, each with its tokenizer and labels, and what PyTorch answers to `feeds`."""
-    arguments = {"family": family, "head": head, "folder": str(folder)}
-    logits = run_isolated(
-        "torch_models:three_forms",
-        {**arguments, "feeds": {name: array.tolist() for name, array in feeds().items()}},
+    np.savez(folder / "feeds.npz", **feeds())
+    arguments = {"family": family, "head": head, "sizes": SIZES, "std": 0.3, "folder": str(folder)}
+    run_isolated(
+        "bench.convert_sources:three_forms",
+        {**arguments, "feeds": str(folder / "feeds.npz")},
         converter="PyTorch",
         needs=("torch", "transformers", "paddlenlp"),
     )
@@ -60,7 +70,8 @@ def in_three_forms(family: str, head: str, folder: Path) -> np.ndarray[Any, Any]
         }
         path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **named}), "utf-8")
         (folder / form / "vocab.txt").write_text("[PAD]\n[UNK]\n", "utf-8")
-    return np.array(logits, np.float32)
+    logits: np.ndarray[Any, Any] = np.load(folder / "logits.npy")
+    return logits
 
 
 def served(folder: str) -> np.ndarray[Any, Any]:

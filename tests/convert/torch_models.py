@@ -35,10 +35,10 @@ HEADS = ("Model", "ForSequenceClassification", "ForTokenClassification")
 ROUTES = (torch_steps.paddle_step, torch_steps.onnx_step, torch_steps.torchscript_step)
 
 
-def save(steps: Steps, folder: str, family: str, head: str, safe: bool = True, **own: Any) -> None:
+def save(steps: Steps, folder: str, family: str, head: str, safe: bool = True) -> None:
     """A model with weights large enough that every term tells, the padding's embedding included."""
     torch.manual_seed(1)
-    config = getattr(transformers, f"{family}Config")(**SIZES, **(own or OWN[family]))
+    config = getattr(transformers, f"{family}Config")(**SIZES, **OWN[family])
     model = getattr(transformers, family + head)(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -77,26 +77,3 @@ def mean_embeddings(steps: Steps, source: str, texts: list[str]) -> list[Any]:
             hidden = model(**tokenizer(text, return_tensors="pt")).last_hidden_state
             means.append(hidden[0].mean(0).tolist())
     return means
-
-
-def three_forms(steps: Steps, family: str, head: str, folder: str, feeds: dict[str, Any]) -> list[Any]:
-    """One model as a Hugging Face directory `torch`, a PaddleNLP folder `paddle` and `onnx/model.onnx`.
-
-    Returns what PyTorch answers to `feeds`.
-    """
-    from convert import torch_twin
-
-    source = Path(folder, "torch")
-    # What PaddleNLP's own classes have, for its configuration can't say otherwise.
-    save(steps, str(source), family, head, layer_norm_eps=1e-5, hidden_act="gelu", use_task_id=False)
-    model = load_torch_model(str(source), "")
-    name = torch_twin.twin_name(family + head)
-    twin = torch_twin._create(name, model.model.config)
-    weights = {key: tensor.detach().numpy() for key, tensor in model.model.state_dict().items()}
-    twin.set_state_dict(torch_twin.map_weights(weights, twin))
-    twin.config.hidden_act = "gelu"
-    twin.save_pretrained(str(Path(folder, "paddle")))
-    Path(folder, "onnx").mkdir()
-    torch_steps.onnx_step(SilentSteps(), str(source), "", str(Path(folder, "onnx")), [5], 1e-4, 16)
-    (logits,) = answers(steps, str(source), feeds)
-    return logits

@@ -1,0 +1,41 @@
+"""One encoder with random weights in three forms to convert from; runs in the conversion environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from convert import torch_steps, torch_twin
+from convert.progress import SilentSteps, Steps
+from convert.torch_model import load_torch_model, torch_runner
+
+# What PaddleNLP's own classes have, for their configuration can't say otherwise.
+PADDLENLP_LAYER_NORM_EPS = 1e-5
+
+
+def three_forms(
+    steps: Steps, family: str, head: str, sizes: dict[str, Any], std: float, folder: str, feeds: str
+) -> None:
+    """Write the folders `torch` (Hugging Face), `paddle` (PaddleNLP) and `onnx` (model.onnx) to `folder`.
+
+    PyTorch's logits for the arrays of the .npz file `feeds` go to logits.npy. Weights are normal with `std`.
+    """
+    place = Path(folder)
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{family}Config")(**sizes, layer_norm_eps=PADDLENLP_LAYER_NORM_EPS)
+    original = getattr(transformers, family + head)(config)
+    for parameter in original.parameters():
+        torch.nn.init.normal_(parameter, std=std)
+    original.save_pretrained(place / "torch")
+    model = load_torch_model(str(place / "torch"), "")
+    twin = torch_twin.paddlenlp_model(model.model)
+    twin.config.hidden_act = config.hidden_act
+    twin.save_pretrained(str(place / "paddle"))
+    (place / "onnx").mkdir()
+    torch_steps.onnx_step(SilentSteps(), str(place / "torch"), "", str(place / "onnx"), [5], 1e-4, 16)
+    (logits,) = torch_runner(model.positional, model.feeds)(dict(np.load(feeds)))
+    np.save(place / "logits.npy", logits)
