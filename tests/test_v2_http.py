@@ -7,7 +7,6 @@ import functools
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from pipeline.server.v2.http_infer import parse_infer
 from pipeline.server.v2.models import V2Model
 from pipeline.server.v2.shared_memory import SharedMemory
 from pipeline.tensor_spec import Signature
-from service_process import APPS, ServiceProcess, key_value, read_answer, wait_until
+from service_process import APPS, ServiceProcess, key_value, read_answer
 
 ROWS = np.arange(32, dtype=np.int32).reshape(2, 16)
 ONES = np.ones((2, 16), np.int32)
@@ -113,28 +112,6 @@ def test_a_key_value_service_takes_its_keys_as_tensors(echo: ServiceProcess) -> 
     assert result.as_numpy("text").tolist() == ["straße".encode()]
     key_value_answer = echo.predict({"number": "21", "text": "straße"})
     assert key_value_answer["doubled"] == "42"
-
-
-def test_requests_of_all_doors_share_a_batch(echo: ServiceProcess, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    held = {"action": "wait", "argument": str(gate)}
-    number = [tensor("number", np.array([b"4"], object), "BYTES")]
-
-    def wait_for_pending(count: int) -> None:
-        wait_until(lambda: echo.metric("paddlewheel_pending_requests") == count, f"{count} are admitted")
-
-    with ThreadPoolExecutor(4) as pool:
-        holding = [pool.submit(echo.predict, held)]
-        wait_until(Path(f"{gate}.waiting").exists, "the worker is busy")
-        holding.append(pool.submit(echo.predict, held))  # a second hand-over may wait in the worker
-        wait_for_pending(2)
-        ours = pool.submit(lambda: client(echo).infer("test", number))
-        theirs = pool.submit(echo.predict, {"number": "1"})
-        wait_for_pending(4)
-        gate.touch()
-        assert ours.result().as_numpy("doubled").tolist() == [b"8"]
-        assert ours.result().as_numpy("rows").tolist() == [theirs.result()["rows"].encode()] != [b"1"]
-        assert len([future.result() for future in holding]) == 2
 
 
 def test_an_app_that_unpacks_messages_is_given_one() -> None:
