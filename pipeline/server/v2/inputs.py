@@ -76,7 +76,11 @@ def checked(model: V2Model, request_id: str, given: dict[str, Given], most_rank:
         if signature.max_batch_size:
             rows = _rows(model, request_id, newest_first)
         for one in newest_first:
-            _check_shape(model, request_id, one, expected[one.name].shape)
+            shape = expected[one.name].shape
+            if len(one.shape) != len(shape) and _is_column_of_texts(one, shape):
+                given[one.name] = one._replace(shape=one.shape[:1])
+            else:
+                _check_shape(model, request_id, one, shape)
     return Inputs({one.name: _value(model, request_id, one) for one in given.values()}, rows)
 
 
@@ -116,6 +120,11 @@ def _rows(model: V2Model, request_id: str, given: Sequence[Given]) -> int:
     if rows is None or rows > most:
         raise of_request(request_id, f"inference request batch-size must be <= {most} for '{model.name}'")
     return rows
+
+
+def _is_column_of_texts(one: Given, expected: tuple[int, ...]) -> bool:
+    """[n, 1] for [-1]: what clients send to tokenizers behind Triton, where a batch has the texts."""
+    return one.datatype == "BYTES" and expected == (-1,) and len(one.shape) == 2 and one.shape[1] == 1
 
 
 def _check_shape(model: V2Model, request_id: str, one: Given, expected: tuple[int, ...]) -> None:
