@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import onnx_models
-from service_process import APPS, ServiceProcess, is_running, wait_until
+from pipeline.server.oom import oom_kills
+from service_process import APPS, ROOT, ServiceProcess, is_running, wait_until
 
 READY = "paddlewheel_op_ready_instances"
 MOST_REQUESTS = 40
@@ -114,3 +115,22 @@ def test_workers_that_become_ready_and_die_in_turn_make_a_service_that_is_not_re
         assert service.http("/health/live").status == 200
         service.predict({})
         assert service.http("/health/ready").status == 200, "it has answered"
+
+
+def test_memory_is_told_of_each_process_and_on_cards_where_the_driver_tells(tmp_path: Path) -> None:
+    section = {"local_service_conf": {"device_type": 1, "devices": "0"}}
+    search_path = os.pathsep.join((str(ROOT), str(APPS / "nvml")))
+    config = {"op": {"moody": section}}
+    with ServiceProcess(APPS / "moody.py", config, env={"PYTHONPATH": search_path}) as service:
+        assert service.metric("paddlewheel_gpu_memory_bytes", process="moody.0") == 10_000_000
+        assert service.metric("paddlewheel_gpu_memory_bytes") == 10_000_000, "others' are not told"
+        assert service.metric("paddlewheel_resident_bytes", process="moody.0") > 10_000_000
+        assert service.metric("paddlewheel_resident_bytes", process="front") > 10_000_000
+
+
+def test_kills_of_the_kernel_for_want_of_memory_are_counted(tmp_path: Path) -> None:
+    two, one, none = tmp_path / "events", tmp_path / "oom_control", tmp_path / "not there"
+    two.write_text("low 0\nhigh 9\nmax 7\noom 5\noom_kill 3\noom_group_kill 0\n")
+    one.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
+    assert oom_kills((two, one, none)) == 7
+    assert oom_kills((none,)) == 0

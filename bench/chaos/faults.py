@@ -35,6 +35,8 @@ async def hang(load: Load, chance: random.Random) -> None:
 async def _signal_worker(load: Load, chance: random.Random, number: signal.Signals) -> None:
     worker = chance.choice(load.world.workers())
     os.kill(worker, number)
+    if number == signal.SIGKILL:
+        load.tally.deaths.append(time.monotonic())
     await load.world.until_replaced(worker)
 
 
@@ -90,7 +92,7 @@ async def malform(load: Load, chance: random.Random) -> None:
     for port, data in bad:
         began = time.monotonic()
         outcome = await _until_closed(port, data)
-        load.tally.note("malformed", outcome, time.monotonic() - began)
+        load.tally.note("malformed", outcome, began)
 
 
 async def _until_closed(port: int, data: bytes) -> Outcome:
@@ -120,7 +122,7 @@ async def poison(load: Load, chance: random.Random) -> None:
         outcome = Outcome(
             Kind.FAILED, f"poison was not refused as such: {outcome.kind.value} {outcome.reason}"
         )
-    load.tally.note(door.name, outcome, time.monotonic() - began)
+    load.tally.note(door.name, outcome, began)
     await door.close()
     await load.world.until_ready()
 

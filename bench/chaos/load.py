@@ -59,7 +59,7 @@ class Load:
                 outcome = Outcome(Kind.REFUSED, "restarting")
             else:
                 outcome = Outcome(Kind.FAILED, "nobody was there, though the service was up")
-        self.tally.note(door.name, outcome, time.monotonic() - began)
+        self.tally.note(door.name, outcome, began)
         return outcome
 
     async def ask_alone(self, door: Door, question: Question) -> Outcome:

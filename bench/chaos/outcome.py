@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from array import array
 from collections import Counter
 from enum import Enum
 from typing import NamedTuple
@@ -20,21 +22,34 @@ class Outcome(NamedTuple):
 
 
 class Tally:
-    """Outcomes and the longest wait, by door."""
+    """Outcomes and the longest wait, by door.
+
+    deaths: when workers were killed, time.monotonic. usual_s: what answers took under which nobody died;
+    bereft_s: how long after a death those were answered that were under way then.
+    """
 
     def __init__(self) -> None:
         self.by_door: dict[str, Counter[Kind]] = {}
         self.refusals: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()  # reasons of what failed or mismatched
         self.max_wait_s: dict[str, float] = {}
+        self.deaths: list[float] = []
+        self.usual_s, self.bereft_s = array("d"), array("d")
 
-    def note(self, door: str, outcome: Outcome, waited_s: float) -> None:
+    def note(self, door: str, outcome: Outcome, began: float) -> None:
+        """A request that was sent at `began` (time.monotonic) has come to its end."""
+        ended = time.monotonic()
+        waited_s = ended - began
         self.by_door.setdefault(door, Counter())[outcome.kind] += 1
         self.max_wait_s[door] = max(waited_s, self.max_wait_s.get(door, 0.0))
         if outcome.kind is Kind.REFUSED:
             self.refusals[outcome.reason] += 1
         elif outcome.kind is not Kind.ANSWERED:
             self.faults[f"{door}: {outcome.reason}"] += 1
+        elif self.deaths and began < self.deaths[-1]:
+            self.bereft_s.append(ended - self.deaths[-1])
+        else:
+            self.usual_s.append(waited_s)
 
     def total(self, kind: Kind) -> int:
         return sum(counts[kind] for counts in self.by_door.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,7 @@ class Report:
             },
             "refused": dict(tally.refusals),
             "wrong": dict(tally.faults),
+            "ms": {name: [1e3 * q for q in _quantiles(seconds)] for name, seconds in self._seconds().items()},
             "before_mb": dict(self.before_mb),
             "after_mb": dict(self.after_mb),
             "broken": self.promises_broken(),
@@ -72,6 +73,7 @@ class Report:
         console.print(self._memory())
         done = ", ".join(f"{name} {count}" for name, count in self.faults.items()) or "none"
         refused = ", ".join(f"{reason} {count}" for reason, count in self.tally.refusals.most_common())
+        console.print(self._waits())
         console.print(f"faults: {done}\nrefused: {refused or 'none'}", highlight=False)
         for reason, count in self.tally.faults.most_common(10):
             console.print(f"{count} x {reason}", style="red", markup=False)
@@ -95,6 +97,19 @@ class Report:
         table.add_row("all", *(f"{number:,}" for number in (sum(totals), *totals)), f"{longest:.2f}")
         return table
 
+    def _waits(self) -> Table:
+        table = Table("ms until an answer")
+        for heading in ("answers", "p50", "p99", "max"):
+            table.add_column(heading, justify="right")
+        for name, seconds in self._seconds().items():
+            p50, p99, most = (f"{quantile * 1e3:.0f}" for quantile in _quantiles(seconds))
+            table.add_row(name, f"{len(seconds):,}", p50, p99, most)
+        return table
+
+    def _seconds(self) -> dict[str, Sequence[float]]:
+        tally = self.tally
+        return {"usually": tally.usual_s, "of those under way, after a worker's death": tally.bereft_s}
+
     def _memory(self) -> Table:
         table = Table("resident memory, MB", title_justify="left")
         table.add_column("before", justify="right")
@@ -102,3 +117,9 @@ class Report:
         for name, before in self.before_mb.items():
             table.add_row(name, f"{before:.0f}", f"{self.after_mb.get(name, 0.0):.0f}")
         return table
+
+
+def _quantiles(seconds: Sequence[float]) -> tuple[float, float, float]:
+    """p50, p99 and the largest."""
+    ordered = sorted(seconds) or [0.0]
+    return ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)], ordered[-1]

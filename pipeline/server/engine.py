@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Any
 
 from pipeline.app import App
@@ -21,8 +21,9 @@ from pipeline.server.clients import KeyRing
 from pipeline.server.crew import Crew
 from pipeline.server.deadlines import Deadlines
 from pipeline.server.figures import OpFigures, RequestFigures
+from pipeline.server.gauges import register_gauges
 from pipeline.server.journal import Journal
-from pipeline.server.metrics import Metrics, resident_bytes
+from pipeline.server.metrics import Metrics
 from pipeline.server.timings import Timings
 from pipeline.server.tracer import Tracer
 from pipeline.server.upkeep import Upkeep
@@ -71,7 +72,7 @@ class Engine:
             crew.on_ready = self._note_ready
         security = app.config.security
         self.keys = None if security.api_keys is None else KeyRing(security)
-        self._register_gauges()
+        register_gauges(self, self._batchers)
 
     @property
     def pending(self) -> int:
@@ -271,42 +272,6 @@ class Engine:
     def _note_ready(self) -> None:
         if all(crew.ready for crew in self._crews.values()):
             self._became_ready.set()
-
-    def _register_gauges(self) -> None:
-        def per_op(read: str) -> Iterable[tuple[dict[str, str], float]]:
-            for name, batcher in self._batchers.items():
-                value = batcher.waiting if read == "waiting" else getattr(batcher.crew, read)
-                yield {"op": name}, float(value)
-
-        def memory() -> Iterable[tuple[dict[str, str], float]]:
-            yield {"process": "front"}, resident_bytes()
-            for crew in self._crews.values():
-                for process in crew.processes:
-                    yield {"process": process.name}, resident_bytes(process.pid)
-
-        watch = self.metrics.watch
-        watch(
-            "paddlewheel_pending_requests",
-            "Admitted, not yet answered.",
-            lambda: [({}, float(self._pending))],
-        )
-        watch("paddlewheel_op_queue_length", "Requests queued before an Op.", lambda: per_op("waiting"))
-        watch("paddlewheel_op_ready_instances", "Instances that take requests.", lambda: per_op("ready"))
-        watch("paddlewheel_op_restarts_total", "Workers replaced.", lambda: per_op("restarts"))
-        if self.keys is not None:
-            figures = self.keys.figures
-            watch(
-                "paddlewheel_key_requests_total",
-                "Requests by API key.",
-                lambda: figures(lambda c: c.requests),
-            )
-            watch(
-                "paddlewheel_key_refused_total",
-                "Over their key's limits.",
-                lambda: figures(lambda c: c.refused),
-            )
-            watch("paddlewheel_key_pending", "Pending by API key.", lambda: figures(lambda c: c.pending))
-        watch("paddlewheel_resident_bytes", "Resident memory by process.", memory)
 
 
 class _AwaitedEnds:

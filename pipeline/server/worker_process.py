@@ -17,9 +17,12 @@ from pipeline.environment import MODEL_PROCESS
 from pipeline.processes import WORKER, python_module
 from pipeline.server.instances import Events, Instance, State
 from pipeline.server.metrics import resident_bytes
+from pipeline.server.oom import oom_kills
 from pipeline.server.placement import shares_process
 from pipeline.tensor_spec import Signature
 from pipeline.wire import Kind
+
+OUT_OF_MEMORY = " when memory ran out: give the service more, fewer instances, or a max_worker_rss"
 
 
 class WorkerProcess:
@@ -47,6 +50,8 @@ class WorkerProcess:
         self._app = app
         self._events = events
         self._killed_because = ""
+        self._oom_kills = oom_kills()
+        self._ran_out_of_memory = False
         self._start_timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -124,15 +129,16 @@ class WorkerProcess:
         if self._killed_because:
             return self._killed_because
         code = self._process.returncode
-        if code is not None and code < 0:
-            return f"killed by {signal.Signals(-code).name}"
-        return f"exited with {code}"
+        if code is None or code >= 0:
+            return f"exited with {code}"
+        name = signal.Signals(-code).name
+        return f"killed by {name}{OUT_OF_MEMORY if self._ran_out_of_memory else ''}"
 
     def _ended(self) -> None:
         """The process is gone: read what it still said, then let go of everything it had."""
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._process.wait()
+        self._ran_out_of_memory = self._process.wait() == -signal.SIGKILL and oom_kills() > self._oom_kills
         self._cancel_start_timer()
         for instance in self.instances:
             instance.disconnect()
