@@ -22,6 +22,7 @@ class AnswerForm(IntEnum):
     PROTO = 1  # a serialized PipelineService Response with text values
     V2_JSON = 2  # a KServe v2 answer over HTTP: the JSON document, then a part for each binary output
     V2_PROTO = 3  # a serialized KServe v2 ModelInferResponse with raw contents
+    V2_GENERATED = 5  # the answer of KServe v2's generate: {"OUTPUT": element or list, "model_name": ...}
     V1_JSON = 4  # a KServe v1 answer: {"predictions": [...]}, or {"outputs": {...}}
 
 

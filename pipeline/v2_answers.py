@@ -66,6 +66,8 @@ def render_v2(
     can't be sent in this form or that finds no room.
     """
     tensors = list(_wanted(output, wish, {spec.name: spec for spec in declared}))
+    if form is AnswerForm.V2_GENERATED:
+        return [_as_generated(tensors, wish)]
     answer = _as_message(tensors, wish) if form is AnswerForm.V2_PROTO else _as_json(tensors, wish)
     return answer + _for_shared_memory(tensors, wish)
 
@@ -164,6 +166,18 @@ def _as_json(tensors: Iterable[Tensor], wish: Wish) -> list[Part]:
         b",".join(outputs),
     )
     return [document, *parts]
+
+
+def _as_generated(tensors: Iterable[Tensor], wish: Wish) -> bytes:
+    """An object with each output as a flat list, or as its only element."""
+    told = {"model_name": wish.model, "model_version": wish.version}
+    if wish.request_id:
+        told["id"] = wish.request_id
+    members = {name: _json(value) for name, value in told.items()}
+    for tensor in tensors:
+        data = _data(tensor)
+        members[tensor.name] = data[1:-1] if tensor.array.size == 1 else data
+    return b"{%b}" % b",".join(b"%b:%b" % (_json(name), value) for name, value in sorted(members.items()))
 
 
 def _data(tensor: Tensor) -> bytes:

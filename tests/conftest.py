@@ -6,10 +6,12 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import models
+import onnx_models
 from pipeline.serving_model import ServingModel, load_serving_model
 from service_process import APPS, ServiceProcess
 
@@ -41,14 +43,17 @@ def pdmodel(model_folder: Path) -> ServingModel:
 
 
 @pytest.fixture(scope="session")
-def triton() -> Iterator[Callable[[str], ServiceProcess]]:
+def triton(model_folder: Path) -> Iterator[Callable[[str], ServiceProcess]]:
     """The running stand-in for one of Triton's models, each started once."""
     running: dict[str, ServiceProcess] = {}
     with contextlib.ExitStack() as stack:
 
         def service(model: str) -> ServiceProcess:
             if model not in running:
-                config = {"v2": {"model_control": "none"}}
+                config: dict[str, Any] = {"v2": {"model_control": "none"}}
+                if model == "versions":
+                    conf = {"model_config": str(onnx_models.versions(model_folder)), "device_type": 0}
+                    config["op"] = {"model": {"local_service_conf": conf}}
                 started = ServiceProcess(APPS / "triton.py", config, name=model, env={"MODEL": model})
                 running[model] = stack.enter_context(started)
             return running[model]

@@ -20,7 +20,7 @@ def onnx_file(name: str) -> Path:
 def bare(folder: Path, name: str) -> Path:
     """A folder that holds the model and nothing else."""
     target = folder / name
-    target.mkdir()
+    target.mkdir(parents=True)
     shutil.copy(onnx_file(name), target / "model.onnx")
     return target
 
@@ -35,4 +35,12 @@ def serving(folder: Path, name: str = "classifier", *, padded: bool = True) -> P
         target, source, None, facts.feeds, facts.fetches, padding=padding, labels=LABELS,
         extra_files=[source.parent / file for file in facts.data_files],
     )  # fmt: skip
+    return target
+
+
+def versions(folder: Path) -> Path:
+    """A model directory with the versions 1, 2 and 3."""
+    target = folder / "versions"
+    for number in (1, 2, 3):
+        bare(target, "mixes_rows").rename(target / str(number))
     return target

@@ -10,7 +10,7 @@ from pipeline import Op, ServingError, WebService
 
 NAME = os.environ["MODEL"]
 KIND = NAME.removeprefix("identity_").upper()
-DATATYPES = {"STRING": "BYTES"}
+DATATYPES = {"STRING": "BYTES", "DYN": "FP32"}
 ERRORS = {
     0: ("user said zero", 500, "INTERNAL"),
     1: ("bad arg", 400, "INVALID_ARGUMENT"),
@@ -77,7 +77,28 @@ class ErrEachOp(TritonOp):
         return {"OUTPUT0": inputs["INPUT0"]}
 
 
-OPS = {"simple": SimpleOp, "classify": ClassifyOp, "err_each": ErrEachOp}
+class GenOp(TritonOp):
+    max_batch_size = 0
+    input_tensors = {"PROMPT": "BYTES [1]"}
+    output_tensors = {"TEXT": "BYTES [1]"}
+
+    def answer(self, inputs):
+        return {"TEXT": inputs["PROMPT"] + b" 0"}
+
+
+class VersionsOp(TritonOp):
+    max_batch_size = 0
+    input_tensors = {"INPUT0": "INT32 [1]"}
+    output_tensors = {"OUTPUT0": "INT32 [1]"}
+
+
+OPS = {
+    "simple": SimpleOp,
+    "classify": ClassifyOp,
+    "err_each": ErrEachOp,
+    "gen": GenOp,
+    "versions": VersionsOp,
+}
 
 
 class TritonService(WebService):

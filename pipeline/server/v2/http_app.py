@@ -19,6 +19,7 @@ from pipeline.server.http_request import HttpRequest
 from pipeline.server.v2.compression import chosen, compressed, decompressed
 from pipeline.server.v2.extensions import Extensions
 from pipeline.server.v2.http_extensions import HttpExtensions
+from pipeline.server.v2.http_generate import as_event, parse_generate
 from pipeline.server.v2.http_infer import parse_infer, parse_raw
 from pipeline.server.v2.http_refusals import check_method
 from pipeline.server.v2.model_config import model_config
@@ -31,7 +32,9 @@ from pipeline.values import Part
 log = logging.getLogger(__name__)
 
 _BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
-_MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>\d+))?(?:/(?P<what>[a-z]+))?")
+_EVENTS = b"content-type: text/event-stream; charset=utf-8\r\n"
+_MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>\d+))?(?:/(?P<what>[a-z_]+))?")
+_INFERENCE = ("infer", "generate", "generate_stream")
 _INDEX = re.compile(r"/v2/repository/(?:[^/]+/)?index")
 _CONTROL = re.compile(r"/v2/repository/models/(?P<model>[^/]+)/(?P<order>load|unload)")
 _NUMBER = re.compile(r"\s*(\d+)")
@@ -66,9 +69,9 @@ class V2HttpApp(HttpDoor):
         path = request.path
         try:
             asked = _MODEL.fullmatch(path)
-            if asked is not None and asked["what"] == "infer":
+            if asked is not None and asked["what"] in _INFERENCE:
                 check_method(request, "POST")
-                self._infer(request, asked["model"], asked["version"] or "")
+                self._infer(request, asked["model"], asked["version"] or "", asked["what"])
                 return
             order = _CONTROL.fullmatch(path)
             if order is not None:
@@ -134,23 +137,35 @@ class V2HttpApp(HttpDoor):
 
     # Inference:
 
-    def _infer(self, request: HttpRequest, name: str, version: str) -> None:
+    def _infer(self, request: HttpRequest, name: str, version: str, what: str) -> None:
         began = time.monotonic()
         model = self._models.find(name, version)
+
+        def read(body: bytes) -> Request:
+            made = (
+                self._asked(request, model, body) if what == "infer" else self._generated(model, body, what)
+            )
+            made.version = version
+            return made
+
         encoding = header(request, b"content-encoding")
         if not encoding:
-            self._predict(request, lambda: self._asked(request, model, version, request.body), began)
+            self._predict(request, lambda: read(request.body), began)
             return
         # In a thread: a few bytes may become as many as limits.body_bytes allows.
         encoding, most = encoding.strip().lower(), self._limits.body_bytes
         reading = asyncio.get_running_loop().run_in_executor(None, decompressed, request.body, encoding, most)
-        reading.add_done_callback(
-            lambda read: self._predict(
-                request, lambda: self._asked(request, model, version, read.result()), began
-            )
-        )
+        reading.add_done_callback(lambda body: self._predict(request, lambda: read(body.result()), began))
 
-    def _asked(self, request: HttpRequest, model: V2Model, version: str, body: bytes) -> Request:
+    def _generated(self, model: V2Model, body: bytes, what: str) -> Request:
+        asked = parse_generate(body, model, self._limits.json_depth)
+        made = asked.request(model, AnswerForm.V2_GENERATED, self._engine)
+        made.deadline = self._engine.deadline()
+        if what == "generate_stream":
+            made.finish = as_event
+        return made
+
+    def _asked(self, request: HttpRequest, model: V2Model, body: bytes) -> Request:
         length = _header_length(header(request, b"inference-header-content-length"), body)
         if length == 0:
             asked = parse_raw(body, model)
@@ -164,7 +179,6 @@ class V2HttpApp(HttpDoor):
             )
         made = asked.request(model, AnswerForm.V2_JSON, self._engine)
         made.deadline = self._engine.deadline(asked.timeout_s)
-        made.version = version
         return made
 
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
@@ -173,7 +187,7 @@ class V2HttpApp(HttpDoor):
             head += _BINARY % len(body)
             body = b"".join(parts)
         else:
-            head += JSON
+            head += _EVENTS if request.path.endswith("/generate_stream") else JSON
         encoding = chosen(header(request, b"accept-encoding"))
         if not encoding:
             request.respond(200, head, body)

@@ -17,7 +17,7 @@ import msgspec
 from pipeline.server.codecs.key_value_json import check_depth
 from pipeline.server.v2 import json_fields
 from pipeline.server.v2.asked import Asked
-from pipeline.server.v2.inputs import Given, add
+from pipeline.server.v2.inputs import Given, add, refuse_in_json
 from pipeline.server.v2.models import V2Model
 from pipeline.server.v2.shared_memory import FindSpan, Span
 from pipeline.tensor_spec import DATATYPES
@@ -25,7 +25,6 @@ from pipeline.unread import Written
 from pipeline.v2_answers import WantedOutput
 from pipeline.v2_errors import V2Refusal, of_request
 
-_NOT_IN_JSON = ("FP16", "BF16")
 _ITEM_BYTES = {name: int(re.sub(r"\D", "", name) or 8) // 8 for name in DATATYPES if name != "BYTES"}
 
 
@@ -203,11 +202,7 @@ def _output_span(wanted: WantedOutput, parameters: Mapping[str, Any], find: Find
 def _of_json(one: _Input) -> Given:
     if not len(memoryview(one.data)):
         raise json_fields.unparsed("data", "attempt to access non-existing object member 'data'")
-    if one.datatype in _NOT_IN_JSON:
-        raise V2Refusal(
-            f"receiving {one.datatype} data via JSON is not supported. Please use the binary data format for "
-            f"input {one.name}"
-        )
+    refuse_in_json(one.name, one.datatype)
     return Given(one.name, one.datatype, one.shape, memoryview(one.data), Written.JSON)
 
 

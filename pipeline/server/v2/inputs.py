@@ -20,6 +20,7 @@ _DTYPES = {
     if dtype != "string"
 }
 _LENGTHS = range(1 << 63)  # as the protocol's messages hold them
+_NOT_IN_JSON = ("FP16", "BF16")
 _HINT = (
     " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended"
     " to each input shape. If you want to specify the full shape including the batch dim in your input dims"
@@ -43,6 +44,15 @@ class Inputs(NamedTuple):
 
     values: dict[str, Any]
     rows: int
+
+
+def refuse_in_json(name: str, datatype: str) -> None:
+    """Raises V2Refusal for a datatype that JSON has no elements of."""
+    if datatype in _NOT_IN_JSON:
+        raise V2Refusal(
+            f"receiving {datatype} data via JSON is not supported. Please use the binary data format for "
+            f"input {name}"
+        )
 
 
 def add(given: dict[str, Given], one: Given, request_id: str) -> None:
