@@ -39,7 +39,7 @@ class Request:
     and `pipeline.v1_answers.V1Wish` for that of v1.
     finish: makes what is sent of the worker's answer, or an error in its place; it raises nothing.
     parameters: the client's own, for the hooks: str, bool, int of 64 bits or float by name.
-    client: who asks, for the door to set.
+    client: who asks, for the door to set. turn: its place in line, see `pipeline.server.turns`.
     """
 
     service: str
@@ -58,3 +58,4 @@ class Request:
     finish: Callable[[Any], Any] | None = None
     parameters: Mapping[str, Any] | None = None
     client: Client | None = None
+    turn: int = 0

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from pipeline.dag import Dag
 from pipeline.errors import DeadlineExceeded, Overloaded
 from pipeline.request import Request
+from pipeline.server.turns import Turns, end_of
 
 if TYPE_CHECKING:
     from pipeline.server.batcher import Batcher
+    from pipeline.server.clients import Client
 
 MARGIN = 1.5  # runs differ, and who waits at the end of a long queue waits no less in vain
 LONGEST_PAUSE_S, SHORTEST_PAUSE_S = 60.0, 0.1
@@ -26,18 +28,19 @@ class Admission:
     that is not there yet refuses nobody.
     """
 
-    def __init__(self, dag: Dag, batchers: Mapping[str, Batcher], max_pending: int) -> None:
+    def __init__(self, dag: Dag, batchers: Mapping[str, Batcher], turns: Turns, max_pending: int) -> None:
         self._dag = dag
         self._batchers = batchers
+        self._turns = turns
         self._max_pending = max_pending
         self._enough_s = 0.0  # who has more time than this is in time, however much is pending
         self._mixed = False  # whether requests of a lower priority have been seen
         for batcher in batchers.values():
             batcher.on_pace = self._note_pace
 
-    def check(self, request: Request, pending: int) -> None:
+    def check(self, request: Request, client: Client, pending: int) -> None:
         """Raises Overloaded and DeadlineExceeded."""
-        if pending >= self._max_pending:
+        if pending >= self._max_pending and not self._made_room(request, client):
             wait_s = _pause(self._finish_s(self._dag.order, pending, None) or _UNKNOWN_PAUSE_S)
             raise Overloaded(
                 f"{pending} requests are pending, the most that dag.max_pending_requests allows; "
@@ -56,7 +59,10 @@ class Admission:
         order = (request.op,) if request.op else self._dag.order
         if all(self._batchers[op].idle for op in order):
             return
-        expected_s = MARGIN * self._finish_s(order, pending, request.priority if self._mixed else None)
+        place = None
+        if self._mixed or request.turn < self._turns.latest:
+            place = request.priority, end_of(request.turn)
+        expected_s = MARGIN * self._finish_s(order, pending, place)
         if expected_s > remaining_s:
             wait_s = _pause(expected_s - remaining_s)
             raise Overloaded(
@@ -65,7 +71,33 @@ class Admission:
                 retry_after_s=wait_s,
             )
 
-    def _finish_s(self, order: tuple[str, ...], pending: int, priority: int | None) -> float:
+    def _made_room(self, request: Request, client: Client) -> bool:
+        """Whether a request of a client with more than its share was refused in favour of this one.
+
+        It is the last in line, and so one of whoever has queued the most.
+        """
+        if client.pending * max(1, self._turns.clients) >= self._max_pending:
+            return False
+        for batcher in self._batchers.values():
+            job = batcher.last()
+            if job is None:
+                continue
+            other = job.walk.request
+            greedy = other.client is not None and other.client.pending > client.pending + 1
+            if greedy and other.priority >= request.priority:
+                batcher.drop(job)
+                wait_s = _pause(self._finish_s(self._dag.order, self._max_pending, None))
+                job.walk.fail(
+                    Overloaded(
+                        f"dag.max_pending_requests ({self._max_pending}) are pending, of this client more "
+                        f"than its share; try again in {wait_s:.1f} s",
+                        retry_after_s=wait_s,
+                    )
+                )
+                return True
+        return False
+
+    def _finish_s(self, order: tuple[str, ...], pending: int, place: tuple[int, int] | None) -> float:
         """Seconds until a request that begins now is answered.
 
         What queues before an Op will queue before the next one, too. All Ops work at the same time, so the
@@ -81,7 +113,7 @@ class Admission:
                 [name for name in self._dag.nodes[op].inputs if name in ahead],
             )
             upstream = max((ahead[name] for name in inputs), default=0)
-            ahead[op] = min(pending, batcher.ahead(priority) + upstream)
+            ahead[op] = min(pending, batcher.ahead(place) + upstream)
             runs_s[op] = batcher.pace.run_s + max((runs_s[name] for name in inputs), default=0.0)
             wait_s = max(wait_s, ahead[op] * batcher.pace.per_job_s / max(1, batcher.crew.ready))
         return wait_s + max(runs_s.values())

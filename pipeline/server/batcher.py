@@ -28,6 +28,7 @@ from pipeline.server.instances import Handover, Instance
 from pipeline.server.job import Inputs, Job, TimedJob
 from pipeline.server.metrics import OpMetrics
 from pipeline.server.pace import Pace
+from pipeline.server.turns import Turns, number_of
 from pipeline.server.walk import Walk
 from pipeline.server.worker_process import WorkerProcess
 from pipeline.v2_answers import Wish
@@ -48,7 +49,7 @@ class Batcher:
     versions_service: the version of this Op's model is the service's.
     """
 
-    def __init__(self, app: App, op: str, metrics: OpMetrics, deadlines: Deadlines) -> None:
+    def __init__(self, app: App, op: str, metrics: OpMetrics, deadlines: Deadlines, turns: Turns) -> None:
         config = app.config.op[op]
         self.op = op
         self.crew = Crew(app, op, self, self._dispatch_soon)
@@ -64,6 +65,7 @@ class Batcher:
         self._tries = max(1, config.retry)
         self._deadlines = deadlines
         self._metrics = metrics
+        self._turns = turns
         self._queue: list[Job] = []
         self._suspects: deque[Job] = deque()
         self._dispatching = False
@@ -79,13 +81,22 @@ class Batcher:
         """Whether a job that came now would be run at once."""
         return not self.waiting and any(i.has_place and not i.in_flight for i in self.crew.instances)
 
-    def ahead(self, priority: int | None) -> int:
-        """Jobs that are answered before one that comes now: those under way, and of the queue those that
-        are not of a lower priority."""
+    def ahead(self, place: tuple[int, int] | None) -> int:
+        """Jobs that are answered before one that comes now: those under way, and of the queue those before
+        its place, which is its priority and the end of its turn; None: behind them all."""
         handed_over = sum(len(h.jobs) for i in self.crew.instances for h in i.in_flight)
-        if priority is None:
+        if place is None:
             return handed_over + self.waiting
-        return handed_over + sum(job.walk.request.priority <= priority for job in self._queue)
+        return handed_over + sum(job.place < place for job in self._queue)
+
+    def last(self) -> Job | None:
+        """The job in the queue that would be the last to run, of those that are still wanted."""
+        return max((job for job in self._queue if job.wanted), default=None)
+
+    def drop(self, job: Job) -> None:
+        """Take a job out of the queue, whoever waits for it."""
+        self._queue.remove(job)
+        heapq.heapify(self._queue)
 
     def note_error(self) -> None:
         """The Op has refused or failed a request."""
@@ -94,10 +105,11 @@ class Batcher:
     def put(self, walk: Walk, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
         now = time.monotonic()
+        number = number_of(walk.request.turn, next(_numbers))
         if self._timeout_s:
-            self._push(self._timed_job(walk, inputs, next(_numbers), now, self._tries))
+            self._push(self._timed_job(walk, inputs, number, now, self._tries))
         else:
-            self._push(Job(walk, self.op, inputs, next(_numbers), now))
+            self._push(Job(walk, self.op, inputs, number, now))
 
     def _timed_job(self, walk: Walk, inputs: Inputs, number: int, now: float, tries: int) -> TimedJob:
         job = TimedJob(walk, self.op, inputs, number, now)
@@ -241,6 +253,8 @@ class Batcher:
             job = heapq.heappop(self._queue)
             if job.wanted:
                 jobs.append(job)
+        if jobs:
+            self._turns.hand_over(jobs[-1].walk)
         return jobs
 
     # What the instances report:

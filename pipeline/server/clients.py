@@ -15,20 +15,25 @@ from pipeline.errors import Overloaded, Unauthenticated
 log = logging.getLogger(__name__)
 
 AUTHORIZATION, API_KEY = b"authorization", b"x-api-key"
+MOST_PEERS = 1024  # then those are forgotten that wait for nothing
 HEALTH_PAGES = (b"/health/live", b"/health/ready", b"/v2/health/live", b"/v2/health/ready")
 _HOW = "send the header 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
 
 
 class Client:
-    """pending: its requests that are admitted and not yet answered. name: of its API key, else empty."""
+    """pending: its requests that are admitted and not yet answered. turn: of its last one, see `Turns`.
 
-    __slots__ = ("name", "pending")
+    name: of its API key, else empty.
+    """
+
+    __slots__ = ("name", "pending", "turn")
 
     limited = False  # whether `check` has anything to say
 
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.pending = 0
+        self.turn = 0
 
     def check(self) -> None:
         """Raises Overloaded for one that is over its own limits."""
@@ -75,6 +80,21 @@ class KeyClient(Client):
                 retry_after_s=wait_s,
             )
         self._tokens -= 1
+
+
+class Peers:
+    """The clients of gRPC, whose connections are known by their addresses alone."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, Client] = {}
+
+    def of(self, peer: str) -> Client:
+        client = self._clients.get(peer)
+        if client is None:
+            if len(self._clients) >= MOST_PEERS:
+                self._clients = {name: known for name, known in self._clients.items() if known.pending}
+            client = self._clients[peer] = Client()
+        return client
 
 
 class KeyRing:

@@ -17,7 +17,7 @@ from pipeline.model_versions import UNVERSIONED
 from pipeline.request import Request
 from pipeline.server.admission import Admission
 from pipeline.server.batcher import Batcher
-from pipeline.server.clients import KeyRing
+from pipeline.server.clients import Client, KeyRing, Peers
 from pipeline.server.crew import Crew
 from pipeline.server.deadlines import Deadlines
 from pipeline.server.figures import OpFigures, RequestFigures
@@ -26,6 +26,7 @@ from pipeline.server.journal import Journal
 from pipeline.server.metrics import Metrics
 from pipeline.server.timings import Timings
 from pipeline.server.tracer import Tracer
+from pipeline.server.turns import Turns
 from pipeline.server.upkeep import Upkeep
 from pipeline.server.walk import Answer, Walk
 from pipeline.tensor_spec import Signature
@@ -46,12 +47,17 @@ class Engine:
         self.requests = RequestFigures()
         self._dag = app.dag
         self._deadlines = Deadlines()
+        self._turns = Turns()
+        self._anyone = Client()  # stands for clients that no door tells apart
         self._tracer = Tracer(metrics, self._dag.order, app.config.dag.tracer.interval_s)
         self._op_metrics = {node: metrics.of_op(node) for node in self._dag.order}
         self._batchers = {
-            node: Batcher(app, node, self._op_metrics[node], self._deadlines) for node in self._dag.order
+            node: Batcher(app, node, self._op_metrics[node], self._deadlines, self._turns)
+            for node in self._dag.order
         }
-        self._admission = Admission(self._dag, self._batchers, app.config.dag.max_pending_requests)
+        self._admission = Admission(
+            self._dag, self._batchers, self._turns, app.config.dag.max_pending_requests
+        )
         self._crews = {node: batcher.crew for node, batcher in self._batchers.items()}
         self._max_hops = app.config.dag.max_hops
         self._tries = app.config.dag.retry
@@ -71,6 +77,7 @@ class Engine:
             crew.on_fatal = self.fail_for_good
             crew.on_ready = self._note_ready
         security = app.config.security
+        self.peers = Peers()
         self.keys = None if security.api_keys is None else KeyRing(security)
         register_gauges(self, self._batchers)
 
@@ -130,10 +137,6 @@ class Engine:
         Returns its walk, whose `leave` drops what is queued when the client has left. Raises ServingError for
         a request that is not admitted.
         """
-        client = request.client
-        if client is not None and client.limited:
-            client.check()
-        self._admission.check(request, self._pending)
         if not self._became_ready.is_set():
             raise NotReady("the service is starting; ask /health/ready")
         if self.has_unloaded(request.op):
@@ -141,12 +144,16 @@ class Engine:
                 f"Op {request.op or min(self._unloaded)} is unloaded; POST "
                 f"/v2/repository/models/{request.op or self.app.name}/load loads it"
             )
+        client = request.client or self._anyone
+        if client.limited:
+            client.check()
+        turn = request.turn = self._turns.next(client)
+        self._admission.check(request, client, self._pending)
         if self._profiles:
             request.timings = Timings()
         walk = Walk(request, self._dag, self._batchers, self._ended, answered, self._max_hops, self._tries)
         self._pending += 1
-        if client is not None:
-            client.pending += 1
+        self._turns.admit(client, turn)
         if request.deadline < math.inf:
             walk.due_key = self._deadlines.add(walk, request.deadline)
         try:
@@ -175,8 +182,7 @@ class Engine:
             self._deadlines.discard(walk, walk.due_key)
         self._note_end(walk.began)
         request = walk.request
-        if request.client is not None:
-            request.client.pending -= 1
+        self._turns.end(request.client or self._anyone)
         if answer is None:
             return
         answer = self._bounded(answer)

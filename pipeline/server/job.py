@@ -39,6 +39,11 @@ class Job:
         return self.number < other.number if mine == theirs else mine < theirs
 
     @property
+    def place(self) -> tuple[int, int]:
+        """Its place in the queue: the smaller goes first."""
+        return self.walk.request.priority, self.number
+
+    @property
     def wanted(self) -> bool:
         """Whether anyone still waits for it."""
         return self.walk.awaits(self.node, self.inputs)

@@ -59,7 +59,7 @@ class PipelineHandler:
                     f"Service name error: there is no service {request.service!r}; leave name empty or send "
                     f"{self._name!r}, as in {EXAMPLE}"
                 )
-            request.client = CALLER.get()
+            request.client = CALLER.get() or self._engine.peers.of(context.peer())
             remaining_s = context.time_remaining()
             request.deadline = self._engine.deadline(math.inf if remaining_s is None else remaining_s)
             answer = await self._engine.infer(request)

@@ -170,7 +170,7 @@ class V2Handler:
             message, model, lambda name, at, size: self._memory.span(context.peer(), name, at, size)
         )
         request = asked.request(model, AnswerForm.V2_PROTO, self._engine)
-        request.client = CALLER.get()
+        request.client = CALLER.get() or self._engine.peers.of(context.peer())
         remaining_s = context.time_remaining()
         given_s = math.inf if remaining_s is None else remaining_s
         request.deadline = self._engine.deadline(min(given_s, asked.timeout_s))
