@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service_process import ROOT, ServiceProcess
+from service_process import APPS, ROOT, ServiceProcess
 
 PROGRAM = ROOT / "tests" / "clients" / "every_call.py"
 OLD_CLIENTS = Path(sys.prefix) / "old_clients"
@@ -20,10 +20,20 @@ SUMS = [240, 0]
 TEXTS = ["国足", "", "a\0b"]
 
 
+@pytest.fixture(scope="module")
+def strings() -> Iterator[ServiceProcess]:
+    """A model that clients may unload."""
+    env = {"MODEL": "identity_string"}
+    with ServiceProcess(APPS / "triton.py", name="identity_string", env=env) as service:
+        yield service
+
+
 @pytest.fixture(scope="module", params=["2.6", "2.7"])
-def told(triton: Callable[[str], ServiceProcess], request: pytest.FixtureRequest) -> dict[str, Any]:
+def told(
+    triton: Callable[[str], ServiceProcess], strings: ServiceProcess, request: pytest.FixtureRequest
+) -> dict[str, Any]:
     """What the program printed, by the way that it asked."""
-    services = triton("simple"), triton("identity_string")
+    services = triton("simple"), strings
     addresses = [f"127.0.0.1:{port}" for each in services for port in (each.http_port, each.rpc_port)]
     env = dict(os.environ)
     if request.param == "2.6":
@@ -87,6 +97,15 @@ def test_it_streams(told: dict[str, Any]) -> None:
         "simple ids": list("0123"),
         "identity_string": [TEXTS] * 4,
         "identity_string ids": list("0123"),
+    }
+
+
+def test_it_unloads_and_loads(told: dict[str, Any]) -> None:
+    assert told["control"] == {
+        "unloaded": [False, "UNAVAILABLE"],
+        "loaded": True,
+        "texts": TEXTS,
+        "refused": "failed to load 'nope', failed to poll from model repository",
     }
 
 

@@ -66,10 +66,7 @@ def sync(v2, simple, strings):
         "simple", number_feeds(v2), outputs=[v2.InferRequestedOutput("OUTPUT0", class_count=2)]
     )
     told["classes"] = best.as_numpy("OUTPUT0").astype(str).ravel().tolist()
-    try:
-        simple.infer("nope", number_feeds(v2))
-    except InferenceServerException as exc:
-        told["refused"] = exc.message()
+    told["refused"] = refused(simple.infer, "nope", number_feeds(v2))
     told["ready"] = [simple.is_server_live(), simple.is_server_ready(), simple.is_model_ready("simple")]
     return told
 
@@ -191,6 +188,30 @@ def check(answer):
     return result
 
 
+def control(http, grpc):
+    """Unloads a model over HTTP and loads it again over gRPC."""
+    unloading = over_http.InferenceServerClient(http, network_timeout=PATIENCE_S)
+    unloading.unload_model("identity_string")
+    gone = [unloading.is_model_ready("identity_string")]
+    gone += [model["state"] for model in unloading.get_model_repository_index()]
+    loading = over_grpc.InferenceServerClient(grpc)
+    loading.load_model("identity_string", client_timeout=PATIENCE_S)
+    return {
+        "unloaded": gone,
+        "loaded": loading.is_model_ready("identity_string"),
+        "texts": texts(loading.infer("identity_string", text_feeds(over_grpc))),
+        "refused": refused(loading.load_model, "nope"),
+    }
+
+
+def refused(ask, *arguments):
+    try:
+        ask(*arguments)
+    except InferenceServerException as exc:
+        return exc.message()
+    return ""
+
+
 async def asyncio_http(simple, strings):
     async with (
         aio_http.InferenceServerClient(simple) as one,
@@ -243,6 +264,7 @@ def main():
             told["grpc stream"] = stream(simple, strings)
     told["http asyncio"] = asyncio.run(asyncio_http(http_simple, http_strings))
     told["grpc asyncio"] = asyncio.run(asyncio_grpc(grpc_simple, grpc_strings))
+    told["control"] = control(http_strings, grpc_strings)
     json.dump(told, sys.stdout)
 
 
