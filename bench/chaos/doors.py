@@ -42,14 +42,20 @@ class HttpConnection:
 
     async def post(self, path: str, document: Any) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body. Raises OSError and EOFError."""
+        body = json.dumps(document, ensure_ascii=False).encode()
+        head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+        return await self._ask(head % (path.encode(), len(body)) + body)
+
+    async def get(self, path: str) -> int:
+        """The status. Raises OSError and EOFError."""
+        status, _, _ = await self._ask(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % path.encode())
+        return status
+
+    async def _ask(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
         if self._writer is None or self._reader.at_eof() or self._writer.is_closing():
             await self.close()
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
-        body = json.dumps(document, ensure_ascii=False).encode()
-        self._writer.write(
-            b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (path.encode(), len(body))
-        )
-        self._writer.write(body)
+        self._writer.write(request)
         status, headers = _head(await self._reader.readuntil(b"\r\n\r\n"))
         content = await self._reader.readexactly(int(headers.get("content-length", "0")))
         if headers.get("connection", "").lower() == "close":

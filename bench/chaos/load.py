@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator, Sequence
 
 import grpc
 
-from bench.chaos.doors import DOORS, OVER_HTTP, Door
-from bench.chaos.outcome import Kind, Outcome, Tally
+from bench.chaos.doors import DOORS, OVER_HTTP, Door, HttpConnection
+from bench.chaos.outcome import HEALTH, Kind, Outcome, Tally
 from bench.chaos.questions import Question, Questions
 from bench.chaos.world import World
 
 PATIENCE_S = 45.0  # longer than any deadline of the service: who waits longer was forgotten
+HEALTH_PATIENCE_S = 5.0
+HEALTH_EVERY_S = 0.1
 _PAUSE_S = 0.05  # after a refusal
 
 
@@ -37,6 +39,7 @@ class Load:
                 shared = None if kind in OVER_HTTP else kind(port)  # a channel takes many calls
                 for _ in range(self._callers):
                     group.create_task(self._call(shared or kind(port)))
+            group.create_task(self._watch_health())
             try:
                 yield
             finally:
@@ -48,6 +51,23 @@ class Load:
             if outcome.kind is not Kind.ANSWERED:
                 await asyncio.sleep(_PAUSE_S)
         await door.close()
+
+    async def _watch_health(self) -> None:
+        """Ask whether the service lives, as an orchestrator does that would else restart it."""
+        connection = HttpConnection(self.world.http_port)
+        while not self._stop:
+            began, gone_before = time.monotonic(), self.world.away
+            try:
+                async with asyncio.timeout(HEALTH_PATIENCE_S):
+                    status = await connection.get(HEALTH)
+                outcome = Outcome(Kind.ANSWERED if status == 200 else Kind.FAILED, f"status {status}")
+            except (OSError, EOFError, TimeoutError) as exc:
+                away = gone_before or self.world.away
+                outcome = Outcome(Kind.REFUSED, "restarting") if away else Outcome(Kind.FAILED, repr(exc))
+                await connection.close()
+            self.tally.note(HEALTH, outcome, began)
+            await asyncio.sleep(HEALTH_EVERY_S)
+        await connection.close()
 
     async def ask(self, door: Door, question: Question) -> Outcome:
         """Ask, compare, and write it down."""

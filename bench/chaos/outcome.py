@@ -16,6 +16,9 @@ class Kind(Enum):
     MISMATCHED = "mismatched"  # with another answer than its own
 
 
+HEALTH = "/health/live"  # a door of its own in the tally; its waits are no inferences
+
+
 class Outcome(NamedTuple):
     kind: Kind
     reason: str = ""
@@ -46,6 +49,8 @@ class Tally:
             self.refusals[outcome.reason] += 1
         elif outcome.kind is not Kind.ANSWERED:
             self.faults[f"{door}: {outcome.reason}"] += 1
+        elif door == HEALTH:
+            return
         elif self.deaths and began < self.deaths[-1]:
             self.bereft_s.append(ended - self.deaths[-1])
         else:

@@ -260,10 +260,15 @@ class Crew:
         return True
 
     def _back_off(self, process: WorkerProcess) -> float:
-        """Seconds to wait: none for the first death in a while, then twice as long each time."""
+        """Seconds to wait: none for the first death in a while, then twice as long each time.
+
+        Not longer and longer after one that has answered requests: callers wait for its successor.
+        """
         if process.ready_at and time.monotonic() - process.ready_at > STABLE_AFTER_S:
             self._quick_deaths = 0
             return 0.0
+        if process.served:
+            self._quick_deaths = 0
         self._quick_deaths += 1
         return min(MAX_BACKOFF_S, BACKOFF_S * 2.0 ** (self._quick_deaths - 1))
 
