@@ -128,7 +128,7 @@ async def poison(load: Load, chance: random.Random) -> None:
 
 
 async def reload(load: Load, chance: random.Random) -> None:
-    """SIGHUP: every worker is exchanged for a new one."""
+    """The model is loaded anew: every worker is exchanged for a new one."""
     await load.world.reload()
 
 

@@ -23,7 +23,6 @@ from bench.running import ROOT, free_ports
 
 START_S = 120.0
 _POLL_S = 0.05
-_RELOADED = "All Ops run what is on disk now"
 
 
 class World:
@@ -72,7 +71,7 @@ class World:
         until = time.monotonic() + START_S
         while time.monotonic() < until and self._process.poll() is None:
             with contextlib.suppress(OSError, ValueError):
-                ops = json.loads(await asyncio.to_thread(self._get, "/health/ready"))["ops"].values()
+                ops = json.loads(await asyncio.to_thread(self._ask, "/health/ready"))["ops"].values()
                 if all(op["ready"] == op["instances"] for op in ops):
                     return
             await asyncio.sleep(_POLL_S)
@@ -98,14 +97,10 @@ class World:
         self.away = False
 
     async def reload(self) -> None:
-        """SIGHUP; return when all workers are new ones."""
-        told, until = self._log_text().count(_RELOADED), time.monotonic() + START_S
-        self._process.send_signal(signal.SIGHUP)
-        while self._log_text().count(_RELOADED) == told:
-            if time.monotonic() > until:
-                self.broken.append(f"the workers were not exchanged in {START_S:g} s after SIGHUP")
-                return
-            await asyncio.sleep(_POLL_S)
+        """Have the model loaded anew; return when all workers are new ones."""
+        answer = await asyncio.to_thread(self._ask, "/v2/repository/models/bert/load", b"", START_S)
+        if answer:
+            self.broken.append(f"the model was not loaded anew: {answer[:200]!r}")
         await self.until_ready()
 
     async def until_idle(self) -> None:
@@ -141,16 +136,17 @@ class World:
         if left:
             self.broken.append(f"workers outlived their service: {left}")
 
-    def _get(self, path: str) -> bytes:
+    def _ask(self, path: str, body: bytes | None = None, timeout_s: float = 5) -> bytes:
+        """What a GET, or a POST of the body, is answered with, refusals included."""
         url = f"http://127.0.0.1:{self.http_port}{path}"
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, body, timeout=timeout_s) as answer:
                 content: bytes = answer.read()
         except urllib.error.HTTPError as exc:
             content = exc.read()
         return content
 
     def _pending(self) -> float:
-        lines = self._get("/metrics").decode().splitlines()
+        lines = self._ask("/metrics").decode().splitlines()
         (line,) = (line for line in lines if line.startswith("paddlewheel_pending_requests "))
         return float(line.split()[1])
