@@ -7,6 +7,7 @@
 #   docker/install.sh gpu DIR INDEX        the same with Paddle's GPU build, from the given package index
 #   docker/install.sh project DIR          this project beside it, editable, with Paddle Serving's import names
 #   docker/install.sh dev DIR              the locked development tools beside it, and Triton's older client apart
+#   docker/install.sh perf-analyzer DIR    Triton's load generator, for bench/perf_analyzer.py
 #   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
 #   docker/install.sh torch DIR [INDEX]    PyTorch beside it, from the given package index
 #   docker/install.sh models DIR           models that tests of the conversions take, beside it
@@ -63,6 +64,9 @@ project)
 dev)
     pip_install "$2" --requirement requirements/dev.txt
     pip_install "$2" --no-deps --quiet --upgrade --target "$2/old_clients" --requirement requirements/old_clients.txt
+    ;;
+perf-analyzer)
+    python3 -m pip --disable-pip-version-check install --no-deps --quiet --upgrade --target "$2" --requirement requirements/perf_analyzer.txt
     ;;
 convert)
     others=$(mktemp)

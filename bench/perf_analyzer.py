@@ -1,0 +1,174 @@
+"""Runs Triton's perf_analyzer against the demo's model Op, and checks what it reports of the server.
+
+Both protocols, tensors sent and in shared memory, 1 to 4 requests at once. It reports the differences of our
+statistics over its windows; they are true when they agree with what it counted and timed itself, and when the
+statistics agree with /metrics.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.load import CannotMeasure
+from bench.running import ROOT, RunningService, default_config, running_service
+
+MODEL = "bert_model"
+FEEDS = ("input_ids", "token_type_ids", "attention_mask")
+LENGTH = 16  # tokens of each row
+LEVELS = 4
+TRIALS = 3
+_HERE = Path(sys.prefix) / "perf_analyzer"
+_PATIENCE_S = 600
+_INSTALL = f"docker/install.sh perf-analyzer {_HERE}"
+EXAMPLES = f"""examples:
+  {_INSTALL}
+  python -m bench.perf_analyzer
+  python -m bench.perf_analyzer --folder /opt/perf_analyzer --requests 1000
+"""
+
+
+class Level(NamedTuple):
+    """One concurrency. Latencies in us, as perf_analyzer tells them: its own, and the server's by ours."""
+
+    concurrency: int
+    sent: int
+    per_s: float
+    latency_us: int
+    counted: int
+    executions: int
+    server_us: int
+    queue_us: int
+    input_us: int
+    infer_us: int
+    output_us: int
+
+    def flaws(self) -> Iterator[str]:
+        """Where the server's figures can't be true. At the edges of its windows requests are under way."""
+        most_apart = 2 * TRIALS * self.concurrency
+        if abs(self.sent - self.counted) > most_apart:
+            yield f"{self.sent} requests sent and {self.counted} counted"
+        if not 0 < self.executions <= self.counted + most_apart:
+            yield f"{self.executions} executions of {self.counted} requests"
+        parts = self.queue_us + self.input_us + self.infer_us + self.output_us
+        if not 0 < self.infer_us <= parts <= self.server_us * 1.01 + 4 or self.server_us > self.latency_us:
+            yield f"{parts} us of {self.server_us} us in the server, of {self.latency_us} us for the client"
+
+
+_REPORT = re.compile(
+    r"Request count: (?P<sent>\d+)\s+Throughput: (?P<per_s>[\d.]+) infer/sec"
+    r".*?Avg latency: (?P<latency_us>\d+) usec"
+    r".*?Inference count: (?P<counted>\d+)\s+Execution count: (?P<executions>\d+)"
+    r".*?Avg request latency: (?P<server_us>\d+) usec \(overhead \d+ usec \+ queue (?P<queue_us>\d+) usec"
+    r" \+ compute input (?P<input_us>\d+) usec \+ compute infer (?P<infer_us>\d+) usec"
+    r" \+ compute output (?P<output_us>\d+) usec\)",
+    re.DOTALL,
+)
+
+
+def levels_in(report: str) -> list[Level]:
+    """Of perf_analyzer's printed report, one for each concurrency."""
+    levels = []
+    for part in report.split("Request concurrency: ")[1:]:
+        found = _REPORT.search(part)
+        if found is not None:
+            numbers = {name: float(value) for name, value in found.groupdict().items()}
+            per_s = numbers.pop("per_s")
+            whole = {name: int(value) for name, value in numbers.items()}
+            levels.append(Level(concurrency=int(part.split()[0]), per_s=per_s, **whole))
+    return levels
+
+
+class Analyzer:
+    """The program in `folder`, with the libraries beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._program = folder / "bin" / "perf_analyzer"
+        libraries = [folder / "nvidia" / "cuda_runtime" / "lib", os.environ.get("LD_LIBRARY_PATH", "")]
+        self._env = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, filter(None, libraries)))}
+        if not self._program.is_file():
+            raise CannotMeasure(f"{self._program} is not there; run `{_INSTALL}`")
+        self._program.chmod(0o755)
+        loads = subprocess.run([self._program, "--version"], env=self._env, capture_output=True, text=True)
+        if loads.returncode:
+            raise CannotMeasure(f"{loads.stderr.strip()}; libb64.so.0d is in the system's package libb64-0d")
+
+    def levels(self, address: str, requests: int, *options: str) -> list[Level]:
+        """Raises CannotMeasure where it gave no figures for a concurrency."""
+        command = [str(self._program), "-m", MODEL, "-u", address, "--concurrency-range", f"1:{LEVELS}"]
+        command += ["--measurement-mode", "count_windows", "--measurement-request-count", str(requests)]
+        # Stable or not, each level has its windows: what is looked at is whose count is right.
+        command += ["--stability-percentage", "999", "--max-trials", str(TRIALS), "--input-data", "zero"]
+        for feed in FEEDS:
+            command += ["--shape", f"{feed}:{LENGTH}"]
+        done = subprocess.run(
+            [*command, *options], env=self._env, capture_output=True, text=True, timeout=_PATIENCE_S
+        )
+        levels = levels_in(done.stdout)
+        if [level.concurrency for level in levels] != list(range(1, LEVELS + 1)):
+            raise CannotMeasure(f"perf_analyzer left with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        return levels
+
+
+def statistics(service: RunningService) -> int:
+    """Requests that the model Op has answered, as KServe v2 tells it."""
+    with urllib.request.urlopen(f"{service.url}/v2/models/{MODEL}/stats") as answer:
+        (model,) = json.load(answer)["model_stats"]
+    count: int = model["inference_stats"]["success"]["count"]
+    return count
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, default=_HERE, help="where perf_analyzer is installed")
+    parser.add_argument("--requests", type=int, default=200, help="fewest of a window")
+    options = parser.parse_args()
+    console = Console()
+    try:
+        return measure(Analyzer(options.folder), options.requests, console)
+    except CannotMeasure as exc:
+        console.print(str(exc), style="red", markup=False)
+        return 2
+
+
+def measure(analyzer: Analyzer, requests: int, console: Console) -> int:
+    """0 when all figures are true, 1 when some are not."""
+    table = Table("", "by", "sent", "counted", "batches", "1/s", "us", "server", "infer")
+    flaws = []
+    with running_service(ROOT / "web_service.py", default_config(1)) as service:
+        for protocol, address in (
+            ("grpc", service.rpc_address),
+            ("http", service.url.removeprefix("http://")),
+        ):
+            for memory in ("none", "system"):
+                before = statistics(service), service.answered().get("ok", 0)
+                how = protocol if memory == "none" else f"{protocol} shm"
+                for level in analyzer.levels(address, requests, "-i", protocol, "--shared-memory", memory):
+                    told = (level.concurrency, level.sent, level.counted, level.executions, level.per_s)
+                    times = level.latency_us, level.server_us, level.infer_us
+                    table.add_row(how, *(f"{number:,.0f}" for number in told + times))
+                    flaws += [f"{how}, {level.concurrency} at once: {flaw}" for flaw in level.flaws()]
+                after = statistics(service), service.answered().get("ok", 0)
+                if after[0] - before[0] != after[1] - before[1]:
+                    flaws.append(f"{how}: {after[0] - before[0]} requests by statistics, by /metrics not so")
+    console.print(table)
+    for flaw in flaws:
+        console.print(flaw, style="red", markup=False)
+    return 1 if flaws else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
