@@ -111,10 +111,22 @@ def test_workers_that_become_ready_and_die_in_turn_make_a_service_that_is_not_re
             service.kill_worker()
             wait_until(lambda: service.metric(READY) == 0, "its death is noticed")
         wait_until(lambda: service.metric(READY) == 1, "the next is ready")
-        assert service.http("/health/ready").status == 503
+        answer = service.http("/health/ready")
+        assert (answer.status, answer.json["ops"]["moody"]["ready"]) == (503, 0)
         assert service.http("/health/live").status == 200
         service.predict({})
         assert service.http("/health/ready").status == 200, "it has answered"
+
+
+def test_readiness_tells_of_a_run_that_hangs_before_its_time_limit(tmp_path: Path) -> None:
+    with service_of(tmp_path, run_timeout=2, probe_interval=0) as service, ThreadPoolExecutor(1) as pool:
+        workers = service.worker_pids()
+        service.predict({})
+        hanging = pool.submit(service.ask, {"do": "native", "argument": str(tmp_path / "inside")})
+        wait_until(lambda: service.http("/health/ready").status == 503, "readiness tells")
+        assert service.worker_pids() == workers, "its time limit is yet to come"
+        assert hanging.result()["err_no"] == 9000, "it hung twice, the second time alone"
+        service.wait_until_ready()
 
 
 def test_memory_is_told_of_each_process_and_on_cards_where_the_driver_tells(tmp_path: Path) -> None:

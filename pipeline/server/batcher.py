@@ -24,7 +24,7 @@ from pipeline.errors import (
 from pipeline.server.batching import BatchPolicy, gathered_in, handover_size, may_queue_behind, ripe_in
 from pipeline.server.crew import Crew
 from pipeline.server.deadlines import Deadlines
-from pipeline.server.instances import Handover, Instance
+from pipeline.server.instances import Handover, Instance, State
 from pipeline.server.job import Inputs, Job, TimedJob
 from pipeline.server.metrics import OpMetrics
 from pipeline.server.pace import Pace
@@ -36,6 +36,7 @@ from pipeline.v2_answers import Wish
 log = logging.getLogger(__name__)
 
 HANG_GRACE_S = 5.0  # after the latest deadline of a hand-over its worker is taken for stuck
+STUCK_AFTER_S, STUCK_RUNS = 10.0, 10  # who is busy for longer than both is not counted on any more
 UNSEEN_DEATHS = 5  # so often a request is tried again whose worker died before it began with it
 
 _numbers = itertools.count()
@@ -60,6 +61,7 @@ class Batcher:
         self._names_version = bool(self.crew.plan.version)
         self._policy = BatchPolicy(config.batch_size, config.auto_batching_timeout / 1000)
         self._crash_retry = config.crash_retry
+        self._stuck_after_s = min(STUCK_AFTER_S, (config.run_timeout or math.inf) / 4)
         # Of one try; 0: none. A remote Op's worker bounds and repeats its calls itself.
         self._timeout_s = 0.0 if config.server_endpoints else max(0, config.timeout) / 1000
         self._tries = max(1, config.retry)
@@ -75,6 +77,21 @@ class Batcher:
     def waiting(self) -> int:
         """Jobs in the queue, those nobody waits for any more included."""
         return len(self._queue) + len(self._suspects)
+
+    @property
+    def sound(self) -> int:
+        """Instances that requests are well sent to: ready, in no crash loop, and not seeming to hang.
+
+        One that seems so is killed only at its time limit: its run may be slow for once.
+        """
+        if self.crew.in_crash_loop:
+            return 0
+        stuck_since = time.monotonic() - max(self._stuck_after_s, STUCK_RUNS * self.pace.run_s)
+        return sum(
+            instance.state is State.READY
+            and (not instance.in_flight or not self.pace.run_s or instance.in_flight[0].began > stuck_since)
+            for instance in self.crew.instances
+        )
 
     @property
     def idle(self) -> bool:

@@ -69,11 +69,7 @@ class Crew:
         return sum(instance.state is State.READY for instance in self.instances)
 
     @property
-    def sound(self) -> bool:
-        """Whether requests are well sent here: an instance is ready, and the Op is in no crash loop."""
-        return self.ready > 0 and not self._in_crash_loop()
-
-    def _in_crash_loop(self) -> bool:
+    def in_crash_loop(self) -> bool:
         """Whether one process after the other becomes ready and dies before it has answered anything.
 
         Over when one answers, or lives on.

@@ -103,8 +103,8 @@ class Engine:
 
     @property
     def ready(self) -> bool:
-        """Every Op has a warmed instance and is in no crash loop, and the service is not stopping."""
-        return self._accepting and not self._unloaded and all(crew.sound for crew in self._crews.values())
+        """Every Op has a warmed instance that seems to work, and the service is not stopping."""
+        return self._accepting and not self._unloaded and all(b.sound for b in self._batchers.values())
 
     @property
     def server_ready(self) -> bool:
@@ -113,11 +113,11 @@ class Engine:
 
     def op_ready(self, op: str) -> bool:
         """Whether the Op can be asked by itself."""
-        return self._accepting and op not in self._unloaded and self._crews[op].sound
+        return self._accepting and op not in self._unloaded and self._batchers[op].sound > 0
 
     def readiness(self) -> dict[str, dict[str, int]]:
         """Instances by Op: how many are ready, and how many there shall be."""
-        return {name: {"ready": crew.ready, "instances": crew.size} for name, crew in self._crews.items()}
+        return {op: {"ready": b.sound, "instances": b.crew.size} for op, b in self._batchers.items()}
 
     def signatures(self) -> dict[str, Signature]:
         """What the models take and give that are ready to be asked by themselves, by Op."""
