@@ -13,6 +13,7 @@ from convert.from_torch import OPSETS as TORCH_OPSETS
 from convert.from_torch import ROUTES
 from convert.isolation import STEP_TIMEOUT_S
 from convert.parity import TOLERANCE
+from convert.precision_routes import BOUNDS, PRECISIONS
 from convert.route import ENGINES
 from convert.sample_feeds import BATCHES, LENGTHS, SHAPE_LENGTHS
 from convert.to_onnx import OPSET, OPSETS
@@ -36,6 +37,7 @@ def create_parser() -> argparse.ArgumentParser:
     _add_serving(commands)
     _add_onnx(commands)
     _add_to_onnx(commands)
+    _add_precision(commands)
     _add_shapes(commands)
     _add_check(commands)
     _add_all(commands)
@@ -217,6 +219,66 @@ def _add_to_onnx(commands: Commands) -> None:
     )
 
 
+def _add_precision(commands: Commands) -> None:
+    parser = _add(
+        commands,
+        "precision",
+        run.precision,
+        "make a serving model in fp16, bf16 or int8 of one in fp32, and tell how far it is off",
+        "python -m convert precision models/mine models/mine-int8 --to int8-calibrated "
+        "--calibration texts.txt --inputs held-out.txt",
+        tolerance=False,  # its own is relative
+    )
+    parser.add_argument(
+        "source",
+        type=Path,
+        metavar="MODEL",
+        help="serving model (its description is kept) or inference model",
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
+    parser.add_argument("--to", required=True, choices=PRECISIONS, help="precision to make")
+    parser.add_argument(
+        "--engine",
+        choices=tuple(ENGINES),
+        default="",
+        help="what shall run it (onnxruntime; for bf16 paddle)",
+    )
+    parser.add_argument(
+        "--calibration",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="a text a line, or a .npz batch, to find the ranges for int8-calibrated; again for more",
+    )
+    parser.add_argument(
+        "--generated-calibration", action="store_true", help="find them in random inputs, which is rough"
+    )
+    parser.add_argument(
+        "--inputs",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="the same, to compare on in place of random inputs",
+    )
+    bounds = ", ".join(f"{to} {bounds.tolerance:g}" for to, bounds in BOUNDS.items())
+    parser.add_argument(
+        "--tolerance",
+        dest="relative_tolerance",
+        type=float,
+        metavar="SHARE",
+        help=f"largest |diff|, as a share of the output's largest value ({bounds})",
+    )
+    needed = ", ".join(f"{to} {bounds.top1_needed:g}" for to, bounds in BOUNDS.items())
+    parser.add_argument(
+        "--top1",
+        type=float,
+        metavar="SHARE",
+        help=f"rows that must keep their top-1 class (with --inputs: {needed}; else 0)",
+    )
+
+
 def _add_shapes(commands: Commands) -> None:
     parser = _add(
         commands,
@@ -273,10 +335,12 @@ def _add(
     help_text: str,
     example: str,
     lengths: tuple[int, ...] = LENGTHS,
+    *,
+    tolerance: bool = True,
 ) -> argparse.ArgumentParser:
     """A command that writes, with the options that all such have."""
     parser = add_command(commands, name, command, help_text, example)
-    _add_comparison(parser, lengths)
+    _add_comparison(parser, lengths, tolerance=tolerance)
     parser.add_argument("--force", action="store_true", help="make it again although it is up to date")
     parser.add_argument("--dry-run", action="store_true", help="check the arguments, write nothing")
     parser.add_argument(
@@ -289,8 +353,12 @@ def _add(
     return parser
 
 
-def _add_comparison(parser: argparse.ArgumentParser, lengths: tuple[int, ...] = LENGTHS) -> None:
-    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest |diff| (%(default)s)")
+def _add_comparison(
+    parser: argparse.ArgumentParser, lengths: tuple[int, ...] = LENGTHS, *, tolerance: bool = True
+) -> None:
+    parser.set_defaults(tolerance=TOLERANCE)
+    if tolerance:
+        parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest |diff| (%(default)s)")
     parser.add_argument(
         "--lengths",
         type=_lengths,

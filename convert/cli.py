@@ -57,9 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parity_table(reports: Sequence[ParityReport]) -> Table:
     """The reports as a person reads them."""
-    table = Table(
-        title=f"Parity, tolerance {reports[0].tolerance:g}", title_justify="left", box=box.SIMPLE_HEAD
-    )
+    first = reports[0]
+    title = f"Parity, tolerance {first.tolerance:g}" + " of the largest value" * first.relative
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("step", no_wrap=True)
     table.add_column("output", overflow="fold")  # the one that gives way where the terminal is narrow
     for column in ("max |diff|", "mean", "cosine", "top-1", "ok"):

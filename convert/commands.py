@@ -87,6 +87,23 @@ def to_onnx(arguments: argparse.Namespace, options: ConversionOptions) -> Conver
     return convert_to_onnx(arguments.model_dir, arguments.out, opset=arguments.opset, options=options)
 
 
+def precision(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.precision import convert_precision
+
+    return convert_precision(
+        arguments.source,
+        arguments.out,
+        to=arguments.to,
+        engine=arguments.engine,
+        calibration=arguments.calibration,
+        generated_calibration=arguments.generated_calibration,
+        inputs=arguments.inputs,
+        tolerance=arguments.relative_tolerance,
+        top1=arguments.top1,
+        options=options,
+    )
+
+
 def shapes(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
     from convert.shapes import convert_shapes
 

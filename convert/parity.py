@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,33 @@ Runner = Callable[[Mapping[str, Array]], Sequence[Array]]
 
 @dataclass(frozen=True)
 class OutputParity:
-    """How far one output is from its reference, over all batches."""
+    """How far one output is from its reference, over all batches; `largest` |value| that the latter had."""
 
     name: str
     max_abs_diff: float
     mean_abs_diff: float
     cosine: float
     top1_agreement: float | None
+    largest: float = 0.0
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far an output may be off: `tolerance` is absolute, or `relative` to its largest value.
+
+    `top1_needed` is the share of rows whose largest entry has to be at the same place.
+    """
+
+    tolerance: float = TOLERANCE
+    relative: bool = False
+    top1_needed: float = 0.0
 
 
 @dataclass(frozen=True)
 class ParityReport:
     """One comparison. `batches` are the shapes of the first feed of each batch that was run; `note` tells why
-    outputs could not be compared at all, if so. `entailment` is that class of an NLI model."""
+    outputs could not be compared at all, if so; `entailment` is that class of an NLI model; the others are
+    as in Bounds."""
 
     step: str
     tolerance: float
@@ -43,6 +58,8 @@ class ParityReport:
     batches: tuple[tuple[int, ...], ...]
     note: str = ""
     entailment: int | None = None
+    relative: bool = False
+    top1_needed: float = 0.0
 
     @property
     def max_abs_diff(self) -> float:
@@ -60,13 +77,29 @@ class ParityReport:
             return ""
         why = self.note
         if not why:
-            worst = next(output for output in self.outputs if not self.within(output))
-            why = f"output {worst.name!r} is off by {worst.max_abs_diff:.3g}, over the tolerance of "
-            why += f"{self.tolerance:g}"
+            why = self._excess(next(output for output in self.outputs if not self.within(output)))
         return f"{self.step}: {why}"
 
     def within(self, output: OutputParity) -> bool:
-        return output.max_abs_diff <= self.tolerance
+        return self._near(output) and self._same_classes(output)
+
+    def _near(self, output: OutputParity) -> bool:
+        return output.max_abs_diff <= self.tolerance * (output.largest if self.relative else 1)
+
+    def _same_classes(self, output: OutputParity) -> bool:
+        return output.top1_agreement is None or output.top1_agreement >= self.top1_needed
+
+    def _excess(self, output: OutputParity) -> str:
+        if self._near(output):
+            return (
+                f"output {output.name!r} has the same top-1 in {output.top1_agreement:.1%} of the rows, "
+                f"under the {self.top1_needed:.1%} asked for"
+            )
+        of_what = f" of its largest value {output.largest:.3g}" if self.relative else ""
+        return (
+            f"output {output.name!r} is off by {output.max_abs_diff:.3g}, over the tolerance of "
+            f"{self.tolerance:g}{of_what}"
+        )
 
     def require(self) -> None:
         """Raise FailedParity, a ParityError, naming the output that is off."""
@@ -80,6 +113,11 @@ class FailedParity(ParityError):
     def __init__(self, message: str, report: ParityReport) -> None:
         super().__init__(message)
         self.report = report
+
+
+def held_to(report: ParityReport, bounds: Bounds) -> ParityReport:
+    """The same figures, judged by these bounds."""
+    return replace(report, **asdict(bounds))
 
 
 def compare(
@@ -180,7 +218,8 @@ def report_of(fields: Mapping[str, Any]) -> ParityReport:
     """The report that `asdict` of one, gone through JSON, was made of."""
     outputs = tuple(OutputParity(**output) for output in fields["outputs"])
     batches = tuple(tuple(shape) for shape in fields["batches"])
-    return ParityReport(fields["step"], fields["tolerance"], outputs, batches, fields["note"])
+    own = {**fields, "outputs": outputs, "batches": batches}
+    return ParityReport(**{field.name: own[field.name] for field in dataclass_fields(ParityReport)})
 
 
 def summaries(reports: Iterable[ParityReport]) -> list[dict[str, Any]]:
@@ -260,6 +299,7 @@ def _output_parity(name: str, expected: Sequence[Array], actual: Sequence[Array]
         mean_abs_diff=float(difference.mean()) if difference.size else 0.0,
         cosine=float(one @ other) / norm if norm > 0 else float(np.array_equal(one, other)),
         top1_agreement=_top1_agreement(expected, actual),
+        largest=float(np.abs(one[np.isfinite(one)]).max(initial=0.0)),
     )
 
 

@@ -15,6 +15,7 @@ from convert.program import InferenceProgram, first_line, unoptimised_predictor
 from convert.sample_feeds import Array
 from pipeline.config import LocalServiceConf
 from pipeline.errors import ConversionError, ServingError
+from pipeline.model_settings import with_settings_of
 from pipeline.predictors.base import LOD_SUFFIX
 from pipeline.serving_model import load_serving_model
 
@@ -95,13 +96,14 @@ def _onnx_runner(program: InferenceProgram) -> Runner:
 
 
 def serving_runner(directory: Path) -> Runner:
-    """Run a serving model as the service will, through its predictor with default settings."""
+    """Run a serving model as the service will, through its predictor with default settings and its own."""
     from pipeline.predictors import create_predictor
 
     model = load_serving_model(directory)
     alias_of = {feed.name: feed.alias for feed in model.feeds}
     ragged = [feed for feed in model.feeds if feed.is_lod]
-    predictor = create_predictor(model, LocalServiceConf.model_validate({"model_config": str(directory)}))
+    conf = LocalServiceConf.model_validate({"model_config": str(directory)})
+    predictor = create_predictor(model, with_settings_of(model, conf))
 
     def run(arrays: Mapping[str, Array]) -> list[Array]:
         feeds = {alias_of[name]: array for name, array in arrays.items()}

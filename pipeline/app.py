@@ -37,7 +37,9 @@ class App:
 
     def to_json(self) -> str:
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return json.dumps({**fields, "config": self.config.model_dump(mode="json", by_alias=True)})
+        # Without defaults: the model in a worker may have settings for keys that config.yml has not.
+        config = self.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return json.dumps({**fields, "config": config})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> App:

@@ -16,6 +16,7 @@ from pipeline.errors import ConfigError
 from pipeline.model_signature import Variable
 
 PARITY_FILE = "parity.json"
+KEYS = {"labels", "local_service_conf", "padding", "parity"}  # those of serving.yml that are interpreted
 MAX_BYTES = 1 << 20
 
 
@@ -50,9 +51,9 @@ def read_additions(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise ConfigError(f"{path} is not a mapping of names (padding, labels, parity)")
-    for key in document.keys() - {"padding", "labels", "parity"}:
+    for key in document.keys() - KEYS:
         # Further keys are notes of the conversion, but a misspelt one would be lost in silence.
-        near = difflib.get_close_matches(key.lower(), ("padding", "labels", "parity"), 1, 0.75)
+        near = difflib.get_close_matches(key.lower(), sorted(KEYS), 1, 0.75)
         if near:
             raise ConfigError(f"{path}: unknown key {key!r}, did you mean {near[0]!r}?")
     return document

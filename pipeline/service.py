@@ -18,6 +18,7 @@ from pipeline.environment import FRONT_PROCESS
 from pipeline.errors import ConfigError
 from pipeline.examples import examples_of
 from pipeline.log import flaw_of_directory
+from pipeline.model_settings import with_settings_of
 from pipeline.model_versions import choose_version
 from pipeline.op import Op, RequestOp, ResponseOp
 from pipeline.processes import SERVER, python_module
@@ -99,7 +100,8 @@ class Service:
                 continue
             folder = self._locate(conf.model_dir)
             try:
-                load_serving_model(choose_version(folder, conf.model_version).directory)
+                model = load_serving_model(choose_version(folder, conf.model_version).directory)
+                with_settings_of(model, conf)  # the worker does it again, of the version that it loads
             except ConfigError as exc:
                 flaws.append(f"op.{name}.local_service_conf.model_config: {exc.message}")
             conf = conf.model_copy(update={"model_dir": str(folder)})

@@ -10,6 +10,7 @@ from pathlib import Path
 from pipeline.config import LocalServiceConf, OpConfig
 from pipeline.errors import ConfigError, ModelFailed, text_of
 from pipeline.model_additions import PARITY_FILE
+from pipeline.model_settings import with_settings_of
 from pipeline.op import Op
 from pipeline.predictors import create_predictor
 from pipeline.predictors.base import Predictor, input_examples
@@ -53,7 +54,7 @@ class Model:
         _refuse_failed(self.serving_model, conf.allow_failed_parity)
         self.predictor = create_predictor(
             self.serving_model,
-            conf,
+            with_settings_of(self.serving_model, conf),
             instance_index=instance,
             dynamic_shapes=self._shapes,
             fetch_list=config.fetch_list or conf.fetch_list,
