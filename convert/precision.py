@@ -92,9 +92,9 @@ def convert_precision(
     options.steps.step("Reading the model")
     original = _read_original(source)
     engine = engine_for(to, engine, original.program)
+    judged, calibrating = read_inputs(inputs, original.model), read_inputs(calibration, original.model)
     if engine == ONNX_RUNTIME:
         conversion_python(_NEEDS)
-    judged, calibrating = read_inputs(inputs, original.model), read_inputs(calibration, original.model)
     settings = {
         "to": to,
         "engine": engine,
@@ -116,7 +116,11 @@ def convert_precision(
         reports, shown = _prove_and_write(original, reduced, made, to, bounds, judged, options)
         facts = {"source": str(source.resolve()), "precision": to, "bounds": asdict(bounds)}
         write_stamp(made, fingerprint, facts)
-    return Conversion(out, True, f"{out} holds the {to} model, for {engine}", reports, shown)
+    message = f"{out} holds the {to} model, for {engine}"
+    if reduced.settings:
+        told = ", ".join(f"{key}: {str(value).lower()}" for key, value in reduced.settings.items())
+        message += f"; its serving.yml has {told}, so leave that out of config.yml"
+    return Conversion(out, True, message, reports, shown)
 
 
 def _check_calibration(to: str, calibration: Sequence[Path], generated: bool) -> None:

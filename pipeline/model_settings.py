@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from pydantic import ValidationError
 
 from pipeline.config import LocalServiceConf
 from pipeline.errors import ConfigError
 from pipeline.serving_model import ADDITIONS, ServingModel
+
+log = logging.getLogger(__name__)
 
 KEY = "local_service_conf"
 SETTINGS = ("ir_optim", "precision")
@@ -28,6 +32,10 @@ def with_settings_of(model: ServingModel, conf: LocalServiceConf) -> LocalServic
     except ValidationError as exc:
         error = exc.errors()[0]
         raise ConfigError(f"{where}.{error['loc'][0]}: {error['input']!r}: {error['msg']}") from exc
-    return conf.model_copy(
-        update={key: getattr(checked, key) for key in given if key not in conf.model_fields_set}
-    )
+    wanted = {key: getattr(checked, key) for key in given}
+    for key, value in wanted.items():
+        if key in conf.model_fields_set and getattr(conf, key) != value:
+            log.warning(
+                "%s.%s is %s, but config.yml has %s, which goes first", where, key, value, getattr(conf, key)
+            )
+    return conf.model_copy(update={key: wanted[key] for key in wanted.keys() - conf.model_fields_set})
