@@ -219,6 +219,13 @@ class Engine:
             await asyncio.wait({ends.over}, timeout=timeout_s)
             self._awaited_ends.remove(ends)
 
+    def check_settled(self) -> None:
+        """Raises NotReady while the service starts or stops."""
+        if not self._became_ready.is_set():
+            raise NotReady("the service is starting; ask /health/ready")
+        if not self._accepting:
+            raise NotReady("the service is stopping")
+
     def has_unloaded(self, op: str) -> bool:
         """Whether the Op is unloaded, or for the whole service any Op."""
         return bool(self._unloaded) and (not op or op in self._unloaded)

@@ -18,6 +18,7 @@ from pipeline.errors import ConfigError, StartFailed
 from pipeline.log import set_up_logging
 from pipeline.memory import give_back_large_blocks, settle_memory
 from pipeline.server.engine import Engine
+from pipeline.server.hangup import Hangup
 from pipeline.server.listeners import Listeners
 from pipeline.server.metrics import Metrics
 from pipeline.server.placement import holds_gil, placement
@@ -32,12 +33,12 @@ async def serve(app: App) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_requested.set)
-    reloads: set[asyncio.Task[None]] = set()
     engine = Engine(app, Metrics(app.name))
+    repository = Repository(engine)
+    Hangup(engine, repository, stop_requested.set).listen()
     config = app.config
     log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.dag.order, repeat(app))))
     async with contextlib.AsyncExitStack() as stack:
-        repository = Repository(engine)
         listeners = Listeners(engine, repository)
         await stack.enter_async_context(listeners.running())
         await stack.enter_async_context(engine.running())
@@ -49,9 +50,6 @@ async def serve(app: App) -> None:
             app.name,
             ", ".join(f"{name} {port}" for name, port in config.ports().items()),
             ", TLS" if config.tls else "",
-        )
-        loop.add_signal_handler(
-            signal.SIGHUP, lambda: reloads.add(loop.create_task(_reload(engine, repository)))
         )
         await _stopped_or_fatal(engine, stop_requested)
         await _drain(engine, listeners)
@@ -69,17 +67,6 @@ def _describe(op: str, app: App) -> str:
     if count > 1 and app.config.dag.is_thread_op and holds_gil(app, op):
         return f"{text} (not threads: its engine holds Python's lock while it runs)"
     return text
-
-
-async def _reload(engine: Engine, repository: Repository) -> None:
-    if engine.keys is not None:
-        try:
-            engine.keys.reload()
-        except ConfigError as exc:
-            log.error("The API keys stay as they were. %s", exc.message)
-        else:
-            log.info("API keys are read again")
-    await repository.reload_changed()
 
 
 async def _ready_or_stopped(engine: Engine, stop_requested: asyncio.Event) -> bool:

@@ -49,14 +49,16 @@ class Repository:
         )
 
     async def load(self, ops: Sequence[str]) -> None:
-        """Serve what is on disk now, Op by Op. Raises LoadFailed; the Op is as it was before then."""
+        """Serve what is on disk now, Op by Op. Raises NotReady, and LoadFailed: the Op is as before then."""
         async with self._changing:
+            self._engine.check_settled()
             for op in ops:
                 await self._load(op)
 
     async def unload(self, ops: Sequence[str]) -> None:
-        """Refuse further requests, answer those that were admitted, and end the workers."""
+        """Refuse further requests, answer those that were admitted, and end the workers. Raises NotReady."""
         async with self._changing:
+            self._engine.check_settled()
             loaded = [op for op in ops if op not in self._standings]
             if not loaded:
                 return
@@ -69,8 +71,9 @@ class Repository:
             log.info("Unloaded: %s", ", ".join(loaded))
 
     async def reload_changed(self) -> None:
-        """Load anew what is loaded and has other files than when it was, and tell the log."""
+        """Load anew what has other files than when it was loaded, and tell the log. Raises NotReady."""
         async with self._changing:
+            self._engine.check_settled()
             changed = [op for op, crew in self._engine.crews.items() if await self._has_changed(op, crew)]
             for op in changed:
                 try:
