@@ -59,6 +59,26 @@ def test_rows_runs_and_times_are_counted_as_they_were(service: ServiceProcess) -
     assert told.batch_stats[1].compute_infer.ns == op["batch_stats"][1]["compute_infer"]["ns"]
 
 
+def test_the_metrics_by_tritons_names_are_the_statistics(service: ServiceProcess) -> None:
+    asking = v2.InferenceServerClient(f"127.0.0.1:{service.http_port}")
+    for rows in (1, 3):
+        asking.infer("model", feeds(rows))
+    texts = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), "[[1, 1]]")
+    service.predict(texts)
+    assert service.ask({"input_ids": "[[1, 1]]"})["err_no"] != 0
+    for model, succeeded, counted in (("model", 3, 5), ("test", 1, 1)):
+        labels = {"model": model, "version": "1"}
+        assert service.metric("nv_inference_request_success", **labels) == succeeded
+        assert service.metric("nv_inference_count", **labels) == counted
+        assert service.metric("nv_inference_request_failure", **labels) == 1
+        assert service.metric("nv_inference_pending_request_count", **labels) == 0
+        (stats,) = asking.get_inference_statistics(model)["model_stats"]
+        assert service.metric("nv_inference_exec_count", **labels) == stats["execution_count"] == 3
+        for name, part in (("request", "success"), ("queue", "queue"), ("compute_infer", "compute_infer")):
+            expected = stats["inference_stats"][part]["ns"] // 1000
+            assert service.metric(f"nv_inference_{name}_duration_us", **labels) == expected
+
+
 def test_the_configuration_tells_tensors_batching_and_instances(service: ServiceProcess) -> None:
     told = v2.InferenceServerClient(f"127.0.0.1:{service.http_port}").get_model_config("model")
     assert told["max_batch_size"] == 16

@@ -115,6 +115,10 @@ class Engine:
         """Whether the Op can be asked by itself."""
         return self._accepting and op not in self._unloaded and self._batchers[op].sound > 0
 
+    def waiting(self, op: str) -> int:
+        """Requests that are queued before the Op."""
+        return self._batchers[op].waiting
+
     def readiness(self) -> dict[str, dict[str, int]]:
         """Instances by Op: how many are ready, and how many there shall be."""
         return {op: {"ready": b.sound, "instances": b.crew.size} for op, b in self._batchers.items()}

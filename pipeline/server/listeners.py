@@ -19,6 +19,7 @@ from pipeline.server.v2.extensions import Extensions
 from pipeline.server.v2.http_app import V2HttpApp
 from pipeline.server.v2.models import V2Models
 from pipeline.server.v2.repository import Control
+from pipeline.server.v2.triton_metrics import triton_metrics
 from pipeline.tls import server_context
 
 
@@ -32,6 +33,7 @@ class Listeners:
         self._extensions = extensions = Extensions(config.v2)
         models = V2Models(engine, repository)
         control = Control(models, repository, explicit=config.v2.model_control == "explicit")
+        engine.metrics.add(lambda: triton_metrics(engine, models))
         tls = None if config.tls is None else server_context(config.tls)
         guard = None if engine.keys is None else HttpGuard(engine.keys, config.security)
         ports = config.ports()

@@ -36,6 +36,7 @@ class Metrics:
             buckets=_SECONDS,
         ).labels(service)
         self._of_ops = _OpFamilies(self.registry)
+        self._others: list[Callable[[], bytes]] = []
         self._service = service
         self._outcomes: dict[tuple[str, int], Counter] = {}
 
@@ -61,8 +62,12 @@ class Metrics:
         """A gauge that is read when /metrics is asked for."""
         self.registry.register(_Gauge(name, help_text, read))
 
+    def add(self, text: Callable[[], bytes]) -> None:
+        """More of /metrics, in Prometheus' text format, asked for each time."""
+        self._others.append(text)
+
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        return b"".join([generate_latest(self.registry), *(text() for text in self._others)])
 
 
 class _OpFamilies:
