@@ -249,7 +249,7 @@ class Batcher:
 
         Refuses those that were asked of another.
         """
-        return [job for job in jobs if self._is_for(version, job)]
+        return [job for job in jobs if job.walk.request.wish is None or self._is_for(version, job)]
 
     def _is_for(self, version: str, job: Job) -> bool:
         request = job.walk.request
