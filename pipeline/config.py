@@ -206,6 +206,7 @@ class Limits(Section):
         default=32 << 10, description="Bytes of all headers of an HTTP request."
     )
     json_depth: PositiveInt = Field(default=32, description="Nesting of a JSON body.")
+    tensors: PositiveInt = Field(default=4096, description="Tensors, or keys, of one request.")
     tensor_rank: Annotated[Int, Field(ge=1, le=32)] = Field(default=16, description="Dimensions of a tensor.")
     text_chars: PositiveInt = Field(
         default=64 << 20, description="Characters of one value: a text, or an image in base64."
@@ -215,6 +216,9 @@ class Limits(Section):
     )
     body_timeout_s: Annotated[Seconds, Field(gt=0)] = Field(
         default=30.0, description="Seconds to send the body, and to read on in an answer."
+    )
+    idle_timeout_s: Annotated[Seconds, Field(gt=0)] = Field(
+        default=75.0, description="Seconds that a connection may stay open without a request."
     )
     max_connections: PositiveInt = Field(default=10_000, description="Open connections of each port.")
     connection_calls: PositiveInt = Field(

@@ -14,7 +14,6 @@ import msgpack
 
 from bench.fuzz import messages, seeds
 from bench.fuzz.connection import feed
-from client.protos.kserve_v2_pb2 import ModelInferRequest
 from pipeline.config import Limits
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
 from pipeline.prototxt import format_prototxt, parse_prototxt
@@ -26,7 +25,6 @@ from pipeline.server.v2.compression import decompressed
 from pipeline.server.v2.http_extensions import registered_in
 from pipeline.server.v2.models import V2Model
 from pipeline.server.v2.repository import asks_for_ready_alone
-from pipeline.server.v2.rpc_handler import parsed
 from pipeline.server.v2.settings import LogSettings, TraceSettings, log_settings_in, trace_settings_in
 from pipeline.server.v2.shared_memory import SharedMemory, Span
 from pipeline.tensor_spec import DATATYPES, Signature, TensorSpec
@@ -143,7 +141,7 @@ def _v2_raw(data: bytes) -> None:
 
 
 def _v2_proto(data: bytes) -> None:
-    message = parsed(ModelInferRequest, data)
+    message = rpc_infer.infer_message(data, LIMITS)
     for model, engine in ((_SIMPLE, _ENGINE), (_OPEN, _ENGINE), (_OPEN, _AS_MESSAGES)):
         try:
             asked = rpc_infer.parse_infer(message, model, _find)

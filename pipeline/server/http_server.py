@@ -17,7 +17,6 @@ from pipeline.server.clients import HttpGuard
 from pipeline.server.http_protocol import Connection
 from pipeline.server.http_request import Listener, RequestTaker
 
-KEEP_ALIVE_S = 75.0  # longer than usual clients keep a connection, so that they close it, not we
 SILENT_S = 1.0  # while stopping, a connection without a word for this long is closed
 _BACKLOG = 2048
 _WATCH_EVERY_S = 0.5
@@ -110,7 +109,7 @@ class HttpServer:
             now = time.monotonic()
             for connection in list(self._listener.connections):
                 connection.close_if_slow(now)
-                connection.close_if_silent(now - KEEP_ALIVE_S)
+                connection.close_if_silent(now - self._listener.limits.idle_timeout_s)
             await asyncio.sleep(_WATCH_EVERY_S)
 
 

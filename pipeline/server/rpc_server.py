@@ -127,6 +127,7 @@ class RpcServer:
             methods = guarded(methods, self._engine.keys, self._engine.journal, open_)
         self._server = RpcCalls(
             methods,
+            limits.body_timeout_s,
             [
                 ("grpc.max_receive_message_length", limits.body_bytes),
                 ("grpc.max_send_message_length", limits.response_bytes),
@@ -135,6 +136,7 @@ class RpcServer:
                 ("grpc.absolute_max_metadata_size", limits.header_bytes),
                 # Until TLS is agreed upon, or a client of HTTP/2 has said its settings.
                 ("grpc.server_handshake_timeout_ms", int(limits.header_timeout_s * 1000)),
+                ("grpc.max_connection_idle_ms", int(limits.idle_timeout_s * 1000)),
                 ("grpc.max_allowed_incoming_connections", limits.max_connections),
                 ("grpc.max_concurrent_streams", limits.connection_calls),
             ],
@@ -142,11 +144,15 @@ class RpcServer:
         for name, port in self._ports.items():
             self._open(name, port, config.tls)
         await self._server.start()
-        watching = asyncio.create_task(self._watch(), name="rpc-watch")
+        watching = [
+            asyncio.create_task(self._watch(), name="rpc-watch"),
+            asyncio.create_task(self._server.watch(), name="rpc-slow-calls"),
+        ]
         try:
             yield
         finally:
-            watching.cancel()
+            for task in watching:
+                task.cancel()
             await self.stop(grace_s=0)
 
     async def _watch(self) -> None:

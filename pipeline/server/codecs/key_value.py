@@ -18,11 +18,13 @@ from pipeline.config import Limits
 from pipeline.dag import MESSAGE
 from pipeline.errors import BadPackage, MalformedBody, TooLarge
 from pipeline.request import AnswerForm, Request
+from pipeline.server.codecs.field_count import check_field_count
 from pipeline.server.codecs.key_value_json import (
     INT64,
     Body,
     JsonTensor,
     check_depth,
+    check_objects,
     decode_leniently,
     integer,
 )
@@ -78,7 +80,7 @@ def pass_http_on(body: bytes, service: str, method: str, limits: Limits) -> Requ
 
 def pass_proto_on(data: bytes, limits: Limits) -> Request:
     """As `pass_http_on`, of a serialized `Request`. Raises MalformedBody and TooLarge."""
-    message = _message(data)
+    message = _message(data, limits)
     try:
         _check_texts(message, limits)
     except TooLarge as error:
@@ -102,7 +104,7 @@ def parse_proto(data: bytes, limits: Limits) -> Request:
 
     Raises MalformedBody for bytes that are no such message, BadPackage and TooLarge.
     """
-    message = _message(data)
+    message = _message(data, limits)
     try:
         inputs = _inputs(message.key, message.value, limits)
         add_tensors(inputs, message.tensors, limits)
@@ -120,7 +122,8 @@ def parse_proto(data: bytes, limits: Limits) -> Request:
     )
 
 
-def _message(data: bytes) -> RequestMessage:
+def _message(data: bytes, limits: Limits) -> RequestMessage:
+    check_field_count(data, limits)
     message = RequestMessage()
     try:
         message.ParseFromString(data)
@@ -134,6 +137,7 @@ def _message(data: bytes) -> RequestMessage:
 
 def _decode(body: bytes, limits: Limits) -> Body:
     check_depth(body, limits.json_depth)
+    check_objects(body, limits.tensors + 1)
     try:
         return _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -146,6 +150,8 @@ def _inputs(keys: Any, values: Any, limits: Limits) -> dict[str, Any]:
         return {}
     values = values or ()
     count = len(values)
+    if len(keys) > limits.tensors:
+        raise TooLarge(f"'key' has {len(keys)} elements; limits.tensors is {limits.tensors}")
     if len(keys) > count:
         raise BadPackage(
             f"rpc package error: list index ({count}) out of range: 'key' has {len(keys)} elements and "

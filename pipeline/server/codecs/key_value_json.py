@@ -130,6 +130,16 @@ def check_depth(body: bytes, limit: int) -> None:
         raise TooLarge(f"the body nests {depth.max()} levels deep; limits.json_depth is {limit}")
 
 
+def check_objects(body: bytes, limit: int) -> None:
+    """Raise TooLarge for more objects than `limit`: a short one in the body is a large one in memory."""
+    if body.count(b"{") <= limit:
+        return
+    outside, _ = nesting(body)
+    count = int((outside & (np.frombuffer(body, np.uint8) == ord("{"))).sum())
+    if count > limit:
+        raise TooLarge(f"the body has {count} objects; limits.tensors is {limit - 1}")
+
+
 def nesting(text: bytes) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
     """Of each byte of a JSON text: whether it is outside of strings, and how many brackets are open there."""
     plain = np.frombuffer(text.replace(b"\\\\", b"  ").replace(b'\\"', b"  "), np.uint8)

@@ -65,6 +65,10 @@ class Asked:
                 f"the inputs in shared memory have {self.shared_bytes} bytes; limits.body_bytes is "
                 f"{limits.body_bytes}",
             )
+        if len(self.inputs) > limits.tensors:
+            raise of_request(
+                self.request_id, f"{len(self.inputs)} inputs were given; limits.tensors is {limits.tensors}"
+            )
         inputs = checked(model, self.request_id, self.inputs, limits.tensor_rank)
         values = inputs.values
         if engine.takes_messages and not model.op:

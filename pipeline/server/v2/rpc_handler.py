@@ -24,7 +24,7 @@ from pipeline.server.v2.model_config import model_config
 from pipeline.server.v2.models import V2Models, check_version
 from pipeline.server.v2.repository import Control, index
 from pipeline.server.v2.rpc_extensions import RpcExtensions, RpcPage
-from pipeline.server.v2.rpc_infer import parse_infer
+from pipeline.server.v2.rpc_infer import infer_message, parse_infer
 from pipeline.server.v2.rpc_stream import Stream
 from pipeline.server.v2.statistics import statistics
 from pipeline.v2_errors import V2Refusal, for_clients
@@ -145,7 +145,7 @@ class V2Handler:
     async def _infer(self, data: bytes, context: Context) -> bytes:
         began = time.monotonic()
         try:
-            message = parsed(messages.ModelInferRequest, data)
+            message = infer_message(data, self._engine.app.config.limits)
             request = self.request_of(message, context)
             answer = await self._engine.infer(request)
         except ServingError as exc:

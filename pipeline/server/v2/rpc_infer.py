@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from client.protos.kserve_v2_pb2 import InferParameter, InferTensorContents, ModelInferRequest
+from pipeline.config import Limits
+from pipeline.server.codecs.field_count import check_field_count
 from pipeline.server.v2.asked import Asked
 from pipeline.server.v2.inputs import Given, add
 from pipeline.server.v2.models import V2Model
@@ -32,6 +36,15 @@ _SHARED_MEMORY = {  # parameters of a tensor that lies there, with the fields of
     "shared_memory_byte_size": "int64_param",
 }
 _Tensor = ModelInferRequest.InferInputTensor
+
+
+def infer_message(data: bytes, limits: Limits) -> ModelInferRequest:
+    """Raises V2Refusal for bytes that are no such message, and TooLarge."""
+    check_field_count(data, limits)
+    try:
+        return ModelInferRequest.FromString(data)
+    except DecodeError:
+        raise V2Refusal("Unable to parse request", "INTERNAL") from None
 
 
 def parse_infer(message: ModelInferRequest, model: V2Model, find: FindSpan) -> Asked:

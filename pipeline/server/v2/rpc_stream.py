@@ -9,15 +9,15 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 
 from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 from pipeline.errors import ServingError
 from pipeline.request import Request
 from pipeline.server.engine import Engine
+from pipeline.server.v2.rpc_infer import infer_message
 from pipeline.server.walk import Answer, Walk
 from pipeline.v2_answers import varint
-from pipeline.v2_errors import V2Refusal, for_clients
+from pipeline.v2_errors import for_clients
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Stream:
     def _begin(self, data: Any) -> None:
         message = ModelInferRequest()
         try:
-            message = _parsed(data)
+            message = infer_message(data, self._engine.app.config.limits)
             request = self._request_of(message, self._context)
             walk = self._engine.begin(request, lambda answer: self._answered(message, answer, walk))
         except ServingError as exc:
@@ -93,10 +93,3 @@ class Stream:
         size = len(answer[0]) + len(_FINAL_BYTES)
         parts = [_INFER_RESPONSE, varint(size), answer[0], _FINAL_BYTES]
         self._answers.put_nowait(b"".join(parts))
-
-
-def _parsed(data: bytes) -> ModelInferRequest:
-    try:
-        return ModelInferRequest.FromString(data)
-    except DecodeError:
-        raise V2Refusal("Unable to parse request", "INTERNAL") from None
