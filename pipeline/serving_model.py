@@ -34,6 +34,7 @@ from pipeline.model_signature import DTYPES, Variable, read_signature, signature
 from pipeline.onnx_file import inspect_onnx
 
 __all__ = [
+    "CACHE_FOLDER",
     "DTYPES",
     "Engine",
     "FeedPadding",
@@ -54,6 +55,7 @@ Engine = Literal["paddle", "onnxruntime"]
 SERVER_FOLDER, CLIENT_FOLDER = "serving_server", "serving_client"
 SERVER_CONF, CLIENT_CONF = "serving_server_conf.prototxt", "serving_client_conf.prototxt"
 ADDITIONS = "serving.yml"
+CACHE_FOLDER = "tensorrt_cache"  # what TensorRT keeps beside a model, where config.yml names no folder for it
 
 
 @dataclass(frozen=True)

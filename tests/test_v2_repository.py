@@ -262,6 +262,11 @@ def test_sighup_loads_a_new_version(service: ServiceProcess, repository: Path) -
     asking = client_of(service)
     wait_until(lambda: versions_told(asking) == [new], "the new version is served")
     assert check(ask(asking)) == new
+    cache = repository / new / "tensorrt_cache"
+    cache.mkdir()
+    (cache / "engine").touch()  # as a worker writes it
+    service.process.send_signal(signal.SIGHUP)
+    service.wait_for_log("Nothing to load anew")
 
 
 def test_an_order_that_can_t_be_followed_is_refused_in_triton_s_words(

@@ -8,10 +8,9 @@ from pathlib import Path
 from pipeline.errors import ConfigError
 from pipeline.predictors.base import PredictorConf
 from pipeline.predictors.dynamic_shape import DynamicShapes
-from pipeline.serving_model import ServingModel
+from pipeline.serving_model import CACHE_FOLDER, ServingModel
 
 WORKSPACE_BYTES = 1 << 30
-CACHE_FOLDER = "tensorrt_cache"  # in the model's folder, where config.yml names none
 
 
 def configured_shapes(conf: PredictorConf) -> DynamicShapes | None:

@@ -10,7 +10,7 @@ from pipeline.app import App
 from pipeline.config import LocalServiceConf
 from pipeline.errors import ConfigError
 from pipeline.model_versions import choose_version
-from pipeline.serving_model import engine_of
+from pipeline.serving_model import CACHE_FOLDER, engine_of
 
 FileState = tuple[str, int, int, int]  # path, inode, bytes, time of its last change in ns
 
@@ -89,7 +89,7 @@ def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> A
 
 
 def _states(app: App, folders: list[Path]) -> Iterator[FileState]:
-    files = [path for folder in folders for path in folder.rglob("*")]
+    files = [p for folder in folders for p in folder.rglob("*") if CACHE_FOLDER not in p.parts]
     for path in [*files, *Path(app.script).parent.glob("*.py")]:
         try:
             found = path.stat()
