@@ -10,7 +10,7 @@ from pipeline import Op, ServingError, WebService
 
 NAME = os.environ["MODEL"]
 KIND = NAME.removeprefix("identity_").upper()
-DATATYPES = {"STRING": "BYTES", "DYN": "FP32"}
+DATATYPES = {"STRING": "BYTES", "DYN": "FP32", "GOOD2": "FP32"}
 ERRORS = {
     0: ("user said zero", 500, "INTERNAL"),
     1: ("bad arg", 400, "INVALID_ARGUMENT"),
