@@ -122,6 +122,17 @@ def test_texts_lie_there_each_after_its_length(
     assert [text.decode() for text in answered] == texts.ravel().tolist()
 
 
+def test_a_large_tensor_goes_there_and_back(triton: Callable[[str], ServiceProcess], simple: Asking) -> None:
+    numbers = np.random.default_rng(7).random((3, 700_000), np.float32)
+    with asking(triton("identity_fp32"), simple.v2) as one:
+        one.register(numbers.tobytes(), "in")
+        out = one.register(bytes(numbers.nbytes + 1), "out")
+        given = one.input("INPUT0", "in", numbers.nbytes, shape=[3, 700_000], datatype="FP32")
+        outputs = [one.output("OUTPUT0", "out", numbers.nbytes, 1)]
+        one.client.infer("identity_fp32", [given], outputs=outputs)
+        assert out.read_bytes() == b"\0" + numbers.tobytes()
+
+
 def test_a_streams_requests_may_use_it(triton: Callable[[str], ServiceProcess]) -> None:
     with asking(triton("simple"), v2_grpc) as one:
         one.register(NUMBERS.tobytes(), "in")
