@@ -25,6 +25,7 @@ from bench.running import default_config
 
 SCRIPT = Path(__file__).resolve().parent / "service.py"
 TEXTS = 1600  # pairs of them make 2.5 million questions
+RUN_TIMEOUT_S = 5  # far more than a run takes, also where cores are short
 LAST_S = 1.0  # of load between the last fault and the end
 EXAMPLES = """examples:
   python -m bench.chaos --seconds 60
@@ -38,7 +39,7 @@ async def run(options: argparse.Namespace) -> Report:
     """Raises CannotMeasure."""
     questions = Questions(answer_key(options.texts, options.longest, options.seed))
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        world = World(options.script, _config(options.instances), Path(folder))
+        world = World(options.script, _config(options), Path(folder))
         began = time.monotonic()
         async with world.served():
             load = Load(world, questions, options.callers)
@@ -56,11 +57,12 @@ async def run(options: argparse.Namespace) -> Report:
         return Report(load.tally, faults, took_s, before, after, world.broken, growth)
 
 
-def _config(instances: int) -> dict[str, Any]:
-    """The default configuration, with a limit that a hung worker meets soon and a flood exceeds."""
-    config = default_config(instances)
+def _config(options: argparse.Namespace) -> dict[str, Any]:
+    """The default configuration, with a limit that a flood exceeds, and one that a hung worker meets soon."""
+    config = default_config(options.instances)
     config["dag"]["max_pending_requests"] = CROWD // 2
-    config["op"]["bert"]["run_timeout"] = 3
+    if "hang" in options.faults:
+        config["op"]["bert"]["run_timeout"] = RUN_TIMEOUT_S
     return config
 
 
