@@ -59,10 +59,10 @@ class Admission:
         order = (request.op,) if request.op else self._dag.order
         if all(self._batchers[op].idle for op in order):
             return
-        place = None
-        if self._mixed or request.turn < self._turns.latest:
-            place = request.priority, end_of(request.turn)
-        expected_s = MARGIN * self._finish_s(order, pending, place)
+        expected_s = MARGIN * self._finish_s(order, pending, None)
+        if expected_s > remaining_s and (self._mixed or request.turn < self._turns.latest):
+            place = request.priority, end_of(request.turn)  # not behind all that wait
+            expected_s = MARGIN * self._finish_s(order, pending, place)
         if expected_s > remaining_s:
             wait_s = _pause(expected_s - remaining_s)
             raise Overloaded(
