@@ -1,0 +1,202 @@
+"""The demo in every precision: size, CPU time of a run, and what its service answers to held-out headlines.
+
+Each is made by `python -m convert precision` (which needs `make convert-env`), calibrated on headlines of the
+training, and served as the demo is. CPU times are medians of runs with one thread, one model after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.load import CannotMeasure
+from bench.running import DEMO_MODEL, ROOT, default_config, running_service
+from client.http_client import HttpClient
+from client.values import parse_value
+from convert.demo_headlines import Headline, read_headlines, split_headlines
+from convert.parity import pad_rows
+from convert.precision import convert_precision
+from convert.precision_routes import CALIBRATED, PRECISIONS
+from convert.text_feeds import named_padding, text_rows
+from convert.to_onnx import MODEL_FILE, convert_to_onnx
+from pipeline.config import LocalServiceConf
+from pipeline.errors import ServingError
+from pipeline.model_settings import with_settings_of
+from pipeline.predictors import Predictor, create_predictor
+from pipeline.serving_model import load_serving_model, write_serving_model
+
+FP32, FP32_ONNX = "fp32, Paddle", "fp32, ONNX Runtime"
+CALIBRATION_TEXTS = 256
+ROWS = (1, 8, 32)
+TEXTS_A_REQUEST = 16
+EXAMPLE = "example: python -m bench.precision --runs 100"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A serving model, and how far its logits were from those of fp32 when it was made."""
+
+    directory: Path
+    max_abs_diff: float = 0.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Bytes on disk, answers by headline, and the median CPU time in ms of a run of so many rows."""
+
+    made: Made
+    size: int
+    labels: list[str]
+    run_ms: Mapping[int, float]
+
+
+def make_models(
+    folder: Path, headlines: Mapping[str, Sequence[Headline]], console: Console
+) -> dict[str, Made]:
+    """The demo in all forms, by what they are called; one that can't be made here is told and left out."""
+    files = {name: folder / f"{name}.txt" for name in headlines}
+    for name, file in files.items():
+        file.write_text("".join(f"{headline.text}\n" for headline in headlines[name]), encoding="utf-8")
+    models = {FP32: Made(DEMO_MODEL), FP32_ONNX: _as_onnx(folder)}
+    for to in PRECISIONS:
+        calibration = [files["train"]] if to == CALIBRATED else []
+        try:
+            conversion = convert_precision(
+                DEMO_MODEL, folder / to, to=to, calibration=calibration, inputs=[files["held_out"]]
+            )
+        except ServingError as exc:
+            console.print(f"{to} is left out: {exc.message}")
+            continue
+        models[to] = Made(folder / to, conversion.reports[0].max_abs_diff)
+    return models
+
+
+def _as_onnx(folder: Path) -> Made:
+    """The demo's serving model with its program as ONNX."""
+    conversion = convert_to_onnx(DEMO_MODEL, folder / "onnx")
+    demo = load_serving_model(DEMO_MODEL)
+    write_serving_model(
+        folder / "fp32", conversion.out / MODEL_FILE, None, demo.feeds, demo.fetches,
+        padding=demo.padding, labels=demo.labels, extra_files=[demo.directory / "vocab.txt"],
+    )  # fmt: skip
+    return Made(folder / "fp32", conversion.reports[0].max_abs_diff)
+
+
+def served_labels(model: Path, texts: Sequence[str]) -> list[str]:
+    """What the default service answers with this model; it leaves to the model what the model settles."""
+    config = default_config(instances=1)
+    conf = config["op"]["bert"]["local_service_conf"]
+    conf["model_config"] = str(model)
+    del conf["precision"]
+    labels: list[str] = []
+    with (
+        running_service(ROOT / "web_service.py", config) as service,
+        HttpClient(service.url, retries=0, timeout_s=60) as client,
+    ):
+        for at in range(0, len(texts), TEXTS_A_REQUEST):
+            outputs = client.predict(list(texts[at : at + TEXTS_A_REQUEST])).outputs
+            given = parse_value(outputs["label"])
+            assert isinstance(given, list)
+            labels += map(str, given)
+    return labels
+
+
+def cpu_ms(models: Mapping[str, Made], texts: Path, runs: int) -> dict[str, dict[int, float]]:
+    """Medians by model and rows. The models take turns, so that a slow minute of the host is everyone's."""
+    demo = load_serving_model(DEMO_MODEL)
+    rows = text_rows(texts, demo)
+    predictors = {name: _predictor(model.directory) for name, model in models.items()}
+    times: dict[str, dict[int, list[float]]] = {name: {count: [] for count in ROWS} for name in models}
+    for count in ROWS:
+        batches = [
+            pad_rows(rows[at : at + count], named_padding(demo)) for at in range(0, len(rows) - count, count)
+        ]
+        for number in range(-3, runs):  # the first three are not counted
+            for name, predictor in predictors.items():
+                start = time.process_time()
+                predictor.run(batches[number % len(batches)])
+                if number >= 0:
+                    times[name][count].append(time.process_time() - start)
+    return {
+        name: {count: statistics.median(taken) * 1e3 for count, taken in by_rows.items()}
+        for name, by_rows in times.items()
+    }
+
+
+def _predictor(directory: Path) -> Predictor:
+    model = load_serving_model(directory)
+    conf = LocalServiceConf.model_validate(
+        {"model_config": str(directory), "thread_num": 1, "ir_optim": True}
+    )
+    return create_predictor(model, with_settings_of(model, conf))
+
+
+def size_of(directory: Path) -> int:
+    model = load_serving_model(directory)
+    return sum(path.stat().st_size for path in (model.program, model.params) if path)
+
+
+def print_table(console: Console, measured: Mapping[str, Measured], truth: Sequence[str]) -> None:
+    """A line a form, the fp32 model of Paddle first."""
+    table = Table(
+        title=f"The demo: {len(truth)} held-out headlines served; CPU ms of a run of 1, 8, 32 rows",
+        title_justify="left",
+    )
+    table.add_column("", no_wrap=True)
+    headings = ["MB", "max |diff|", "as fp32", "accuracy", *map(str, ROWS)]
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    first = measured[FP32].labels
+    for name, of in measured.items():
+        agreeing = sum(map(str.__eq__, of.labels, first))
+        right = sum(map(str.__eq__, of.labels, truth))
+        table.add_row(
+            name,
+            f"{of.size / 1e6:.2f}",
+            f"{of.made.max_abs_diff:.4f}",
+            f"{agreeing / len(truth):.1%}",
+            f"{right / len(truth):.3f}",
+            *(f"{of.run_ms[count]:.2f}" for count in ROWS),
+        )
+    console.print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.precision", description=__doc__, epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument(
+        "--runs", type=int, default=100, help="runs of each number of rows, default: %(default)s"
+    )
+    options = parser.parse_args()
+    console = Console(markup=False)
+    split = split_headlines(read_headlines())
+    headlines = {"train": split.train[:CALIBRATION_TEXTS], "held_out": split.held_out}
+    texts = [headline.text for headline in split.held_out]
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        try:
+            models = make_models(Path(folder), headlines, console)
+            labels = {name: served_labels(model.directory, texts) for name, model in models.items()}
+            times = cpu_ms(models, Path(folder) / "held_out.txt", options.runs)
+        except (CannotMeasure, ServingError) as exc:
+            console.print(f"not measured: {exc}", style="red")
+            return 1
+        measured = {
+            name: Measured(model, size_of(model.directory), labels[name], times[name])
+            for name, model in models.items()
+        }
+    print_table(console, measured, [headline.label for headline in split.held_out])
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
