@@ -75,9 +75,10 @@ def test_regions_and_settings_are_those_of_the_other_ports(
 def test_the_metrics_port_has_metrics_alone(simple: ServiceProcess, v2: dict[str, int]) -> None:
     status, body = page(v2["metrics_port"], "/metrics")
     assert status == 200 and b"paddlewheel_pending_requests" in body
+    assert b'nv_inference_request_success{model="simple",version="1"}' in body
     assert page(v2["metrics_port"], "/v2/health/live")[0] == 404
     assert page(v2["metrics_port"], "/v2/models/simple/infer", "POST", b"{}")[0] == 404
-    assert page(v2["metrics_port"], "/metrics", "POST", b"")[0] == 405
+    assert page(v2["metrics_port"], "/metrics", "POST", b"") == (405, b'{"error":"Method Not Allowed"}')
 
 
 def test_limits_hold_there_too(simple: ServiceProcess, v2: dict[str, int]) -> None:

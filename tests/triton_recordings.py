@@ -74,7 +74,7 @@ LEFT = {
     "g.stream.seq": _SEQUENCES,
     "generate.multi": _DECOUPLED,
     "generate_stream": _DECOUPLED,
-    "metrics": "/metrics has our own figures",
+    "metrics": "of a port that has metrics alone: tests/test_v2_ports.py, tests/test_v2_statistics.py",
     "model.config.cached": "the response cache comes with the model repository",
     "model.config.ens": "ensembles come with the model repository",
     "model.config.repeat": _DECOUPLED,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from bench.fuzz import http2, messages
 from bench.fuzz.mutation import Mutator
 from bench.fuzz.seeds import HTTP_WORDS
+from client.protos.kserve_v2_pb2 import LogSettingsRequest, SystemSharedMemoryRegisterRequest
 from client.protos.pipeline_service_pb2 import Request
 
 AT_ONCE = 32  # connections
@@ -112,6 +113,15 @@ def grpc_door(seed: int) -> Door:
     return Door("grpc-door", grpc_calls(), http2.WORDS, seed)
 
 
+_SETTINGS = (
+    b"/v2/systemsharedmemory/region/a/register",
+    b"/v2/systemsharedmemory/unregister",
+    b"/v2/cudasharedmemory/region/a/register",
+    b"/v2/models/test/trace/setting",
+    b"/v2/logging",
+)
+
+
 def http_requests() -> list[bytes]:
     """Good requests on every route."""
 
@@ -135,6 +145,7 @@ def http_requests() -> list[bytes]:
             b"/test/prediction", b'{"key":["a"],"value":["b"]}', b"Grpc-Timeout: 5S", b"Expect: 100-continue"
         ),
     ]
+    requests += [post(path, body) for path in _SETTINGS for body in messages.v2_settings()]
     pages = ("/health/live", "/health/ready", "/metrics", "/v2", "/v2/models/test/config", "/v2/models/stats")
     requests += [b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % page.encode() for page in pages]
     return [*requests, b"".join(requests[:5]), b"".join(requests[-9:])]
@@ -147,7 +158,15 @@ def grpc_calls() -> list[bytes]:
     calls += [http2.call(_V2 + b"ModelInfer", data) for data in messages.v2_calls("test")]
     calls += [
         http2.call(_V2 + name, b"")
-        for name in (b"ServerLive", b"ServerReady", b"ServerMetadata", b"RepositoryIndex")
+        for name in (b"ServerLive", b"ServerReady", b"ServerMetadata", b"RepositoryIndex", b"TraceSetting")
+    ]
+    region = SystemSharedMemoryRegisterRequest(name="a", key="/none", offset=8, byte_size=64)
+    level = LogSettingsRequest()
+    level.settings["log_verbose_level"].uint32_param = 1
+    calls += [
+        http2.call(_V2 + b"SystemSharedMemoryRegister", region.SerializeToString()),
+        http2.call(_V2 + b"SystemSharedMemoryUnregister", b""),
+        http2.call(_V2 + b"LogSettings", level.SerializeToString()),
     ]
     calls += [
         http2.call(_V2 + b"ModelStreamInfer", messages.v2_calls("test")[0]),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pipeline.errors import ServingError, UnknownService
+from pipeline.errors import ServingError
 from pipeline.server.engine import Engine
 from pipeline.server.http_door import JSON
 from pipeline.server.http_request import HttpRequest
 from pipeline.server.metrics import CONTENT_TYPE
+from pipeline.server.v2.http_refusals import Refused, check_method
 from pipeline.v2_errors import v2_error_body
 
 PATH = "/metrics"
@@ -21,19 +22,15 @@ class MetricsApp:
         self._journal = engine.journal
 
     def take(self, request: HttpRequest) -> None:
-        refusal: ServingError
-        if request.path != PATH:
-            refusal = UnknownService(f"there is nothing at {request.path}; this port has {PATH} alone")
-            self._refuse(404, request, refusal)
-        elif request.method not in ("GET", "HEAD"):
-            refusal = ServingError(f"{request.method} is not answered at {PATH}; use GET")
-            self._refuse(405, request, refusal, b"allow: GET, HEAD\r\n")
+        try:
+            if request.path != PATH:
+                raise Refused(404)
+            check_method(request, "GET", "HEAD")
+        except Refused as exc:
+            self.note_refusal(exc)
+            request.respond(exc.http_status, JSON, v2_error_body(exc.message))
         else:
             request.respond(200, b"content-type: %b\r\n" % CONTENT_TYPE.encode(), self._metrics.text())
 
     def note_refusal(self, error: ServingError) -> None:
         self._journal.refused(DOOR, error)
-
-    def _refuse(self, status: int, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
-        self.note_refusal(error)
-        request.respond(status, JSON + head, v2_error_body(error.message))
