@@ -16,6 +16,7 @@ import numpy as np
 
 _SCRIPT = Path(__file__).parent / "rotating_bodies.lua"
 _RPC = "baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+_GRPC_HEADERS = ("content-type: application/grpc", "te: trailers")
 _SUCCEEDED = 1  # of a line of h2load's log: start in us, status, time in us
 _REMEDY = {"wrk": "wrk", "h2load": "nghttp2-client"}
 
@@ -76,14 +77,27 @@ def wrk(
     return Load(**json.loads(line.removeprefix("JSON ")))
 
 
-def h2load(address: str, *, connections: int, seconds: float, body: bytes) -> Load:
-    """One call at a time on each connection, all with the same framed message: h2load has no other way."""
+def h2load(
+    address: str,
+    *,
+    connections: int,
+    seconds: float,
+    body: bytes,
+    path: str = _RPC,
+    headers: Sequence[str] = _GRPC_HEADERS,
+    http1: bool = False,
+) -> Load:
+    """One call at a time on each connection, all with the same body: h2load has no other way.
+
+    The defaults are those of PipelineService over gRPC, whose body is a framed message.
+    """
     with tempfile.TemporaryDirectory(prefix="h2load-") as folder:
         message, log = Path(folder, "message"), Path(folder, "log")
         message.write_bytes(body)
         command = [
             _tool("h2load"), f"-c{connections}", "-m1", "-t1", f"-D{_whole(seconds)}", f"-d{message}",
-            f"--log-file={log}", "-Hcontent-type: application/grpc", "-Hte: trailers", f"http://{address}/{_RPC}",
+            f"--log-file={log}", *(f"-H{header}" for header in headers), *(["--h1"] if http1 else []),
+            f"http://{address}/{path}",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode or not log.exists():

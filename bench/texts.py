@@ -26,5 +26,8 @@ def http_body(text: str) -> bytes:
 
 def grpc_body(text: str) -> bytes:
     """A message as gRPC frames it: not compressed, length, protobuf."""
-    message = Request(name="bert", method="prediction", key=["0"], value=[text]).SerializeToString()
+    return framed(Request(name="bert", method="prediction", key=["0"], value=[text]).SerializeToString())
+
+
+def framed(message: bytes) -> bytes:
     return struct.pack(">BI", 0, len(message)) + message

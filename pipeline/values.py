@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgpack
@@ -59,14 +59,14 @@ def encode(value: object, *, allow_pickle: bool) -> list[Part]:
 
 
 def _encode_any(value: object, allow_pickle: bool) -> list[Part]:
-    parts: list[Part] = [b""]
+    encoding = _Encoding(allow_pickle)
     try:
-        parts[0] = _packer(parts, allow_pickle).pack(value)
+        encoding.parts[0] = encoding.pack(value)
     except (OverflowError, ValueError, RecursionError) as exc:  # ints over 64 bits, very deep nesting
         if not allow_pickle:
             raise NotEncodable(f"a {type(value).__name__} can't be passed on: {exc}") from exc
         return [_pack_ext(_PICKLE, _pickled(value))]
-    return parts
+    return encoding.parts
 
 
 def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
@@ -111,41 +111,42 @@ def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
     return unpack(parts[0])
 
 
-def _packer(parts: list[Part], allow_pickle: bool) -> msgpack.Packer:
-    def default(value: object) -> Any:
-        return _extension(value, parts, allow_pickle, pack)
+class _Encoding:
+    """One value on its way to parts. Nothing refers back to it: large parts are gone when it is."""
 
-    def pack(value: object) -> bytes:
+    __slots__ = ("allow_pickle", "parts")
+
+    def __init__(self, allow_pickle: bool) -> None:
+        self.allow_pickle = allow_pickle
+        self.parts: list[Part] = [b""]
+
+    def pack(self, value: object) -> bytes:
         packed: bytes = msgpack.packb(
-            value, default=default, strict_types=True, unicode_errors="surrogatepass"
+            value, default=self._extension, strict_types=True, unicode_errors="surrogatepass"
         )
         return packed
 
-    return msgpack.Packer(default=default, strict_types=True, unicode_errors="surrogatepass", autoreset=True)
-
-
-def _extension(
-    value: object, parts: list[Part], allow_pickle: bool, pack: Callable[[object], bytes]
-) -> msgpack.ExtType:
-    if type(value) is tuple:
-        return msgpack.ExtType(_TUPLE, pack(list(value)))
-    if type(value) is np.ndarray and value.dtype.kind not in "OV":
-        flat = np.ascontiguousarray(value)
-        if flat.nbytes < INLINE_BYTES:
-            return msgpack.ExtType(_ARRAY, pack([flat.dtype.str, list(value.shape), flat.tobytes()]))
-        parts.append(flat.reshape(-1).view(np.uint8).data)
-        return msgpack.ExtType(_ARRAY_PART, pack([flat.dtype.str, list(value.shape), len(parts) - 1]))
-    if isinstance(value, np.generic) and value.dtype.kind not in "OV" and value.dtype.itemsize:
-        return msgpack.ExtType(_SCALAR, pack([value.dtype.str, value.tobytes()]))
-    if type(value) is UnreadTensor:
-        parts.append(value.data)
-        return msgpack.ExtType(_UNREAD, pack([len(parts) - 1, int(value.written), *value[2:]]))
-    if type(value) is UnreadRows:
-        parts.append(value.data)
-        return msgpack.ExtType(_UNREAD_ROWS, pack([len(parts) - 1, *value[1:]]))
-    if allow_pickle:
-        return msgpack.ExtType(_PICKLE, _pickled(value))
-    raise NotEncodable(f"a {type(value).__name__} can't be passed on")
+    def _extension(self, value: object) -> msgpack.ExtType:
+        parts, plain = self.parts, _plain.pack
+        if type(value) is tuple:
+            return msgpack.ExtType(_TUPLE, self.pack(list(value)))
+        if type(value) is np.ndarray and value.dtype.kind not in "OV":
+            flat = np.ascontiguousarray(value)
+            if flat.nbytes < INLINE_BYTES:
+                return msgpack.ExtType(_ARRAY, plain([flat.dtype.str, list(value.shape), flat.tobytes()]))
+            parts.append(flat.reshape(-1).view(np.uint8).data)
+            return msgpack.ExtType(_ARRAY_PART, plain([flat.dtype.str, list(value.shape), len(parts) - 1]))
+        if isinstance(value, np.generic) and value.dtype.kind not in "OV" and value.dtype.itemsize:
+            return msgpack.ExtType(_SCALAR, plain([value.dtype.str, value.tobytes()]))
+        if type(value) is UnreadTensor:
+            parts.append(value.data)
+            return msgpack.ExtType(_UNREAD, plain([len(parts) - 1, int(value.written), *value[2:]]))
+        if type(value) is UnreadRows:
+            parts.append(value.data)
+            return msgpack.ExtType(_UNREAD_ROWS, plain([len(parts) - 1, *value[1:]]))
+        if self.allow_pickle:
+            return msgpack.ExtType(_PICKLE, _pickled(value))
+        raise NotEncodable(f"a {type(value).__name__} can't be passed on")
 
 
 def _pickled(value: object) -> bytes:

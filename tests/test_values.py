@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import gc
 import pickle
 import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import FrameType
@@ -171,3 +173,15 @@ def test_a_thread_in_the_middle_of_a_value_disturbs_no_other_thread() -> None:
 def test_an_unknown_extension_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown extension 9"):
         decode([msgpack.packb(msgpack.ExtType(9, b""))], allow_pickle=True)
+
+
+def test_an_array_is_gone_with_its_value_and_waits_for_no_garbage_collector() -> None:
+    array = np.zeros(INLINE_BYTES, np.float32)
+    gone = weakref.ref(array)
+    gc.disable()
+    try:
+        parts = encode({"x": array, "pair": (1, array)}, allow_pickle=False)
+        del array, parts
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -50,7 +50,8 @@ def infer_message(data: bytes, limits: Limits) -> ModelInferRequest:
 def parse_infer(message: ModelInferRequest, model: V2Model, find: FindSpan) -> Asked:
     """find: in shared memory. Raises V2Refusal."""
     asked = Asked(message.id)
-    _take_parameters(asked, message)
+    if message.parameters:
+        _take_parameters(asked, message)
     raws = message.raw_input_contents
     number = 0  # of the inputs that are not in shared memory
     for tensor in message.inputs:
@@ -64,7 +65,7 @@ def parse_infer(message: ModelInferRequest, model: V2Model, find: FindSpan) -> A
             continue
         if not raws:
             given = _typed(tensor, model)
-        elif tensor.contents.ListFields():
+        elif tensor.HasField("contents") and tensor.contents.ListFields():
             raise V2Refusal(
                 "contents field must not be specified when using raw_input_contents for "
                 f"'{tensor.name}' for model '{model.name}'"
@@ -72,7 +73,7 @@ def parse_infer(message: ModelInferRequest, model: V2Model, find: FindSpan) -> A
         elif number >= len(raws):
             raise _without_data(tensor, model)
         else:
-            given = Given(tensor.name, tensor.datatype, list(tensor.shape), raws[number], Written.RAW)
+            given = Given(tensor.name, tensor.datatype, tensor.shape[:], raws[number], Written.RAW)
         number += 1
         add(asked.inputs, given, asked.request_id)
     if len(raws) > number:
