@@ -36,7 +36,8 @@ def test_every_example_is_answered_as_it_stands(declared: str) -> None:
     with ServiceProcess(APPS / "rows.py", env={"DECLARED": declared}) as service:
         given = examples(service)
         answers = {path: service.http(path, json.dumps(body)) for path, body in given.items()}
-    expected = {"/v1/models/test:predict", "/v2/models/test/infer", "/v2/repository/index"}
+    expected = {f"/v2/{path}" for path in ("models/test/infer", "models/test/generate", "repository/index")}
+    expected.add("/v1/models/test:predict")
     assert given.keys() == (expected | {"/test/prediction"} if declared == "open" else expected)
     assert {path: answer.status for path, answer in answers.items()} == dict.fromkeys(given, 200), answers
     assert all(

@@ -256,6 +256,25 @@ def test_a_request_of_a_version_that_goes_meanwhile_is_not_answered_by_another(
         loading.result()
 
 
+def test_orders_given_together_are_followed_one_after_the_other(
+    protocol: str, service: ServiceProcess
+) -> None:
+    processes = []
+    with ThreadPoolExecutor(5) as pool:
+        orders = [pool.submit(order, service, protocol, "load_model") for _ in range(4)]
+        service.process.send_signal(signal.SIGHUP)
+        while not all(one.done() for one in orders):
+            processes.append(len(service.worker_pids()))
+            check(ask(client_of(service, protocol)))
+        assert [one.result() for one in orders] == [None] * 4
+        assert max(processes) == 2  # the old one and the new one, never more
+        mixed = ["unload_model", "load_model"] * 2
+        for one in [pool.submit(order, service, protocol, what) for what in mixed]:
+            one.result()
+    order(service, protocol, "load_model")
+    check(ask(client_of(service, protocol)))
+
+
 def test_sighup_loads_a_new_version(service: ServiceProcess, repository: Path) -> None:
     new = str(add_next(repository))
     service.process.send_signal(signal.SIGHUP)

@@ -30,6 +30,7 @@ def openapi(app: App, models: V2Models) -> dict[str, Any]:
     for model in models.all():
         below = f"/v2/models/{quote(model.name)}"
         paths[f"{below}/infer"] = {"post": _infer(app, model)}
+        paths[f"{below}/generate"] = {"post": _generate(app, model)}
         paths[below] = _get("v2", "Inputs and outputs of the model", "模型的输入与输出")
         paths[f"{below}/ready"] = _get("v2", "200 when the model is ready", "就绪时返回 200", None)
         paths[f"{below}/config"] = _get("v2", "Configuration of the model", "模型配置")
@@ -88,6 +89,22 @@ def _infer(app: App, model: V2Model) -> dict[str, Any]:
     body = _content(schemas.v2_request(model.signature), {"inputs": inputs} if inputs else None)
     summary, zh = f"Infer with {_called(model)}: tensors", f"用{_called_zh(model)}推理：张量"
     operation = _operation("v2", summary, zh, body, schemas.v2_answer(model.signature))
+    operation["responses"] |= _refusals(schemas.ERROR)
+    return operation
+
+
+def _generate(app: App, model: V2Model) -> dict[str, Any]:
+    row = _row(app, model)
+    flat = row and all(
+        isinstance(element, str | int | float)
+        for value in row.values()
+        for element in (value if isinstance(value, list) else [value])
+    )
+    halves = any(spec.datatype in ("FP16", "BF16") for spec in model.signature.inputs)
+    body = _content(_ANY, row if flat and not halves else None)
+    summary = f"Infer with {_called(model)}: an element or a list of them for each input"
+    zh = f"用{_called_zh(model)}推理：每个输入一个元素或一个列表"
+    operation = _operation("v2", summary, zh, body, _ANY)
     operation["responses"] |= _refusals(schemas.ERROR)
     return operation
 
