@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -20,9 +20,12 @@ from pipeline.prototxt import format_prototxt, parse_prototxt
 from pipeline.request import AnswerForm, Request
 from pipeline.server.codecs import key_value
 from pipeline.server.grpc_timeout import seconds_of
+from pipeline.server.v1 import instances
 from pipeline.server.v2 import http_infer, json_fields, rpc_infer
+from pipeline.server.v2.asked import checked_parameter
 from pipeline.server.v2.compression import decompressed
 from pipeline.server.v2.http_extensions import registered_in
+from pipeline.server.v2.http_generate import parse_generate
 from pipeline.server.v2.models import V2Model
 from pipeline.server.v2.repository import asks_for_ready_alone
 from pipeline.server.v2.settings import LogSettings, TraceSettings, log_settings_in, trace_settings_in
@@ -43,6 +46,9 @@ _ENGINE: Any = SimpleNamespace(
 _AS_MESSAGES: Any = SimpleNamespace(takes_messages=True, app=_ENGINE.app)
 _SIMPLE = V2Model(
     "simple", "", Signature(tuple(TensorSpec(n, "INT32", (-1, 16)) for n in ("INPUT0", "INPUT1")), (), 8)
+)
+_IMAGES = V2Model(
+    "images", "", Signature((TensorSpec("image", "UINT8", (-1, 2, 2)), TensorSpec("text", "BYTES", (-1, 1))))
 )
 _OPEN = V2Model("identity", "", Signature())
 
@@ -128,16 +134,28 @@ def _register(document: Any) -> None:
 
 
 def _v2_raw(data: bytes) -> None:
-    for spec in (
-        TensorSpec("A", "BYTES", (1,)),
-        TensorSpec("A", "INT32", (-1, 16)),
-        TensorSpec("A", "FP64", (0, -1)),
-    ):
-        model = V2Model("raw", "", Signature((spec,), (), 0))
+    specs = (("BYTES", (1,)), ("INT32", (-1, 16)), ("FP64", (0, -1)))
+    models = [V2Model("raw", "", Signature((TensorSpec("A", *spec),), (), 0)) for spec in specs]
+    _by_any(
+        lambda model: _passed_on(
+            http_infer.parse_raw(data, model).request(model, AnswerForm.V2_JSON, _ENGINE)
+        ),
+        models,
+    )
+
+
+def _by_any(read: Callable[[Any], None], ways: Iterable[Any]) -> None:
+    """Every way is gone; raises a refusal where none has taken it."""
+    refusal: InvalidInput | None = None
+    taken = False
+    for way in ways:
         try:
-            _passed_on(http_infer.parse_raw(data, model).request(model, AnswerForm.V2_JSON, _ENGINE))
-        except V2Refusal:
-            continue
+            read(way)
+            taken = True
+        except InvalidInput as exc:
+            refusal = exc
+    if refusal is not None and not taken:
+        raise refusal
 
 
 def _v2_proto(data: bytes) -> None:
@@ -153,6 +171,26 @@ def _v2_proto(data: bytes) -> None:
 
 def _deadline(timeout_s: float) -> None:
     assert timeout_s > 0
+
+
+def _v1(data: bytes) -> None:
+    def read(model: V2Model) -> None:
+        given = instances.parse(data, model.signature, LIMITS)
+        for name, value in given.parameters.items():
+            checked_parameter(name, value)
+        _passed_on(Request(model.name, "predict", dict(given.fields)))
+
+    _by_any(read, (_SIMPLE, _OPEN, _IMAGES))
+
+
+def _generate(data: bytes) -> None:
+    def read(way: tuple[V2Model, Any]) -> None:
+        model, engine = way
+        asked = parse_generate(data, model, LIMITS.json_depth)
+        _deadline(asked.timeout_s)
+        _passed_on(asked.request(model, AnswerForm.V2_JSON, engine))
+
+    _by_any(read, ((_SIMPLE, _ENGINE), (_OPEN, _ENGINE), (_OPEN, _AS_MESSAGES)))
 
 
 def _bytes_tensor(data: bytes) -> None:
@@ -218,6 +256,8 @@ CODECS = [
         "v2-repository", lambda: [b"", b'{"ready": true}', b"[]"], asks_for_ready_alone, _REFUSED,
         seeds.JSON_WORDS,
     ),
+    Codec("v1", seeds.v1, _v1, _REFUSED, seeds.V1_WORDS),
+    Codec("v2-generate", seeds.generate, _generate, _REFUSED, seeds.JSON_WORDS),
     Codec("bytes-tensor", seeds.bytes_tensor, _bytes_tensor, (ValueError,)),
     Codec("npy", seeds.npy, _npy, (BadPackage, TooLarge), seeds.NPY_WORDS),
     Codec("value", seeds.value, _value, (ValueError, TypeError, SyntaxError, msgpack.UnpackException)),

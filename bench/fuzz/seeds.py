@@ -40,6 +40,9 @@ HTTP_WORDS = [
 ]  # fmt: skip
 
 
+V1_WORDS = [*JSON_WORDS, b'"instances":', b'"inputs":', b'{"b64":"YQ=="}', b'"b64"', b'"image"', b'"text"']
+
+
 class Anything:
     """What only pickle can carry."""
 
@@ -65,6 +68,27 @@ def wire() -> list[bytes]:
     head = [1, [[0, 0, 0, None, 1.5, [["a", stow([b"x" * 5000, b"y"], tail)]]]]]
     handover, reply = frame(Kind.HANDOVER, head, tail), frame(Kind.REPLY, [1, True, [], [0] * 7])
     return [b"".join(handover), b"".join(reply), b"".join([*handover, *reply])]
+
+
+def v1() -> list[bytes]:
+    image = b'{"image":[[1,2],[3,4]],"text":"a"}'
+    row = b"[%b]" % b",".join(b"%d" % i for i in range(16))
+    return [
+        b'{"instances":[{"INPUT0":%b,"INPUT1":%b}],"parameters":{"a":1}}' % (row, row),
+        b'{"inputs":{"INPUT0":[%b],"INPUT1":[%b]}}' % (row, row),
+        b'{"instances":[%b,%b]}' % (image, image),
+        b'{"inputs":{"image":[[[1,2],[3,4]]],"text":[{"b64":"YQ=="}]}}',
+        b'{"instances":["a"],"signature_name":"serving_default"}',
+        b'{"instances":[{"b64":"YQ=="}]}',
+    ]
+
+
+def generate() -> list[bytes]:
+    return [
+        b'{"text_input":"hello","parameters":{"stream":false,"temperature":0},"id":"1"}',
+        b'{"INPUT0":[1,2,3],"INPUT1":4,"timeout":5}',
+        b'{"a":["b","c"],"d":"e","priority":1}',
+    ]
 
 
 def bytes_tensor() -> list[bytes]:
