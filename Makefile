@@ -29,11 +29,12 @@ test: check  ## Linters, types, import rules, demo model, all tests
 	$(PY) -m convert demo
 	$(PY) -m pytest
 
-check: $(DEV)  ## Linters, types and import rules only
+check: $(DEV)  ## Linters, types, import rules and the audit of pinned versions
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
+	$(PY) requirements/audit.py
 
 convert-env: $(CONVERT) $(if $(filter none,$(TORCH_INDEX)),,$(TORCH))  ## Make .venv-convert for converters (TORCH_INDEX=... for PyTorch's CPU wheels, or none)
 	@echo "$(CONVERT_VENV) holds the conversion environment"

@@ -255,7 +255,7 @@ def _mended(value: Any) -> Any:
     if isinstance(value, list):
         return [_mended(item) for item in value]
     if isinstance(value, dict):
-        return {key: _mended(item) for key, item in value.items()}
+        return {_mended(key): _mended(item) for key, item in value.items()}
     return value
 
 
