@@ -13,8 +13,8 @@ from convert import torch_steps, torch_twin
 from convert.progress import SilentSteps, Steps
 from convert.torch_model import load_torch_model, torch_runner
 
-# What PaddleNLP's own classes have, for their configuration can't say otherwise.
-PADDLENLP_LAYER_NORM_EPS = 1e-5
+# What PaddleNLP's own classes have where its configuration doesn't tell, or can't.
+LAYER_NORM_EPS = 1e-12
 
 
 def three_forms(
@@ -22,13 +22,14 @@ def three_forms(
 ) -> None:
     """Write the folders `torch` (Hugging Face), `paddle` (PaddleNLP) and `onnx` (model.onnx) to `folder`.
 
-    PyTorch's logits for the arrays of the .npz file `feeds` go to logits.npy. Weights are normal with `std`.
+    PyTorch's logits for the arrays of the .npz file `feeds` go to logits.npy. Weights are transformers' first
+    ones, or normal with `std` if that isn't 0.
     """
     place = Path(folder)
     torch.manual_seed(1)
-    config = getattr(transformers, f"{family}Config")(**sizes, layer_norm_eps=PADDLENLP_LAYER_NORM_EPS)
+    config = getattr(transformers, f"{family}Config")(**sizes, layer_norm_eps=LAYER_NORM_EPS)
     original = getattr(transformers, family + head)(config)
-    for parameter in original.parameters():
+    for parameter in original.parameters() if std else ():
         torch.nn.init.normal_(parameter, std=std)
     original.save_pretrained(place / "torch")
     model = load_torch_model(str(place / "torch"), "")

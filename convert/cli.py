@@ -33,6 +33,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         errors.print("Interrupted; nothing was written.")
         return EXIT_INTERRUPTED
+    except OSError as exc:
+        if arguments.debug:
+            raise
+        place = exc.filename or "a file"
+        errors.print(
+            f"{place} can't be read or written ({exc.strerror or exc}); see to its rights and to the disk.",
+            markup=False,
+            highlight=False,
+        )
+        return EXIT_MISTAKE
     except ServingError as exc:
         if arguments.debug:
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
@@ -50,6 +51,7 @@ def convert_paddle(
     if params is not None:
         load_params(layer, params)
     layer.eval()
+    _check_arguments(layer, feeds)
     fingerprint = _fingerprint(layer, module, feeds, options)
     if options.dry_run:
         message = f"would export {factory} to {out}; nothing was written"
@@ -104,6 +106,20 @@ def call_factory(factory: str) -> tuple[ModuleType, Any]:
         raise ConversionError(f"calling {factory} without arguments failed ({first_line(exc)}).") from exc
 
 
+def _check_arguments(layer: Any, feeds: Sequence[TensorSpec]) -> None:
+    """Raise ConversionError unless forward() can be called with so many tensors."""
+    try:
+        inspect.signature(layer.forward).bind(*feeds)
+    except TypeError:
+        takes = ", ".join(inspect.signature(layer.forward).parameters)
+        named = ", ".join(feed.name for feed in feeds)
+        raise ConversionError(
+            f"--input-spec names {named}, but forward() takes {takes}; name one for each, in this order."
+        ) from None
+    except ValueError:
+        return  # it tells nothing
+
+
 def load_params(layer: Any, path: Path, *, allow_extra: bool = False) -> list[str]:
     """Set every weight of `layer` from a .pdparams file, as `set_weights` does."""
     return set_weights(layer, read_params(path), path, allow_extra=allow_extra)
@@ -146,15 +162,25 @@ def export_layer(layer: Any, arguments: Arguments, directory: Path) -> Inference
     try:
         static = paddle.jit.to_static(layer, input_spec=specs, full_graph=True)
         paddle.jit.save(static, str(directory / PROGRAM_NAME))
+    except OSError:
+        raise  # of writing
     except Exception as exc:
         raise ConversionError(
-            f"the layer can't be made static ({first_line(exc)}); --debug shows where in forward()."
+            f"the layer can't be made static ({first_line(exc)}); correct --input-spec or the layer (--debug "
+            "shows where in forward())."
         ) from exc
     finally:
         # to_static replaces forward() for good; the dynamic one is the reference of parity.
         if hasattr(layer.forward, "rollback"):
             layer.forward.rollback()
-    program = read_program(directory)
+    try:
+        program = read_program(directory)
+    except ConversionError as exc:
+        # Paddle writes natively, and doesn't say when that fails.
+        why = exc.message.replace(f"{directory}/", "").rstrip(".")
+        raise ConversionError(
+            f"what Paddle wrote can't be read back ({why}); see that the disk has room."
+        ) from exc
     used = {feed.name for feed in program.feeds}
     unused = [feed.name for feed in arguments if feed and feed.name not in used]
     if unused:

@@ -50,8 +50,12 @@ def main() -> NoReturn:
         steps.tell({"error": exc.message, "kind": kind, "traceback": traceback.format_exc()})
     except Exception as exc:
         from convert.program import first_line
+        from convert.staging import DISK_IS_FULL
 
-        steps.tell({"error": first_line(exc), "kind": "", "traceback": traceback.format_exc()})
+        told: dict[str, Any] = {"error": first_line(exc), "kind": "", "traceback": traceback.format_exc()}
+        if isinstance(exc, OSError) and exc.errno in DISK_IS_FULL:
+            told |= {"error": exc.strerror, "kind": OSError.__name__, "errno": exc.errno}
+        steps.tell(told)
     # What the converter printed may tell why. What native libraries do at exit, crash included, is of no
     # interest: the result is told.
     ctypes.CDLL(None).fflush(None)

@@ -47,7 +47,8 @@ def run_isolated(
     Arguments and result are what JSON can hold; tensors and models go through files. `converter` names the
     step in messages, `needs` are the packages it imports, by their import names. What it prints is kept for
     the message of a failure. Raises ConversionError (ParityError if that is what the function raised) when
-    it fails, crashes natively, ends without a result or takes longer than `timeout_s`.
+    it fails, crashes natively, ends without a result or takes longer than `timeout_s`; OSError when the
+    disk is full.
     """
     python = conversion_python(needs)
     request = {"function": function, "arguments": dict(arguments), "needs": list(needs)}
@@ -128,6 +129,8 @@ class _Step:
                 raise ParityError(error) from cause
             case "ConversionError":
                 raise ConversionError(error) from cause
+            case "OSError":
+                raise OSError(self._answer["errno"], error) from cause
         raise ConversionError(f"{self._converter} failed ({error}).") from cause
 
     def _wait(self, selector: selectors.BaseSelector, process_ends: int, deadline: float) -> bool:

@@ -35,7 +35,7 @@ def layer_runner(layer: Any, arguments: Arguments) -> Runner:
             except Exception as exc:
                 shapes = ", ".join(f"{f.name} {list(arrays[f.name].shape)}" for f in arguments if f)
                 raise ConversionError(
-                    f"the layer can't run {shapes} ({first_line(exc)}); name others with --lengths."
+                    f"the layer can't run {shapes} ({first_line(exc)}); try other --lengths or inputs."
                 ) from exc
         return [_array(tensor) for tensor in flatten_outputs(outputs)]
 
@@ -60,7 +60,7 @@ def program_runner(program: InferenceProgram) -> Runner:
         except Exception as exc:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
             raise ConversionError(
-                f"{program.program} can't run {shapes} ({first_line(exc)}); name others with --lengths."
+                f"{program.program} can't run {shapes} ({first_line(exc)}); try other --lengths or inputs."
             ) from exc
         return [_float(predictor.get_output_handle(f.name).copy_to_cpu(), f.dtype) for f in program.fetches]
 
@@ -89,7 +89,7 @@ def _onnx_runner(program: InferenceProgram) -> Runner:
         except Exception as exc:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
             raise ConversionError(
-                f"{program.program} can't run {shapes} ({first_line(exc)}); name others with --lengths."
+                f"{program.program} can't run {shapes} ({first_line(exc)}); try other --lengths or inputs."
             ) from exc
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from pipeline.errors import ConversionError
 
 STAMP_FILE = "convert.json"
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -23,8 +25,11 @@ def staged(out: Path) -> Iterator[Path]:
     and only at the end.
     """
     check_replaceable(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    except OSError as exc:
+        raise _not_written(out, exc) from exc
     try:
         made = scratch / "new"
         made.mkdir()
@@ -33,9 +38,25 @@ def staged(out: Path) -> Iterator[Path]:
             out.rename(scratch / "old")
         made.rename(out)
     except OSError as exc:
-        raise ConversionError(f"{out} can't be written ({exc.strerror}); see to it and run again.") from exc
+        if exc.filename is not None and exc.errno not in DISK_IS_FULL and not _within(exc.filename, scratch):
+            why = f"{exc.filename} can't be read ({exc.strerror}); see to it and run again."
+            raise ConversionError(why) from exc
+        raise _not_written(out, exc) from exc
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _within(file: object, folder: Path) -> bool:
+    return str(file).startswith(str(folder))
+
+
+def _not_written(out: Path, error: OSError) -> ConversionError:
+    remedy = "see to it, or name another folder"
+    if error.errno in DISK_IS_FULL:
+        remedy = "make room for it, or name a folder on another disk"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        remedy = "name a folder that you may write to"
+    return ConversionError(f"{out} can't be written ({error.strerror or error}); {remedy}.")
 
 
 def check_replaceable(out: Path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from convert.input_spec import TensorSpec
 from convert.parity import Runner
 from convert.program import read_program
@@ -120,7 +122,23 @@ def given_feeds(subject: Subject, arrays: Mapping[str, Array], file: Path) -> Fe
             f"{file} holds {', '.join(sorted(arrays)) or 'nothing'}, but {subject.source} takes "
             f"{', '.join(wanted)}; store one array for each under its name."
         )
+    for alias, feed in wanted.items():
+        if not _holds(feed, arrays[alias]):
+            raise ConversionError(
+                f"{file}: {alias} is {arrays[alias].dtype}{list(arrays[alias].shape)}, but {subject.source} "
+                f"takes {feed.dtype}{list(feed.shape)}; store it so."
+            )
     return {alias: arrays[alias].astype(feed.numpy_dtype, copy=False) for alias, feed in wanted.items()}
+
+
+def _holds(feed: Variable, array: Array) -> bool:
+    """Whether an array can be a feed without losing values: int64 for int32 may, if its numbers fit."""
+    dtype = np.dtype(feed.numpy_dtype)
+    if array.ndim != len(feed.shape) and not feed.is_lod:
+        return False
+    if array.dtype.kind in "iu" and dtype.kind in "iu":
+        return bool(array.min() >= np.iinfo(dtype).min and array.max() <= np.iinfo(dtype).max)
+    return np.can_cast(array.dtype, dtype, "same_kind")
 
 
 def _paired(

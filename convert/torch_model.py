@@ -88,7 +88,7 @@ def torch_runner(loaded: Any, feeds: Sequence[TensorSpec]) -> Runner:
         except Exception as exc:
             shapes = ", ".join(f"{feed.name} {list(arrays[feed.name].shape)}" for feed in feeds)
             raise ConversionError(
-                f"the PyTorch model can't run {shapes} ({first_line(exc)}); name others with --lengths."
+                f"the PyTorch model can't run {shapes} ({first_line(exc)}); try other --lengths or inputs."
             ) from exc
         return [
             output.float().numpy() if output.is_floating_point() else output.numpy() for output in outputs

@@ -69,7 +69,7 @@ def convert_all(
     if not options.force and is_current(out, fingerprint):
         return Conversion(out, False, f"{out} is up to date")
     with staged(out) as made, tempfile.TemporaryDirectory(prefix="steps.", dir=made.parent) as work:
-        way = _Way(source, kind, wanted, Path(work), options)
+        way = _Way(source, kind, wanted, out, Path(work), options)
         route, reports = way.first_that_goes(routes, made)
         (made / STAMP_FILE).unlink()
         checked = {"source": str(Path(source).resolve())} if kind in _FILES else {}
@@ -84,6 +84,7 @@ class _Way:
     source: str
     kind: SourceKind
     wanted: Wanted
+    out: Path
     work: Path
     options: ConversionOptions
     made: dict[tuple[str, ...], tuple[Path, tuple[ParityReport, ...]]] = field(default_factory=dict)
@@ -100,6 +101,8 @@ class _Way:
                 return route, self._take(route, out)
             except ServingError as exc:
                 error = exc
+                # The folders of the steps go away again; only their names say something.
+                exc.args = (exc.message.replace(f"{self.work}/", "").replace(str(out), str(self.out)),)
                 if all(self._hopeless(other) for other in routes[number + 1 :]):
                     raise
         raise AssertionError("there is a route for each kind")
@@ -115,7 +118,7 @@ class _Way:
                 raise self.failed[done]
             if done not in self.made:
                 try:
-                    target = self.work / str(len(self.made))
+                    target = self.work / _FOLDERS[step]
                     result = _STEPS[step](self, place, target)
                 except ServingError as exc:
                     self.failed[done] = exc
@@ -191,6 +194,16 @@ _STEPS: dict[str, Callable[[_Way, Path, Path], Conversion]] = {
     TORCH_ONNX: lambda way, place, out: way._torch("onnx", out),
     X2PADDLE: _Way._to_paddle,
     TO_ONNX: _Way._to_onnx,
+}
+
+
+# What a step makes, as sentences about it call its folder.
+_FOLDERS = {
+    EXPORT: "paddle",
+    TWIN: "paddle",
+    TORCH_ONNX: "onnx",
+    X2PADDLE: "paddle-of-onnx",
+    TO_ONNX: "onnx",
 }
 
 

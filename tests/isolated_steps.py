@@ -45,6 +45,10 @@ def fail(steps: Steps, kind: str) -> None:
     raise {"parity": ParityError, "conversion": ConversionError, "other": KeyError}[kind]("the reason")
 
 
+def fill_the_disk(steps: Steps) -> None:
+    Path("/dev/full").write_text("too much", "utf-8")
+
+
 def crash(steps: Steps, number: int) -> None:
     print("[ERROR] operator scatter_nd_add is not supported")
     print("the last line")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -96,6 +97,12 @@ def test_another_exception_is_told_in_one_sentence_and_its_traceback_kept_for_de
     assert error.message == "the converter failed (KeyError: 'the reason')."
     shown = "".join(traceback.format_exception(error))
     assert "in fail" in shown and "isolated_steps.py" in shown
+
+
+def test_a_full_disk_stays_an_error_of_the_disk_which_names_what_was_to_be_written() -> None:
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        run("fill_the_disk")
+    assert caught.value.errno == errno.ENOSPC
 
 
 def test_a_native_crash_is_told_with_its_signal_and_what_the_converter_said_of_the_operator() -> None:
