@@ -16,9 +16,9 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict
 
 from client.protos.pipeline_service_pb2 import Response
+from pipeline.answer_form import AnswerForm
 from pipeline.array_text import array_repr
 from pipeline.errors import ServingError, UnprintableAnswer
-from pipeline.request import AnswerForm
 
 _INT32 = range(-(1 << 31), 1 << 31)
 _UNKNOWN_ERROR = 10000

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from client.protos.pipeline_service_pb2 import Request, Response, Tensor
+from pipeline.answer_form import AnswerForm
 from pipeline.answers import render
 from pipeline.channel_data import ChannelData
 from pipeline.config import Limits
-from pipeline.request import AnswerForm
 from pipeline.tensors import add_tensors, to_message
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
+from pipeline.answer_form import V1Wish
 from pipeline.errors import UnprintableAnswer
 from pipeline.tensor_spec import TensorSpec
 from pipeline.v2_answers import tensor_of
@@ -15,14 +16,6 @@ from pipeline.v2_tensors import BYTES
 
 _json = msgspec.json.encode
 _PLAIN = (str, bool, int, float)
-
-
-class V1Wish(NamedTuple):
-    """rows: how many instances were sent, 0 where the only one has no axis of rows. by_columns: they were
-    sent as `inputs`, and are answered as `outputs`."""
-
-    rows: int
-    by_columns: bool
 
 
 def render_v1(output: Mapping[str, Any], wish: V1Wish, declared: Sequence[TensorSpec] = ()) -> bytes:

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from client.protos.kserve_v2_pb2 import ModelInferResponse
+from pipeline.answer_form import AnswerForm, WantedOutput, Wish
 from pipeline.errors import UnprintableAnswer
-from pipeline.request import AnswerForm
 from pipeline.tensor_spec import DATATYPE_OF, DATATYPES, TensorSpec
 from pipeline.unread import Part
 from pipeline.v2_errors import V2Refusal, of_request
@@ -20,33 +20,6 @@ from pipeline.v2_tensors import BYTES, Array, to_raw
 _json = msgspec.json.encode
 _RAW_TAG = b"\x32"  # of raw_output_contents: field 6, length-delimited
 _NOT_IN_JSON = ("FP16", "BF16")
-
-
-class WantedOutput(NamedTuple):
-    """binary: as raw bytes after the JSON document. classes: so many, the best of each row; 0: as it is.
-
-    room: bytes in the client's shared memory, where its raw bytes are to go; None: it is sent.
-    """
-
-    name: str
-    binary: bool
-    classes: int
-    room: int | None = None
-
-
-class Wish(NamedTuple):
-    """What the answer's form leaves open: what it repeats of the request, and which outputs in which form.
-
-    outputs: those asked for, WantedOutput; None for all. binary: how the others are sent. by_rows: the first
-    axis of an output is the batch.
-    """
-
-    model: str
-    version: str
-    request_id: str
-    binary: bool = False
-    outputs: Sequence[Sequence[Any]] | None = None
-    by_rows: bool = False
 
 
 class Tensor(NamedTuple):

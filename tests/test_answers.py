@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from client.protos.pipeline_service_pb2 import Response
+from pipeline.answer_form import AnswerForm
 from pipeline.answers import print_as_numpy_1, render, render_error
 from pipeline.errors import ProductError, UnprintableAnswer
-from pipeline.request import AnswerForm
 from recordings import recorded
 
 # What the probe app's Op returned for each recorded case.

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from key_value_messages import LIMITS, http, refusal
+from pipeline.answer_form import AnswerForm
 from pipeline.config import Limits
 from pipeline.errors import BadPackage, MalformedBody, TooLarge
-from pipeline.request import AnswerForm
 from pipeline.server.codecs.key_value import parse_proto
 from pipeline.server.codecs.key_value_json import Body, decode_leniently
 from recordings import RECORDINGS, body_of

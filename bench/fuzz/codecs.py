@@ -14,10 +14,11 @@ import msgpack
 
 from bench.fuzz import messages, seeds
 from bench.fuzz.connection import feed
+from pipeline.answer_form import AnswerForm
 from pipeline.config import Limits
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
 from pipeline.prototxt import format_prototxt, parse_prototxt
-from pipeline.request import AnswerForm, Request
+from pipeline.request import Request
 from pipeline.server.codecs import key_value
 from pipeline.server.grpc_timeout import seconds_of
 from pipeline.server.v1 import instances

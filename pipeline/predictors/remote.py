@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pipeline.config import OpConfig
-from pipeline.op import Op
 from pipeline.serving_model import Variable
 
 
@@ -50,24 +48,3 @@ class RemotePredictor(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
-
-
-def create_remote_predictor(op: Op, config: OpConfig, instance: int) -> RemotePredictor:
-    """The predictor of an Op with `server_endpoints`, after `Service.resolve` has completed its section.
-
-    Raises ConfigError when a server that can be reached does not have the model or its outputs.
-    """
-    conf = RemoteConf(
-        op=op.name,
-        endpoints=tuple(config.server_endpoints),
-        timeout_s=config.timeout / 1000,
-        tries=max(1, config.retry),
-        first=instance,
-    )
-    if config.client_type == "grpc":
-        from pipeline.predictors.remote_v2 import V2Predictor  # imports gRPC: remote Ops alone pay for it
-
-        return V2Predictor(conf, config.model_name or op.name, config.fetch_list)
-    from pipeline.predictors.remote_pipeline import PipelinePredictor
-
-    return PipelinePredictor(conf, op, config.fetch_list)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pipeline.answer_form import Wish
 from pipeline.app import App
 from pipeline.errors import (
     DeadlineExceeded,
@@ -31,7 +32,6 @@ from pipeline.server.pace import Pace
 from pipeline.server.turns import Turns, number_of
 from pipeline.server.walk import Walk
 from pipeline.server.worker_process import WorkerProcess
-from pipeline.v2_answers import Wish
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from pipeline.answer_form import AnswerForm
 from pipeline.answers import render_error
 from pipeline.errors import DeadlineExceeded, ServingError, UnknownService
-from pipeline.request import AnswerForm, Request
+from pipeline.request import Request
 from pipeline.server import docs_page
 from pipeline.server.codecs.key_value import EXAMPLE, parse_http, pass_http_on
 from pipeline.server.engine import Engine

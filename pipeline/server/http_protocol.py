@@ -15,9 +15,9 @@ from typing import cast
 
 import httptools
 
+from pipeline.answer_form import AnswerForm
 from pipeline.answers import render_error
 from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge, Unauthenticated
-from pipeline.request import AnswerForm
 from pipeline.server.clients import Client
 from pipeline.server.codecs.key_value import EXAMPLE
 from pipeline.server.http_request import Headers, HttpRequest, Listener

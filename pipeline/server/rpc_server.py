@@ -13,10 +13,10 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from pipeline.answer_form import AnswerForm
 from pipeline.answers import render_error
 from pipeline.config import TlsConfig
 from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed, UnknownService
-from pipeline.request import AnswerForm
 from pipeline.server.clients import CALLER, named
 from pipeline.server.codecs.key_value import EXAMPLE, parse_proto, pass_proto_on
 from pipeline.server.deadlines import TICKS_PER_S

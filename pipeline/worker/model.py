@@ -12,10 +12,10 @@ from pipeline.errors import ConfigError, ModelFailed, text_of
 from pipeline.model_additions import PARITY_FILE
 from pipeline.model_settings import with_settings_of
 from pipeline.op import Op
-from pipeline.predictors import create_predictor
+from pipeline.predictors import create_predictor, create_remote_predictor
 from pipeline.predictors.base import Predictor, input_examples
 from pipeline.predictors.dynamic_shape import DynamicShapes
-from pipeline.predictors.remote import RemotePredictor, create_remote_predictor
+from pipeline.predictors.remote import RemotePredictor
 from pipeline.predictors.tensorrt import configured_shapes
 from pipeline.serving_model import FeedPadding, Padding, ServingModel, Variable, load_serving_model
 from pipeline.tensor_spec import DATATYPE_OF, Signature, TensorSpec

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from client.protos.pipeline_service_pb2 import Response
+from pipeline.answer_form import AnswerForm, V1Wish, Wish
 from pipeline.answers import render, render_message
 from pipeline.errors import HookFailed, ServingError, described
 from pipeline.packages import outputs_of
-from pipeline.request import AnswerForm
 from pipeline.tensor_spec import TensorSpec
-from pipeline.v1_answers import V1Wish, render_v1
-from pipeline.v2_answers import Wish, render_v2
+from pipeline.v1_answers import render_v1
+from pipeline.v2_answers import render_v2
 from pipeline.values import NotEncodable, Part, encode
 from pipeline.wire import Outcome, stow
 from pipeline.worker.call import Call

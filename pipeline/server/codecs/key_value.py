@@ -14,10 +14,11 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from client.protos.pipeline_service_pb2 import Request as RequestMessage
+from pipeline.answer_form import AnswerForm
 from pipeline.config import Limits
 from pipeline.dag import MESSAGE
 from pipeline.errors import BadPackage, MalformedBody, TooLarge
-from pipeline.request import AnswerForm, Request
+from pipeline.request import Request
 from pipeline.server.codecs.field_count import check_field_count
 from pipeline.server.codecs.key_value_json import (
     INT64,

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from pipeline.answer_form import AnswerForm, V1Wish
 from pipeline.errors import ServingError
 from pipeline.examples import row_of
-from pipeline.request import AnswerForm, Request
+from pipeline.request import Request
 from pipeline.server.engine import Engine
 from pipeline.server.http_door import JSON, HttpDoor, retry_after
 from pipeline.server.http_request import HttpRequest
@@ -19,7 +20,6 @@ from pipeline.server.v2.as_message import as_message
 from pipeline.server.v2.asked import checked_parameter
 from pipeline.server.v2.json_fields import sendable
 from pipeline.server.v2.models import V2Model, V2Models
-from pipeline.v1_answers import V1Wish
 from pipeline.v2_errors import v2_error_body
 from pipeline.values import Part
 

@@ -7,7 +7,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.request import AnswerForm, Request
+from pipeline.answer_form import AnswerForm, WantedOutput, Wish
+from pipeline.request import Request
 from pipeline.server.engine import Engine
 from pipeline.server.v2.as_message import as_message
 from pipeline.server.v2.inputs import Given, add, checked
@@ -15,7 +16,6 @@ from pipeline.server.v2.json_fields import sendable
 from pipeline.server.v2.models import V2Model
 from pipeline.server.v2.shared_memory import Span, written
 from pipeline.unread import Written
-from pipeline.v2_answers import WantedOutput, Wish
 from pipeline.v2_errors import V2Refusal, of_request
 
 _ALLOWED = "triton_enable_empty_final_response"

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from pipeline.answer_form import AnswerForm
 from pipeline.errors import ServingError
-from pipeline.request import AnswerForm, Request
+from pipeline.request import Request
 from pipeline.server.engine import Engine
 from pipeline.server.http_door import JSON, OUR_FAULT, HttpDoor, header, retry_after
 from pipeline.server.http_request import HttpRequest

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from pipeline.answer_form import WantedOutput
 from pipeline.server.codecs.key_value_json import check_depth
 from pipeline.server.v2 import json_fields
 from pipeline.server.v2.asked import Asked
@@ -22,7 +23,6 @@ from pipeline.server.v2.models import V2Model
 from pipeline.server.v2.shared_memory import FindSpan, Span
 from pipeline.tensor_spec import DATATYPES
 from pipeline.unread import Written
-from pipeline.v2_answers import WantedOutput
 from pipeline.v2_errors import V2Refusal, of_request
 
 _ITEM_BYTES = {name: int(re.sub(r"\D", "", name) or 8) // 8 for name in DATATYPES if name != "BYTES"}

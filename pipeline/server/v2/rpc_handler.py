@@ -15,8 +15,9 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError, Message
 
 from client.protos import kserve_v2_pb2 as messages
+from pipeline.answer_form import AnswerForm
 from pipeline.errors import Overloaded, ServingError
-from pipeline.request import AnswerForm, Request
+from pipeline.request import Request
 from pipeline.server.clients import CALLER, named
 from pipeline.server.engine import Engine
 from pipeline.server.v2.extensions import Extensions

@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from client.protos.kserve_v2_pb2 import InferParameter, InferTensorContents, ModelInferRequest
+from pipeline.answer_form import WantedOutput
 from pipeline.config import Limits
 from pipeline.server.codecs.field_count import check_field_count
 from pipeline.server.v2.asked import Asked
@@ -15,7 +16,6 @@ from pipeline.server.v2.models import V2Model
 from pipeline.server.v2.shared_memory import FindSpan, Span
 from pipeline.tensor_spec import DATATYPES
 from pipeline.unread import LENGTH, Written
-from pipeline.v2_answers import WantedOutput
 from pipeline.v2_errors import V2Refusal
 from pipeline.v2_tensors import BYTES, CONTENTS, from_contents
 
