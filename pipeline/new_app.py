@@ -15,6 +15,7 @@ import yaml
 from pipeline.config import check_service_name, load_config
 from pipeline.errors import ConfigError
 from pipeline.feeds import example_body
+from pipeline.model_versions import choose_version
 from pipeline.new_app_templates import CONFIG, LABELLED_POSTPROCESS, PLAIN_POSTPROCESS, SCRIPT
 from pipeline.serving_model import ServingModel, Variable, load_serving_model
 from pipeline.tensor_spec import DATATYPE_OF
@@ -47,7 +48,7 @@ class NewApp:
         folder = directory.resolve()
         name = name or folder.name
         _check_name(name)
-        serving_model = load_serving_model(model)
+        serving_model = load_serving_model(choose_version(model).directory)
         _check_aliases(serving_model)
         path = model.parent.resolve() / model.name  # a link to the current version stays one
         if path.is_relative_to(folder):

@@ -58,6 +58,13 @@ class TestWhatNewWrites:
         assert (config.http_port, config.rpc_port) == (18082, 8088)
         conf = config.op["app"].local_service_conf
         assert conf is not None and conf.model_dir == str(described)
+
+    def test_of_a_model_with_versions_the_folder_of_all(self, described: Path, tmp_path: Path) -> None:
+        shutil.copytree(described, tmp_path / "model" / "2")
+        done = new(tmp_path / "app", "--model", tmp_path / "model")
+        assert done.returncode == 0, done.stderr
+        conf = load_config(tmp_path / "app" / "config.yml").op["app"].local_service_conf
+        assert conf is not None and conf.model_dir == str(tmp_path / "model")
         assert "curl -s localhost:18082/app/prediction" in done.stdout
 
     def test_it_imports_no_framework(self, classifier: ServingModel, tmp_path: Path) -> None:

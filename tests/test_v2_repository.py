@@ -312,6 +312,19 @@ def test_the_version_that_config_yml_names_is_served(repository: Path) -> None:
     assert told == {"specific": {"versions": [1]}}
 
 
+def test_a_link_to_a_model_is_followed_when_it_is_loaded(repository: Path, tmp_path: Path) -> None:
+    link, switched = tmp_path / "current", tmp_path / "switched"
+    link.symlink_to(repository / "1")
+    switched.symlink_to(repository / "2")
+    conf = {"model_config": str(link), "device_type": 0}
+    with ServiceProcess(APPS / "model.py", {"op": {"model": {"local_service_conf": conf}}}) as linked:
+        asking = client_of(linked)
+        np.testing.assert_allclose(ask(asking)[1], EXPECTED["1"], atol=1e-6)
+        switched.rename(link)
+        asking.load_model("model")
+        np.testing.assert_allclose(ask(asking)[1], EXPECTED["2"], atol=1e-6)
+
+
 def test_a_version_that_is_not_there_is_a_mistake_in_the_configuration(repository: Path) -> None:
     with pytest.raises(ConfigError, match="has no version 99, model_version asks for it; there: 1, 2"):
         choose_version(repository, 99)
