@@ -25,7 +25,8 @@ def service(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
 def told(client: Any, module: Any, parameters: dict[str, Any]) -> Any:
     text = module.InferInput("text", [1], "BYTES")
     text.set_data_from_numpy(np.array([b"x"], object))
-    answer = client.infer("test", [text], parameters=parameters, priority=1, timeout=20_000_000)
+    protocols_own = {"priority": 1, "timeout": 20_000_000, "sequence_id": 7, "sequence_start": True}
+    answer = client.infer("test", [text], parameters=parameters, **protocols_own)
     return json.loads(answer.as_numpy("told")[0])
 
 

@@ -49,7 +49,7 @@ DIFFERENCES = {
 
 _SEQUENCES = "sequences come with the model repository"
 _DECOUPLED = "decoupled models come with the model repository"
-_PARAMETERS = "Ops do not see a request's parameters yet"
+_PARAMETERS = "Ops see a request's parameters (test_request_parameters.py), not its id, timeout, sequence"
 _REPOSITORY = "config.pbtxt, ensembles and what a client may override come with the model repository"
 _ONE_VERSION = "of several versions one is served: the highest, or the one that config.yml names"
 

@@ -30,7 +30,8 @@ def openapi(app: App, models: V2Models) -> dict[str, Any]:
     for model in models.all():
         below = f"/v2/models/{quote(model.name)}"
         paths[f"{below}/infer"] = {"post": _infer(app, model)}
-        paths[f"{below}/generate"] = {"post": _generate(app, model)}
+        if _may_generate(model):
+            paths[f"{below}/generate"] = {"post": _generate(app, model)}
         paths[below] = _get("v2", "Inputs and outputs of the model", "模型的输入与输出")
         paths[f"{below}/ready"] = _get("v2", "200 when the model is ready", "就绪时返回 200", None)
         paths[f"{below}/config"] = _get("v2", "Configuration of the model", "模型配置")
@@ -91,6 +92,12 @@ def _infer(app: App, model: V2Model) -> dict[str, Any]:
     operation = _operation("v2", summary, zh, body, schemas.v2_answer(model.signature))
     operation["responses"] |= _refusals(schemas.ERROR)
     return operation
+
+
+def _may_generate(model: V2Model) -> bool:
+    """Whether each input is one element or a flat list of them, with nothing but a batch in front."""
+    rank = 1 + bool(model.signature.max_batch_size)
+    return all(len(spec.shape) == rank for spec in model.signature.inputs)
 
 
 def _generate(app: App, model: V2Model) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pipeline.unread import Written
 from pipeline.v2_errors import V2Refusal, of_request
 
 _ALLOWED = "triton_enable_empty_final_response"
+_NOT_FOR_HOOKS = (_ALLOWED, "sequence_id", "sequence_start", "sequence_end")
 _INTEGERS = range(-(1 << 63), 1 << 64)
 
 
@@ -101,7 +102,7 @@ class Asked:
 
     def take_parameter(self, name: str, value: Any) -> None:
         """One that the protocol gives no meaning. Raises V2Refusal for a name of Triton's, a wrong type."""
-        if name == _ALLOWED:
+        if name in _NOT_FOR_HOOKS:
             return
         _refuse_reserved(name)
         self.parameters[sendable(name)] = checked_parameter(name, value)
