@@ -26,6 +26,7 @@ PARITY_FILE = "parity.json"
 OPSETS = range(11, 22)
 OPSET = 17  # the first with LayerNormalization as one operator
 _CONVERTER = "paddle2onnx"
+_WEIGHTS_APART = 1_900_000_000  # a protobuf ends at 2 GiB
 _NEEDS = (_CONVERTER, "onnx", "onnxruntime")
 
 
@@ -128,25 +129,38 @@ def _export(program: InferenceProgram, file: Path, opset: int, options: Conversi
         options.steps.say(f"Opset {written}: an operator of the model needs more than {opset}.")
 
 
-def export_step(steps: Steps, program: str, params: str, out: str, opset: int) -> int:
-    """Runs in the conversion environment. Returns the opset of the file written to `out`."""
+def export_step(
+    steps: Steps, program: str, params: str, out: str, opset: int, weights_apart: int = _WEIGHTS_APART
+) -> int:
+    """Runs in the conversion environment. Returns the opset of the file written to `out`.
+
+    Weights of more than `weights_apart` bytes go to a file of their own beside it, model.onnx.data.
+    """
     steps.step("Paddle to ONNX")
     import onnx
     import paddle2onnx
 
+    apart = bool(params) and Path(params).stat().st_size > weights_apart
     raw = Path(out).with_name("raw.onnx")
     # Its own optimisers install packages on their way, or leave names used twice.
     paddle2onnx.export(
-        program, params, str(raw), opset_version=opset, enable_optimize=False, optimize_tool="none"
+        program,
+        params,
+        str(raw),
+        opset_version=opset,
+        enable_optimize=False,
+        optimize_tool="none",
+        external_file=f"{raw}.data" if apart else "",
     )
     if not raw.is_file():
         raise ConversionError(f"paddle2onnx wrote nothing of {program}; --debug shows what it said.")
     model = onnx.load(str(raw))
     restore_tanh_gelu(model, Path(program))
-    onnx.save(model, str(raw))
+    onnx.save(model, str(raw), save_as_external_data=apart, location=f"{raw.name}.data")
     steps.step("Constant folding")
-    _fold_constants(raw, Path(out))
-    raw.unlink()
+    _fold_constants(raw, Path(out), apart=apart)
+    for file in raw.parent.glob(f"{raw.name}*"):
+        file.unlink()
     return _tidy(Path(out))
 
 
@@ -155,7 +169,7 @@ def unsupported_step(steps: Steps, program: str) -> dict[str, Any]:
     return {"version": metadata.version(_CONVERTER), "operators": unsupported(Path(program))}
 
 
-def _fold_constants(raw: Path, out: Path) -> None:
+def _fold_constants(raw: Path, out: Path, *, apart: bool) -> None:
     """By ONNX Runtime's basic level, which keeps to operators of the standard."""
     import onnxruntime
 
@@ -163,6 +177,13 @@ def _fold_constants(raw: Path, out: Path) -> None:
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     settings.optimized_model_filepath = str(out)
     settings.log_severity_level = 3
+    if apart:
+        settings.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", f"{out.name}.data"
+        )
+        settings.add_session_config_entry(
+            "session.optimized_model_external_initializers_min_size_in_bytes", "1024"
+        )
     onnxruntime.InferenceSession(str(raw), settings, providers=["CPUExecutionProvider"])
 
 
@@ -170,11 +191,11 @@ def _tidy(file: Path) -> int:
     """Check the file and leave out the operator sets that ONNX Runtime names and nothing uses."""
     import onnx
 
-    model = onnx.load(str(file))
+    model = onnx.load(str(file), load_external_data=False)
     used = {node.domain for node in model.graph.node} | {""}
     kept = [entry for entry in model.opset_import if entry.domain in used]
     del model.opset_import[:]
     model.opset_import.extend(kept)
-    onnx.checker.check_model(model, full_check=True)
     onnx.save(model, str(file))
+    onnx.checker.check_model(str(file), full_check=True)
     return next(int(entry.version) for entry in kept if entry.domain == "")

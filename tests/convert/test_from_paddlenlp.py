@@ -14,6 +14,7 @@ import models
 from convert.cli import main
 from convert.environment import CONVERT_PYTHON
 from convert.isolation import run_isolated
+from convert.params_file import read_params
 from pipeline.predictors import create_predictor
 from pipeline.serving_model import load_serving_model
 
@@ -189,3 +190,29 @@ def test_what_is_no_paddlenlp_model_is_told(capsys: pytest.CaptureFixture[str]) 
     labelled = ("--num-labels", "3", "--labels", "a,b")
     assert "--labels names 2 classes" in refused(capsys, config, "out", "--random-weights", *labelled)
     assert "--task is for models of PaddleNLP" in refused(capsys, "m:f", "out", "--task", TOKEN)
+
+
+def test_a_folder_of_paddlenlp_2_3_and_weights_in_safetensors_are_read(checkpoint: Checkpoint) -> None:
+    feeds = feeds_of(WITH_TYPES)
+    folder = Path(checkpoint("Ernie", "Sequence", SIZES, feeds))
+    (folder / "config.json").unlink()
+    inner = {"init_args": [{**SIZES, "hidden_act": "gelu"}], "init_class": "ErnieModel"}
+    old = {"init_args": [inner], "num_classes": 3, "init_class": "ErnieForSequenceClassification"}
+    (folder / "model_config.json").write_text(json.dumps(old), "utf-8")
+    weights = folder / "model_state.pdparams"
+    write_safetensors(folder / "model.safetensors", read_params(weights))
+    weights.unlink()
+    assert main(["all", str(folder), "served", "--lengths", "5,9"]) == 0
+    answers = create_predictor(load_serving_model("served"), models.local_conf()).run(feeds)
+    np.testing.assert_allclose(answers["logits"], np.load(folder / "logits.npy"), rtol=0, atol=1e-4)
+
+
+def write_safetensors(file: Path, arrays: dict[str, Any]) -> None:
+    """As Paddle writes it: sizes and places of all tensors as JSON, then their bytes."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pd"}}
+    end = 0
+    for name, array in arrays.items():
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [end, end + array.nbytes]}
+        end += array.nbytes
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(a.tobytes() for a in arrays.values()))
