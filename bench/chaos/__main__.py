@@ -26,7 +26,6 @@ from bench.running import default_config
 SCRIPT = Path(__file__).resolve().parent / "service.py"
 TEXTS = 1600  # pairs of them make 2.5 million questions
 RUN_TIMEOUT_S = 5  # far more than a run takes, also where cores are short
-LAST_S = 1.0  # of load between the last fault and the end
 EXAMPLES = """examples:
   python -m bench.chaos --seconds 60
   python -m bench.chaos --seconds 20 --faults kill,cancel --every 5
@@ -45,12 +44,11 @@ async def run(options: argparse.Namespace) -> Report:
             load = Load(world, questions, options.callers)
             async with load.running():
                 await asyncio.sleep(options.settle)
-                before = world.resident()
+                before = await world.resident()
                 chance = random.Random(options.seed)
                 faults = await inflict(load, options.faults, options.seconds, options.every, chance)
                 await world.until_ready()
-                await asyncio.sleep(LAST_S)
-                after = world.resident()
+                after = await world.resident()
             await world.until_idle()
         took_s = time.monotonic() - began
         growth = None if options.growth is None else 1 + options.growth / 100

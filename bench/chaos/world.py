@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import yaml
@@ -22,6 +23,7 @@ from bench.processes import children, resident_mb
 from bench.running import ROOT, free_ports
 
 START_S = 120.0
+SAMPLES = 50
 _POLL_S = 0.05
 
 
@@ -61,8 +63,16 @@ class World:
     def workers(self) -> list[int]:
         return children(self.front)
 
-    def resident(self) -> dict[str, float]:
-        """MB by process."""
+    async def resident(self) -> dict[str, float]:
+        """MB by process: the median over a second, for a large batch has its memory only while it runs."""
+        samples: dict[str, list[float]] = {}
+        for _ in range(SAMPLES):
+            for name, mb in self._resident().items():
+                samples.setdefault(name, []).append(mb)
+            await asyncio.sleep(1 / SAMPLES)
+        return {name: median(values) for name, values in samples.items()}
+
+    def _resident(self) -> dict[str, float]:
         workers = {f"worker {number}": resident_mb(pid) for number, pid in enumerate(self.workers())}
         return {"front": resident_mb(self.front), **workers}
 

@@ -115,7 +115,7 @@ class Admission:
             upstream = max((ahead[name] for name in inputs), default=0)
             ahead[op] = min(pending, batcher.ahead(place) + upstream)
             runs_s[op] = batcher.pace.run_s + max((runs_s[name] for name in inputs), default=0.0)
-            wait_s = max(wait_s, ahead[op] * batcher.pace.per_job_s / max(1, batcher.crew.ready))
+            wait_s = max(wait_s, batcher.wait_s(ahead[op]))
         return wait_s + max(runs_s.values())
 
     def _note_pace(self) -> None:

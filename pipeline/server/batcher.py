@@ -22,10 +22,11 @@ from pipeline.errors import (
     WorkerLost,
     text_of,
 )
+from pipeline.server import occupancy
 from pipeline.server.batching import BatchPolicy, gathered_in, handover_size, may_queue_behind, ripe_in
 from pipeline.server.crew import Crew
 from pipeline.server.deadlines import Deadlines
-from pipeline.server.instances import Handover, Instance, State
+from pipeline.server.instances import Handover, Instance
 from pipeline.server.job import Inputs, Job, TimedJob
 from pipeline.server.metrics import OpMetrics
 from pipeline.server.pace import Pace
@@ -36,7 +37,6 @@ from pipeline.server.worker_process import WorkerProcess
 log = logging.getLogger(__name__)
 
 HANG_GRACE_S = 5.0  # after the latest deadline of a hand-over its worker is taken for stuck
-STUCK_AFTER_S, STUCK_RUNS = 10.0, 10  # who is busy for longer than both is not counted on any more
 UNSEEN_DEATHS = 5  # so often a request is tried again whose worker died before it began with it
 
 _numbers = itertools.count()
@@ -61,7 +61,7 @@ class Batcher:
         self._names_version = bool(self.crew.plan.version)
         self._policy = BatchPolicy(config.batch_size, config.auto_batching_timeout / 1000)
         self._crash_retry = config.crash_retry
-        self._stuck_after_s = min(STUCK_AFTER_S, (config.run_timeout or math.inf) / 4)
+        self._stuck_after_s = (config.run_timeout or math.inf) / 4
         # Of one try; 0: none. A remote Op's worker bounds and repeats its calls itself.
         self._timeout_s = 0.0 if config.server_endpoints else max(0, config.timeout) / 1000
         self._tries = max(1, config.retry)
@@ -80,18 +80,10 @@ class Batcher:
 
     @property
     def sound(self) -> int:
-        """Instances that requests are well sent to: ready, in no crash loop, and not seeming to hang.
-
-        One that seems so is killed only at its time limit: its run may be slow for once.
-        """
+        """Instances that requests are well sent to."""
         if self.crew.in_crash_loop:
             return 0
-        stuck_since = time.monotonic() - max(self._stuck_after_s, STUCK_RUNS * self.pace.run_s)
-        return sum(
-            instance.state is State.READY
-            and (not instance.in_flight or not self.pace.run_s or instance.in_flight[0].began > stuck_since)
-            for instance in self.crew.instances
-        )
+        return occupancy.sound(self.crew.instances, self.pace, self._stuck_after_s)
 
     @property
     def idle(self) -> bool:
@@ -101,10 +93,14 @@ class Batcher:
     def ahead(self, place: tuple[int, int] | None) -> int:
         """Jobs that are answered before one that comes now: those under way, and of the queue those before
         its place, which is its priority and the end of its turn; None: behind them all."""
-        handed_over = sum(len(h.jobs) for i in self.crew.instances for h in i.in_flight)
-        if place is None:
-            return handed_over + self.waiting
-        return handed_over + sum(job.place < place for job in self._queue)
+        queued = self.waiting if place is None else sum(job.place < place for job in self._queue)
+        return occupancy.handed_over(self.crew.instances) + queued
+
+    def wait_s(self, ahead: int) -> float:
+        """Seconds until so many jobs are done, whatever is late now included."""
+        instances = self.crew.instances
+        run_s = ahead * self.pace.per_job_s / max(1, self.crew.ready)
+        return run_s + occupancy.overdue_s(instances, self.pace)
 
     def last(self) -> Job | None:
         """The job in the queue that would be the last to run, of those that are still wanted."""
