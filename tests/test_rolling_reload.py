@@ -134,6 +134,19 @@ def test_without_a_change_the_workers_stay(service: ServiceProcess) -> None:
     assert service.worker_pids() == before
 
 
+def test_workers_that_do_not_start_again_leave_the_others_serving(
+    service: ServiceProcess, state: Path
+) -> None:
+    wait_until_all_serve(service)
+    good, failures = state.read_text(), service.log.count("did not start")
+    state.write_text("broken")
+    service.kill_worker()
+    service.wait_for_log("did not start", failures + 4)
+    assert service.predict({"number": "2"})["state"] == good
+    state.write_text(good)
+    wait_until_all_serve(service)
+
+
 def test_stopping_while_workers_start_leaves_none_behind(state: Path) -> None:
     with ServiceProcess(state.with_name("reloaded.py")) as own:
         state.write_text("another")

@@ -52,6 +52,7 @@ class Crew:
         self._quick_deaths = 0
         self._fruitless_deaths = 0  # since a process has answered anything
         self._was_ready = False
+        self._was_complete = False  # all instances were ready once
         self._stopping = False
         self._changing = asyncio.Lock()  # one exchange at a time
         self._awaited: dict[WorkerProcess, asyncio.Future[None]] = {}  # successors, until they take over
@@ -214,6 +215,7 @@ class Crew:
         self.signature = process.signature
         self._failed_starts = 0
         self._was_ready = True
+        self._was_complete = self._was_complete or self.ready == self.size
         log.info("Worker %s is ready (pid %d)", process.name, process.pid)
         self.on_ready()
 
@@ -248,6 +250,10 @@ class Crew:
         self._failed_starts += 1
         reason, final = process.failure or (why, False)
         log.error("Worker %s did not start: %s", process.name, reason)
+        if (
+            self._was_complete and self.ready
+        ):  # what was changed on the disk meanwhile must not end the others
+            return True
         # What raises on the very first start raises on every one; later a reason may pass (a full disk, say).
         hopeless = final or (process.failure is not None and not self._was_ready)
         if hopeless or self._failed_starts >= FAILED_STARTS_ALLOWED:
