@@ -137,11 +137,15 @@ class Crew:
                 except StartFailed as exc:  # the files are good, the first has shown: `start` tries again
                     log.error("%s", exc.message)
                     break
-            self.plan, self._loaded = plan, True
-            old = self.processes
-            self._take_over([process for process in fresh if process in self._awaited])
-            await self._retire(old)
+            alive = [process for process in fresh if process in self._awaited]
+            if alive:
+                self.plan, self._loaded = plan, True
+                old = self.processes
+                self._take_over(alive)
+                await self._retire(old)
             self.start()
+            if not alive:
+                raise StartFailed(f"the new workers of Op {self.op} died before they were given any work")
 
     async def unload(self) -> None:
         """Have all processes finish what they have, and end. `reload` starts new ones."""

@@ -44,9 +44,9 @@ class Repository:
         known = self._standings.get(op)
         if known is not None:
             return known
-        return (
-            Standing("READY") if self._engine.op_ready(op) else Standing("UNAVAILABLE", "no worker is ready")
-        )
+        if self._engine.op_ready(op):
+            return Standing("READY")
+        return Standing("UNAVAILABLE", "no worker is ready")
 
     async def load(self, ops: Sequence[str]) -> None:
         """Serve what is on disk now, Op by Op. Raises NotReady, and LoadFailed: the Op is as before then."""
