@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from bench.fuzz.codecs import CODECS, Codec
 from bench.fuzz.sockets import Door, Sent, grpc_door, http_door
@@ -34,8 +34,8 @@ EXAMPLES = """examples:
 def try_codecs(
     codecs: list[Codec], count: int, seed: int, processes: int, progress: Progress
 ) -> list[Result]:
-    """`count` inputs in all, shared out evenly."""
-    each = count // len(codecs)
+    """`count` inputs in all at least, shared out evenly."""
+    each = -(-count // len(codecs))
 
     def trial(codec: Codec) -> Result:
         task = progress.add_task(codec.name, total=each)
@@ -73,7 +73,9 @@ def _try_door(door: Door, watched: Watched, count: int, progress: Progress) -> R
 
 
 def print_results(results: list[Result], console: Console) -> None:
-    table = Table("", "inputs", "refused", "answered", "crashes", "hangs", "RSS before, MB", "after")
+    table = Table(
+        Column(no_wrap=True), "inputs", "refused", "answered", "crashes", "hangs", "MB before", "after"
+    )
     for result in results:
         told = (result.inputs, result.refused, result.answered, len(result.crashes), len(result.hangs))
         memory = (f"{result.mb_before:.0f}", f"{result.mb_after:.0f}")

@@ -37,7 +37,8 @@ def run_guided(codecs: list[Codec], count: int, seed: int, keep: Path) -> int:
         for number, data in enumerate([*kept(codec.name), *codec.seeds()]):
             Path(corpus, str(number)).write_bytes(data)
         words.write_text("".join(f'"{_escaped(word)}"\n' for word in codec.words if word))
-        options = [f"-runs={count}", f"-seed={seed}", "-timeout=20", "-max_len=65536", f"-dict={words}"]
+        options = [f"-runs={count}", f"-seed={seed}", "-timeout=20", "-max_len=65536"]
+        options += [f"-dict={words}"] if codec.words else []
         atheris.Setup([sys.argv[0], *options, f"-artifact_prefix={keep}/{codec.name}-", str(corpus)], try_one)
         atheris.Fuzz()
     return 0

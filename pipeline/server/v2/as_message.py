@@ -9,6 +9,8 @@ import numpy as np
 
 from client.protos.pipeline_service_pb2 import Request
 from pipeline.dag import MESSAGE
+from pipeline.errors import InvalidInput
+from pipeline.server.v2.json_fields import sendable
 from pipeline.tensors import to_message
 from pipeline.unread import UnreadTensor
 from pipeline.unread_rows import UnreadRows
@@ -17,12 +19,17 @@ from pipeline.unread_rows import UnreadRows
 def as_message(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A text under its key, everything else as a tensor. Raises InvalidInput for what can't be read."""
     message = Request(name=name, method="infer")
-    for key, value in inputs.items():
+    for written, value in inputs.items():
+        key = sendable(written)
         given = value.read() if isinstance(value, UnreadTensor | UnreadRows) else value
         if isinstance(given, str):
             message.key.append(key)
-            message.value.append(given)
+            message.value.append(sendable(given))
             continue
         array = np.asarray(given)
-        message.tensors.append(to_message(key, array.astype("S") if array.dtype.kind == "O" else array))
+        try:
+            tensor = to_message(key, array.astype("S") if array.dtype.kind == "O" else array)
+        except ValueError as exc:  # no elements in lengths beyond an int32
+            raise InvalidInput(f"input {key!r} can't be told as a tensor of the message: {exc}") from None
+        message.tensors.append(tensor)
     return {MESSAGE: message.SerializeToString()}
