@@ -234,6 +234,7 @@ class Instance:
     def _take_probe(self, failure: str) -> None:
         self.probed_at = 0.0
         self.idle_since = time.monotonic()
+        self.answered = 0  # nobody, so that the next caller need not wait for others
         if failure:
             self.process.kill(f"idle, it failed a probe: {failure}")
 
