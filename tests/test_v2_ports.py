@@ -119,6 +119,21 @@ def test_certificates_are_those_of_the_main_ports() -> None:
             )
 
 
+def test_keys_are_asked_for_there_too(tmp_path: Path) -> None:
+    v2, keys = ports(), tmp_path / "keys"
+    keys.write_text("alice:alice-0123456789abcdef\n")
+    config = {"v2": v2, "security": {"api_keys": str(keys)}}
+    with ServiceProcess(APPS / "triton.py", config, name="simple", env={"MODEL": "simple"}):
+        assert page(v2["http_port"], "/v2/models/simple/infer", "POST", b"{}")[0] == 401
+        assert page(v2["http_port"], "/v2/systemsharedmemory/status")[0] == 401
+        assert page(v2["metrics_port"], "/metrics")[0] == 401
+        with v2_grpc.InferenceServerClient(f"127.0.0.1:{v2['grpc_port']}") as over_grpc:
+            with pytest.raises(v2_grpc.InferenceServerException, match="UNAUTHENTICATED"):
+                over_grpc.get_system_shared_memory_status()
+            bearer = {"authorization": "Bearer alice-0123456789abcdef"}
+            assert not over_grpc.get_system_shared_memory_status(headers=bearer).regions
+
+
 def test_what_was_admitted_on_them_is_answered_before_the_end(tmp_path: Path) -> None:
     v2, gate = ports(), tmp_path / "gate"
     env = {"MODEL": "simple", "WAIT_FOR": str(gate)}
