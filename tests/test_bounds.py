@@ -27,6 +27,7 @@ LIMITS = {
     "max_connections": 24,
     "connection_calls": 4,
     "json_depth": 8,
+    "text_chars": 6000,
 }
 V2 = "/inference.GRPCInferenceService/"
 PREDICT, INFER = "/test/prediction", "/v2/models/test/infer"
@@ -130,6 +131,39 @@ def test_json_that_nests_too_deep_is_refused_at_every_door(
     answer = service.http(path, body)
     assert answer.status == 413
     assert b"limits.json_depth is 8" in answer.body
+
+
+LONG = "a" * 6001
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PREDICT, {"key": ["text"], "value": [LONG]}),
+        (PREDICT, {"tensors": [{"name": "text", "elem_type": 12, "shape": [1], "str_data": [LONG]}]}),
+        (INFER, {"inputs": [{"name": "text", "shape": [2], "datatype": "BYTES", "data": ["a", LONG]}]}),
+        ("/v2/models/test/generate", {"text": LONG}),
+        ("/v1/models/test:predict", {"instances": [{"text": LONG}]}),
+    ],
+)
+def test_a_text_too_long_is_refused_at_every_door(service: ServiceProcess, path: str, body: object) -> None:
+    answer = service.http(path, json.dumps(body))
+    assert answer.status == 413, answer
+    assert b"limits.text_chars is 6000" in answer.body
+    shorter = service.http(path, json.dumps(body).replace(LONG, LONG[1:]))
+    assert b"limits" not in shorter.body
+
+
+def test_an_element_of_bytes_too_long_is_refused_over_grpc(service: ServiceProcess) -> None:
+    for text, refused in ((LONG, True), (LONG[1:], False)):
+        message = ModelInferRequest(model_name="test")
+        tensor = message.inputs.add(name="text", datatype="BYTES", shape=[1])
+        tensor.contents.bytes_contents.append(text.encode())
+        if refused:
+            code = rpc_refusal(service, V2 + "ModelInfer", message.SerializeToString())
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+        else:
+            assert service.raw_rpc(message.SerializeToString(), method=V2 + "ModelInfer")
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])

@@ -27,7 +27,8 @@ class Turns:
 
     def next(self, client: Client) -> int:
         """The turn that a request of this client would have."""
-        return max(self.now, client.turn) + 1
+        turn = client.turn
+        return (turn if turn > self.now else self.now) + 1
 
     def admit(self, client: Client, turn: int) -> None:
         client.turn = turn

@@ -138,7 +138,8 @@ def _message(data: bytes, limits: Limits) -> RequestMessage:
 
 def _decode(body: bytes, limits: Limits) -> Body:
     check_depth(body, limits.json_depth)
-    check_objects(body, limits.tensors + 1)
+    if len(body) > 2 * limits.tensors:  # an object has two bytes at least
+        check_objects(body, limits.tensors + 1)
     try:
         return _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -14,6 +14,7 @@ import numpy as np
 from pipeline.config import Limits
 from pipeline.errors import InvalidInput, TooLarge
 from pipeline.server.codecs.key_value_json import check_depth, nesting
+from pipeline.server.codecs.text_length import check_texts
 from pipeline.tensor_spec import Signature, TensorSpec
 from pipeline.unread_rows import UnreadRows
 
@@ -61,6 +62,7 @@ def parse(body: bytes, signature: Signature, limits: Limits) -> Instances:
     _check_count(count, rows, signature)
     specs = {spec.name: spec for spec in signature.inputs}
     fields = {name: _unread(name, column, specs.get(name), rows) for name, column in columns.items()}
+    check_texts(fields, limits)
     return Instances(fields, count if rows else 0, by_columns, given.parameters)
 
 

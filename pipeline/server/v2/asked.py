@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.answer_form import AnswerForm, WantedOutput, Wish
 from pipeline.request import Request
+from pipeline.server.codecs.text_length import check_texts
 from pipeline.server.engine import Engine
 from pipeline.server.v2.as_message import as_message
 from pipeline.server.v2.inputs import Given, add, checked
@@ -72,6 +73,7 @@ class Asked:
             )
         inputs = checked(model, self.request_id, self.inputs, limits.tensor_rank)
         values = inputs.values
+        check_texts(values, limits)
         if engine.takes_messages and not model.op:
             values = as_message(model.name, values)
         signature = model.signature
