@@ -44,7 +44,13 @@ def conversion_python(needs: Sequence[str]) -> str:
 
 def missing_packages(needs: Sequence[str]) -> list[str]:
     """Those of `needs` that this interpreter lacks; none of them is imported."""
-    return [name for name in needs if importlib.util.find_spec(name) is None]
+    return [name for name in needs if not _is_package(name)]
+
+
+def _is_package(name: str) -> bool:
+    """A plain folder of that name, which the current one may well have, counts as a package without origin."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None
 
 
 def require_packages(needs: Sequence[str]) -> None:
