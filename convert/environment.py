@@ -48,7 +48,7 @@ def missing_packages(needs: Sequence[str]) -> list[str]:
 
 
 def _is_package(name: str) -> bool:
-    """A plain folder of that name, which the current one may well have, counts as a package without origin."""
+    """A plain folder of that name, which the current one may well have, is a package without origin."""
     spec = importlib.util.find_spec(name)
     return spec is not None and spec.origin is not None
 

@@ -34,7 +34,9 @@ def int8_dynamic_step(steps: Steps, model: str, out: str) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     quantize_dynamic(str(prepared), out, list(_DYNAMIC), per_channel=True, weight_type=QuantType.QInt8)
-    _require_quantised(model, out, _DYNAMIC)
+    _require_quantised(
+        model, out, _DYNAMIC, "int8-calibrated, which takes Conv and Gemm, or serve it as it is"
+    )
 
 
 def int8_calibrated_step(steps: Steps, model: str, out: str, calibration: str, feeds: list[str]) -> None:
@@ -66,7 +68,7 @@ def int8_calibrated_step(steps: Steps, model: str, out: str, calibration: str, f
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
     )
-    _require_quantised(model, out, _CALIBRATED)
+    _require_quantised(model, out, _CALIBRATED, "fp16, or serve it as it is")
 
 
 def _prepared(steps: Steps, model: str, out: str) -> Path:
@@ -87,11 +89,11 @@ def _batches(steps: Steps, files: list[Path], feeds: list[str]) -> Iterator[Feed
         steps.advance()
 
 
-def _require_quantised(model: str, out: str, operators: tuple[str, ...]) -> None:
+def _require_quantised(model: str, out: str, operators: tuple[str, ...], remedy: str) -> None:
     import onnx
 
     graph: Any = onnx.load(out, load_external_data=False).graph
     if not any(node.op_type in _QUANTISED for node in graph.node):
         raise ConversionError(
-            f"{model} has no {', '.join(operators)} with weights that could be int8; serve it as it is"
+            f"{model} has no {', '.join(operators)} with weights that could be int8; name {remedy}."
         )

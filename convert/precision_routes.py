@@ -11,10 +11,11 @@ from pipeline.errors import ConversionError
 FP16, BF16, DYNAMIC, CALIBRATED = "fp16", "bf16", "int8-dynamic", "int8-calibrated"
 ONNX_RUNTIME, PADDLE = "onnxruntime", "paddle"
 
-# Relative to an output's largest value: some three times what sound models of text were seen to be off.
+# Relative to an output's largest value: some three times what classifiers and encoders were off by. int8
+# of hidden states with outliers is off by more, and so refused.
 BOUNDS = {
     FP16: Bounds(0.005, True, 0.99),
-    BF16: Bounds(0.03, True, 0.98),
+    BF16: Bounds(0.1, True, 0.98),
     DYNAMIC: Bounds(0.15, True, 0.97),
     CALIBRATED: Bounds(0.2, True, 0.97),
 }

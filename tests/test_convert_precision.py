@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 import models
 import onnx_models
 from convert.cli import main
+from convert.environment import missing_packages
 from pipeline.doctor.machine import cpu_flags
 from pipeline.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess
@@ -152,3 +154,13 @@ def test_settings_that_a_model_may_not_have_end_the_start(tmp_path: Path, settin
     with service(with_settings(tmp_path, settings)) as process:
         assert process.exit_code() == 2
         assert told in process.log
+
+
+def test_a_folder_here_is_not_taken_for_a_converter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the one of `convert to-onnx models/demo onnx`."""
+    (tmp_path / "a_converter").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert missing_packages(["a_converter", "numpy"]) == ["a_converter"]
+    (tmp_path / "a_converter/__init__.py").touch()
+    importlib.invalidate_caches()
+    assert missing_packages(["a_converter", "numpy"]) == []

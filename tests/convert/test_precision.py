@@ -16,7 +16,9 @@ import onnx_models
 from convert.cli import main
 from convert.demo_headlines import read_headlines, split_headlines
 from convert.environment import CONVERT_PYTHON
+from convert.program import read_program
 from convert.runners import serving_runner
+from convert.subject import serving_folder
 from convert.text_feeds import text_rows
 from pipeline.serving_model import load_serving_model
 from service_process import ServiceProcess
@@ -24,6 +26,16 @@ from service_process import ServiceProcess
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "models" / "demo"
 SERVED = DEMO / "serving_server"
+
+CONVOLUTION = """
+from paddle import nn
+
+
+def create():
+    return nn.Sequential(
+        nn.Conv2D(3, 32, 3), nn.BatchNorm2D(32), nn.ReLU(), nn.Conv2D(32, 4, 14), nn.Flatten()
+    )
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -66,8 +78,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def weights(folder: Path) -> int:
     """Bytes of the files that a model consists of."""
-    model = load_serving_model(folder)
-    return sum(path.stat().st_size for path in (model.program, model.params) if path)
+    return sum(path.stat().st_size for path in read_program(serving_folder(folder) or folder).files)
 
 
 def test_the_calibrated_demo_is_served_and_names_the_classes_of_fp32(
@@ -164,8 +175,23 @@ def test_random_inputs_calibrate_an_inference_model_without_description(tmp_path
     ]
 
 
-def test_a_model_without_weights_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert precision(onnx_models.onnx_file("images"), tmp_path / "out", "int8-dynamic") == 2
+def test_rows_of_a_model_that_pads_nothing_are_run_alone_and_together(tmp_path: Path) -> None:
+    source = onnx_models.bare(tmp_path, "classifier")
+    assert precision(source, tmp_path / "out", "int8-dynamic") == 0
+    assert reports(tmp_path / "out").keys() == {"fp32 to int8-dynamic", "batch"}
+
+
+def test_a_convolution_is_calibrated_and_has_no_dynamic_int8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_convolution.py").write_text(CONVOLUTION, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = ("--input-spec", "image:float32[-1,3,16,16]")
+    assert main(["paddle", "own_convolution:create", *spec, "exported"]) == 0
+    assert precision("exported", "int8", "int8-calibrated", "--generated-calibration") == 0
+    assert weights(tmp_path / "int8") < 0.5 * weights(tmp_path / "exported")
+    assert precision("exported", "dynamic", "int8-dynamic") == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "with weights that could be int8; serve it as it is." in error
-    assert not (tmp_path / "out").exists()
+    assert "with weights that could be int8; name int8-calibrated, which takes Conv" in error
+    assert not (tmp_path / "dynamic").exists()
