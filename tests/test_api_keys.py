@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import http.client
 import json
 import signal
 import subprocess
@@ -26,7 +24,7 @@ from client.rpc_client import RpcClient
 from pipeline.api_keys import read_api_keys
 from pipeline.config import SecurityConfig
 from pipeline.errors import ConfigError
-from service_process import APPS, ROOT, RPC_METHOD, ServiceProcess, free_port, key_value, wait_until
+from service_process import APPS, ROOT, RPC_METHOD, ServiceProcess, key_value, wait_until
 
 ALICE, BOB, CAROL = "alice-0123456789abcdef", "bob-0123456789abcdef", "carol-0123456789abcdef"
 GOOD = key_value({"number": "21"})
@@ -61,13 +59,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ports() -> dict[str, int]:
-    return {name: free_port() for name in ("http_port", "grpc_port", "metrics_port")}
-
-
-@pytest.fixture(scope="module")
-def service(keys: Path, ports: dict[str, int]) -> Iterator[Guarded]:
-    config = {"security": {"api_keys": str(keys)}, "logging": {"level": "DEBUG"}, "v2": ports}
+def service(keys: Path) -> Iterator[Guarded]:
+    config = {"security": {"api_keys": str(keys)}, "logging": {"level": "DEBUG"}}
     with Guarded(APPS / "echo.py", config) as process:
         yield process
 
@@ -153,21 +146,6 @@ def test_every_method_asks_for_a_key(service: ServiceProcess, method: str) -> No
         assert called(service, method, data, *metadata) is grpc.StatusCode.UNAUTHENTICATED
     for shown in (("x-api-key", ALICE), ("authorization", f"Bearer {BOB}")):
         assert called(service, method, data, shown) is not grpc.StatusCode.UNAUTHENTICATED
-
-
-def test_the_ports_of_v2_ask_for_a_key(service: ServiceProcess, ports: dict[str, int]) -> None:
-    for name, path in (("http_port", "/v2"), ("metrics_port", "/metrics")):
-        for headers, status in (({}, 401), ({"X-API-Key": ALICE}, 200)):
-            connection = http.client.HTTPConnection("127.0.0.1", ports[name], timeout=30)
-            with contextlib.closing(connection):
-                connection.request("GET", path, headers=headers)
-                assert connection.getresponse().status == status, (name, headers)
-    with grpc.insecure_channel(f"127.0.0.1:{ports['grpc_port']}") as channel:
-        metadata = channel.unary_unary(V2 + "ServerMetadata")
-        with pytest.raises(grpc.RpcError) as told:
-            metadata(b"", timeout=30)
-        assert told.value.code() is grpc.StatusCode.UNAUTHENTICATED
-        assert metadata(b"", metadata=[("x-api-key", ALICE)], timeout=30)
 
 
 def test_a_stream_asks_for_a_key(service: ServiceProcess) -> None:
