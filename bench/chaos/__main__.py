@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -112,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 140)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of the blocks that stop the service
     try:
         report = asyncio.run(run(options))
     except CannotMeasure as exc:
