@@ -30,6 +30,7 @@ from bench.texts import framed
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 
 SIZES = {"1 KB": 1 << 10, "1 MB": 1 << 20}
+CONNECTIONS = {"1 KB": 8, "1 MB": 2}
 KEY_VALUE, BINARY, JSON, GRPC, BARE = "key/value", "v2 HTTP binary", "v2 HTTP JSON", "v2 gRPC", "bare gRPC"
 TARGET = 1.5  # gRPC against the bare server
 _INFER = "v2/models/identity/infer"
@@ -112,23 +113,23 @@ class Bench:
         self._service: RunningService = stack.enter_context(running_service(script, config))
         self._bare: tuple[str, int] = stack.enter_context(bare_grpc())
 
-    def measure(self, name: str, subject: Subject) -> Figure:
+    def measure(self, name: str, subject: Subject, connections: int) -> Figure:
         address, pid = self._service.url.removeprefix("http://"), self._service.front
         if name == GRPC:
             address = self._service.rpc_address
         elif name == BARE:
             address, pid = self._bare
-        self._load(address, subject, self._options.warm_up)
+        self._load(address, subject, connections, self._options.warm_up)
         refused, began = self._refused(), cpu_s([pid])
-        done = self._load(address, subject, self._options.seconds)
+        done = self._load(address, subject, connections, self._options.seconds)
         cpu = cpu_s([pid]) - began
         # gRPC's errors are in trailers, which h2load does not read: the service counts them.
         errors = max(done.errors, self._refused() - refused)
         return Figure(done.per_s, done.p50_ms, cpu * 1e6 / done.requests, errors)
 
-    def _load(self, address: str, subject: Subject, seconds: float) -> Load:
+    def _load(self, address: str, subject: Subject, connections: int, seconds: float) -> Load:
         return h2load(
-            address, connections=self._options.connections, seconds=seconds, body=subject.body,
+            address, connections=connections, seconds=seconds, body=subject.body,
             path=subject.path, headers=subject.headers, http1=subject.http1,
         )  # fmt: skip
 
@@ -148,7 +149,8 @@ def measure(options: argparse.Namespace, console: Console) -> Rounds:
         for number in range(options.rounds):
             for size, name in cells:
                 progress.update(task, description=f"round {number + 1} of {options.rounds}: {name}, {size}")
-                rounds.setdefault((size, name), []).append(bench.measure(name, asked[size][name]))
+                figure = bench.measure(name, asked[size][name], CONNECTIONS[size])
+                rounds.setdefault((size, name), []).append(figure)
                 progress.advance(task)
                 time.sleep(options.pause)
     return rounds
@@ -190,7 +192,6 @@ def main() -> int:
         prog="python -m bench.v2", description=(__doc__ or "").partition("\n")[0], epilog=EXAMPLES
     )
     parser.add_argument("--size", action="append", choices=SIZES, help="of the tensor (default: each)")
-    parser.add_argument("--connections", type=int, default=8, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=3, help="of each load (default: %(default)s)")
     parser.add_argument("--warm-up", type=float, default=1, help="seconds before each (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
@@ -202,7 +203,8 @@ def main() -> int:
     except CannotMeasure as exc:
         console.print(f"not measured: {exc}", style="red", markup=False)
         return 1
-    title = f"{options.connections} connections, medians of {options.rounds} rounds, {os.cpu_count()} cores"
+    loads = ", ".join(f"{count} connections for {size}" for size, count in CONNECTIONS.items())
+    title = f"{loads}, medians of {options.rounds} rounds, {os.cpu_count()} cores"
     print_rounds(console, rounds, title)
     return 0
 
