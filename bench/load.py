@@ -86,10 +86,12 @@ def h2load(
     path: str = _RPC,
     headers: Sequence[str] = _GRPC_HEADERS,
     http1: bool = False,
+    per_s: float | None = None,
 ) -> Load:
     """One call at a time on each connection, all with the same body: h2load has no other way.
 
-    The defaults are those of PipelineService over gRPC, whose body is a framed message.
+    per_s: calls a second on all connections together; None: as many as are answered. The defaults are those
+    of PipelineService over gRPC, whose body is a framed message.
     """
     with tempfile.TemporaryDirectory(prefix="h2load-") as folder:
         message, log = Path(folder, "message"), Path(folder, "log")
@@ -97,6 +99,7 @@ def h2load(
         command = [
             _tool("h2load"), f"-c{connections}", "-m1", "-t1", f"-D{_whole(seconds)}", f"-d{message}",
             f"--log-file={log}", *(f"-H{header}" for header in headers), *(["--h1"] if http1 else []),
+            *([f"--rps={max(1, round(per_s / connections))}"] if per_s is not None else []),
             f"http://{address}/{path}",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)

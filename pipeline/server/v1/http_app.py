@@ -82,7 +82,10 @@ class V1HttpApp(HttpDoor):
         asked = _MODEL.fullmatch(path)
         if asked is None or not asked["verb"]:
             return ""
-        model = self._models.find(asked["model"], asked["version"] or "")
+        try:
+            model = self._models.find(asked["model"], asked["version"] or "")
+        except ServingError:  # that is what it was refused for
+            return ""
         examples = self._engine.app.examples
         if model.signature.open:
             row: dict[str, Any] | None = examples.key_values or {"...": "..."}
