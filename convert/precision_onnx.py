@@ -34,9 +34,7 @@ def int8_dynamic_step(steps: Steps, model: str, out: str) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     quantize_dynamic(str(prepared), out, list(_DYNAMIC), per_channel=True, weight_type=QuantType.QInt8)
-    _require_quantised(
-        model, out, _DYNAMIC, "int8-calibrated, which takes Conv and Gemm, or serve it as it is"
-    )
+    _require_quantised(model, out, _DYNAMIC, "int8-calibrated, which takes Conv, or serve it as it is")
 
 
 def int8_calibrated_step(steps: Steps, model: str, out: str, calibration: str, feeds: list[str]) -> None:

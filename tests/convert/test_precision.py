@@ -181,6 +181,14 @@ def test_rows_of_a_model_that_pads_nothing_are_run_alone_and_together(tmp_path: 
     assert reports(tmp_path / "out").keys() == {"fp32 to int8-dynamic", "batch"}
 
 
+def test_a_pdmodel_keeps_the_names_that_its_callers_use(tmp_path: Path) -> None:
+    source = ROOT / "tests/fixtures/pdmodel/ernie"
+    assert precision(source, tmp_path / "out", "int8-dynamic") == 0
+    (fetch,) = read_program(source).fetches
+    assert [one.alias for one in load_serving_model(tmp_path / "out").fetches] == [fetch.name]
+    assert main(["check", str(tmp_path / "out")]) == 0
+
+
 def test_a_convolution_is_calibrated_and_has_no_dynamic_int8(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
