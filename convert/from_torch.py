@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,13 +51,14 @@ def convert_torch(
     input_spec: str = "",
     opset: int = OPSET,
     advise: bool = True,
+    described: Mapping[str, Any] | None = None,
     options: ConversionOptions | None = None,
 ) -> Conversion:
     """Write the model of `source`, a Hugging Face directory or "module:factory", to the folder `out`.
 
     `to` is one of ROUTES; without it they are tried in their order, and with it an error names the others to
-    try (`advise`). `input_spec` is text as
-    `parse_input_spec` reads it, and may be left out for text models of transformers. Raises ConversionError
+    try (`advise`). `input_spec` is text as `parse_input_spec` reads it, and may be left out for text models
+    of transformers. `described` is what `describe_torch` said, if it was asked before. Raises ConversionError
     for what can't be used or converted, ParityError when the outputs differ on the only or last route.
     """
     options = options or ConversionOptions()
@@ -66,10 +67,8 @@ def convert_torch(
         raise ConversionError(f"PyTorch models can't be made {to!r}; name one of {', '.join(ROUTES)}.")
     if opset not in OPSETS:
         raise ConversionError(f"opset {opset} can't be written; name one from {OPSETS[0]} to {OPSETS[-1]}.")
-    if input_spec:
-        parse_input_spec(input_spec)
     check_replaceable(out)
-    check_source(source)
+    facts = described or describe_torch(source, input_spec, options)
     routes = [to] if to else list(ROUTES)
     settings = {
         "routes": routes,
@@ -78,9 +77,8 @@ def convert_torch(
         "tolerance": options.tolerance,
         "lengths": options.lengths,
     }
-    facts = _run("describe_step", {"source": source, "input_spec": input_spec, "settings": settings}, options)
     tokenizer = [] if is_factory(source) else tokenizer_files(Path(source))
-    fingerprint = fingerprint_of(tokenizer, {"model": facts["fingerprint"]})
+    fingerprint = fingerprint_of(tokenizer, {**settings, "model": facts["fingerprint"]})
     if options.dry_run:
         names = " or ".join(ROUTES[route].name for route in routes)
         message = f"would convert {source} to {names} in {out}; nothing was written"
@@ -110,6 +108,15 @@ def convert_torch(
             steps.say(f"{ROUTES[name].name}: {why}. Trying {ROUTES[routes[number + 1]].name}.")
     message = f"{out} holds the {ROUTES[name].made}; outputs: {', '.join(outputs)}"
     return Conversion(out, True, message, tuple(reports))
+
+
+def describe_torch(source: str, input_spec: str, options: ConversionOptions) -> dict[str, Any]:
+    """What `convert_torch` has to know of the model, which is loaded for it. Raises ConversionError."""
+    if input_spec:
+        parse_input_spec(input_spec)
+    check_source(source)
+    facts: dict[str, Any] = _run("describe_step", {"source": source, "input_spec": input_spec}, options)
+    return facts
 
 
 def _take_route(route: Route, arguments: dict[str, Any], options: ConversionOptions) -> list[ParityReport]:

@@ -109,8 +109,8 @@ def example_inputs(feeds: Sequence[TensorSpec], batch: int, length: int) -> tupl
     return tuple(made)
 
 
-def model_fingerprint(model: TorchModel, settings: Mapping[str, object]) -> str:
-    """Of class, config, weights, the user's own source files, and `settings`."""
+def model_fingerprint(model: TorchModel) -> str:
+    """Of class, config, weights, and the user's own source files."""
     weights = hashlib.sha256()
     for name, tensor in sorted(model.model.state_dict().items()):
         weights.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
@@ -123,7 +123,7 @@ def model_fingerprint(model: TorchModel, settings: Mapping[str, object]) -> str:
         "torch": torch.__version__,
         "weights": weights.hexdigest(),
     }
-    return fingerprint_of(own_sources(), {**facts, **settings})
+    return fingerprint_of(own_sources(), facts)
 
 
 def model_notes(model: TorchModel) -> dict[str, Any]:

@@ -31,12 +31,12 @@ TORCHSCRIPT_FILE = "model.pt"
 PADDLE, ONNX, TORCHSCRIPT = "PyTorch to Paddle", "PyTorch to ONNX", "PyTorch to TorchScript"
 
 
-def describe_step(steps: Steps, source: str, input_spec: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Load the model. Returns the fingerprint of a result made from it, its outputs' names, and its notes."""
+def describe_step(steps: Steps, source: str, input_spec: str) -> dict[str, Any]:
+    """Load the model. Returns its fingerprint, its outputs' names, and its notes."""
     steps.step("Reading the PyTorch model")
     model = load_torch_model(source, input_spec)
     return {
-        "fingerprint": model_fingerprint(model, settings),
+        "fingerprint": model_fingerprint(model),
         "outputs": model.outputs,
         "notes": model_notes(model),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from convert.engine import onnx_runtime_version, paddle_version
 from convert.from_onnx import convert_onnx
 from convert.from_paddle import convert_paddle
 from convert.from_paddlenlp import CONFIG_FILES, convert_paddlenlp
-from convert.from_torch import convert_torch
+from convert.from_torch import convert_torch, describe_torch
 from convert.model_notes import NOTES_FILE, ModelNotes, labels_of, read_notes, task_of, tokenizer_files
 from convert.parity import FailedParity, ParityReport
 from convert.program import read_program
@@ -62,14 +62,15 @@ def convert_all(
     kind = kind_of(source, random_weights=wanted.random_weights)
     _check_fit(source, kind, wanted)
     routes = routes_of(kind, wanted.engine)
-    fingerprint = _fingerprint(source, kind, routes[0], wanted, options)
+    told = describe_torch(source, wanted.input_spec, options) if kind is SourceKind.TORCH else None
+    fingerprint = _fingerprint(source, kind, wanted, told, options)
     if options.dry_run:
         ways = "; else ".join(map(str, routes))
         return Conversion(out, False, f"{source} is {kind.value}; would go by {ways}; nothing was written")
     if not options.force and is_current(out, fingerprint):
         return Conversion(out, False, f"{out} is up to date")
     with staged(out) as made, tempfile.TemporaryDirectory(prefix="steps.", dir=made.parent) as work:
-        way = _Way(source, kind, wanted, out, Path(work), options)
+        way = _Way(source, kind, wanted, told, out, Path(work), options)
         route, reports = way.first_that_goes(routes, made)
         (made / STAMP_FILE).unlink()
         checked = {"source": str(Path(source).resolve())} if kind in _FILES else {}
@@ -84,6 +85,7 @@ class _Way:
     source: str
     kind: SourceKind
     wanted: Wanted
+    told: Mapping[str, Any] | None  # of a PyTorch model
     out: Path
     work: Path
     options: ConversionOptions
@@ -132,7 +134,13 @@ class _Way:
 
     def _torch(self, to: str, out: Path) -> Conversion:
         return convert_torch(
-            self.source, out, to=to, input_spec=self.wanted.input_spec, advise=False, options=self.options
+            self.source,
+            out,
+            to=to,
+            input_spec=self.wanted.input_spec,
+            advise=False,
+            described=self.told,
+            options=self.options,
         )
 
     def _to_paddle(self, place: Path, out: Path) -> Conversion:
@@ -236,13 +244,16 @@ def _exported(
 
 
 def _fingerprint(
-    source: str, kind: SourceKind, route: Route, wanted: Wanted, options: ConversionOptions
+    source: str,
+    kind: SourceKind,
+    wanted: Wanted,
+    told: Mapping[str, Any] | None,
+    options: ConversionOptions,
 ) -> str:
     """Of what the first step is made from, and of all that is asked for."""
     dry, nowhere = replace(options, dry_run=True), Path(tempfile.gettempdir(), "nothing-is-written-here")
     if kind is SourceKind.TORCH:
-        to = "onnx" if route.steps[0] == TORCH_ONNX else "paddle"
-        first = convert_torch(source, nowhere, to=to, input_spec=wanted.input_spec, options=dry)
+        first = convert_torch(source, nowhere, described=told, options=dry)
     elif kind in _FILES:
         first = convert_serving(Path(source), nowhere, options=dry)
     else:
@@ -250,6 +261,7 @@ def _fingerprint(
     settings = {
         "first": first.fingerprint,
         "engine": wanted.engine,
+        "input_spec": wanted.input_spec,
         "labels": list(wanted.labels),
         "fetch_alias": list(wanted.fetch_alias),
         "padding": wanted.padding,
