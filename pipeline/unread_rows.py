@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import sys
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -63,28 +64,26 @@ class UnreadRows(NamedTuple):
         return level, shape
 
     def _array(self, elements: list[Any], rows: int) -> Any:
+        """Of the elements in one row after the other. A number that the datatype can't hold is refused."""
         if self.datatype == "BYTES":
             return objects([self._bytes(e, at, len(elements), rows) for at, e in enumerate(elements)], [-1])
         dtype = np.dtype(DATATYPES[self.datatype])
         types = _JSON_TYPES[dtype.kind]
+        wrong = -1
         if not set(map(type, elements)) <= types:
             wrong = next(at for at, element in enumerate(elements) if type(element) not in types)
-            raise self._mistyped(elements[wrong], wrong, len(elements), rows)
-        if dtype.kind in "iu" and elements:
-            bounds = np.iinfo(dtype)
-            for extreme in (min(elements), max(elements)):
-                if not bounds.min <= extreme <= bounds.max:
-                    raise self._mistyped(extreme, elements.index(extreme), len(elements), rows)
-            return np.array(elements, dtype)
-        try:
+        elif dtype.kind == "f":
             with np.errstate(over="ignore"):
-                array = np.array(elements, np.float64 if dtype.kind == "f" else dtype).astype(dtype)
-        except OverflowError:  # an integer beyond every float
-            array = np.array([np.inf if abs(e) > 1e308 else 0.0 for e in elements])
-        if dtype.kind == "f" and not np.isfinite(array).all():
-            wrong = int(np.argmin(np.isfinite(array)))
+                array = _floats(elements).astype(dtype)
+            if not np.isfinite(array).all():
+                wrong = int(np.argmin(np.isfinite(array)))
+        elif dtype.kind in "iu" and elements:
+            bounds = np.iinfo(dtype)
+            extremes = (e for e in (min(elements), max(elements)) if not bounds.min <= e <= bounds.max)
+            wrong = next((elements.index(e) for e in extremes), -1)
+        if wrong >= 0:
             raise self._mistyped(elements[wrong], wrong, len(elements), rows)
-        return array
+        return array if dtype.kind == "f" else np.array(elements, dtype)
 
     def _bytes(self, element: Any, at: int, count: int, rows: int) -> bytes:
         if type(element) is str:
@@ -148,6 +147,13 @@ class UnreadRows(NamedTuple):
         what = 'text, or {"b64": "..."}' if self.datatype == "BYTES" else self.datatype
         shape = self.shape[1:]
         return f"{what} in lists of the shape {shape} (-1: any length)" if shape else what
+
+
+def _floats(elements: list[Any]) -> Any:
+    try:
+        return np.array(elements, np.float64)
+    except OverflowError:  # an integer beyond every float
+        return np.array([element if abs(element) <= sys.float_info.max else np.inf for element in elements])
 
 
 def _shape(value: Any) -> list[int] | None:
