@@ -8,7 +8,7 @@ import gc
 YOUNG_OBJECTS = 50_000  # allocations between two collections; Python's 700 would run several a millisecond
 
 
-LARGE_BLOCK_BYTES = 1 << 20
+LARGE_BLOCK_BYTES = 4 << 20  # mapping afresh, a tensor of 1 MB costs the front twice as much
 _M_MMAP_THRESHOLD = -3
 
 
