@@ -157,6 +157,14 @@ def outputs(answer: dict[str, Any]) -> dict[str, str]:
     return dict(zip(answer["key"], answer["value"], strict=True))
 
 
+def test_workers_let_the_front_go_first_on_the_cores(pair: ServiceProcess) -> None:
+    front = pair.process.pid
+    for worker in pair.worker_pids():
+        assert os.sched_getscheduler(worker) == os.SCHED_BATCH
+        assert os.getpriority(os.PRIO_PROCESS, worker) > os.getpriority(os.PRIO_PROCESS, front)
+    assert os.sched_getscheduler(front) == os.SCHED_OTHER
+
+
 def test_what_preprocess_sets_on_self_is_the_requests_own_and_what_init_op_set_is_shared(
     one: ServiceProcess, tmp_path: Path
 ) -> None:
