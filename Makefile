@@ -9,6 +9,8 @@ CONVERT_VENV := .venv-convert
 CONVERT := $(CONVERT_VENV)/.convert-installed
 TORCH := $(CONVERT_VENV)/.torch-installed
 MODELS := $(CONVERT_VENV)/.models-installed
+# Tests mostly wait for services to start: more processes than cores.
+TEST_PROCESSES ?= 3
 # Where PyTorch comes from: empty for pip's own index, the address of another, or `none` to leave it out.
 TORCH_INDEX ?=
 
@@ -27,7 +29,7 @@ serve: $(SERVING)  ## Train and convert the demo model once, then serve it on 18
 
 test: check  ## Linters, types, import rules, demo model, all tests
 	$(PY) -m convert demo
-	$(PY) -m pytest
+	$(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 check: $(DEV)  ## Linters, types, import rules and the audit of pinned versions
 	$(PY) -m ruff check .

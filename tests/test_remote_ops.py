@@ -30,7 +30,8 @@ def asking(
 
 @pytest.fixture(scope="module")
 def remote() -> Iterator[ServiceProcess]:
-    with told(op={"tell": {"concurrency": 2}}) as service:
+    """An instance for each try of a call that times out: where all are busy, the last would be refused."""
+    with told(op={"tell": {"concurrency": 4}}) as service:
         yield service
 
 
