@@ -25,6 +25,7 @@ SIZES = {
     "max_position_embeddings": 64,
     "num_labels": 3,
 }
+PADS = {"Roberta": 1, "XLMRoberta": 1}  # the id that pads, of those without types of tokens
 LABELS = ("contradiction", "neutral", "entailment")
 ROUTES = {
     "paddle": ["dynamic to static", "serving model"],
@@ -42,18 +43,20 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def feeds() -> dict[str, Any]:
+def feeds(family: str) -> dict[str, Any]:
     """Two texts of ids, the second padded."""
-    ids = np.random.default_rng(3).integers(1, 60, (2, 9))
+    ids = np.random.default_rng(3).integers(2, 60, (2, 9))
     mask = np.ones_like(ids)
-    ids[1, 6:] = mask[1, 6:] = 0
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids % 2 * mask}
+    ids[1, 6:], mask[1, 6:] = PADS.get(family, 0), 0
+    given = {"input_ids": ids, "attention_mask": mask}
+    return given if family in PADS else {**given, "token_type_ids": ids % 2 * mask}
 
 
 def in_three_forms(family: str, head: str, folder: Path) -> np.ndarray[Any, Any]:
     """The model in three folders, each with its tokenizer and labels, and what PyTorch answers to `feeds`."""
-    np.savez(folder / "feeds.npz", **feeds())
-    arguments = {"family": family, "head": head, "sizes": SIZES, "std": 0.3, "folder": str(folder)}
+    np.savez(folder / "feeds.npz", **feeds(family))
+    sizes = {**SIZES, "type_vocab_size": 1} if family in PADS else SIZES
+    arguments = {"family": family, "head": head, "sizes": sizes, "std": 0.3, "folder": str(folder)}
     run_isolated(
         "bench.convert_sources:three_forms",
         {**arguments, "feeds": str(folder / "feeds.npz")},
@@ -74,11 +77,11 @@ def in_three_forms(family: str, head: str, folder: Path) -> np.ndarray[Any, Any]
     return logits
 
 
-def served(folder: str) -> np.ndarray[Any, Any]:
+def served(folder: str, family: str) -> np.ndarray[Any, Any]:
     """What a service with this model answers to `feeds`."""
     conf = {"model_config": str(Path(folder).resolve()), "thread_num": 1}
     with ServiceProcess(APPS / "model.py", {"op": {"model": {"local_service_conf": conf}}}) as service:
-        answer = service.predict({name: json.dumps(array.tolist()) for name, array in feeds().items()})
+        answer = service.predict({name: json.dumps(array.tolist()) for name, array in feeds(family).items()})
     return np.array(json.loads(answer["logits"]), np.float32)
 
 
@@ -87,6 +90,9 @@ def served(folder: str) -> np.ndarray[Any, Any]:
     [
         ("Bert", "ForSequenceClassification", "sequence-classification"),
         ("Ernie", "ForTokenClassification", "token-classification"),
+        ("Ernie", "ForSequenceClassification", "sequence-classification"),
+        ("Roberta", "ForSequenceClassification", "sequence-classification"),
+        ("XLMRoberta", "ForSequenceClassification", "sequence-classification"),
     ],
 )
 def test_one_model_from_paddle_pytorch_and_onnx_is_served_with_the_same_answers(
@@ -100,6 +106,6 @@ def test_one_model_from_paddle_pytorch_and_onnx_is_served_with_the_same_answers(
         model = load_serving_model(f"served_{form}")
         assert (model.labels, model.additions["task"], model.additions["entailment"]) == (LABELS, task, 2)
         assert (model.directory / "vocab.txt").is_file()
-        assert model.padding is not None and model.padding.feeds.keys() == feeds().keys()
-        kept = np.s_[:] if head == "ForSequenceClassification" else feeds()["attention_mask"] == 1
-        np.testing.assert_allclose(served(f"served_{form}")[kept], expected[kept], rtol=0, atol=5e-5)
+        assert model.padding is not None and model.padding.feeds.keys() == feeds(family).keys()
+        kept = np.s_[:] if head == "ForSequenceClassification" else feeds(family)["attention_mask"] == 1
+        np.testing.assert_allclose(served(f"served_{form}", family)[kept], expected[kept], rtol=0, atol=5e-5)
