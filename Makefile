@@ -68,7 +68,7 @@ $(SERVING): requirements/serving.txt pyproject.toml compat/pyproject.toml docker
 	@docker/install.sh project $(VENV)
 	@touch $@
 
-$(DEV): $(SERVING) requirements/dev.txt requirements/old_clients.txt
+$(DEV): $(SERVING) requirements/dev.txt requirements/old_clients.txt requirements/perf_analyzer.txt docker/libb64.c
 	@docker/install.sh dev $(VENV)
 	@touch $@
 

@@ -8,6 +8,7 @@ statistics agree with /metrics.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -29,13 +30,11 @@ FEEDS = ("input_ids", "token_type_ids", "attention_mask")
 LENGTH = 16  # tokens of each row
 LEVELS = 4
 TRIALS = 3
-_HERE = Path(sys.prefix) / "perf_analyzer"
+FOLDER = Path(sys.prefix) / "perf_analyzer"
 _PATIENCE_S = 600
-_INSTALL = f"docker/install.sh perf-analyzer {_HERE}"
-EXAMPLES = f"""examples:
-  {_INSTALL}
+EXAMPLES = """examples:
   python -m bench.perf_analyzer
-  python -m bench.perf_analyzer --folder /opt/perf_analyzer --requests 1000
+  python -m bench.perf_analyzer --window 5000
 """
 
 
@@ -91,23 +90,23 @@ def levels_in(report: str) -> list[Level]:
 
 
 class Analyzer:
-    """The program in `folder`, with the libraries beside it."""
+    """The program as docker/install.sh puts it beside the tools, with the libraries it needs."""
 
-    def __init__(self, folder: Path) -> None:
-        self._program = folder / "bin" / "perf_analyzer"
-        libraries = [folder / "nvidia" / "cuda_runtime" / "lib", os.environ.get("LD_LIBRARY_PATH", "")]
+    def __init__(self) -> None:
+        self._program = FOLDER / "bin" / "perf_analyzer"
+        known = os.environ.get("LD_LIBRARY_PATH", "")
+        libraries = [FOLDER, FOLDER / "nvidia" / "cuda_runtime" / "lib", known]
         self._env = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, filter(None, libraries)))}
         if not self._program.is_file():
-            raise CannotMeasure(f"{self._program} is not there; run `{_INSTALL}`")
-        self._program.chmod(0o755)
+            raise CannotMeasure(f"{self._program} is not there; run `docker/install.sh dev {sys.prefix}`")
         loads = subprocess.run([self._program, "--version"], env=self._env, capture_output=True, text=True)
         if loads.returncode:
-            raise CannotMeasure(f"{loads.stderr.strip()}; libb64.so.0d is in the system's package libb64-0d")
+            raise CannotMeasure(loads.stderr.strip())
 
-    def levels(self, address: str, requests: int, *options: str) -> list[Level]:
+    def levels(self, address: str, window_ms: int, *options: str) -> list[Level]:
         """Raises CannotMeasure where it gave no figures for a concurrency."""
         command = [str(self._program), "-m", MODEL, "-u", address, "--concurrency-range", f"1:{LEVELS}"]
-        command += ["--measurement-mode", "count_windows", "--measurement-request-count", str(requests)]
+        command += ["--measurement-interval", str(window_ms)]
         # Stable or not, each level has its windows: what is looked at is whose count is right.
         command += ["--stability-percentage", "999", "--max-trials", str(TRIALS), "--input-data", "zero"]
         for feed in FEEDS:
@@ -133,41 +132,50 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", type=Path, default=_HERE, help="where perf_analyzer is installed")
-    parser.add_argument("--requests", type=int, default=200, help="fewest of a window")
+    parser.add_argument("--window", type=int, default=2000, help="ms at a time (default: %(default)s)")
     options = parser.parse_args()
     console = Console()
     try:
-        return measure(Analyzer(options.folder), options.requests, console)
+        return measure(Analyzer(), options.window, console)
     except CannotMeasure as exc:
         console.print(str(exc), style="red", markup=False)
         return 2
 
 
-def measure(analyzer: Analyzer, requests: int, console: Console) -> int:
+def measure(analyzer: Analyzer, window_ms: int, console: Console) -> int:
     """0 when all figures are true, 1 when some are not."""
     table = Table("", "by", "sent", "counted", "batches", "1/s", "us", "server", "infer")
-    flaws = []
+    flaws: list[str] = []
     with running_service(ROOT / "web_service.py", default_config(1)) as service:
-        for protocol, address in (
-            ("grpc", service.rpc_address),
-            ("http", service.url.removeprefix("http://")),
-        ):
-            for memory in ("none", "system"):
-                before = statistics(service), service.answered().get("ok", 0)
-                how = protocol if memory == "none" else f"{protocol} shm"
-                for level in analyzer.levels(address, requests, "-i", protocol, "--shared-memory", memory):
-                    told = (level.concurrency, level.sent, level.counted, level.executions, level.per_s)
-                    times = level.latency_us, level.server_us, level.infer_us
-                    table.add_row(how, *(f"{number:,.0f}" for number in told + times))
-                    flaws += [f"{how}, {level.concurrency} at once: {flaw}" for flaw in level.flaws()]
-                after = statistics(service), service.answered().get("ok", 0)
-                if after[0] - before[0] != after[1] - before[1]:
-                    flaws.append(f"{how}: {after[0] - before[0]} requests by statistics, by /metrics not so")
+        for protocol, memory in itertools.product(("grpc", "http"), ("none", "system")):
+            how = protocol if memory == "none" else f"{protocol} shm"
+            levels, found = examine(analyzer, service, window_ms, protocol, memory)
+            for level in levels:
+                told = (level.concurrency, level.sent, level.counted, level.executions, level.per_s)
+                times = level.latency_us, level.server_us, level.infer_us
+                table.add_row(how, *(f"{number:,.0f}" for number in told + times))
+            flaws += [f"{how}, {flaw}" for flaw in found]
     console.print(table)
     for flaw in flaws:
         console.print(flaw, style="red", markup=False)
     return 1 if flaws else 0
+
+
+def examine(
+    analyzer: Analyzer, service: RunningService, window_ms: int, protocol: str, memory: str = "none"
+) -> tuple[list[Level], list[str]]:
+    """One run of it over "grpc" or "http", and what can't be true in its report and in our statistics.
+
+    window_ms: what it measures at a time. memory: "none" or "system", for tensors in shared memory.
+    """
+    address = service.rpc_address if protocol == "grpc" else service.url.removeprefix("http://")
+    before = statistics(service), service.answered().get("ok", 0)
+    levels = analyzer.levels(address, window_ms, "-i", protocol, "--shared-memory", memory)
+    flaws = [f"{level.concurrency} at once: {flaw}" for level in levels for flaw in level.flaws()]
+    after = statistics(service), service.answered().get("ok", 0)
+    if after[0] - before[0] != after[1] - before[1]:
+        flaws.append(f"{after[0] - before[0]} requests by statistics, by /metrics {after[1] - before[1]}")
+    return levels, flaws
 
 
 if __name__ == "__main__":

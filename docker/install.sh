@@ -6,8 +6,8 @@
 #   docker/install.sh serving DIR          the locked serving environment
 #   docker/install.sh gpu DIR INDEX        the same with Paddle's GPU build, from the given package index
 #   docker/install.sh project DIR          this project beside it, editable, with Paddle Serving's import names
-#   docker/install.sh dev DIR              the locked development tools beside it, and Triton's older client apart
-#   docker/install.sh perf-analyzer DIR    Triton's load generator, for bench/perf_analyzer.py
+#   docker/install.sh dev DIR              the locked development tools beside it; apart, Triton's older client and load
+#                                          generator
 #   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
 #   docker/install.sh torch DIR [INDEX]    PyTorch beside it, from the given package index
 #   docker/install.sh models DIR           models that tests of the conversions take, beside it
@@ -37,6 +37,13 @@ check_machine() {
         fail "libgomp.so.1 is missing, which Paddle loads; install gcc, or as root: docker/install.sh native"
 }
 
+install_perf_analyzer() {
+    pip_install "$1" --no-deps --quiet --upgrade --target "$2" --requirement requirements/perf_analyzer.txt
+    rm -f "$2/bin/perf_client" # the same 20 MB by its old name
+    command -v cc >/dev/null || fail "perf_analyzer needs a library that a C compiler makes, and 'cc' is not there; install gcc"
+    cc -O2 -shared -fPIC -o "$2/libb64.so.0d" docker/libb64.c
+}
+
 case ${1:-} in
 native)
     apt-get update
@@ -64,9 +71,7 @@ project)
 dev)
     pip_install "$2" --requirement requirements/dev.txt
     pip_install "$2" --no-deps --quiet --upgrade --target "$2/old_clients" --requirement requirements/old_clients.txt
-    ;;
-perf-analyzer)
-    python3 -m pip --disable-pip-version-check install --no-deps --quiet --upgrade --target "$2" --requirement requirements/perf_analyzer.txt
+    install_perf_analyzer "$2" "$2/perf_analyzer"
     ;;
 convert)
     others=$(mktemp)
