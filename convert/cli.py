@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from convert.arguments import create_parser
+from convert.arguments.parser import create_parser
 from convert.commands import Command
 from convert.parity import FailedParity, ParityReport
 from convert.progress import ShownSteps

@@ -1,0 +1,1 @@
+"""The command line of `python -m convert`: one file for each group of its commands."""

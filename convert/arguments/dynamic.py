@@ -1,0 +1,98 @@
+"""The commands that begin with a dynamic model: `demo`, `paddle`, `torch`, and `all`, which takes any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from convert import commands as run
+from convert.arguments.shared import add_dynamic, add_labels, add_served, add_writing
+from convert.from_torch import OPSET, OPSETS, ROUTES
+from convert.route import ENGINES
+
+if TYPE_CHECKING:
+    from pipeline.commands import Commands
+
+
+def add_demo(commands: Commands) -> None:
+    parser = add_writing(
+        commands,
+        "demo",
+        run.demo,
+        "train the small BERT news classifier on the CPU and make its serving model",
+        "python -m convert demo --out models/demo",
+    )
+    parser.add_argument("--out", type=Path, default=Path("models/demo"), help="folder to write (%(default)s)")
+
+
+def add_paddle(commands: Commands) -> None:
+    parser = add_writing(
+        commands,
+        "paddle",
+        run.paddle,
+        "export a PaddleNLP model (needs `make convert-env`) or your own paddle.nn.Layer",
+        "python -m convert paddle checkpoints/ernie-news build/inference; or "
+        "python -m convert paddle my_model:create_model --params my_model.pdparams "
+        '--input-spec "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]" build/inference',
+    )
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="folder, config.json or name of a PaddleNLP model (BERT, ERNIE, RoBERTa, XLM-R), or "
+        "module:factory, a function or class that returns the Layer",
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
+    add_dynamic(parser)
+    add_labels(parser)
+
+
+def add_torch(commands: Commands) -> None:
+    parser = add_writing(
+        commands,
+        "torch",
+        run.torch,
+        "convert a PyTorch model to Paddle, ONNX or TorchScript (needs `make convert-env`)",
+        "python -m convert torch ./bert-base-chinese build/inference --to paddle",
+    )
+    parser.add_argument(
+        "source", metavar="SOURCE", help="Hugging Face directory (config.json, weights), or module:factory"
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
+    parser.add_argument(
+        "--to", choices=tuple(ROUTES), help=f"what to make (the first of {', '.join(ROUTES)} that goes)"
+    )
+    parser.add_argument(
+        "--input-spec",
+        default="",
+        metavar="SPEC",
+        help="name:dtype[dims];... in the order of forward(); text models of transformers need none",
+    )
+    parser.add_argument(
+        "--opset",
+        type=int,
+        default=OPSET,
+        metavar="N",
+        help=f"operator set of ONNX, from {OPSETS[0]} to {OPSETS[-1]} (%(default)s)",
+    )
+
+
+def add_all(commands: Commands) -> None:
+    parser = add_writing(
+        commands,
+        "all",
+        run.whole,
+        "make a serving model of any source, by the route that suits it",
+        "python -m convert all ./bert-base-chinese models/mine",
+    )
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="folder, config.json or name of a PaddleNLP model, Hugging Face directory, module:factory of "
+        "Paddle or PyTorch, .onnx file, or folder of a Paddle program",
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
+    parser.add_argument(
+        "--engine", choices=tuple(ENGINES), default="", help="what shall run it (Paddle, where that goes)"
+    )
+    add_dynamic(parser)
+    add_served(parser)

@@ -1,0 +1,64 @@
+"""The commands that tell of a model: `shapes` and `check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from convert import commands as run
+from convert.arguments.shared import add_comparison, add_writing, whole_numbers
+from convert.isolation import STEP_TIMEOUT_S
+from convert.sample_feeds import BATCHES, SHAPE_LENGTHS
+from pipeline.commands import add_command
+
+if TYPE_CHECKING:
+    from pipeline.commands import Commands
+
+
+def add_shapes(commands: Commands) -> None:
+    parser = add_writing(
+        commands,
+        "shapes",
+        run.shapes,
+        "find the shapes that TensorRT asks for, of inputs and inner tensors",
+        "python -m convert shapes models/mine --lengths 16,64,128 --batches 1,8 models/mine/shapes.pbtxt",
+        SHAPE_LENGTHS,
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL", help="serving model, or folder of the program")
+    parser.add_argument("out", type=Path, metavar="OUT", help="file to write, for `tensorrt.shapes`")
+    parser.add_argument(
+        "--batches", type=whole_numbers, default=BATCHES, metavar="N,N,...", help="numbers of rows (1,8)"
+    )
+    parser.add_argument(
+        "--inputs",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE.npz",
+        help="a batch to run, an array for each input; again for more; in place of --lengths and --batches",
+    )
+
+
+def add_check(commands: Commands) -> None:
+    parser = add_command(
+        commands,
+        "check",
+        run.check,
+        "compare a serving model with its source, or two models",
+        "python -m convert check models/mine",
+    )
+    parser.add_argument(
+        "model", type=Path, metavar="A", help="serving model, or the model that B is compared with"
+    )
+    parser.add_argument(
+        "candidate", type=Path, nargs="?", metavar="B", help="Paddle program, serving model or ONNX model"
+    )
+    parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="an array for each input of A")
+    parser.add_argument(
+        "--padding", default="", metavar="FEED=VALUE,...", help="feeds of B to try with padding"
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE.json", help="where to store the report of two models"
+    )
+    add_comparison(parser)
+    parser.set_defaults(force=False, dry_run=False, step_timeout=STEP_TIMEOUT_S)

@@ -1,0 +1,101 @@
+"""Arguments that several commands have."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from convert.commands import Command
+from convert.from_paddlenlp import TASKS
+from convert.isolation import STEP_TIMEOUT_S
+from convert.parity import TOLERANCE
+from convert.sample_feeds import LENGTHS
+from pipeline.commands import add_command
+
+if TYPE_CHECKING:
+    from pipeline.commands import Commands
+
+
+def add_writing(
+    commands: Commands,
+    name: str,
+    command: Command,
+    help_text: str,
+    example: str,
+    lengths: tuple[int, ...] = LENGTHS,
+    *,
+    tolerance: bool = True,
+) -> argparse.ArgumentParser:
+    """A command that writes, with the options that all such have."""
+    parser = add_command(commands, name, command, help_text, example)
+    add_comparison(parser, lengths, tolerance=tolerance)
+    parser.add_argument("--force", action="store_true", help="make it again although it is up to date")
+    parser.add_argument("--dry-run", action="store_true", help="check the arguments, write nothing")
+    parser.add_argument(
+        "--step-timeout",
+        type=float,
+        default=STEP_TIMEOUT_S,
+        metavar="SECONDS",
+        help="longest run of a converter in the conversion environment (%(default)g)",
+    )
+    return parser
+
+
+def add_comparison(
+    parser: argparse.ArgumentParser, lengths: tuple[int, ...] = LENGTHS, *, tolerance: bool = True
+) -> None:
+    parser.set_defaults(tolerance=TOLERANCE)
+    if tolerance:
+        parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest |diff| (%(default)s)")
+    parser.add_argument(
+        "--lengths",
+        type=whole_numbers,
+        default=lengths,
+        metavar="N,N,...",
+        help=f"lengths tried on axes that vary ({','.join(map(str, lengths))})",
+    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def add_dynamic(parser: argparse.ArgumentParser) -> None:
+    """What a model that isn't static yet may need."""
+    parser.add_argument("--params", type=Path, metavar="FILE.pdparams", help="weights for module:factory")
+    parser.add_argument(
+        "--input-spec",
+        default="",
+        metavar="SPEC",
+        help="name:dtype[dims];... in the order of forward(); of a PaddleNLP model those it is to have",
+    )
+    parser.add_argument("--task", default="", choices=TASKS, help="head of a PaddleNLP model")
+    parser.add_argument("--num-labels", type=int, default=0, metavar="N", help="number of its classes")
+    parser.add_argument(
+        "--random-weights",
+        action="store_true",
+        help="its configuration alone, with random weights, for trials",
+    )
+
+
+def add_served(parser: argparse.ArgumentParser) -> None:
+    """What a serving model tells of its outputs and feeds, and takes along."""
+    parser.add_argument(
+        "--fetch-alias", action="append", default=[], metavar="NAME", help="name of an output, in their order"
+    )
+    parser.add_argument(
+        "--padding", default=None, metavar="FEED=VALUE,...", help="feeds that may be padded; proven first"
+    )
+    add_labels(parser)
+    parser.add_argument(
+        "--file", action="append", default=[], type=Path, metavar="FILE", help="file to copy beside the model"
+    )
+
+
+def add_labels(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--labels", default="", metavar="A,B,...", help="names of the classes, in order")
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers like 5,16,33") from None
