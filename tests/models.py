@@ -5,6 +5,7 @@ Paddle runs in a child process, so a test that only serves a model never imports
     classifier(folder)      input_ids, token_type_ids, attention_mask [-1, -1] -> logits [-1, 3]; padding safe
     classifier_pdmodel(..)  the same arithmetic as an old .pdmodel program (no token_type_ids)
     images(folder)          image [-1, 3, -1, -1] -> doubled [-1, 3, -1, -1], nothing may be padded
+    enlarged(folder)        image [-1, 3, -1, -1] -> each pixel as four [-1, 3, -1, -1]
     hidden_states(..)       input_ids [-1, 128] -> hidden [-1, 128, 768]
 
 Weights come from a fixed seed. The classifier's answer for a row does not depend on its padding or its batch.
@@ -38,6 +39,11 @@ def classifier_pdmodel(folder: Path) -> Path:
 def images(folder: Path) -> Path:
     """Each pixel times two plus its channel's number."""
     return built(folder, "images")
+
+
+def enlarged(folder: Path) -> Path:
+    """Has an operator that oneDNN lacks."""
+    return built(folder, "enlarged")
 
 
 def hidden_states(folder: Path) -> Path:
@@ -107,6 +113,21 @@ def _build_images(target: Path) -> None:
 
     shape = (-1, 3, -1, -1)
     save(Images(), target, feeds={"image": ("float32", shape)}, fetch=("doubled", shape))
+
+
+def _build_enlarged(target: Path) -> None:
+    import paddle
+
+    class Enlarged(paddle.nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = self.create_parameter([1], is_bias=True)  # zero
+
+        def forward(self, image):  # type: ignore[no-untyped-def]
+            return paddle.nn.functional.interpolate(image + self.bias, scale_factor=2, mode="nearest")
+
+    shape = (-1, 3, -1, -1)
+    save(Enlarged(), target, feeds={"image": ("float32", shape)}, fetch=("enlarged", shape))
 
 
 def _build_hidden_states(target: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from convert.cli import main
 from convert.input_spec import TensorSpec, parse_input_spec
-from pipeline.config import LocalServiceConf
+from models import local_conf
 from pipeline.predictors import create_predictor
 from pipeline.serving_model import load_serving_model
 
@@ -58,6 +58,18 @@ class Perturbed(Sentiment):
 class IgnoresMask(Sentiment):
     def forward(self, input_ids, attention_mask):
         return self.out(self.word(input_ids).mean(1)) + 0.0 * attention_mask.sum(1, keepdim=True)
+
+
+class Recurrent(paddle.nn.Layer):
+    """A class for every word, of all words before it."""
+
+    def __init__(self):
+        super().__init__()
+        self.word = paddle.nn.Embedding(50, 16)
+        self.memory = paddle.nn.LSTM(16, 8, direction="bidirect", num_layers=2)
+
+    def forward(self, input_ids):
+        return self.memory(self.word(input_ids))[0]
 
 
 class Interrupted(Sentiment):
@@ -116,9 +128,24 @@ def test_a_users_layer_is_served_with_the_logits_of_its_dynamic_form(project: Pa
     ids = np.random.default_rng(3).integers(0, 50, (4, 9))
     mask = np.arange(9)[None, :] < np.array([[9], [5], [1], [7]])
     feeds = {"input_ids": ids, "attention_mask": mask.astype(np.int64)}
-    predictor = create_predictor(model, LocalServiceConf.model_validate({"model_config": "served"}))
+    predictor = create_predictor(model, local_conf())
     expected = layer(*(paddle.to_tensor(array) for array in feeds.values())).numpy()
     np.testing.assert_allclose(predictor.run(feeds)["logits"], expected, rtol=0, atol=1e-5)
+
+
+def test_a_recurrent_layer_is_served_with_the_states_of_its_dynamic_form(project: Path) -> None:
+    import own_models
+    import paddle
+
+    layer = own_models.Recurrent()
+    paddle.save(layer.state_dict(), "mine.pdparams")
+    spec = ["--input-spec", "input_ids:int64[-1,-1]", "--params", "mine.pdparams"]
+    assert main(["paddle", "own_models:Recurrent", "inference", *spec]) == 0
+    assert main(["serving", "inference", "served", "--fetch-alias", "states"]) == 0
+    ids = np.random.default_rng(3).integers(0, 50, (2, 6))
+    predictor = create_predictor(load_serving_model("served"), local_conf())
+    expected = layer(paddle.to_tensor(ids)).numpy()
+    np.testing.assert_allclose(predictor.run({"input_ids": ids})["states"], expected, rtol=0, atol=1e-5)
 
 
 def test_padding_is_declared_once_it_is_proven(project: Path) -> None:

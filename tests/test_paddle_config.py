@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import models
 from convert.cli import main
 from models import local_conf
 from pipeline.config import LocalServiceConf
@@ -16,7 +17,7 @@ from pipeline.predictors.device import Device
 from pipeline.predictors.paddle_config import build_config, configure, refuse_unsupported
 from pipeline.predictors.paddle_import import inference
 from pipeline.predictors.shape_file import read_ranges
-from pipeline.serving_model import ServingModel, Variable
+from pipeline.serving_model import ServingModel, Variable, load_serving_model
 
 
 def test_the_cpu_configuration_is_what_the_keys_say(pdmodel: ServingModel) -> None:
@@ -53,6 +54,13 @@ def test_bf16_runs_only_where_the_cpu_has_it(classifier: ServingModel) -> None:
         refuse_unsupported(Device.CPU, local_conf(precision="bf16"), cpu_flags=["avx2", "avx512f"])
     with pytest.raises(ConfigError, match="needs oneDNN"):
         create_predictor(classifier, local_conf(precision="bf16", use_mkldnn=False))
+
+
+def test_bf16_is_refused_for_a_program_that_onednn_can_not_run(model_folder: Path) -> None:
+    model = load_serving_model(models.enlarged(model_folder))
+    config = inference.Config(str(model.program), str(model.params or ""))
+    with pytest.raises(ConfigError, match=r"nearest_interp of .* which precision bf16 needs: use fp32"):
+        configure(config, model, local_conf(precision="bf16"))
 
 
 def test_bf16_switches_on_the_graph_passes_it_needs(pdmodel: ServingModel) -> None:

@@ -49,6 +49,20 @@ def test_an_image_is_computed_exactly_at_any_size(model_folder: Path, use_mkldnn
         )
 
 
+@pytest.mark.parametrize("use_mkldnn", [None, True, False], ids=["default", "onednn", "native"])
+def test_a_program_that_onednn_can_not_run_is_run_without(
+    model_folder: Path, use_mkldnn: bool | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    model = load_serving_model(models.enlarged(model_folder))
+    predictor = create_predictor(model, local_conf(use_mkldnn=use_mkldnn))
+    image = np.random.default_rng(0).random((2, 3, 4, 5), dtype=np.float32)
+    expected = image.repeat(2, axis=2).repeat(2, axis=3)
+    np.testing.assert_allclose(predictor.run({"image": image})["enlarged"], expected)
+    told = "can't run nearest_interp of" in caplog.text and "with oneDNN; it runs without" in caplog.text
+    assert told is (use_mkldnn is not False)
+
+
 @pytest.mark.parametrize("use_mkldnn", [True, False], ids=["onednn", "native"])
 @pytest.mark.parametrize("kind", ["classifier", "classifier_pdmodel"])
 def test_a_row_answers_the_same_alone_padded_and_in_a_batch(

@@ -12,7 +12,7 @@ from pipeline.predictors.base import PredictorConf
 from pipeline.predictors.device import Device, card_of, resolve_device
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.paddle_import import inference, paddle
-from pipeline.predictors.paddle_program import separate_params
+from pipeline.predictors.paddle_program import run_natively_for, separate_params
 from pipeline.predictors.paddle_tensorrt import paddle_precision, use_tensorrt
 from pipeline.serving_model import ServingModel
 
@@ -65,7 +65,7 @@ def configure(
         config.enable_memory_optim()
     config.set_cpu_math_library_num_threads(conf.thread_num)
     if device is Device.CPU:
-        _use_cpu(config, conf)
+        _use_cpu(config, model, conf)
         return
     precision = paddle_precision(conf.precision if device is Device.GPU else "fp32")
     config.enable_use_gpu(GPU_POOL_MB, card_of(conf, instance_index), precision)
@@ -132,10 +132,10 @@ def _needs_ir_optim(device: Device, conf: PredictorConf) -> bool:
     return needs
 
 
-def _use_cpu(config: inference.Config, conf: PredictorConf) -> None:
+def _use_cpu(config: inference.Config, model: ServingModel, conf: PredictorConf) -> None:
     # oneDNN when nothing is said: 1.7 / 5.0 / 13 ms of CPU against 2.3 / 8.7 / 41 for batches of 1 / 8 / 32
     # with 32 tokens each (2 x 128 BERT, one thread, Paddle 3.3.1).
-    if conf.use_mkldnn is False:
+    if conf.use_mkldnn is False or _is_native_alone(model, conf):
         if config.mkldnn_enabled():
             _onednn(config, "disable_{}")
         return
@@ -147,6 +147,18 @@ def _use_cpu(config: inference.Config, conf: PredictorConf) -> None:
         _onednn(config, "enable_{}_bfloat16")
         if conf.mkldnn_bf16_op_list:
             config.set_bfloat16_op(set(conf.mkldnn_bf16_op_list))
+
+
+def _is_native_alone(model: ServingModel, conf: PredictorConf) -> bool:
+    """Whether oneDNN can't run the program; said, and refused where the precision needs oneDNN."""
+    operator = run_natively_for(model)
+    if operator is None:
+        return False
+    why = f"Paddle {paddle.__version__} can't run {operator} of {model.program} with oneDNN"
+    if conf.precision == "bf16":
+        raise ConfigError(f"{why}, which precision bf16 needs: use fp32")
+    log.log(logging.WARNING if conf.use_mkldnn else logging.INFO, "%s; it runs without", why)
+    return True
 
 
 def _onednn(config: inference.Config, name: str, *arguments: Any) -> None:

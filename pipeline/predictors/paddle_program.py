@@ -26,6 +26,9 @@ _DENSE_TENSOR = 7
 
 # Operators that give as many rows as they find.
 _FINDER = re.compile(rb"\w*(nms|generate_proposals|nonzero|where_index|masked_select|detection_output)\d?")
+# Operators that PIR programs have with a list of doubles, which Paddle 3.3.1 can't hand to oneDNN, whether it
+# is told to use oneDNN for them or not (Paddle issue 79749).
+_NATIVE_ALONE = re.compile(rb"(bilinear|nearest)_interp")
 # Where a program tells an operator's name: "#":"1.nonzero" in JSON, field 3 of framework.proto's OpDesc.
 _OPERATOR = re.compile(rb'"#":"\d+\.(\w+)"|\x1a[\x03-\x30]([a-z][a-z_0-9]+)')
 
@@ -49,11 +52,17 @@ def rows_found_by(program: Path) -> str | None:
 
     Two boxes fetched for two images are one each, or both of one image: what was found can't be cut apart.
     """
-    for match in _OPERATOR.finditer(program.read_bytes()):
-        name = match[1] or match[2]
-        if _FINDER.fullmatch(name):
-            return name.decode()
-    return None
+    return _first_operator(program, _FINDER)
+
+
+def run_natively_for(model: ServingModel) -> str | None:
+    """The operator for which a program can't be run with oneDNN; or None."""
+    return _first_operator(model.program, _NATIVE_ALONE) if model.format == "pir" else None
+
+
+def _first_operator(program: Path, wanted: re.Pattern[bytes]) -> str | None:
+    names = (match[1] or match[2] for match in _OPERATOR.finditer(program.read_bytes()))
+    return next((name.decode() for name in names if wanted.fullmatch(name)), None)
 
 
 def inspect_program(model: ServingModel) -> ProgramFacts:
@@ -131,7 +140,13 @@ def _pir_facts(program: Path) -> ProgramFacts:
         if op["#"].endswith(".data"):
             attributes = {attribute["N"]: attribute["AT"].get("D") for attribute in op["A"]}
             shapes[attributes["name"]] = tuple(attributes["shape"])
-    return ProgramFacts(shapes, sum(op["#"] in ("p", "0.parameter") for op in ops))
+    return ProgramFacts(shapes, sum(map(_is_stored, ops)))
+
+
+def _is_stored(op: Mapping[str, Any]) -> bool:
+    """Whether an operator is a parameter of the parameter file: a recurrent layer's `dropout_state` is none,
+    its persistable, the first of a parameter's OA, is 0."""
+    return op["#"] in ("p", "0.parameter") and op.get("OA", [])[:1] != [0]
 
 
 def _pdmodel_facts(program: Path) -> ProgramFacts:
