@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.channel_data import ChannelData
 from pipeline.errors import ConfigError, InvalidInput
 from pipeline.local_service_handler import LocalServiceHandler
+from pipeline.request_options import NO_OPTIONS, RequestOptions
 from pipeline.serving_model import ServingModel
 
 if TYPE_CHECKING:
@@ -26,23 +27,23 @@ class OpRequest:
     """One request as the batch-wise hooks see it.
 
     input_dicts: the output of each input Op by its name; the request is {"@DAGExecutor": {key: value}}.
-    parameters: what the client sent as `parameters` (KServe v2 and v1): str, bool, int or float by name.
+    id, priority, timeout_us, parameters: what the client said of its request, see RequestOptions.
     state: whatever preprocess_batch wants to find again in postprocess_batch.
     """
 
-    __slots__ = ("data_id", "input_dicts", "log_id", "parameters", "state")
+    __slots__ = ("data_id", "id", "input_dicts", "log_id", "parameters", "priority", "state", "timeout_us")
 
     def __init__(
         self,
         input_dicts: dict[str, Any],
         data_id: int,
         log_id: int,
-        parameters: Mapping[str, Any] = MappingProxyType({}),
+        options: RequestOptions = NO_OPTIONS,
     ) -> None:
         self.input_dicts = input_dicts
         self.data_id = data_id
         self.log_id = log_id
-        self.parameters = parameters
+        self.id, self.priority, self.timeout_us, self.parameters = options
         self.state = SimpleNamespace()
 
     @property
@@ -84,9 +85,9 @@ class Op:
     """Where tensors are declared: most rows of a request, which all tensors then have on their first axis;
     0: the first axis is none of rows."""
 
-    request_parameters: Mapping[str, Any] = MappingProxyType({})
-    """In `preprocess` and `postprocess`: the request's `parameters` (KServe v2 and v1), str, bool, int or
-    float by name. Batch-wise hooks find them as `parameters` of each request."""
+    request_options: RequestOptions = NO_OPTIONS
+    """In `preprocess` and `postprocess`: the request's `id`, `priority`, `timeout_us` and `parameters`, as
+    clients of KServe v2 and v1 send them. Batch-wise hooks find them in each request."""
 
     packs_tensors = False  # how a remote Pipeline service is sent the feed, see set_pack_tensor_format
 

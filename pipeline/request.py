@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.answer_form import AnswerForm, V1Wish, Wish
+from pipeline.request_options import RequestOptions
 
 if TYPE_CHECKING:
     from pipeline.server.clients import Client
@@ -26,7 +27,7 @@ class Request:
     wish: what the answer's form leaves open, as `Wish` for the forms of KServe v2
     and `V1Wish` for that of v1.
     finish: makes what is sent of the worker's answer, or an error in its place; it raises nothing.
-    parameters: the client's own, for the hooks: str, bool, int of 64 bits or float by name.
+    options: what the client said of it, for the hooks; None when nothing.
     client: who asks, for the door to set. turn: its place in line, see `pipeline.server.turns`.
     """
 
@@ -44,6 +45,6 @@ class Request:
     version: str = ""
     wish: Wish | V1Wish | None = None
     finish: Callable[[Any], Any] | None = None
-    parameters: Mapping[str, Any] | None = None
+    options: RequestOptions | None = None
     client: Client | None = None
     turn: int = 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import tritonclient.http as v2
 
 import models
 from service_process import APPS, ServiceProcess
+from triton_recordings import RECORDINGS, recorded_grpc, recorded_http
 
 
 @pytest.fixture
@@ -57,6 +59,31 @@ def test_rows_runs_and_times_are_counted_as_they_were(service: ServiceProcess) -
         told = over_grpc.get_inference_statistics("model").model_stats[0]
     assert told.inference_stats.success.count == 4
     assert told.batch_stats[1].compute_infer.ns == op["batch_stats"][1]["compute_infer"]["ns"]
+
+
+def test_they_have_the_recorded_form(triton: Callable[[str], ServiceProcess]) -> None:
+    recorded = {row["id"]: row for row in RECORDINGS}
+    service = triton("simple")
+    infer = recorded["infer.json.version"]["request"]
+    assert service.http(infer["path"], infer["body"]["text"]).status == 200
+    over_http = service.http(recorded["stats.model"]["request"]["path"]).json
+    expected = recorded_http(recorded["stats.model"]).document
+    assert form(over_http) == form(expected)
+    with v2_grpc.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as asking:
+        over_grpc = asking.get_inference_statistics("simple", as_json=True)
+    (told,), (row,) = over_grpc["model_stats"], recorded_grpc(recorded["g.stats"])[1]["model_stats"]
+    assert form(row).items() <= form(told).items()
+
+
+def form(document: Any) -> Any:
+    """Its names and texts, without its numbers; of a list the first element."""
+    if isinstance(document, dict):
+        return {name: form(value) for name, value in document.items() if not _is_number(value)}
+    return [form(each) for each in document[:1]] if isinstance(document, list) else document
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
 
 
 def test_the_metrics_by_tritons_names_are_the_statistics(service: ServiceProcess) -> None:

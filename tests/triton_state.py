@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -32,7 +33,22 @@ OWN_KEYS = f"/{os.getpid() % 10**7:07d}"  # as long: this run's files must not b
 def of_this_run(row: dict[str, Any]) -> dict[str, Any]:
     """The recording, its files in /dev/shm named for this run."""
     own: dict[str, Any] = json.loads(json.dumps(row).replace(_RECORDED_KEYS, OWN_KEYS))
+    if row["id"] == "params.echo":
+        answer = json.loads(own["response"]["body"]["text"])
+        data = answer["outputs"][0]["data"]
+        data[0] = _of_no_sequence(data[0])
+        own["response"]["body"]["text"] = json.dumps(answer)
+    elif row["id"] == "g.params":
+        raw = own["response"]["message"]["raw_output_contents"]
+        told = _of_no_sequence(base64.b64decode(raw[0])[4:].decode()).encode()
+        raw[0] = base64.b64encode(len(told).to_bytes(4, "little") + told).decode()
     return own
+
+
+def _of_no_sequence(told: str) -> str:
+    """What the model `params` told of its request, without its sequence, names of outputs and trace."""
+    request_id, _correlation_id, _flags, timeout_us, parameters, *_ = told.split("|")
+    return f"{request_id}|{timeout_us}|{json.dumps(json.loads(parameters), sort_keys=True)}"
 
 
 @contextlib.contextmanager

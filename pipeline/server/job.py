@@ -56,11 +56,11 @@ class Job:
     def row(self, index: int, tail: list[Part]) -> list[Any]:
         """How it stands in a hand-over:
 
-        [index, log_id, form, wish, parameters, deadline, [[input, value], ...]].
+        [index, log_id, form, wish, options, deadline, [[input, value], ...]].
         """
         request = self.walk.request
         inputs = [[name, stow(parts, tail)] for name, parts in self.inputs]
-        told = request.wish, request.parameters, request.deadline
+        told = request.wish, request.options, request.deadline
         return [index, request.log_id, int(request.form), *told, inputs]
 
     def settle(self, outcome: Outcome, parts: list[Part]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, text_of
 from pipeline.op import Op, OpRequest
+from pipeline.request_options import NO_OPTIONS, RequestOptions
 from pipeline.values import decode
 from pipeline.wire import FEED, Tail
 
@@ -46,7 +47,7 @@ class Call:
         """Rebuild the request's inputs; an object of the app's that can't be is this request's error."""
         self.id: int
         self.deadline: float
-        self.id, log_id, self.form, self.wish, parameters, self.deadline, stowed = row
+        self.id, log_id, self.form, self.wish, told, self.deadline, stowed = row
         self.own = own
         self.error: ServingError | None = None
         self.feeds: list[Any] | None = None
@@ -65,9 +66,10 @@ class Call:
                 self.error = exc
             except Exception as exc:
                 self.error = HookFailed(f"input {name!r} can't be rebuilt: {text_of(exc)}")
-        self.request = OpRequest(inputs, next(_data_ids), log_id, parameters or {})
-        if parameters and own is not None:
-            own.request_parameters = parameters
+        options = NO_OPTIONS if told is None else RequestOptions(*told)
+        self.request = OpRequest(inputs, next(_data_ids), log_id, options)
+        if told is not None and own is not None:
+            own.request_options = options
         self.direct = FEED in inputs
         if self.direct:
             self.feeds = [inputs[FEED]]

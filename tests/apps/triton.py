@@ -1,5 +1,6 @@
 """Stand-ins for the models that Triton's answers were recorded with: MODEL names the one that is served."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -31,6 +32,12 @@ class TritonOp(Op):
         (inputs,) = input_dicts.values()
         return self.answer(inputs)
 
+    def hold(self, tensor):
+        """Until there is the file that WAIT_FOR names, for a tensor of 77."""
+        if "WAIT_FOR" in os.environ and tensor[0, 0] == 77:
+            while not Path(os.environ["WAIT_FOR"]).exists():
+                time.sleep(0.01)
+
 
 class SimpleOp(TritonOp):
     input_tensors = {"INPUT0": "INT32 [-1, 16]", "INPUT1": "INT32 [-1, 16]"}
@@ -38,9 +45,7 @@ class SimpleOp(TritonOp):
 
     def answer(self, inputs):
         a, b = inputs["INPUT0"], inputs["INPUT1"]
-        if "WAIT_FOR" in os.environ and a[0, 0] == 77:
-            while not Path(os.environ["WAIT_FOR"]).exists():
-                time.sleep(0.01)
+        self.hold(a)
         return {"OUTPUT0": a + b, "OUTPUT1": a - b}
 
 
@@ -50,6 +55,16 @@ class IdentityOp(TritonOp):
 
     def answer(self, inputs):
         return {"OUTPUT0": inputs["INPUT0"]}
+
+
+class QueueOp(IdentityOp):
+    input_tensors = {"INPUT0": "FP32 [-1, 4]"}
+    output_tensors = {"OUTPUT0": "FP32 [-1, 4]"}
+    max_batch_size = 1
+
+    def answer(self, inputs):
+        self.hold(inputs["INPUT0"])
+        return super().answer(inputs)
 
 
 class ClassifyOp(IdentityOp):
@@ -74,6 +89,8 @@ class ErrEachOp(TritonOp):
             return {"WRONG": inputs["INPUT0"]}
         if number == 9:
             return {"OUTPUT0": np.zeros((3, 3), np.int64)}
+        if number == 99:
+            raise TypeError("incompatible constructor arguments")
         return {"OUTPUT0": inputs["INPUT0"]}
 
 
@@ -84,6 +101,17 @@ class GenOp(TritonOp):
 
     def answer(self, inputs):
         return {"TEXT": inputs["PROMPT"] + b" 0"}
+
+
+class ParamsOp(TritonOp):
+    max_batch_size = 0
+    input_tensors = {"INPUT0": "BYTES [1]"}
+    output_tensors = {"OUTPUT0": "BYTES [1]"}
+
+    def answer(self, inputs):
+        options = self.request_options
+        parameters = json.dumps(dict(options.parameters), sort_keys=True)
+        return {"OUTPUT0": [f"{options.id}|{options.timeout_us}|{parameters}"]}
 
 
 class VersionsOp(TritonOp):
@@ -97,6 +125,8 @@ OPS = {
     "classify": ClassifyOp,
     "err_each": ErrEachOp,
     "gen": GenOp,
+    "identity_queue": QueueOp,
+    "params": ParamsOp,
     "versions": VersionsOp,
 }
 

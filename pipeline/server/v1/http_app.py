@@ -12,6 +12,7 @@ from pipeline.answer_form import AnswerForm, V1Wish
 from pipeline.errors import ServingError
 from pipeline.examples import row_of
 from pipeline.request import Request
+from pipeline.request_options import RequestOptions
 from pipeline.server.engine import Engine
 from pipeline.server.http_door import JSON, HttpDoor, retry_after
 from pipeline.server.http_request import HttpRequest
@@ -72,7 +73,9 @@ class V1HttpApp(HttpDoor):
         made.wish = V1Wish(given.rows, given.by_columns)
         made.op = model.op
         made.rows = max(1, given.rows)
-        made.parameters = {sendable(n): checked_parameter(n, v) for n, v in given.parameters.items()} or None
+        if given.parameters:
+            parameters = {sendable(n): checked_parameter(n, v) for n, v in given.parameters.items()}
+            made.options = RequestOptions(parameters=parameters)
         made.deadline = self._engine.deadline()
         made.version = version
         return made

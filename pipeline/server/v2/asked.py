@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.answer_form import AnswerForm, WantedOutput, Wish
 from pipeline.request import Request
+from pipeline.request_options import RequestOptions
 from pipeline.server.codecs.text_length import check_texts
 from pipeline.server.engine import Engine
 from pipeline.server.v2.as_message import as_message
@@ -94,7 +95,8 @@ class Asked:
         )
         request = Request(model.name, "infer", values, form=form, wish=wish)
         request.op = model.op
-        request.parameters = self.parameters or None
+        if self.request_id or self.priority or self.timeout_us or self.parameters:
+            request.options = RequestOptions(self.request_id, self.priority, self.timeout_us, self.parameters)
         request.rows = inputs.rows
         request.priority = max(0, self.priority - 1)  # none given counts as the highest
         if self.spans and self.outputs:

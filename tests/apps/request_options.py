@@ -1,9 +1,13 @@
-"""Ops that answer with the request's parameters: by per-request or by batch-wise hooks."""
+"""Ops that answer with what the client said of the request: by per-request or by batch-wise hooks."""
 
 import json
 import os
 
 from pipeline import Op, WebService
+
+
+def told(request):
+    return [request.id, request.priority, request.timeout_us, dict(request.parameters)]
 
 
 class TellingOp(Op):
@@ -13,21 +17,21 @@ class TellingOp(Op):
 
 class EachOp(TellingOp):
     def preprocess(self, input_dicts, data_id=0, log_id=0):
-        return {"before": dict(self.request_parameters)}
+        return {"before": told(self.request_options)}
 
     def postprocess(self, input_dicts, fetch_dict, data_id=0, log_id=0):
-        told = {**fetch_dict, "after": dict(self.request_parameters)}
-        return {"told": [json.dumps(told, sort_keys=True)]}
+        both = {**fetch_dict, "after": told(self.request_options)}
+        return {"told": [json.dumps(both, sort_keys=True)]}
 
 
 class BatchOp(TellingOp):
     def preprocess_batch(self, requests):
-        return [{"before": dict(request.parameters)} for request in requests]
+        return [{"before": told(request)} for request in requests]
 
     def postprocess_batch(self, requests, fetches):
         pairs = zip(requests, fetches, strict=True)
-        told = [{**fetch, "after": dict(request.parameters)} for request, fetch in pairs]
-        return [{"told": [json.dumps(one, sort_keys=True)]} for one in told]
+        both = [{**fetch, "after": told(request)} for request, fetch in pairs]
+        return [{"told": [json.dumps(one, sort_keys=True)]} for one in both]
 
 
 class TellingService(WebService):

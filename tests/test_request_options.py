@@ -1,4 +1,4 @@
-"""What a client sends as `parameters` reaches the hooks, over every door that has such."""
+"""What a client says of its request beside the inputs reaches the hooks, over every door that has such."""
 
 from __future__ import annotations
 
@@ -18,24 +18,34 @@ GIVEN = {"top_k": 3, "lang": "zh", "exact": True}
 
 @pytest.fixture(scope="module", params=["each", "batch"])
 def service(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
-    with ServiceProcess(APPS / "parameters.py", env={"HOOKS": request.param}) as started:
+    with ServiceProcess(APPS / "request_options.py", env={"HOOKS": request.param}) as started:
         yield started
 
 
-def told(client: Any, module: Any, parameters: dict[str, Any]) -> Any:
+def told(client: Any, module: Any, **given: Any) -> Any:
     text = module.InferInput("text", [1], "BYTES")
     text.set_data_from_numpy(np.array([b"x"], object))
-    protocols_own = {"priority": 1, "timeout": 20_000_000, "sequence_id": 7, "sequence_start": True}
-    answer = client.infer("test", [text], parameters=parameters, **protocols_own)
+    answer = client.infer("test", [text], sequence_id=7, sequence_start=True, **given)
     return json.loads(answer.as_numpy("told")[0])
 
 
-def test_both_hooks_find_the_parameters_of_their_request(service: ServiceProcess) -> None:
+def test_both_hooks_find_what_was_said_of_their_request(service: ServiceProcess) -> None:
+    said = {"request_id": "r-1", "priority": 2, "timeout": 20_000_000, "parameters": GIVEN}
+    options = ["r-1", 2, 20_000_000, GIVEN]
     http = tritonclient.http.InferenceServerClient(f"127.0.0.1:{service.http_port}")
-    assert told(http, tritonclient.http, GIVEN) == {"before": GIVEN, "after": GIVEN}
+    assert told(http, tritonclient.http, **said) == {"before": options, "after": options}
     with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as grpc:
-        assert told(grpc, tritonclient.grpc, GIVEN) == {"before": GIVEN, "after": GIVEN}
-        assert told(grpc, tritonclient.grpc, {}) == {"before": {}, "after": {}}
+        assert told(grpc, tritonclient.grpc, **said) == {"before": options, "after": options}
+        assert told(grpc, tritonclient.grpc)["after"] == ["", 0, 0, {}]
+        assert told(grpc, tritonclient.grpc, timeout=30_000_000)["after"] == ["", 0, 30_000_000, {}]
+
+
+def test_the_hooks_find_parameters_of_v1_and_of_generate(service: ServiceProcess) -> None:
+    body = json.dumps({"instances": [{"text": "x"}], "parameters": GIVEN})
+    (prediction,) = service.http("/v1/models/test:predict", body).json["predictions"]
+    assert json.loads(prediction["told"])["after"] == ["", 0, 0, GIVEN]
+    generated = service.http("/v2/models/test/generate", '{"text": "x", "id": "g", "top_k": 3}').json
+    assert json.loads(generated["told"])["before"] == ["g", 0, 0, {"top_k": 3}]
 
 
 @pytest.mark.parametrize("value", ["[1]", "{}", "null", "1" + "0" * 30])
@@ -53,4 +63,4 @@ def test_a_text_that_no_message_can_hold_fails_nobody(service: ServiceProcess) -
     )
     answer = service.http("/v2/models/test/infer", body % (half, half, half)).json
     assert answer["id"] == "?"
-    assert json.loads(answer["outputs"][0]["data"][0])["after"] == {"?": "?"}
+    assert json.loads(answer["outputs"][0]["data"][0])["after"] == ["?", 0, 0, {"?": "?"}]
