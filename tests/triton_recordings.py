@@ -27,7 +27,8 @@ RECORDINGS: list[dict[str, Any]] = [
     of_this_run(json.loads(line))
     for line in (Path(__file__).parent / "fixtures/triton.jsonl").read_text("utf-8").splitlines()
 ]
-BY_THEMSELVES = ("queue.", "stats.model", "g.stats")  # test_v2_replay_queue.py, test_v2_statistics.py
+# test_v2_replay_queue.py, test_v2_statistics.py, test_v2_replay_large.py
+BY_THEMSELVES = ("queue.", "stats.model", "g.stats", "big.", "err.too_large")
 _EACH = [row for row in RECORDINGS if not row["id"].startswith(BY_THEMSELVES)]
 HTTP = [row for row in _EACH if row["source"] == "http"]
 GRPC = [row for row in _EACH if row["source"] == "grpc"]
@@ -58,12 +59,10 @@ _REPOSITORY = "config.pbtxt, ensembles and what a client may override come with 
 
 # Recorded cases that are not replayed, by the beginning of their names, and why.
 LEFT = {
-    "big.": "70 MB: a body over limits.body_bytes is refused, and large tensors have a test of their own",
     "cached": "the response cache comes with the model repository",
     "ensemble": "ensembles come with the model repository",
     "err.cl_too_long": "no answer was recorded: ours waits for the body and then answers 408",
     "err.seq": _SEQUENCES,
-    "err.too_large": "68 MB: a body over limits.body_bytes is refused",
     "g.big": "5 MB without contents recorded: large tensors have a test of their own",
     "g.ensemble": "ensembles come with the model repository",
     "g.err.decoupled": _DECOUPLED,
