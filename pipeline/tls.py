@@ -4,12 +4,45 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from pipeline.config import TlsConfig
+from pipeline.errors import ConfigError
 
 PASSPHRASE_MARKS = (b"BEGIN ENCRYPTED PRIVATE KEY", b"Proc-Type: 4,ENCRYPTED")
 FILES = {"cert": b"BEGIN CERTIFICATE", "key": b"PRIVATE KEY", "client_ca": b"BEGIN CERTIFICATE"}
+
+
+class Pem(NamedTuple):
+    """What the files hold; client_ca is None where clients need no certificate."""
+
+    cert: bytes
+    key: bytes
+    client_ca: bytes | None
+
+
+class Certificates:
+    """What the listeners show and trust: the files as they were at the start, or at the last `reload`.
+
+    context: for HTTP. pem: for gRPC. Each is another object after a reload.
+    """
+
+    def __init__(self, tls: TlsConfig) -> None:
+        self._tls = tls
+        self._read()
+
+    def reload(self) -> None:
+        """Read the files again. Raises ConfigError for files that can't be used; then all stays as it was."""
+        flaws = flaws_of(self._tls)
+        if flaws:
+            raise ConfigError("\n".join(flaws))
+        self._read()
+
+    def _read(self) -> None:
+        tls = self._tls
+        client_ca = None if tls.client_ca is None else Path(tls.client_ca).read_bytes()
+        self.pem = Pem(Path(tls.cert).read_bytes(), Path(tls.key).read_bytes(), client_ca)
+        self.context = server_context(tls)
 
 
 def flaws_of(tls: TlsConfig) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from pipeline.errors import ConfigError, NotReady
 from pipeline.server.engine import Engine
+from pipeline.server.listeners import Listeners
 from pipeline.server.repository import Repository
 
 log = logging.getLogger(__name__)
@@ -18,9 +19,12 @@ log = logging.getLogger(__name__)
 class Hangup:
     """Takes the signal from `listen` on. stop: ends the service in order."""
 
-    def __init__(self, engine: Engine, repository: Repository, stop: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: Engine, repository: Repository, listeners: Listeners, stop: Callable[[], None]
+    ) -> None:
         self._engine = engine
         self._repository = repository
+        self._listeners = listeners
         self._stop = stop
         # Under nohup the end of the terminal is to be survived.
         self._needs_terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
@@ -40,6 +44,7 @@ class Hangup:
 
     async def _reload(self) -> None:
         self._reload_keys()
+        await self._reload_certificates()
         try:
             await self._repository.reload_changed()
         except NotReady as exc:
@@ -54,6 +59,16 @@ class Hangup:
             log.error("The API keys stay as they were. %s", exc.message)
         else:
             log.info("API keys are read again")
+
+    async def _reload_certificates(self) -> None:
+        if self._listeners.certificates is None:
+            return
+        try:
+            await self._listeners.reload_certificates()
+        except ConfigError as exc:
+            log.error("The certificates stay as they were. %s", exc.message)
+        else:
+            log.info("The files of tls are read again")
 
 
 def _has_terminal() -> bool:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import email.utils
 import socket
-import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from pipeline.errors import StartFailed
 from pipeline.server.clients import HttpGuard
 from pipeline.server.http_protocol import Connection
 from pipeline.server.http_request import Listener, RequestTaker
+from pipeline.tls import Certificates
 
 SILENT_S = 1.0  # while stopping, a connection without a word for this long is closed
 _BACKLOG = 2048
@@ -23,7 +23,7 @@ _WATCH_EVERY_S = 0.5
 
 
 class HttpServer:
-    """Serves an app on ports of every interface; over TLS alone where a context is given.
+    """Serves an app on ports of every interface; over TLS alone where there are certificates.
 
     ports: by their keys in config.yml.
     """
@@ -33,32 +33,20 @@ class HttpServer:
         app: RequestTaker,
         ports: Mapping[str, int],
         limits: Limits,
-        tls: ssl.SSLContext | None = None,
+        certificates: Certificates | None = None,
         guard: HttpGuard | None = None,
     ) -> None:
         self._ports = ports
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._listener = Listener(app, limits, guard)
-        self._tls: dict[str, Any] = (
-            {}
-            if tls is None
-            else {
-                "ssl": tls,
-                "ssl_handshake_timeout": limits.header_timeout_s,
-                "ssl_shutdown_timeout": SILENT_S,
-            }
-        )
+        self._certificates = certificates
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Listens on entry; on exit whatever is left is closed. Raises StartFailed for a used port."""
-        loop = asyncio.get_running_loop()
         self._sockets = bind_all(self._ports)
-        self._servers = [
-            await loop.create_server(self._connection, sock=each, backlog=_BACKLOG, **self._tls)
-            for each in self._sockets
-        ]
+        self._servers = [await self._accept(each) for each in self._sockets]
         watcher = asyncio.create_task(self._watch(), name="http-watcher")
         try:
             yield
@@ -68,6 +56,16 @@ class HttpServer:
                 server.close()
             for connection in list(self._listener.connections):
                 connection.close()
+
+    async def renew_certificates(self) -> None:
+        """Show connections that come from now on what the certificates are now; the others keep theirs."""
+        for number, listening in enumerate(self._sockets):
+            if self._listener.draining:
+                break
+            again = listening.dup()  # the same queue of connections, so none is lost in between
+            accepting = await self._accept(again)
+            self._servers[number].close()
+            self._sockets[number], self._servers[number] = again, accepting
 
     async def stop_listening(self) -> None:
         """Accept what the kernel has accepted already, then close the ports. Open connections stay."""
@@ -81,13 +79,15 @@ class HttpServer:
                 while True:
                     accepted.append(waiting.accept()[0])
             server.close()
-        served = (loop.connect_accepted_socket(self._connection, each, **self._tls) for each in accepted)
+        tls = self._tls()
+        served = (loop.connect_accepted_socket(self._connection, each, **tls) for each in accepted)
         await asyncio.gather(*served, return_exceptions=True)  # with TLS, some may not shake hands
 
     async def until_silent(self, timeout_s: float) -> None:
         """Answer what still comes on open connections, and close each that says nothing for a second."""
         started = time.monotonic()
-        shaking_hands_until = started + SILENT_S if self._tls else started  # they are no connections yet
+        # Those that shake hands are no connections yet.
+        shaking_hands_until = started + SILENT_S if self._certificates else started
         while (
             self._listener.connections and time.monotonic() < started + timeout_s + SILENT_S
         ) or time.monotonic() < shaking_hands_until:
@@ -97,6 +97,20 @@ class HttpServer:
                 continue
             for connection in list(self._listener.connections):
                 connection.close_if_silent(silent_since)
+
+    async def _accept(self, listening: socket.socket) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(self._connection, sock=listening, backlog=_BACKLOG, **self._tls())
+
+    def _tls(self) -> dict[str, Any]:
+        """Arguments of the loop's, none without certificates."""
+        if self._certificates is None:
+            return {}
+        return {
+            "ssl": self._certificates.context,
+            "ssl_handshake_timeout": self._listener.limits.header_timeout_s,
+            "ssl_shutdown_timeout": SILENT_S,
+        }
 
     def _connection(self) -> asyncio.Protocol:
         return Connection(self._listener)

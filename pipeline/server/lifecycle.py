@@ -35,11 +35,11 @@ async def serve(app: App) -> None:
         loop.add_signal_handler(number, stop_requested.set)
     engine = Engine(app, Metrics(app.name))
     repository = Repository(engine)
-    Hangup(engine, repository, stop_requested.set).listen()
+    listeners = Listeners(engine, repository)
+    Hangup(engine, repository, listeners, stop_requested.set).listen()
     config = app.config
     log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.dag.order, repeat(app))))
     async with contextlib.AsyncExitStack() as stack:
-        listeners = Listeners(engine, repository)
         await stack.enter_async_context(listeners.running())
         await stack.enter_async_context(engine.running())
         if not await _ready_or_stopped(engine, stop_requested):

@@ -20,11 +20,14 @@ from pipeline.server.v2.http_app import V2HttpApp
 from pipeline.server.v2.models import V2Models
 from pipeline.server.v2.repository import Control
 from pipeline.server.v2.triton_metrics import triton_metrics
-from pipeline.tls import server_context
+from pipeline.tls import Certificates
 
 
 class Listeners:
-    """`http_port`, `rpc_port`, and beside them those of `v2`, with the same apps, limits and certificates."""
+    """`http_port`, `rpc_port`, and beside them those of `v2`, with the same apps, limits and certificates.
+
+    certificates: None without `tls`.
+    """
 
     def __init__(self, engine: Engine, repository: Repository) -> None:
         config = engine.app.config
@@ -34,7 +37,7 @@ class Listeners:
         models = V2Models(engine, repository)
         control = Control(models, repository, explicit=config.v2.model_control == "explicit")
         engine.metrics.add(lambda: triton_metrics(engine, models))
-        tls = None if config.tls is None else server_context(config.tls)
+        self.certificates = tls = None if config.tls is None else Certificates(config.tls)
         guard = None if engine.keys is None else HttpGuard(engine.keys, config.security)
         ports = config.ports()
         if http := _named(ports, "http_port", "v2.http_port"):
@@ -43,7 +46,7 @@ class Listeners:
         if metrics := _named(ports, "v2.metrics_port"):
             self._http.append(HttpServer(MetricsApp(engine), metrics, config.limits, tls, guard))
         if rpc := _named(ports, "rpc_port", "v2.grpc_port"):
-            self._rpc.append(RpcServer(engine, models, control, extensions, rpc))
+            self._rpc.append(RpcServer(engine, models, control, extensions, rpc, tls))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -55,6 +58,14 @@ class Listeners:
             for rpc in self._rpc:
                 await stack.enter_async_context(rpc.running())
             yield
+
+    async def reload_certificates(self) -> None:
+        """Show new connections what the files of `tls` hold now. Raises ConfigError, and all stays."""
+        if self.certificates is None:
+            return
+        self.certificates.reload()
+        for http in self._http:
+            await http.renew_certificates()
 
     async def drain(self, timeout_s: float) -> None:
         """Answer what was sent before the ports close; the order is the one of docs/design.md section 4."""

@@ -8,14 +8,12 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 
 import grpc
 import grpc.aio
 
 from pipeline.answer_form import AnswerForm
 from pipeline.answers import render_error
-from pipeline.config import TlsConfig
 from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed, UnknownService
 from pipeline.server.clients import CALLER, named
 from pipeline.server.codecs.key_value import EXAMPLE, parse_proto, pass_proto_on
@@ -27,6 +25,7 @@ from pipeline.server.v2.extensions import Extensions
 from pipeline.server.v2.models import V2Models
 from pipeline.server.v2.repository import Control
 from pipeline.server.v2.rpc_handler import HEALTH_CALLS, V2Handler
+from pipeline.tls import Certificates, Pem
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +96,8 @@ def _is_over(context: Context) -> bool:
 
 
 class RpcServer:
-    """Serves PipelineService and KServe v2 on ports of every interface, given by their keys in config.yml."""
+    """Serves PipelineService and KServe v2 on ports of every interface, given by their keys in config.yml;
+    over TLS alone where there are certificates."""
 
     def __init__(
         self,
@@ -106,12 +106,14 @@ class RpcServer:
         control: Control,
         extensions: Extensions,
         ports: Mapping[str, int],
+        certificates: Certificates | None,
     ) -> None:
         self._engine = engine
         self._models = models
         self._control = control
         self._extensions = extensions
         self._ports = ports
+        self._certificates = certificates
         self._stopping = False
 
     @contextlib.asynccontextmanager
@@ -142,7 +144,7 @@ class RpcServer:
             ],
         )
         for name, port in self._ports.items():
-            self._open(name, port, config.tls)
+            self._open(name, port)
         await self._server.start()
         watching = [
             asyncio.create_task(self._watch(), name="rpc-watch"),
@@ -161,27 +163,45 @@ class RpcServer:
         if not self._stopping:
             self._engine.fail_for_good(StartFailed(f"the listener of {', '.join(self._ports)} has ended"))
 
-    def _open(self, name: str, port: int, tls: TlsConfig | None) -> None:
+    def _open(self, name: str, port: int) -> None:
         opened = 0
         with contextlib.suppress(RuntimeError):
-            opened = self._add(f"[::]:{port}", tls)
+            opened = self._add(f"[::]:{port}")
         if opened == 0:
             raise StartFailed(
                 f"{name} {port} can't be opened: stop what uses it, or choose another in config.yml"
             )
 
-    def _add(self, address: str, tls: TlsConfig | None) -> int:
+    def _add(self, address: str) -> int:
         """The port that was opened, 0 for none."""
-        if tls is None:
+        if self._certificates is None:
             return self._server.add_insecure_port(address)
-        client_ca = None if tls.client_ca is None else Path(tls.client_ca).read_bytes()
-        pair = Path(tls.key).read_bytes(), Path(tls.cert).read_bytes()
-        return self._server.add_secure_port(
-            address, grpc.ssl_server_credentials([pair], client_ca, require_client_auth=client_ca is not None)
-        )
+        return self._server.add_secure_port(address, _credentials(self._certificates))
 
     async def stop(self, grace_s: float) -> None:
         """Say GOAWAY, let the calls that a handler has end, cancel what is left after `grace_s`."""
         self._stopping = True
         with contextlib.suppress(asyncio.CancelledError):
             await self._server.stop(grace_s)
+
+
+def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
+    """Of one port. gRPC asks before each handshake, in a thread of its own, whether they were renewed."""
+    shown = certificates.pem
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal shown
+        if certificates.pem is shown:
+            return None
+        shown = certificates.pem
+        return _configuration(shown)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(shown),
+        renewed,  # type: ignore[arg-type]  # None means no change (its docstring)
+        require_client_authentication=shown.client_ca is not None,
+    )
+
+
+def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.client_ca)
