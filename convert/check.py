@@ -28,10 +28,11 @@ from convert.subject import (
 from convert.to_serving import parse_padding
 from pipeline.errors import ConversionError
 from pipeline.model_additions import PARITY_FILE
-from pipeline.serving_model import SERVER_FOLDER
+from pipeline.model_digests import SHA256, record_digests, replaced_files
+from pipeline.serving_model import SERVER_FOLDER, load_serving_model
 
 DEMO = "demo"  # what the demo's stamp has for a source
-PARITY, PADDING, BATCH = "check", "check padding", "check batch"
+PARITY, PADDING, BATCH, FILES = "check", "check padding", "check batch", "check files"
 _ROWS = 5  # of one length, for the check of batches
 
 
@@ -44,8 +45,9 @@ def check_serving(
     tolerance of their own; its top-1 agreement counts on `inputs`, for random ones are of no class.
     A failed one keeps the service from starting until a later check passes or the model is converted again.
     Where the source can't be run here (the demo's training, a Layer), it is compared with its own program as
-    it is written. Raises ConversionError when the source is not recorded or gone, or the report can't be
-    written.
+    it is written, and fails if its files are no longer those that were proved; with a source the comparison
+    is the proof of the files that are there. Raises ConversionError when the source is not recorded or gone,
+    or the report can't be written.
     """
     options = options or ConversionOptions()
     folder = serving_folder(directory)
@@ -64,13 +66,20 @@ def check_serving(
         bounds = Bounds(**stamp["bounds"])
         bounds = bounds if inputs is not None else replace(bounds, top1_needed=0.0)
         reports = tuple(held_to(report, bounds) for report in reports)
-    _store(target, reports)
-    restamp(root, current=all(report.passed for report in reports))
+    options.steps.step("Digests of its files")
     told = f"{source} does"
     if source is None:
+        files, are_proved = _files_report(folder, options)
+        reports += files
         told = (
-            f"its own program does without optimisation (what it was made of, {_made_of(root)}, can't be run)"
+            "its own program does without optimisation (what it was made of, "
+            f"{_made_of(root)}, can't be run); {are_proved}"
         )
+    passed = all(report.passed for report in reports)
+    if passed and source is not None:
+        record_digests(folder)
+    _store(target, reports)
+    restamp(root, current=passed)
     return _outcome(directory, reports, f"{directory} answers as {told}")
 
 
@@ -111,6 +120,20 @@ def _check(
     parity = compare(PARITY, names, reference.run, run, batches, options.tolerance)
     options.steps.step("Rows alone and together")
     return (parity, *_rows_check(candidate, padding, options))
+
+
+def _files_report(folder: Path, options: ConversionOptions) -> tuple[tuple[ParityReport, ...], str]:
+    """The report of a model whose files are no longer those that were proved, and what to say of others."""
+    replaced = replaced_files(load_serving_model(folder), SHA256)
+    if replaced is None:
+        return (), "it has no digests, so whether its files are those that were proved is not known"
+    if not replaced:
+        return (ParityReport(FILES, options.tolerance, (), ()),), "its files are those that were proved"
+    note = (
+        f"{', '.join(replaced)} in {folder} {'are' if replaced[1:] else 'is'} not what was proved; copy the "
+        "model again, or convert it anew"
+    )
+    return (ParityReport(FILES, options.tolerance, (), (), note),), ""
 
 
 def _rows_check(candidate: Subject, padding: str, options: ConversionOptions) -> list[ParityReport]:
@@ -177,7 +200,7 @@ def _store(path: Path, reports: Sequence[ParityReport]) -> None:
     """Replace the reports of an earlier check; those of the conversion stay."""
     try:
         earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-        kept = [old for old in earlier if old["step"] not in (PARITY, PADDING, BATCH)]
+        kept = [old for old in earlier if old["step"] not in (PARITY, PADDING, BATCH, FILES)]
     except (OSError, ValueError, KeyError, TypeError):
         kept = []  # no report that could be kept
     partial = path.with_name(f".{path.name}.new")

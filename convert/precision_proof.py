@@ -29,6 +29,8 @@ from convert.text_feeds import named_padding
 from convert.to_serving import sample_rows
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.model_additions import PARITY_FILE
+from pipeline.model_digests import KEY as DIGESTS
+from pipeline.model_digests import digests_of
 from pipeline.model_settings import KEY as SETTINGS
 from pipeline.serving_model import (
     ADDITIONS,
@@ -39,7 +41,7 @@ from pipeline.serving_model import (
     write_serving_model,
 )
 
-_OWN = {"labels", "padding", "parity", SETTINGS}  # keys of serving.yml that are written anew
+_OWN = {"labels", "padding", "parity", DIGESTS, SETTINGS}  # keys of serving.yml that are written anew
 _ROWS = 3  # of one length, and as many again
 
 
@@ -101,7 +103,11 @@ def prove_and_write(
         files = [path for path in (reduced.program, reduced.params) if path]
         forms.append(timed_form(to, files, run, batches))
     reports = (report, *rows)
-    facts = {"precision": to, "parity": {one.step: one.max_abs_diff for one in (*reduced.earlier, *reports)}}
+    facts = {
+        "precision": to,
+        "parity": {one.step: one.max_abs_diff for one in (*reduced.earlier, *reports)},
+        DIGESTS: digests_of(files),
+    }
     _write(original, reduced, out, padding, facts)
     write_reports(out / SERVER_FOLDER / PARITY_FILE, [*reduced.earlier, *reports])
     return reports, (figures_table(forms),)

@@ -21,6 +21,8 @@ from convert.sample_feeds import Feeds, sample_batches, sample_feeds
 from convert.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.model_additions import PARITY_FILE
+from pipeline.model_digests import KEY as DIGESTS
+from pipeline.model_digests import digests_of
 from pipeline.serving_model import SERVER_FOLDER, FeedPadding, Padding, Variable, write_serving_model
 
 
@@ -154,7 +156,12 @@ def build_serving_model(
             fetches,
             padding=declared,
             labels=labels,
-            additions={**(facts or {}), **noted, "parity": _short(reports)},
+            additions={
+                **(facts or {}),
+                **noted,
+                "parity": _short(reports),
+                DIGESTS: digests_of(program.files),
+            },
             extra_files=[*program.data_files, *files],
         )
     except ConfigError as exc:

@@ -16,7 +16,13 @@ from pipeline.errors import ConfigError
 from pipeline.model_signature import Variable
 
 PARITY_FILE = "parity.json"
-KEYS = {"labels", "local_service_conf", "padding", "parity"}  # those of serving.yml that are interpreted
+KEYS = {
+    "digests",
+    "labels",
+    "local_service_conf",
+    "padding",
+    "parity",
+}  # those of serving.yml that are interpreted
 MAX_BYTES = 1 << 20
 
 

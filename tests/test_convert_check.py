@@ -107,7 +107,7 @@ def test_the_demo_and_others_without_a_source_that_runs_are_compared_with_their_
     demo = shutil.copytree(root / "models/demo", tmp_path / "demo")
     assert check(demo) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert told.endswith("own program does without optimisation (what it was made of, demo, can't be run).")
+    assert "own program does without optimisation (what it was made of, demo, can't be run); it" in told
     assert reports(demo)["check"]["passed"] and reports(demo)["check padding"]["passed"]
     assert check(demo, "--tolerance", 0) == 1
     assert not reports(demo)["check"]["passed"]
@@ -140,6 +140,53 @@ def test_a_perturbed_weight_is_found_recorded_and_refused_by_the_server(served: 
     assert main(["serving", str(CLASSIFIER), str(served), "--padding", PADDING]) == 0
     with service(served) as running:
         assert "is warm" in running.log
+
+
+def test_other_files_than_were_proved_are_told_at_the_start_until_a_check_passes(served: Path) -> None:
+    file = served / "serving_server/classifier.onnx"
+    file.write_bytes(file.read_bytes() + b"\x32\x01x")  # a doc_string, which changes no answer
+    with service(served) as running:
+        assert f"{file} is not the file that was proved (parity.json)" in running.log
+    assert check(served) == 0
+    with service(served) as running:
+        assert "is not the file that was proved" not in running.log
+
+
+def test_weights_changed_after_the_conversion_fail_a_check_that_has_no_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_linear.py").write_text(
+        "import paddle\n\ndef create():\n    return paddle.nn.Linear(4, 3)\n", "utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["all", "own_linear:create", "served", "--input-spec", "x:float32[-1,4]"]) == 0
+    served = tmp_path / "served"
+    assert check(served) == 0
+    assert "its files are those that were proved." in " ".join(capsys.readouterr().out.split())
+    assert reports(served)["check files"]["passed"]
+    weights = served / "serving_server/inference.pdiparams"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert check(served) == 1
+    told = capsys.readouterr().err
+    assert "check files: inference.pdiparams in " in told and "is not what was proved; copy the model" in told
+    assert load_serving_model(served).failures
+    weights.write_bytes(whole)
+    assert check(served) == 0
+    assert not load_serving_model(served).failures
+
+
+@pytest.mark.parametrize("digests", [["classifier.onnx"], {"../x": {}}, {"classifier.onnx": {"sha256": 1}}])
+def test_digests_that_are_none_are_told(
+    served: Path, digests: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    additions = served / "serving_server/serving.yml"
+    document = yaml.safe_load(additions.read_text("utf-8"))
+    additions.write_text(yaml.safe_dump({**document, "digests": digests}), "utf-8")
+    assert check(served) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.endswith("serving.yml: digests is not what convert writes: convert the model again.")
 
 
 def test_a_wrong_mask_fails_the_check_of_padding_and_is_served_only_where_that_is_allowed(

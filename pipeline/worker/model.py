@@ -10,6 +10,7 @@ from pathlib import Path
 from pipeline.config import LocalServiceConf, OpConfig
 from pipeline.errors import ConfigError, ModelFailed, text_of
 from pipeline.model_additions import PARITY_FILE
+from pipeline.model_digests import SAMPLE, replaced_files
 from pipeline.model_settings import with_settings_of
 from pipeline.op import Op
 from pipeline.predictors import create_predictor, create_remote_predictor
@@ -52,6 +53,7 @@ class Model:
             return
         self.serving_model = load_serving_model(Path(folder, conf.model_dir), conf.engine)
         _refuse_failed(self.serving_model, conf.allow_failed_parity)
+        _tell_replaced(self.serving_model)
         self.predictor = create_predictor(
             self.serving_model,
             with_settings_of(self.serving_model, conf),
@@ -151,6 +153,15 @@ def _refuse_failed(model: ServingModel, allowed: bool) -> None:
             f"{why}: convert the model again, or set local_service_conf.allow_failed_parity: true"
         )
     log.warning("%s; served all the same, for allow_failed_parity is set", why)
+
+
+def _tell_replaced(model: ServingModel) -> None:
+    """Weights are exchanged on purpose, too, so that others than were proved are no reason not to start."""
+    for name in replaced_files(model, SAMPLE) or ():
+        log.warning(
+            "%s is not the file that was proved (%s): check it with `python -m convert check %s`",
+            model.directory / name, PARITY_FILE, model.directory,
+        )  # fmt: skip
 
 
 def _specs(variables: Sequence[Variable], labels: tuple[str, ...] = ()) -> tuple[TensorSpec, ...]:
