@@ -33,8 +33,7 @@ def test_a_service_leaves_with_its_terminal_but_under_nohup(tmp_path: Path, surv
 
     def take_terminal() -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        if survives:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if survives else signal.SIG_DFL)  # not the suite's own
 
     with log.open("wb") as out:
         service = subprocess.Popen(

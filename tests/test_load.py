@@ -56,7 +56,13 @@ def test_interrupted_load_prints_what_it_measured() -> None:
             "--seconds",
             "600",
         ]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+
+        def heed_interrupts() -> None:  # which a suite that runs in a shell's background ignores
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+        ) as process:
             server.wait_for_requests(32)
             process.send_signal(signal.SIGINT)
             output, _ = process.communicate(timeout=30)
