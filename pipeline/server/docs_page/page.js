@@ -5,7 +5,7 @@ const WORDS = {
     other: "中文", lead: "Edit an example and send it to this service.", send: "Send", sending: "Sending…",
     body: "Body (JSON)", answer: "Answer", command: "The same with curl", empty: "(empty)",
     missing: "No example is known for this one: the Op can declare it as example or example_key_values.",
-    key: "API key", use: "Use", unkeyed: "The service asks for an API key.",
+    key: "API key", use: "Use", unkeyed: "The service asks for an API key.", unknown: "The service does not know this API key.",
     failed: "Not answered: ", unread: "openapi.json can't be read: ",
     tags: { "key/value": "Key/value", v1: "KServe v1", v2: "KServe v2", health: "Health and figures" },
   },
@@ -13,7 +13,7 @@ const WORDS = {
     other: "English", lead: "修改示例并发送给本服务。", send: "发送", sending: "发送中…",
     body: "请求体（JSON）", answer: "应答", command: "等价的 curl 命令", empty: "（空）",
     missing: "没有已知的示例：可以在 Op 中用 example 或 example_key_values 声明。",
-    key: "API 密钥", use: "使用", unkeyed: "本服务需要 API 密钥。",
+    key: "API 密钥", use: "使用", unkeyed: "本服务需要 API 密钥。", unknown: "本服务不认识这个 API 密钥。",
     failed: "没有得到应答：", unread: "无法读取 openapi.json：",
     tags: { "key/value": "键值接口", v1: "KServe v1", v2: "KServe v2", health: "健康检查与指标" },
   },
@@ -55,7 +55,8 @@ function quoted(text) {
 
 function command(url, body) {
   const data = body === null ? "" : ` \\\n  -H 'content-type: application/json' \\\n  -d ${quoted(body)}`;
-  return `curl -s ${quoted(url)}${data}`;
+  const key = "authorization" in keyHeader() ? ' \\\n  -H "authorization: Bearer $API_KEY"' : "";
+  return `curl -s ${quoted(url)}${key}${data}`;
 }
 
 function opened(operation) {
@@ -69,7 +70,7 @@ function opened(operation) {
   const parts = [];
   let input = null;
   if (content) {
-    const example = "example" in content ? JSON.stringify(content.example, null, 2) : "";
+    const example = "example" in content ? pretty(JSON.stringify(content.example)) : "";
     input = make("textarea", { value: example, spellcheck: false });
     input.rows = Math.min(20, example.split("\n").length + 1);
     parts.push(make("label", {}, words.body, input));
@@ -125,7 +126,8 @@ function show() {
   document.getElementById("use-key").textContent = words.use;
   document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
   document.getElementById("language").textContent = words.other;
-  document.getElementById("lead").textContent = description === null ? words.unkeyed : words.lead;
+  document.getElementById("lead").textContent = description !== null ? words.lead
+    : "authorization" in keyHeader() ? words.unknown : words.unkeyed;
   if (description === null) return;
   document.getElementById("title").textContent = document.title = description.info.title;
   const groups = new Map();
@@ -157,4 +159,5 @@ async function load() {
 }
 
 document.getElementById("use-key").addEventListener("click", load);
+document.getElementById("key").addEventListener("keydown", (event) => { if (event.key === "Enter") load(); });
 load();
