@@ -1,9 +1,7 @@
-"""What `python -m convert` says of disks and files that it can't use, and of inputs that don't fit."""
+"""What `python -m convert` says of files that it can't use, and of inputs that don't fit."""
 
 from __future__ import annotations
 
-import resource
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import pytest
 import onnx_models
 from convert.cli import main
 
-ROOT = Path(__file__).parents[1]
 CLASSIFIER = onnx_models.onnx_file("classifier")
 SPEC = "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]"
 IDS = np.ones((2, 3), np.int64)
@@ -60,49 +57,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     err = capsys.readouterr().err
     assert "Traceback" not in err
     return err.splitlines()[-1]
-
-
-def with_little_room(limit: int, *arguments: object) -> str:
-    """The same where no file may be longer than `limit` bytes, as on a disk that fills up."""
-
-    def full_disk() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    before = sorted(path for path in Path().iterdir() if path.name != "__pycache__")
-    done = subprocess.run(
-        [sys.executable, "-m", "convert", *map(str, arguments)],
-        env={"PYTHONPATH": f"{ROOT}:.", "PYTHONDONTWRITEBYTECODE": "1", "PATH": "/usr/bin:/bin"},
-        preexec_fn=full_disk,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
-    assert sorted(path for path in Path().iterdir() if path.name != "__pycache__") == before
-    return done.stderr.splitlines()[-1]
-
-
-def test_a_disk_that_fills_up_is_told_with_the_remedy() -> None:
-    full = "can't be written (File too large); make room for it, or name a folder on another disk."
-    assert with_little_room(1000, "serving", CLASSIFIER, "out") == f"out {full}"
-    assert with_little_room(1000, "all", CLASSIFIER, "out", "--engine", "onnxruntime") == f"out {full}"
-
-
-def test_a_program_that_paddle_could_not_write_whole_is_told() -> None:
-    told = with_little_room(1000, "paddle", "own_bad:Sentiment", "--input-spec", SPEC, "out")
-    assert told.startswith("what Paddle wrote can't be read back (inference.json is not a Paddle program")
-    assert told.endswith("see that the disk has room.")
-
-
-@pytest.mark.parametrize("command", ["serving", "all"])
-def test_a_folder_that_can_not_be_made_is_told(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    engine = ("--engine", "onnxruntime") if command == "all" else ()
-    told = refused(capsys, command, CLASSIFIER, "/proc/nowhere/out", *engine)
-    assert told == (
-        "/proc/nowhere/out can't be written (No such file or directory); see to it, or name another folder."
-    )
-    told = refused(capsys, command, CLASSIFIER, "own_bad.py/out", *engine)
-    assert told.startswith("own_bad.py/out can't be written (")
 
 
 def test_inputs_that_forward_does_not_take_are_told(capsys: pytest.CaptureFixture[str]) -> None:

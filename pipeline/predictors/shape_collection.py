@@ -134,7 +134,12 @@ def _run(
             raise ModelFailed(f"{program} can't run {shapes}: {error_sentence(exc)}") from exc
         finally:
             del predictor  # writes the file, and ends the process where its folder is gone
-        return {place_in_program(name): found for name, found in read_ranges(path).items()}
+        try:
+            ranges = read_ranges(path)
+        except ConfigError as exc:  # Paddle writes natively, and doesn't say when that fails
+            room = f"see that the disk has room in {tempfile.gettempdir()}"
+            raise ConfigError(f"Paddle's list of the shapes of {program} is not whole: {room}") from exc
+        return {place_in_program(name): found for name, found in ranges.items()}
 
 
 def _axes_that_stay(feeds: Shapes, batches: Sequence[Batch]) -> bool:
