@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.answer_form import AnswerForm, V1Wish, Wish
 from pipeline.request_options import RequestOptions
@@ -13,6 +12,15 @@ from pipeline.request_options import RequestOptions
 if TYPE_CHECKING:
     from pipeline.server.clients import Client
     from pipeline.server.timings import Timings
+
+
+class Finish(Protocol):
+    """Begun once, when the request is admitted, and ended once, whatever becomes of it. Neither raises."""
+
+    def begin(self) -> None: ...
+
+    def end(self, answer: Any) -> Any:
+        """What is sent in place of the worker's answer, or of an error; given None, the client has left."""
 
 
 @dataclass(slots=True)
@@ -26,7 +34,7 @@ class Request:
     version: the one of the model that the client asks for; empty: the one that is served.
     wish: what the answer's form leaves open, as `Wish` for the forms of KServe v2
     and `V1Wish` for that of v1.
-    finish: makes what is sent of the worker's answer, or an error in its place; it raises nothing.
+    finish: makes what is sent of the worker's answer.
     options: what the client said of it, for the hooks; None when nothing.
     client: who asks, for the door to set. turn: its place in line, see `pipeline.server.turns`.
     """
@@ -44,7 +52,7 @@ class Request:
     rows: int = 1
     version: str = ""
     wish: Wish | V1Wish | None = None
-    finish: Callable[[Any], Any] | None = None
+    finish: Finish | None = None
     options: RequestOptions | None = None
     client: Client | None = None
     turn: int = 0

@@ -197,7 +197,7 @@ def test_too_little_room_for_an_output_is_refused(simple: Asking) -> None:
     assert out.read_bytes() == bytes(64)
 
 
-def test_a_region_goes_while_a_request_runs_and_only_that_request_fails(tmp_path: Path) -> None:
+def test_a_region_that_is_unregistered_under_a_request_stays_until_its_end(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     env = {"MODEL": "simple", "WAIT_FOR": str(gate)}
     with (
@@ -205,16 +205,22 @@ def test_a_region_goes_while_a_request_runs_and_only_that_request_fails(tmp_path
         asking(service, v2_grpc) as one,
     ):
         one.register(np.full(16, 77, np.int32).tobytes(), "in")
-        one.register(bytes(64), "out")
+        out = one.register(bytes(64), "out")
         answers: queue.Queue[Any] = queue.Queue()
         given = [one.input(name, "in", 64) for name in ("INPUT0", "INPUT1")]
         outputs = [one.output("OUTPUT0", "out", 64)]
         one.client.async_infer("simple", given, lambda result, error: answers.put(error), outputs=outputs)
         wait_until(lambda: service.metric("paddlewheel_pending_requests") == 1, "the request runs")
         one.client.unregister_system_shared_memory("out")
+        assert list(one.client.get_system_shared_memory_status("out").regions) == ["out"]
+        told = refusal(one.simple, outputs)
+        assert told == "Unable to find shared memory region: 'out'", "a new request doesn't find it"
         gate.touch()
-        assert "Unable to find shared memory region: 'out'" in str(answers.get(timeout=PATIENCE_S))
-        assert one.simple().as_numpy("OUTPUT0")[0, 0] == 154
+        assert answers.get(timeout=PATIENCE_S) is None
+        assert np.frombuffer(out.read_bytes(), np.int32).tolist() == [154] * 16
+        told = refusal(one.client.get_system_shared_memory_status, "out")
+        assert told == "Unable to find system shared memory region: 'out'"
+        one.client.register_system_shared_memory("out", f"/{out.name}", 64)
 
 
 @pytest.mark.parametrize(

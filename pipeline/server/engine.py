@@ -155,6 +155,8 @@ class Engine:
         self._admission.check(request, client, self._pending)
         if self._profiles:
             request.timings = Timings()
+        if request.finish is not None:
+            request.finish.begin()
         walk = Walk(request, self._dag, self._batchers, self._ended, answered, self._max_hops, self._tries)
         self._pending += 1
         self._turns.admit(client, turn)
@@ -187,11 +189,12 @@ class Engine:
         self._note_end(walk.began)
         request = walk.request
         self._turns.end(request.client or self._anyone)
+        if answer is not None:
+            answer = self._bounded(answer)
+        if request.finish is not None:
+            answer = request.finish.end(answer)
         if answer is None:
             return
-        answer = self._bounded(answer)
-        if request.finish is not None:
-            answer = request.finish(answer)
         if not request.op:
             took_s = time.monotonic() - walk.began
             self.requests.note(took_s, request.rows, failed=isinstance(answer, ServingError))

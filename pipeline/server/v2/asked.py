@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,7 @@ from pipeline.server.v2.as_message import as_message
 from pipeline.server.v2.inputs import Given, add, checked
 from pipeline.server.v2.json_fields import sendable
 from pipeline.server.v2.models import V2Model
-from pipeline.server.v2.shared_memory import Span, written
+from pipeline.server.v2.shared_memory import Outputs, Span
 from pipeline.unread import Written
 from pipeline.v2_errors import V2Refusal, of_request
 
@@ -101,7 +100,7 @@ class Asked:
         request.priority = max(0, self.priority - 1)  # none given counts as the highest
         if self.spans and self.outputs:
             spans = [self.spans[name] for name, wanted in self.outputs.items() if wanted.room is not None]
-            request.finish = functools.partial(written, spans=spans)
+            request.finish = Outputs(spans)
         return request
 
     def take_parameter(self, name: str, value: Any) -> None:

@@ -20,7 +20,7 @@ from pipeline.server.http_request import HttpRequest
 from pipeline.server.v2.compression import chosen, compressed, decompressed
 from pipeline.server.v2.extensions import Extensions
 from pipeline.server.v2.http_extensions import HttpExtensions
-from pipeline.server.v2.http_generate import as_event, parse_generate
+from pipeline.server.v2.http_generate import AsEvent, parse_generate
 from pipeline.server.v2.http_infer import parse_infer, parse_raw
 from pipeline.server.v2.http_refusals import check_method
 from pipeline.server.v2.model_config import model_config
@@ -163,7 +163,7 @@ class V2HttpApp(HttpDoor):
         made = asked.request(model, AnswerForm.V2_GENERATED, self._engine)
         made.deadline = self._engine.deadline()
         if what == "generate_stream":
-            made.finish = as_event
+            made.finish = AsEvent()
         return made
 
     def _asked(self, request: HttpRequest, model: V2Model, body: bytes) -> Request:

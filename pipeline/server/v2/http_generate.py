@@ -56,6 +56,11 @@ def _is_text(value: Any) -> bool:
     )
 
 
-def as_event(answer: Any) -> Any:
-    """The answer as the only event of a stream; what is a refusal stays one."""
-    return [b"data: %b\n\n" % answer[0]] if isinstance(answer, list) else answer
+class AsEvent:
+    """The answer as the only event of a stream; what is a refusal stays one. `Request.finish`."""
+
+    def begin(self) -> None:
+        pass
+
+    def end(self, answer: Any) -> Any:
+        return [b"data: %b\n\n" % answer[0]] if isinstance(answer, list) else answer

@@ -22,7 +22,7 @@ _MOST_NAME_BYTES = 255
 
 
 class Region:
-    """Bytes [offset, offset + byte_size) of the file behind `key`, open until `close`."""
+    """Bytes [offset, offset + byte_size) of the file behind `key`, open while registered or in use."""
 
     def __init__(self, name: str, key: str, offset: int, byte_size: int, fd: int) -> None:
         self.name = name
@@ -30,30 +30,48 @@ class Region:
         self.offset = offset
         self.byte_size = byte_size
         self.fd = fd
+        self._registered = True
+        self._users = 0
 
     def document(self) -> dict[str, Any]:
         return {"name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size}
 
-    def close(self) -> None:
-        os.close(self.fd)
-        self.fd = -1
+    @property
+    def is_open(self) -> bool:
+        return self.fd >= 0
+
+    def unregister(self) -> None:
+        self._registered = False
+        self._close_unused()
+
+    def take(self) -> None:
+        """A request is going to write here; `release` ends that."""
+        self._users += 1
+
+    def release(self) -> None:
+        self._users -= 1
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        if self.is_open and not self._registered and not self._users:
+            os.close(self.fd)
+            self.fd = -1
 
 
 class Span:
     """The bytes of one tensor: `size` from `offset` of a region."""
 
-    __slots__ = ("_offset", "_region", "size")
+    __slots__ = ("_offset", "region", "size")
 
     def __init__(self, region: Region, offset: int, size: int) -> None:
-        self._region = region
+        self.region = region
         self._offset = region.offset + offset
         self.size = size
 
     def read(self) -> bytes:
-        """Raises V2Refusal where the file has become shorter, or the region was unregistered."""
-        self._check()
+        """Raises V2Refusal where the file has become shorter."""
         try:
-            data = os.pread(self._region.fd, self.size, self._offset)
+            data = os.pread(self.region.fd, self.size, self._offset)
         except OSError as exc:
             raise V2Refusal(f"{self._told()} can't be read: {exc.strerror}", "INTERNAL") from None
         if len(data) < self.size:
@@ -62,23 +80,18 @@ class Span:
 
     def write(self, data: Part) -> None:
         """At most `size` bytes. Raises V2Refusal as `read` does."""
-        self._check()
         try:
-            if os.fstat(self._region.fd).st_size < self._offset + len(data):
+            if os.fstat(self.region.fd).st_size < self._offset + len(data):
                 raise self._too_short()  # writing there would make the file longer
             view, at = memoryview(data), self._offset
             while view:
-                written = os.pwrite(self._region.fd, view, at)
+                written = os.pwrite(self.region.fd, view, at)
                 view, at = view[written:], at + written
         except OSError as exc:
             raise V2Refusal(f"{self._told()} can't be written: {exc.strerror}", "INTERNAL") from None
 
-    def _check(self) -> None:
-        if self._region.fd < 0:
-            raise V2Refusal(f"Unable to find shared memory region: '{self._region.name}'", "NOT_FOUND")
-
     def _told(self) -> str:
-        return f"shared memory region '{self._region.name}'"
+        return f"shared memory region '{self.region.name}'"
 
     def _too_short(self) -> V2Refusal:
         return V2Refusal(
@@ -91,12 +104,16 @@ FindSpan = Callable[[str, int, int], Span]  # a region's name, offset and size i
 
 
 class SharedMemory:
-    """The regions that clients have registered, each in one file that no other region has."""
+    """The regions that clients have registered, each in one file that no other region has.
+
+    One that is unregistered under a request stays until that has its outputs, as in Triton from 2.52 on.
+    """
 
     def __init__(self, allowed: str) -> None:
         """allowed: `v2.shared_memory`, who may use it."""
         self._allowed = allowed
         self._regions: dict[str, Region] = {}
+        self._leaving: list[Region] = []  # unregistered while requests were going to write there
 
     @property
     def offered(self) -> bool:
@@ -122,7 +139,8 @@ class SharedMemory:
                 "first",
                 "INTERNAL",
             )
-        if len(self._regions) >= MOST_REGIONS:
+        self._leaving = [region for region in self._leaving if region.is_open]
+        if len(self._regions) + len(self._leaving) >= MOST_REGIONS:
             raise V2Refusal(
                 f"{MOST_REGIONS} shared memory regions are registered, the most there may be", "UNAVAILABLE"
             )
@@ -140,15 +158,21 @@ class SharedMemory:
         for each in [name] if name else list(self._regions):
             region = self._regions.pop(each, None)
             if region is not None:
-                region.close()
+                region.unregister()
+                self._leaving.append(region)
+        self._leaving = [region for region in self._leaving if region.is_open]
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
-        """What is registered, in the order of the names. Raises V2Refusal for a name that is not there."""
+        """What is registered or still in use, in the order of the names.
+
+        Raises V2Refusal for a name that is not there.
+        """
+        known = {region.name: region for region in self._leaving if region.is_open} | self._regions
         if not name:
-            return [self._regions[each].document() for each in sorted(self._regions)]
-        if name not in self._regions:
+            return [known[each].document() for each in sorted(known)]
+        if name not in known:
             raise V2Refusal(f"Unable to find system shared memory region: '{name}'", "NOT_FOUND")
-        return [self._regions[name].document()]
+        return [known[name].document()]
 
     def span(self, peer: str, name: str, offset: int, size: int) -> Span:
         """Raises V2Refusal for a region that is not there and for bytes outside of it."""
@@ -183,16 +207,29 @@ class SharedMemory:
         return []
 
 
-def written(answer: Sequence[Part] | ServingError, spans: Sequence[Span]) -> Sequence[Part] | ServingError:
-    """The answer without its last parts, one for each span, which are written there; or why they can't be."""
-    if isinstance(answer, ServingError):
-        return answer
-    try:
-        for span, part in zip(spans, answer[-len(spans) :], strict=True):
-            span.write(part)
-    except V2Refusal as exc:
-        return exc
-    return answer[: -len(spans)]
+class Outputs:
+    """A request's outputs in shared memory, written when it ends; `Request.finish`."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = spans
+
+    def begin(self) -> None:
+        for span in self._spans:
+            span.region.take()
+
+    def end(self, answer: Sequence[Part] | ServingError | None) -> Sequence[Part] | ServingError | None:
+        """The answer without its last parts, one for each span, or why they can't be written there."""
+        try:
+            if answer is None or isinstance(answer, ServingError):
+                return answer
+            for span, part in zip(self._spans, answer[-len(self._spans) :], strict=True):
+                span.write(part)
+            return answer[: -len(self._spans)]
+        except V2Refusal as exc:
+            return exc
+        finally:
+            for span in self._spans:
+                span.region.release()
 
 
 def is_loopback(peer: str) -> bool:
