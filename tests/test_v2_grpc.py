@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as v2
 import tritonclient.grpc.aio as v2_aio
 from tritonclient.utils import InferenceServerException
 
+from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
 from service_process import APPS, PATIENCE_S, ROOT, ServiceProcess, wait_until
 
 ONES = np.ones((2, 16), np.int32)
@@ -142,3 +144,21 @@ def test_triton_s_client_and_ours_live_in_one_process(order: tuple[str, ...]) ->
     script += "print(service_pb2.ModelInferRequest.FromString(ours.SerializeToString()).model_name)\n"
     ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert ran.stdout == "m\n", ran.stderr
+
+
+def test_a_large_message_is_read_wherever_its_contents_stand(simple: ServiceProcess) -> None:
+    arrays = [np.full((8, 16), number, np.int32) for number in (5, 3)]
+    head = ModelInferRequest(model_name="simple", id="large" * 5000)
+    for name in ("INPUT0", "INPUT1"):
+        head.inputs.add(name=name, datatype="INT32", shape=[8, 16])
+    raws = [ModelInferRequest(raw_input_contents=[array.tobytes()]).SerializeToString() for array in arrays]
+    method = "/inference.GRPCInferenceService/ModelInfer"
+    fields = head.SerializeToString()
+    for data in (raws[0] + fields + raws[1], fields + raws[0] + raws[1], raws[0] + raws[1] + fields):
+        answer = ModelInferResponse.FromString(simple.raw_rpc(data, method=method))
+        assert answer.id == head.id
+        assert np.frombuffer(answer.raw_output_contents[1], np.int32).tolist() == [2] * 128
+    for broken in (data[:-1], data + b"\x0f", data + b"\x3a\xff\xff\x03"):
+        with pytest.raises(grpc.RpcError) as caught:
+            simple.raw_rpc(broken, method=method)
+        assert caught.value.details() == "Unable to parse request"

@@ -19,7 +19,6 @@ from pipeline.config import Limits
 from pipeline.dag import MESSAGE
 from pipeline.errors import BadPackage, MalformedBody, TooLarge
 from pipeline.request import Request
-from pipeline.server.codecs.field_count import check_field_count
 from pipeline.server.codecs.key_value_json import (
     INT64,
     Body,
@@ -29,6 +28,7 @@ from pipeline.server.codecs.key_value_json import (
     decode_leniently,
     integer,
 )
+from pipeline.server.codecs.message_fields import check_field_count
 from pipeline.tensors import add_tensors
 
 EXAMPLE = '{"key": ["0"], "value": ["..."]}'

@@ -25,7 +25,7 @@ from pipeline.server.v2.model_config import model_config
 from pipeline.server.v2.models import V2Models, check_version
 from pipeline.server.v2.repository import Control, index
 from pipeline.server.v2.rpc_extensions import RpcExtensions, RpcPage
-from pipeline.server.v2.rpc_infer import infer_message, parse_infer
+from pipeline.server.v2.rpc_infer import InferMessage, infer_message, parse_infer
 from pipeline.server.v2.rpc_stream import Stream
 from pipeline.server.v2.statistics import statistics
 from pipeline.v2_errors import V2Refusal, for_clients
@@ -164,9 +164,10 @@ class V2Handler:
         self._journal.answered(DOOR)
         return bytes(answer[0])
 
-    def request_of(self, message: messages.ModelInferRequest, context: Context) -> Request:
+    def request_of(self, message: InferMessage, context: Context) -> Request:
         """The engine's request. Raises V2Refusal."""
-        model = self._models.find(message.model_name, message.model_version)
+        fields = message.fields
+        model = self._models.find(fields.model_name, fields.model_version)
         asked = parse_infer(
             message, model, lambda name, at, size: self._memory.span(context.peer(), name, at, size)
         )
@@ -175,7 +176,7 @@ class V2Handler:
         remaining_s = context.time_remaining()
         given_s = math.inf if remaining_s is None else remaining_s
         request.deadline = self._engine.deadline(min(given_s, asked.timeout_s))
-        request.version = message.model_version
+        request.version = fields.model_version
         return request
 
     async def _stream(self, requests: Any, context: Context) -> None:

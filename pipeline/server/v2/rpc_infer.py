@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from client.protos.kserve_v2_pb2 import InferParameter, InferTensorContents, ModelInferRequest
 from pipeline.answer_form import WantedOutput
 from pipeline.config import Limits
-from pipeline.server.codecs.field_count import check_field_count
+from pipeline.server.codecs.message_fields import split
 from pipeline.server.v2.asked import Asked
 from pipeline.server.v2.inputs import Given, add
 from pipeline.server.v2.models import V2Model
 from pipeline.server.v2.shared_memory import FindSpan, Span
 from pipeline.tensor_spec import DATATYPES
-from pipeline.unread import LENGTH, Written
+from pipeline.unread import LENGTH, Part, Written
 from pipeline.v2_errors import V2Refusal
 from pipeline.v2_tensors import BYTES, CONTENTS, from_contents
 
@@ -36,23 +37,32 @@ _SHARED_MEMORY = {  # parameters of a tensor that lies there, with the fields of
     "shared_memory_byte_size": "int64_param",
 }
 _Tensor = ModelInferRequest.InferInputTensor
+_RAWS = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 
 
-def infer_message(data: bytes, limits: Limits) -> ModelInferRequest:
+class InferMessage(NamedTuple):
+    """raws: its raw_input_contents; of a large message views of what was received."""
+
+    fields: ModelInferRequest
+    raws: Sequence[Part]
+
+
+def infer_message(data: bytes, limits: Limits) -> InferMessage:
     """Raises V2Refusal for bytes that are no such message, and TooLarge."""
-    check_field_count(data, limits)
+    rest, raws = split(data, _RAWS, limits)
     try:
-        return ModelInferRequest.FromString(data)
+        fields = ModelInferRequest.FromString(rest)
     except DecodeError:
         raise V2Refusal("Unable to parse request", "INTERNAL") from None
+    return InferMessage(fields, raws or fields.raw_input_contents)
 
 
-def parse_infer(message: ModelInferRequest, model: V2Model, find: FindSpan) -> Asked:
+def parse_infer(asked_for: InferMessage, model: V2Model, find: FindSpan) -> Asked:
     """find: in shared memory. Raises V2Refusal."""
+    message, raws = asked_for
     asked = Asked(message.id)
     if message.parameters:
         _take_parameters(asked, message)
-    raws = message.raw_input_contents
     number = 0  # of the inputs that are not in shared memory
     for tensor in message.inputs:
         if tensor.parameters and (span := _span(tensor, find)) is not None:

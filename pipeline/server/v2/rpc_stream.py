@@ -10,11 +10,11 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
+from client.protos.kserve_v2_pb2 import ModelInferResponse, ModelStreamInferResponse
 from pipeline.errors import ServingError
 from pipeline.request import Request
 from pipeline.server.engine import Engine
-from pipeline.server.v2.rpc_infer import infer_message
+from pipeline.server.v2.rpc_infer import InferMessage, infer_message
 from pipeline.server.walk import Answer, Walk
 from pipeline.v2_answers import varint
 from pipeline.v2_errors import for_clients
@@ -28,7 +28,7 @@ _FINAL.parameters["triton_final_response"].bool_param = True
 _FINAL_BYTES = _FINAL.SerializeToString()  # behind an answer's own fields they add to it
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
-RequestOf = Callable[[ModelInferRequest, Context], Request]
+RequestOf = Callable[[InferMessage, Context], Request]
 
 
 class Stream:
@@ -67,26 +67,27 @@ class Stream:
             self._answers.put_nowait(None)
 
     def _begin(self, data: Any) -> None:
-        message = ModelInferRequest()
+        request_id = ""
         try:
             message = infer_message(data, self._engine.app.config.limits)
+            request_id = message.fields.id
             request = self._request_of(message, self._context)
-            walk = self._engine.begin(request, lambda answer: self._answered(message, answer, walk))
+            walk = self._engine.begin(request, lambda answer: self._answered(request_id, answer, walk))
         except ServingError as exc:
-            self._answered(message, exc)
+            self._answered(request_id, exc)
         except Exception:
             log.exception("A fault of ours in ModelStreamInfer")
-            self._answered(message, ServingError("internal error; the server's log has its reason"))
+            self._answered(request_id, ServingError("internal error; the server's log has its reason"))
         else:
             self._walks.add(walk)
 
-    def _answered(self, message: ModelInferRequest, answer: Answer, walk: Walk | None = None) -> None:
+    def _answered(self, request_id: str, answer: Answer, walk: Walk | None = None) -> None:
         if walk is not None:
             self._walks.discard(walk)
         if isinstance(answer, ServingError):
             self._engine.journal.refused(self._door, answer)
             refusal = ModelStreamInferResponse(error_message=for_clients(answer)[2])
-            refusal.infer_response.id = message.id
+            refusal.infer_response.id = request_id
             self._answers.put_nowait(refusal.SerializeToString())
             return
         self._engine.journal.answered(self._door)
