@@ -247,6 +247,11 @@ class OpConfig(Section):
     model_name: str = Field(
         default="", description="The model's name on the server_endpoints, with grpc; empty: the Op's name."
     )
+    server_api_key_file: str = Field(
+        default="",
+        description="File that holds the API key to be shown to the server_endpoints (metadata "
+        "`authorization: Bearer KEY`, not encrypted); read again when they refuse it.",
+    )
     client_config: str = Field(
         default="",
         description="Accepted and unused: a remote KServe v2 service tells its feeds and fetches itself.",

@@ -15,9 +15,12 @@ CHOICE = (
 def remote_flaws(name: str, section: OpConfig, default: ClientType | None) -> list[str]:
     """What is wrong with the section, a sentence each. `default` is dag.client_type."""
     if not section.server_endpoints:
-        return [f"op.{name}.model_name: it names a remote model; give server_endpoints, or remove it"] * bool(
-            section.model_name
-        )
+        remote = {
+            "model_name": "it names a remote model",
+            "server_api_key_file": "its key is for server_endpoints",
+        }
+        given = [key for key in remote if getattr(section, key)]
+        return [f"op.{name}.{key}: {remote[key]}; give server_endpoints, or remove it" for key in given]
     client_type = section.client_type or default
     match client_type:
         case "grpc":

@@ -22,6 +22,7 @@ from pipeline.model_settings import with_settings_of
 from pipeline.model_versions import choose_version
 from pipeline.op import Op, RequestOp, ResponseOp
 from pipeline.processes import SERVER, python_module
+from pipeline.remote_key import flaws_of_remote_key
 from pipeline.serving_model import load_serving_model
 from pipeline.tls import flaws_of
 
@@ -95,6 +96,10 @@ class Service:
         for name, own in config.op.items():
             flaws += remote_flaws(name, own, dag.client_type) + _not_served(name, own)
             section = sections[name] = completed(name, own, dag.client_type, dag.request_timeout)
+            if section.server_api_key_file:
+                key_file = str(self._locate(section.server_api_key_file))
+                section = sections[name] = section.model_copy(update={"server_api_key_file": key_file})
+                flaws += flaws_of_remote_key(name, key_file)
             conf = section.local_service_conf
             if conf is None or not conf.model_dir:
                 continue

@@ -140,6 +140,17 @@ def test_memory_is_told_of_each_process_and_on_cards_where_the_driver_tells(tmp_
         assert service.metric("paddlewheel_resident_bytes", process="front") > 10_000_000
 
 
+def test_the_kernel_is_told_to_take_workers_before_the_front_where_memory_runs_out(tmp_path: Path) -> None:
+    """A stand-in for running out of memory, which takes a memory cgroup: bench/out_of_memory.py does it."""
+    with service_of(tmp_path, concurrency=2) as service:
+        front, *workers = (
+            int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+            for pid in (service.process.pid, *service.worker_pids())
+        )
+    assert len(workers) == 2
+    assert min(workers) >= min(1000, front + 500) > front
+
+
 def test_kills_of_the_kernel_for_want_of_memory_are_counted(tmp_path: Path) -> None:
     two, one, none = tmp_path / "events", tmp_path / "oom_control", tmp_path / "not there"
     two.write_text("low 0\nhigh 9\nmax 7\noom 5\noom_kill 3\noom_group_kill 0\n")

@@ -74,6 +74,7 @@ def create_remote_predictor(op: Op, config: OpConfig, instance: int) -> RemotePr
         timeout_s=config.timeout / 1000,
         tries=max(1, config.retry),
         first=instance,
+        key_file=config.server_api_key_file,
     )
     if config.client_type == "grpc":
         from pipeline.predictors.remote_v2 import V2Predictor  # imports gRPC: remote Ops alone pay for it

@@ -18,6 +18,7 @@ from pipeline.errors import (
     ServingError,
 )
 from pipeline.predictors.remote import RemoteConf
+from pipeline.remote_key import Metadata, RemoteKey
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +52,9 @@ class _Endpoint:
         self.channel = grpc.insecure_channel(address, OPTIONS)
         self.rests_until = 0.0
 
-    def ask(self, method: str, data: bytes, timeout_s: float) -> bytes:
-        answer: bytes = self.channel.unary_unary(method, None, None)(data, timeout=timeout_s)
+    def ask(self, method: str, data: bytes, timeout_s: float, metadata: Metadata) -> bytes:
+        call = self.channel.unary_unary(method, None, None)
+        answer: bytes = call(data, timeout=timeout_s, metadata=metadata)
         return answer
 
 
@@ -60,9 +62,10 @@ class Endpoints:
     """The servers of one remote Op. Several threads may call at once."""
 
     def __init__(self, conf: RemoteConf, protocol: str) -> None:
-        """protocol: what the servers should speak, for messages."""
+        """protocol: what the servers should speak, for messages. Raises ConfigError for a bad key file."""
         self._conf = conf
         self._protocol = protocol
+        self._key = RemoteKey(conf.key_file)
         self._endpoints = [_Endpoint(address) for address in conf.endpoints]
         self._turns = itertools.count(conf.first)
 
@@ -85,8 +88,10 @@ class Endpoints:
             if timeout_s <= 0:
                 raise failure or self._too_late(endpoint)
             try:
-                answer = endpoint.ask(method, data, timeout_s)
+                answer = endpoint.ask(method, data, timeout_s, self._key.metadata)
             except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._key.renewed():
+                    continue
                 failure = self._failure(error, endpoint, deadline)
                 if not isinstance(failure, DeadlineExceeded | RemoteUnreachable | Overloaded):
                     raise failure from error
@@ -133,6 +138,8 @@ class Endpoints:
             return Overloaded(f"[{name}] {said}")
         if code is grpc.StatusCode.INVALID_ARGUMENT:
             return InvalidInput(said)
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            return ModelFailed(f"{said}; check op.{name}.server_api_key_file")
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return ModelFailed(f"{said}; it is no {self._protocol}: check op.{name}.client_type")
         return ModelFailed(said)

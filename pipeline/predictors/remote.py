@@ -16,7 +16,7 @@ class RemoteConf:
     """Where a remote Op's model is, and how patiently it is asked.
 
     timeout_s: of one try. tries: in all. first: the endpoint to begin the round with, so that the instances
-    of an Op do not all begin with the same one.
+    of an Op do not all begin with the same one. key_file: see `RemoteKey`.
     """
 
     op: str
@@ -24,6 +24,7 @@ class RemoteConf:
     timeout_s: float
     tries: int
     first: int = 0
+    key_file: str = ""
 
 
 class RemotePredictor(ABC):
