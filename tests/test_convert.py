@@ -359,6 +359,14 @@ def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str])
     assert f"Example: python -m convert {command}" in capsys.readouterr().out
 
 
+def test_each_command_is_a_function_of_the_package() -> None:
+    import convert
+
+    assert all(callable(getattr(convert, name)) for name in convert.__all__)
+    with pytest.raises(AttributeError, match="convert_nothing"):
+        _ = convert.convert_nothing
+
+
 def test_the_command_tells_a_mistake_in_one_line_without_importing_a_framework() -> None:
     code = (
         "import sys; from convert.cli import main; code = main(sys.argv[1:]);"
