@@ -54,9 +54,27 @@ def test_texts_are_a_tensor_of_kserve_v2(service: ServiceProcess) -> None:
     assert values(by_key_value["label"]) == [label.decode() for label in result.as_numpy("label")]
     assert values(by_key_value["label_id"]) == result.as_numpy("label_id").tolist()
     assert result.as_numpy("confidence").dtype == np.float32
-    text.set_data_from_numpy(np.array([b"\xff", b"x"], object))
-    with pytest.raises(InferenceServerException, match="no UTF-8"):
+
+
+@pytest.mark.parametrize(
+    ("elements", "told"),
+    [
+        ([], "the tensor 'text' has no elements"),
+        ([b"x", b"\xff"], "element 1 of 'text' is no UTF-8"),
+        ([b"x", b" "], "element 1 of 'text' is empty"),
+        ([b"a" * 20_000], "element 0 of 'text' has 20000 characters, 10240 are allowed"),
+    ],
+)
+def test_a_tensor_that_holds_no_headline_is_refused(
+    service: ServiceProcess, elements: list[bytes], told: str
+) -> None:
+    asking = v2.InferenceServerClient(f"127.0.0.1:{service.rpc_port}")
+    text = v2.InferInput("text", [len(elements)], "BYTES")
+    text.set_data_from_numpy(np.array(elements, object))
+    with pytest.raises(InferenceServerException) as caught:
         asking.infer("bert", [text])
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+    assert caught.value.message().startswith(told)
 
 
 def test_the_bare_model_has_a_name_beside_the_service_s(service: ServiceProcess) -> None:

@@ -33,34 +33,46 @@ def numbered_texts(inputs: Mapping[str, Any], max_chars: int) -> list[str]:
     """The texts under the keys "0", "1", ..., in order, or the elements of a tensor `text`.
 
     Raises InvalidInput for none, a missing number, something that is no text, an empty text, or one over
-    `max_chars`: that is looked at before a tokenizer has any work with it.
+    `max_chars`: that is looked at before a tokenizer has any work with it. Who sent keys is shown an example.
     """
+    tensor = inputs.get(TENSOR)
+    if isinstance(tensor, np.ndarray):
+        texts = [_decoded(element, number) for number, element in enumerate(tensor.ravel())]
+        if not texts:
+            raise InvalidInput(f"the tensor '{TENSOR}' has no elements")
+        return [_checked(text, f"element {n} of '{TENSOR}'", max_chars) for n, text in enumerate(texts)]
     if not inputs:
         raise _refusal("the request has no texts")
-    if isinstance(inputs.get(TENSOR), np.ndarray):
-        inputs = {str(number): _decoded(element) for number, element in enumerate(inputs[TENSOR].ravel())}
-    return [_text(inputs, str(number), max_chars) for number in range(len(inputs))]
+    try:
+        return [_numbered(inputs, str(number), max_chars) for number in range(len(inputs))]
+    except InvalidInput as exc:
+        raise _refusal(exc.message) from None
 
 
-def _decoded(element: Any) -> Any:
+def _decoded(element: Any, number: int) -> Any:
     try:
         return element.decode() if isinstance(element, bytes) else element
     except UnicodeDecodeError as exc:
-        raise _refusal(f"an element of '{TENSOR}' is no UTF-8: {exc.reason} at byte {exc.start}") from None
+        raise InvalidInput(
+            f"element {number} of '{TENSOR}' is no UTF-8: {exc.reason} at byte {exc.start}"
+        ) from None
 
 
-def _text(inputs: Mapping[str, Any], key: str, max_chars: int) -> str:
-    text = inputs.get(key)
-    if text is None:
-        raise _refusal(
+def _numbered(inputs: Mapping[str, Any], key: str, max_chars: int) -> str:
+    if inputs.get(key) is None:
+        raise InvalidInput(
             f"key '{key}' is missing: {len(inputs)} texts have the keys '0' to '{len(inputs) - 1}'"
         )
+    return _checked(inputs[key], f"the text under key '{key}'", max_chars)
+
+
+def _checked(text: Any, which: str, max_chars: int) -> str:
     if not isinstance(text, str):
-        raise _refusal(f"what key '{key}' holds is no text but {type(text).__name__}")
+        raise InvalidInput(f"{which} is no text but {type(text).__name__}")
     if not text.strip():
-        raise _refusal(f"the text under key '{key}' is empty")
+        raise InvalidInput(f"{which} is empty")
     if len(text) > max_chars:
-        raise _refusal(f"the text under key '{key}' has {len(text)} characters, {max_chars} are allowed")
+        raise InvalidInput(f"{which} has {len(text)} characters, {max_chars} are allowed")
     return text
 
 
