@@ -25,12 +25,17 @@ _EVENT_BYTES = 16 * 1024 * 1024
 _READ_BYTES = 64 * 1024
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _TELLING = re.compile(r"error|fail|unsupported|not support|operator|cannot|can't", re.IGNORECASE)
+_NAMING = re.compile(r"\[OP: |\boperator\b", re.IGNORECASE)
 # What faulthandler and Paddle print about a signal, below what the converter said.
 _CRASH_REPORT = re.compile(r"^(Fatal Python error|-{20}|C\+\+ Traceback|FatalError: `)", re.MULTILINE)
 
 
 class StepLog(Exception):
     """What a failed step printed and where it was: the cause of its error, for --debug."""
+
+
+class ConverterCrashed(ConversionError):
+    """A step's process died of a signal."""
 
 
 def run_isolated(
@@ -192,7 +197,8 @@ class _Step:
             what = f"crashed in native code ({signal.Signals(-exit_code).name})"
         else:
             what = f"ended with exit code {exit_code} before it had a result"
-        error = ConversionError(f"{self._converter} {what}{self._last_words()}.")
+        kind = ConverterCrashed if exit_code is not None and exit_code < 0 else ConversionError
+        error = kind(f"{self._converter} {what}{self._last_words()}.")
         error.__cause__ = StepLog(self._text())
         return error
 
@@ -200,9 +206,9 @@ class _Step:
         return _ESCAPES.sub("", self._log.decode("utf-8", "replace"))
 
     def _last_words(self) -> str:
-        """The last line of the log that tells something, as the end of a sentence."""
+        """The last line of the log that names an operator, else tells something, as a sentence's end."""
         said = _CRASH_REPORT.split(self._text(), maxsplit=1)[0]
         lines = [line.strip() for line in said.splitlines() if line.strip()]
-        telling = [line for line in lines if _TELLING.search(line)]
-        last = (telling or lines or [""])[-1]
+        naming, telling = (list(filter(pattern.search, lines)) for pattern in (_NAMING, _TELLING))
+        last = (naming or telling or lines or [""])[-1]
         return f"; the last it said: {last[:300].rstrip('.')}" if last else ""

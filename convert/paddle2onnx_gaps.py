@@ -1,8 +1,8 @@
-"""What paddle2onnx gets wrong: operators it lacks, and GELU by tanh. Runs in the conversion environment.
+"""What paddle2onnx gets wrong: operators it lacks, GELU by tanh, names. Runs in the conversion environment.
 
 On an operator it lacks it aborts its process without a name, and its list of those it has uses the names of
 old programs here and of new ones there. Of GELU it writes the form by erf, whatever the program says: outputs
-are then off by some 1e-4.
+are then off by some 1e-4. The outputs of a .pdmodel it calls fetch_name_0 and so on.
 """
 
 from __future__ import annotations
@@ -95,6 +95,17 @@ def restore_tanh_gelu(model: Any, program: Path) -> None:
         erf, division = chain[-2:]
         erf.op_type = "Tanh"
         _replace_division(model.graph, division, number)
+
+
+def name_outputs(model: Any, names: list[str]) -> None:
+    """Give the outputs of an ONNX model (a ModelProto) these names, in order."""
+    from onnx import helper
+
+    for output, name in zip(model.graph.output, names, strict=True):
+        if output.name != name:
+            # Constant folding takes it out again.
+            model.graph.node.append(helper.make_node("Identity", [output.name], [name]))
+            output.name = name
 
 
 def _replace_division(graph: Any, division: Any, number: int) -> None:

@@ -21,8 +21,9 @@ from convert.runners import program_runner, serving_runner
 from convert.staging import STAMP_FILE, check_replaceable, fingerprint_of, is_current, staged, write_stamp
 from convert.subject import serving_folder
 from convert.to_onnx import MODEL_FILE, convert_to_onnx
-from pipeline.errors import ConversionError
+from pipeline.errors import ConfigError, ConversionError
 from pipeline.model_additions import PARITY_FILE
+from pipeline.model_signature import signature_text
 from pipeline.serving_model import (
     ADDITIONS,
     SERVER_CONF,
@@ -31,6 +32,7 @@ from pipeline.serving_model import (
     load_serving_model,
 )
 
+_TRIED = 9  # batches of a calibration; as many are generated
 _NEEDS = ("onnx", "onnxruntime", "ml_dtypes")  # the last is imported by onnxruntime.quantization
 
 
@@ -130,6 +132,10 @@ def _read_original(source: Path) -> Original:
         model = ServingModel(
             program.program.parent, program.program, program.params, feeds, fetches, format=program.format
         )
+        try:
+            signature_text(feeds, fetches)
+        except ConfigError as exc:
+            raise ConversionError(f"{exc.message.rstrip('.')}, or serve {source} as it is.") from exc
         return Original(source, model, program, (), program_runner(program))
     model = load_serving_model(folder)
     if "precision" in model.additions:
@@ -159,6 +165,8 @@ def _reduce(
     arguments: dict[str, Any] = {"model": str(fp32), "out": str(scratch / MODEL_FILE)}
     if to == CALIBRATED:
         batches = calibrating.batches or generated_batches(program, options)
+        for batch in batches[:_TRIED]:
+            original.run(batch)  # what the model can't run is told as such, not as a flaw of the converter
         store_batches(batches, scratch / "calibration")
         arguments |= {"calibration": str(scratch / "calibration"), "feeds": list(batches[0])}
     run_isolated(

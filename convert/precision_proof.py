@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from convert.parity import (
 )
 from convert.precision_figures import figures_table, timed_form
 from convert.precision_inputs import GivenInputs
-from convert.program import InferenceProgram, read_program
+from convert.program import InferenceProgram
 from convert.result import ConversionOptions
 from convert.runners import serving_runner
 from convert.sample_feeds import Feeds, sample_batches
@@ -168,18 +168,13 @@ def _write(
     settings = {**model.additions.get(SETTINGS, {}), **reduced.settings}
     extra = [path for path in original.beside if path.name not in (SERVER_CONF, ADDITIONS)]
     data_files = original.program.data_files if reduced.program == original.program.program else ()
-    fetches = model.fetches
-    if original.program.format != "onnx" and reduced.program.suffix == ".onnx":
-        # paddle2onnx names the outputs of a .pdmodel anew, and keeps their order.
-        own = read_program(reduced.program).fetches
-        fetches = tuple(replace(fetch, name=its.name) for fetch, its in zip(fetches, own, strict=True))
     try:
         write_serving_model(
             out,
             reduced.program,
             reduced.params,
             model.feeds,
-            fetches,
+            model.fetches,
             padding=padding,
             labels=model.labels,
             additions={**kept, **({SETTINGS: settings} if settings else {}), **(facts or {})},

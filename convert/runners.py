@@ -17,6 +17,7 @@ from pipeline.config import LocalServiceConf
 from pipeline.errors import ConversionError, ServingError
 from pipeline.model_settings import with_settings_of
 from pipeline.predictors.base import LOD_SUFFIX
+from pipeline.predictors.onnx_errors import error_sentence, load_sentence
 from pipeline.serving_model import load_serving_model
 
 Arguments = Sequence[TensorSpec | None]
@@ -78,9 +79,7 @@ def _onnx_runner(program: InferenceProgram) -> Runner:
             str(program.program), sess_options=options, providers=["CPUExecutionProvider"]
         )
     except Exception as exc:
-        raise ConversionError(
-            f"{program.program} can't be loaded by ONNX Runtime: {first_line(exc)}."
-        ) from exc
+        raise ConversionError(f"{load_sentence(program.program, exc)}.") from exc
     names = [fetch.name for fetch in program.fetches]
 
     def run(arrays: Mapping[str, Array]) -> list[Array]:
@@ -88,9 +87,8 @@ def _onnx_runner(program: InferenceProgram) -> Runner:
             return list(map(np.asarray, session.run(names, dict(arrays))))
         except Exception as exc:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
-            raise ConversionError(
-                f"{program.program} can't run {shapes} ({first_line(exc)}); try other --lengths or inputs."
-            ) from exc
+            why = f"{program.program} can't run {shapes} ({error_sentence(exc)})"
+            raise ConversionError(f"{why}; try other --lengths or inputs.") from exc
 
     return run
 

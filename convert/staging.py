@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.errors import ConversionError
+from pipeline.errors import ConversionError, ServingError
 
 STAMP_FILE = "convert.json"
 _ENDING = "converting"
@@ -43,6 +43,10 @@ def staged(out: Path) -> Iterator[Path]:
         made.mkdir()
         yield made
         _put(made, out, scratch / "old")
+    except ServingError as exc:
+        # The folder goes away again; the caller knows the other name.
+        exc.args = (exc.message.replace(str(made), str(out)), *exc.args[1:])
+        raise
     except OSError as exc:
         if exc.filename is not None and exc.errno not in DISK_IS_FULL and not _within(exc.filename, scratch):
             why = f"{exc.filename} can't be read ({exc.strerror}); see to it and run again."

@@ -8,9 +8,9 @@ from typing import Any
 
 from convert.engine import paddle_version
 from convert.environment import conversion_python
-from convert.isolation import run_isolated
+from convert.isolation import ConverterCrashed, run_isolated
 from convert.model_notes import NOTES_FILE, carry_notes
-from convert.paddle2onnx_gaps import restore_tanh_gelu, unsupported
+from convert.paddle2onnx_gaps import name_outputs, restore_tanh_gelu, unsupported
 from convert.parity import compare, write_reports
 from convert.program import InferenceProgram, read_program
 from convert.progress import Steps
@@ -104,6 +104,7 @@ def _export(program: InferenceProgram, file: Path, opset: int, options: Conversi
             {
                 "program": str(program.program),
                 "params": str(program.params or ""),
+                "fetches": [fetch.name for fetch in program.fetches],
                 "out": str(file),
                 "opset": opset,
             },
@@ -119,6 +120,11 @@ def _export(program: InferenceProgram, file: Path, opset: int, options: Conversi
             converter=_CONVERTER,
             needs=_NEEDS,
         )
+        if not lacking["operators"] and isinstance(exc, ConverterCrashed):
+            raise ConversionError(
+                f"{program.program}: {exc.message.rstrip('.')}; serve the model with Paddle, or write it "
+                "without."
+            ) from exc
         if not lacking["operators"]:
             raise
         raise ConversionError(
@@ -130,9 +136,16 @@ def _export(program: InferenceProgram, file: Path, opset: int, options: Conversi
 
 
 def export_step(
-    steps: Steps, program: str, params: str, out: str, opset: int, weights_apart: int = _WEIGHTS_APART
+    steps: Steps,
+    program: str,
+    params: str,
+    fetches: list[str],
+    out: str,
+    opset: int,
+    weights_apart: int = _WEIGHTS_APART,
 ) -> int:
-    """Runs in the conversion environment. Returns the opset of the file written to `out`.
+    """Runs in the conversion environment. Returns the opset of the file written to `out`, whose outputs have
+    the names `fetches`.
 
     Weights of more than `weights_apart` bytes go to a file of their own beside it, model.onnx.data.
     """
@@ -156,6 +169,7 @@ def export_step(
         raise ConversionError(f"paddle2onnx wrote nothing of {program}; --debug shows what it said.")
     model = onnx.load(str(raw))
     restore_tanh_gelu(model, Path(program))
+    name_outputs(model, fetches)
     onnx.save(model, str(raw), save_as_external_data=apart, location=f"{raw.name}.data")
     steps.step("Constant folding")
     _fold_constants(raw, Path(out), apart=apart)

@@ -126,6 +126,7 @@ def build_serving_model(
     declared: Padding | None = None
     entailment = entailment_of(labels)
     noted = {} if entailment is None else {"entailment": entailment}
+    reference = program_runner(program)
     with tempfile.TemporaryDirectory() as trial:
         # Padding and parity stand in serving.yml, so they are tried on a model without one.
         write_serving_model(
@@ -138,9 +139,7 @@ def build_serving_model(
         )
         options.steps.step("Parity of static and serving model")
         serving = serving_runner(Path(trial) / "model")
-        report = compare(
-            "static to serving", aliases, program_runner(program), serving, batches, options.tolerance
-        )
+        report = compare("static to serving", aliases, reference, serving, batches, options.tolerance)
         report.require()
         reports = [*earlier, replace(report, entailment=entailment)]
         if pads:

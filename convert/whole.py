@@ -104,7 +104,8 @@ class _Way:
             except ServingError as exc:
                 error = exc
                 # The folders of the steps go away again; only their names say something.
-                exc.args = (exc.message.replace(f"{self.work}/", "").replace(str(out), str(self.out)),)
+                told = exc.message.replace(f"{self.work}/", "").replace(str(out), str(self.out))
+                exc.args = (told, *exc.args[1:])
                 if all(self._hopeless(other) for other in routes[number + 1 :]):
                     raise
         raise AssertionError("there is a route for each kind")

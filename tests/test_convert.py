@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -351,12 +352,23 @@ def test_a_program_of_paddle_2_becomes_a_serving_model(project: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("command", ["demo", "paddle", "serving"])
+COMMANDS = ("demo", "paddle", "torch", "serving", "onnx", "to-onnx", "precision", "shapes", "check", "all")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as leaving:
         main([command, "--help"])
     assert leaving.value.code == 0
-    assert f"Example: python -m convert {command}" in capsys.readouterr().out
+    assert f"Example: python -m convert {command} " in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_help_lists_every_command_and_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    out = capsys.readouterr().out
+    assert re.findall(r"^    ([\w-]+)\s", out, re.MULTILINE) == list(COMMANDS)
+    assert "Example: python -m convert all" in out
 
 
 def test_each_command_is_a_function_of_the_package() -> None:

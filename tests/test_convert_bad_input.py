@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 import onnx_models
 from convert.cli import main
+from convert.environment import CONVERT_PYTHON
+from convert.program import read_program
 
 CLASSIFIER = onnx_models.onnx_file("classifier")
 SPEC = "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]"
@@ -99,3 +102,77 @@ def test_numbers_of_32_bits_do_for_64_and_the_other_way_round_where_they_fit(
     np.savez("own.npz", **dict(zip(names, (IDS << 40, IDS * 0, IDS), strict=True)))
     told = refused(capsys, "check", renamed, renamed, "--inputs", "own.npz")
     assert "x0 is int64[2, 3], but" in told and "takes int32" in told
+
+
+PDMODEL = Path(__file__).parent / "fixtures/pdmodel/bert"
+
+
+@pytest.fixture
+def bad(work: Path) -> Path:
+    """A folder with models that are none."""
+    folder = work / "bad"
+    folder.mkdir()
+    whole = CLASSIFIER.read_bytes()
+    assert whole.endswith(b"\x10\x11") and b"ReduceSum" in whole  # opset 17
+    for name, content in {
+        "cut": whole[: len(whole) // 2],
+        "text": b"not a model",
+        "later": whole[:-1] + bytes([99]),
+        "unheard_of": whole.replace(b"ReduceSum", b"ReduceFoo"),
+    }.items():
+        (folder / f"{name}.onnx").write_bytes(content)
+    shutil.copytree(PDMODEL, folder / "cut")
+    program = folder / "cut/inference.pdmodel"
+    program.write_bytes(program.read_bytes()[:-100])
+    shutil.copytree(PDMODEL, folder / "cut_weights")
+    weights = folder / "cut_weights/inference.pdiparams"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    return folder
+
+
+COMMANDS = {
+    "serving": ("serving", "{model}", "out"),
+    "onnx": ("onnx", "{model}", "out"),
+    "to-onnx": ("to-onnx", "{model}", "out"),
+    "precision": ("precision", "{model}", "out", "--to", "int8-dynamic"),
+    "shapes": ("shapes", "{model}", "out"),
+    "check": ("check", "{model}", "{model}"),
+    "all": ("all", "{model}", "out"),
+}
+BAD = {
+    "cut.onnx": "{model} is not an ONNX model (it ends within a field): copy or export the model again.",
+    "text.onnx": "{model} is not an ONNX model (it is no protobuf of this kind): copy or export the",
+    "cut": "{model}/inference.pdmodel is not a Paddle program (ValueError): copy or export the model again.",
+    "cut_weights": "parameters: copy or export the model again.",
+    "later.onnx": "{model} is of opset 99, but ONNX Runtime",
+    "unheard_of.onnx": "{model} has the operator ReduceFoo, which ONNX Runtime",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("model", BAD)
+def test_a_model_that_is_none_is_told_by_every_command(
+    command: str, model: str, bad: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CONVERT_PYTHON, sys.executable)
+    path = bad / model
+    told = refused(capsys, *(part.format(model=path) for part in COMMANDS[command]))
+    expected = BAD[model].format(model=path)
+    if command in ("to-onnx", "shapes") and model in ("later.onnx", "unheard_of.onnx"):
+        expected = f"{path} is an ONNX model"  # which they don't take, whatever its operators
+    assert expected in told and told.endswith(".")
+
+
+@pytest.mark.parametrize("command", ["check", "precision", "shapes"])
+def test_inputs_of_other_numbers_or_names_are_told_by_every_command_that_takes_some(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CONVERT_PYTHON, sys.executable)
+    names = [feed.name for feed in read_program(PDMODEL).feeds]
+    arguments = [part.format(model=PDMODEL) for part in COMMANDS[command]]
+    np.savez("own.npz", **dict.fromkeys(names, IDS + 0.5))
+    told = refused(capsys, *arguments, "--inputs", "own.npz")
+    assert "own.npz" in told and names[0] in told and "int64" in told
+    np.savez("own.npz", **dict.fromkeys([*names[1:], "words"], IDS))
+    told = refused(capsys, *arguments, "--inputs", "own.npz")
+    assert "own.npz" in told and names[0] in told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import yaml
 import models
 import onnx_models
 from convert.cli import main
-from convert.environment import missing_packages
+from convert.environment import CONVERT_PYTHON, missing_packages
 from pipeline.doctor.machine import cpu_flags
 from pipeline.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess
@@ -64,10 +65,34 @@ def test_what_can_t_be_had_is_told_in_a_sentence(
     assert told in refused(capsys, classifier, tmp_path / "out", *options)
 
 
+def test_lengths_that_the_model_can_not_run_are_told_as_its_own(
+    classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CONVERT_PYTHON, sys.executable)
+    np.savez(tmp_path / "given.npz", **dict.fromkeys(FEEDS, np.full((1, 4), 10**6)))
+    given = ("--calibration", tmp_path / "given.npz")
+    source = onnx_models.onnx_file("classifier")
+    error = refused(capsys, source, tmp_path / "out", "--to", "int8-calibrated", *given)
+    assert f"{source} can't run input_ids [1, 4]" in error and "try other --lengths or inputs" in error
+
+
 def test_an_onnx_model_has_no_precision_of_paddle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = onnx_models.onnx_file("classifier")
     error = refused(capsys, source, tmp_path / "out", "--to", "bf16")
     assert "is an ONNX model, which Paddle doesn't run" in error and "python -m convert onnx" in error
+
+
+@pytest.mark.parametrize("to", ["fp16", "int8-dynamic", "int8-calibrated"])
+def test_a_model_for_batches_of_one_size_is_told_before_anything_is_made_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str
+) -> None:
+    source = onnx_models.onnx_file("fixed")
+    given = ["--generated-calibration"] if to == "int8-calibrated" else []
+    error = refused(capsys, source, tmp_path / "out", "--to", to, *given)
+    assert error == (
+        "feed 'x': shape [1, 4] does not begin with -1, the batch; export the model for batches of any size, "
+        f"or serve {source} as it is."
+    )
 
 
 @pytest.mark.parametrize("option", ["--inputs", "--calibration"])

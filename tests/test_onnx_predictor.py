@@ -126,7 +126,7 @@ def test_weights_in_a_file_of_their_own_are_found(tmp_path: Path, predictor: Pre
     feeds = texts([[5, 6, 7]])
     np.testing.assert_array_equal(other.run(feeds)["logits"], predictor.run(feeds)["logits"])
     (target / "serving_server" / "classifier.data").unlink()
-    with pytest.raises(ConfigError, match=r"can't be loaded: .*classifier\.data"):
+    with pytest.raises(ConfigError, match=r"can't be loaded by ONNX Runtime .*: .*classifier\.data"):
         create_predictor(load_serving_model(target), local_conf())
 
 

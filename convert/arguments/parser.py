@@ -16,7 +16,7 @@ def create_parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="python -m convert",
         description="Convert models into serving models, with their outputs compared at each step.",
-        epilog="Example: python -m convert demo",
+        epilog="Example: python -m convert all ./bert-base-chinese models/mine",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_demo(commands)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,14 +15,10 @@ from pipeline.predictors.base import Array, PredictorConf, check_feeds, select_f
 from pipeline.predictors.device import resolve_device
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.onnx_config import providers, refuse_unavailable, session_options
+from pipeline.predictors.onnx_errors import error_sentence, load_sentence
 from pipeline.serving_model import SERVER_CONF, ServingModel, Variable
 
 log = logging.getLogger(__name__)
-
-# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : the sentence", and the source file's place before a sentence.
-_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
-_PLACE = re.compile(r"/\S+:\d+ [^()]*\([^)]*\) (const )?")
-MAX_ERROR_CHARS = 400
 
 
 class OnnxPredictor:
@@ -82,12 +77,6 @@ class OnnxPredictor:
         self._session = None
 
 
-def error_sentence(exc: Exception) -> str:
-    """ONNX Runtime's own sentence, without its error code and the place in its source."""
-    text = " ".join(_PLACE.sub("", _CODE.sub("", str(exc))).split())
-    return (text or type(exc).__name__)[:MAX_ERROR_CHARS].strip()
-
-
 def _session(
     model: ServingModel, conf: PredictorConf, asked: Sequence[tuple[str, dict[str, str]]]
 ) -> onnxruntime.InferenceSession:
@@ -96,7 +85,7 @@ def _session(
             str(model.program), sess_options=session_options(conf), providers=list(asked)
         )
     except Exception as exc:
-        raise ConfigError(f"{model.program} can't be loaded: {error_sentence(exc)}") from exc
+        raise ConfigError(load_sentence(model.program, exc)) from exc
     if session.get_providers()[0] != asked[0][0]:  # it goes on with the next, in silence
         raise ConfigError(
             f"{asked[0][0]} can't be started on this machine: see that its libraries and a driver are found "

@@ -1,4 +1,4 @@
-"""`python -m convert all`: one model from PaddleNLP, PyTorch and ONNX to the same served answer."""
+"""`python -m convert all`: one model from PaddleNLP, PyTorch and ONNX to the same answer, and its routes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import models
 from convert.cli import main
 from convert.environment import CONVERT_PYTHON
 from convert.isolation import run_isolated
+from pipeline.predictors import create_predictor
 from pipeline.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess
 
@@ -32,6 +34,23 @@ ROUTES = {
     "torch": ["weights into PaddleNLP's model", "serving model"],
     "onnx": ["ONNX to Paddle", "serving model"],
 }
+
+
+MODULE = """
+import paddle
+
+
+class Patches(paddle.nn.Layer):
+    # Of a video, as a tensor of rank 7, which Paddle Inference can't hand out where oneDNN made it.
+    def __init__(self):
+        super().__init__()
+        paddle.seed(1)
+        self.colours = paddle.nn.Linear(3, 2)
+
+    def forward(self, video):
+        cut = video.reshape([-1, 2, 2, 3, 4, 2, 3])
+        return self.colours(cut).transpose([0, 1, 3, 5, 2, 4, 6])
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +102,36 @@ def served(folder: str, family: str) -> np.ndarray[Any, Any]:
     with ServiceProcess(APPS / "model.py", {"op": {"model": {"local_service_conf": conf}}}) as service:
         answer = service.predict({name: json.dumps(array.tolist()) for name, array in feeds(family).items()})
     return np.array(json.loads(answer["logits"]), np.float32)
+
+
+def test_a_layer_that_paddle_inference_can_not_run_is_served_by_onnx_runtime_and_that_is_said(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (work / "own_video.py").write_text(MODULE, "utf-8")
+    monkeypatch.syspath_prepend(str(work))
+    command = ("all", "own_video:Patches", "served", "--input-spec", "video:float32[-1,4,3,8,3]")
+    assert main([*command, "--engine", "paddle"]) == 2
+    assert "Paddle refused the feeds" in capsys.readouterr().err and not Path("served").exists()
+    assert main(command) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the serving model can't be run: Paddle refused the feeds video [1, 4, 3, 8, 3]" in said
+    assert "Trying dynamic to static, then Paddle to ONNX, then serving model for ONNX Runtime (" in said
+    stamp = json.loads(Path("served/convert.json").read_text("utf-8"))
+    assert stamp["route"] == ["dynamic to static", "Paddle to ONNX", "serving model"]
+    reports = json.loads(Path("served/serving_server/parity.json").read_text("utf-8"))
+    assert [report["step"] for report in reports] == [
+        "dynamic to static",
+        "Paddle to ONNX",
+        "static to serving",
+    ]
+    video = np.random.default_rng(2).standard_normal((2, 4, 3, 8, 3)).astype(np.float32)
+    model = load_serving_model("served")
+    (answer,) = create_predictor(model, models.local_conf()).run({"video": video}).values()
+    import own_video
+    import paddle
+
+    expected = own_video.Patches()(paddle.to_tensor(video)).numpy()
+    np.testing.assert_allclose(answer, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

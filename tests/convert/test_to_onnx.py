@@ -45,6 +45,13 @@ class Gelus(paddle.nn.Layer):
         return functional.gelu(exact * 10) - functional.gelu(x * 3, approximate=True)
 
 
+class Softplus(Gelus):
+    """Has an operator that ONNX has in another form alone, at which paddle2onnx aborts."""
+
+    def forward(self, x):
+        return functional.softplus(self.first(x), beta=3)
+
+
 class Kth(Gelus):
     """Has an operator that ONNX can't have from paddle2onnx."""
 
@@ -114,6 +121,15 @@ def test_a_program_of_paddle_2_becomes_onnx(pdmodel: ServingModel) -> None:
     np.testing.assert_allclose(run_onnx("onnx/model.onnx", feeds)[0], expected, rtol=0, atol=1e-5)
 
 
+def test_outputs_of_paddle_2_keep_their_names_in_onnx_and_on_to_the_serving_model() -> None:
+    source = ROOT / "tests/fixtures/pdmodel/ernie"
+    names = [fetch.name for fetch in read_program(source).fetches]
+    assert main(["to-onnx", str(source), "onnx"]) == 0
+    assert [fetch.name for fetch in inspect_onnx(Path("onnx/model.onnx")).fetches] == names
+    assert main(["all", str(source), "served", "--engine", "onnxruntime"]) == 0
+    assert [fetch.alias for fetch in load_serving_model("served").fetches] == names
+
+
 def test_each_gelu_keeps_its_form() -> None:
     export("Gelus")
     assert main(["to-onnx", "Gelus", "onnx"]) == 0
@@ -126,9 +142,10 @@ def test_weights_too_large_for_one_file_go_beside_it_and_on_to_the_serving_model
     """As if 1 KB were too large."""
     program = Path(DEMO, "serving_server/inference.json")
     files = {"program": str(program), "params": str(program.with_suffix(".pdiparams")), "out": "model.onnx"}
+    names = [fetch.name for fetch in read_program(program.parent).fetches]
     run_isolated(
         "convert.to_onnx:export_step",
-        {**files, "opset": 17, "weights_apart": 1000},
+        {**files, "fetches": names, "opset": 17, "weights_apart": 1000},
         converter="paddle2onnx",
         needs=("paddle2onnx", "onnx", "onnxruntime"),
     )
@@ -175,6 +192,11 @@ def test_an_operator_without_onnx_form_is_named(capsys: pytest.CaptureFixture[st
         "Kth/inference.json: paddle2onnx 2.1.0 has no ONNX form of kthvalue; "
         "serve the model with Paddle, or write it without."
     )
+    export("Softplus")
+    told = refused(capsys, "Softplus", "onnx")
+    assert told.startswith("Softplus/inference.json: paddle2onnx crashed in native code (SIGABRT); ")
+    assert "[OP: pd_op.softplus] Only support softplus with beta == 1.0" in told
+    assert told.endswith("; serve the model with Paddle, or write it without.")
 
 
 def test_a_step_that_takes_too_long_is_stopped(capsys: pytest.CaptureFixture[str]) -> None:
