@@ -2,8 +2,9 @@
 
 grpc.aio decodes the path of each call in the task that accepts calls; one path that is no UTF-8 ends that
 task and with it the server. Here each method has a task of its own, in which its name is known, and what was
-sent to any other path is answered UNIMPLEMENTED without a look at it. For this it uses names that grpc.aio
-keeps to itself; every test of a gRPC call notices when they change.
+sent to any other path is answered UNIMPLEMENTED without a look at it. No public name of grpc.aio 1.85 does
+this: generic handlers and interceptors are asked behind that decoding. So names are used that grpcio keeps to
+itself; importing this fails where one of them is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grpc
-from grpc._cython import cygrpc
+from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
+    AioServer,
+    SendInitialMetadataOperation,
+    StatusCode,
+    _handle_rpc,
+    _schedule_rpc_coro,
+    _send_error_status_from_server,
+    get_working_loop,
+)
 from grpc.aio._server import Server
 
 Methods = Mapping[str, "grpc.RpcMethodHandler[bytes, bytes]"]
@@ -22,7 +31,11 @@ Methods = Mapping[str, "grpc.RpcMethodHandler[bytes, bytes]"]
 
 _WATCH_EVERY_S = 0.5
 _TOO_LATE = -1.0
-_TIMED_OUT = cygrpc.StatusCode.deadline_exceeded
+_TIMED_OUT = StatusCode.deadline_exceeded
+
+
+for _used in ("_make_request_call_future", "_request_call", "_request_registered_call"):
+    getattr(AioServer, _used)  # AttributeError: what is overridden below would never be called
 
 
 class RpcCalls(Server):
@@ -35,13 +48,21 @@ class RpcCalls(Server):
         self, methods: Methods, message_timeout_s: float, options: Sequence[tuple[str, Any]]
     ) -> None:
         # In place of its own constructor, which makes its own kind of AioServer.
-        self._loop = cygrpc.get_working_loop()
+        self._loop = get_working_loop()
         self._server = calls = _NamedCalls(self._loop, None, (), None, tuple(options), None)
+        calls.ended = asyncio.Event()
         calls.arriving = {}
         calls.running = set()
         calls.methods = {name: calls.telling(method) for name, method in methods.items()}
         self._server.add_registered_method_handlers(dict(calls.methods))
         self._message_timeout_s = message_timeout_s
+
+    async def until_ended(self) -> None:
+        """Return when calls are no longer taken: `stop` was called, or there is a fault in grpcio or here.
+
+        Its own `wait_for_termination` waits on after a fault.
+        """
+        await self._server.ended.wait()
 
     async def watch(self) -> None:
         """Cancel what takes too long to arrive (slow loris), until cancelled itself."""
@@ -50,15 +71,17 @@ class RpcCalls(Server):
             self._server.cancel_begun_before(time.monotonic() - self._message_timeout_s)
 
 
-class _NamedCalls(cygrpc.AioServer):  # type: ignore[misc]
+class _NamedCalls(AioServer):  # type: ignore[misc]
     """methods: handlers by name, set before the start. running: of its tasks the loop has weak references.
 
-    arriving: the tasks of calls that no handler has been given yet, and when they began.
+    arriving: the tasks of calls that no handler has been given yet, and when they began. ended: set when the
+    calls of a method are no longer taken.
     """
 
     methods: Methods
     running: set[asyncio.Task[None]]
     arriving: dict[asyncio.Task[Any] | None, float]
+    ended: asyncio.Event
 
     def _make_request_call_future(self, name: bytes | None) -> asyncio.Task[None]:
         """Called once for each method at the start, and with None for all other paths."""
@@ -68,12 +91,15 @@ class _NamedCalls(cygrpc.AioServer):  # type: ignore[misc]
         """Until the server stops, which ends the wait for a call with an exception that it knows."""
         loop = asyncio.get_running_loop()
         told = "" if name is None else name.decode()
-        while True:
-            call = await (self._request_call() if name is None else self._request_registered_call(name))
-            answering = self._answer(call, cygrpc._handle_rpc(told, self, (), call, loop, False))
-            task = loop.create_task(cygrpc._schedule_rpc_coro(answering, call, loop, told))
-            self.running.add(task)
-            task.add_done_callback(self.running.discard)
+        try:
+            while True:
+                call = await (self._request_call() if name is None else self._request_registered_call(name))
+                answering = self._answer(call, _handle_rpc(told, self, (), call, loop, False))
+                task = loop.create_task(_schedule_rpc_coro(answering, call, loop, told))
+                self.running.add(task)
+                task.add_done_callback(self.running.discard)
+        finally:
+            self.ended.set()
 
     async def _answer(self, call: Any, handling: Any) -> None:
         task = asyncio.current_task()
@@ -84,8 +110,8 @@ class _NamedCalls(cygrpc.AioServer):  # type: ignore[misc]
             if self.arriving.get(task) is not _TOO_LATE:
                 raise
             told = "the message did not arrive within limits.body_timeout_s"
-            head, loop = cygrpc.SendInitialMetadataOperation((), 0), asyncio.get_running_loop()
-            await cygrpc._send_error_status_from_server(call, _TIMED_OUT, told, (), head, loop)
+            head, loop = SendInitialMetadataOperation((), 0), asyncio.get_running_loop()
+            await _send_error_status_from_server(call, _TIMED_OUT, told, (), head, loop)
         finally:
             self.arriving.pop(task, None)
 

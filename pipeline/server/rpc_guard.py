@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -11,7 +11,9 @@ import grpc.aio
 from pipeline.errors import Unauthenticated
 from pipeline.server.clients import CALLER, KeyRing, shown_key
 from pipeline.server.journal import Journal
-from pipeline.server.rpc_calls import Methods
+
+if TYPE_CHECKING:
+    from pipeline.server.rpc_calls import Methods
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 

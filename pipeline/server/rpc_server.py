@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -19,13 +20,15 @@ from pipeline.server.clients import CALLER, named
 from pipeline.server.codecs.key_value import EXAMPLE, parse_proto, pass_proto_on
 from pipeline.server.deadlines import TICKS_PER_S
 from pipeline.server.engine import Engine
-from pipeline.server.rpc_calls import Methods, RpcCalls
 from pipeline.server.rpc_guard import guarded
 from pipeline.server.v2.extensions import Extensions
 from pipeline.server.v2.models import V2Models
 from pipeline.server.v2.repository import Control
 from pipeline.server.v2.rpc_handler import HEALTH_CALLS, V2Handler
 from pipeline.tls import Certificates, Pem
+
+if TYPE_CHECKING:
+    from pipeline.server.rpc_calls import Methods, RpcCalls
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +121,7 @@ class RpcServer:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Listens on entry, stops on exit. Raises StartFailed for a used port."""
+        """Listens on entry, stops on exit. Raises StartFailed for a used port, and a grpcio we can't use."""
         config = self._engine.app.config
         limits = config.limits
         pipeline = PipelineHandler(self._engine)
@@ -127,7 +130,7 @@ class RpcServer:
         if self._engine.keys is not None:
             open_ = HEALTH_CALLS if config.security.open_health else ()
             methods = guarded(methods, self._engine.keys, self._engine.journal, open_)
-        self._server = RpcCalls(
+        self._server = _calls_class()(
             methods,
             limits.body_timeout_s,
             [
@@ -159,7 +162,7 @@ class RpcServer:
 
     async def _watch(self) -> None:
         """A listener that ends by itself must not leave a service that only seems to live."""
-        await self._server.wait_for_termination()
+        await self._server.until_ended()
         if not self._stopping:
             self._engine.fail_for_good(StartFailed(f"the listener of {', '.join(self._ports)} has ended"))
 
@@ -183,6 +186,18 @@ class RpcServer:
         self._stopping = True
         with contextlib.suppress(asyncio.CancelledError):
             await self._server.stop(grace_s)
+
+
+def _calls_class() -> type[RpcCalls]:
+    """Imported late, so that a grpcio without the names it takes is a sentence. Raises StartFailed."""
+    try:
+        from pipeline.server.rpc_calls import RpcCalls
+    except (ImportError, AttributeError) as exc:
+        raise StartFailed(
+            f"gRPC ports can't be served with grpcio {grpc.__version__}, which has changed inside ({exc}): "
+            "install the version that requirements/serving.txt names"
+        ) from exc
+    return RpcCalls
 
 
 def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
