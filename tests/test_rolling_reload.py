@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 import shutil
 import signal
 import threading
@@ -145,6 +147,45 @@ def test_workers_that_do_not_start_again_leave_the_others_serving(
     assert service.predict({"number": "2"})["state"] == good
     state.write_text(good)
     wait_until_all_serve(service)
+
+
+def test_new_workers_that_all_die_before_they_serve_leave_the_old_ones(
+    service: ServiceProcess, state: Path, tmp_path: Path
+) -> None:
+    wait_until_all_serve(service)
+    good = state.read_text()
+    load = Load(service)
+    state.write_text(f"doomed {tmp_path}")
+    reload(service, becomes="died before they were given any work")
+    asked = load.end()
+    assert [answer["err_msg"] for *_, answer in asked if answer["err_no"]] == []
+    assert asked and {answer["value"][1] for *_, answer in asked} == {good}
+    assert "died before it served: exited with 9" in service.log
+    assert "the first is gone" in service.log
+    state.write_text("after the doomed")
+    reload(service)
+    wait_until_all_serve(service)
+    assert service.predict({"number": "2"})["state"] == "after the doomed"
+
+
+def test_each_worker_that_fails_is_replaced_after_a_longer_pause(
+    service: ServiceProcess, state: Path
+) -> None:
+    wait_until_all_serve(service)
+    good, before = state.read_text(), len(pauses_s(service))
+    state.write_text("broken")
+    service.kill_worker()
+    wait_until(lambda: len(pauses_s(service)) >= before + 5, "four more did not start")
+    state.write_text(good)
+    _, first, *others = pauses_s(service)[before:]
+    assert first > 0
+    assert all(later == 2 * earlier for earlier, later in itertools.pairwise([first, *others]))
+    wait_until_all_serve(service)
+
+
+def pauses_s(service: ServiceProcess) -> list[float]:
+    """How long the service waited, or will wait, before each replacement, by its log."""
+    return [float(number) for number in re.findall(r"is started again in ([\d.]+) s", service.log)]
 
 
 def test_stopping_while_workers_start_leaves_none_behind(state: Path) -> None:

@@ -229,9 +229,12 @@ class Crew:
             self.processes.remove(process)
             self._order_instances()
             self._bury(process)
-        elif (started := self._awaited.pop(process, None)) is not None and not started.done():
+        elif (started := self._awaited.pop(process, None)) is not None:
             reason, _ = process.failure or (process.describe_death(), False)
-            started.set_exception(StartFailed(f"Worker {process.name} did not start: {reason}"))
+            if started.done():
+                log.error("Worker %s (pid %d) died before it served: %s", process.name, process.pid, reason)
+            else:
+                started.set_exception(StartFailed(f"Worker {process.name} did not start: {reason}"))
         elif (gone := self._leaving.pop(process, None)) is not None and not gone.done():
             gone.set_result(None)
         if self._stopping and not self._alive():
@@ -248,7 +251,9 @@ class Crew:
         elif not self._may_try_again(process, why):
             return
         self.restarts += 1
-        asyncio.get_running_loop().call_later(self._back_off(process), self._spawn, process.numbers)
+        pause_s = self._back_off(process)
+        log.info("Worker %s is started again in %g s", process.name, pause_s)
+        asyncio.get_running_loop().call_later(pause_s, self._spawn, process.numbers)
 
     def _may_try_again(self, process: WorkerProcess, why: str) -> bool:
         self._failed_starts += 1
