@@ -299,7 +299,11 @@ def is_running(pid: int) -> bool:
 
 
 def free_port() -> int:
-    """A port that nothing listens on, outside the range from which the kernel gives ports to clients."""
+    """A port that nothing listens on, outside the range from which the kernel gives ports to clients.
+
+    Connecting to it is refused; who sets SO_REUSEADDR, as every server here does, may listen on it. Until
+    this process ends no other test process is given it.
+    """
     return next(_free_ports)
 
 
@@ -308,13 +312,17 @@ def _search_ports() -> Iterator[int]:
     while True:
         for offset in range(12_000):
             port = 20_000 + (start + offset) % 12_000
-            with socket.socket(socket.AF_INET6) as probe:
-                try:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("::", port))
-                except OSError:
-                    continue
+            holder = socket.socket(socket.AF_INET6)
+            try:
+                holder.bind(("::", port))
+            except OSError:
+                holder.close()
+                continue
+            # Only now: with it the bind would not have failed for one that another process holds.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _held_ports.append(holder)
             yield port
 
 
+_held_ports: list[socket.socket] = []
 _free_ports = _search_ports()
