@@ -56,7 +56,7 @@ class V1HttpApp(HttpDoor):
                 _check_method(request, "GET", "HEAD")
                 self._tell_of(request, self._models.find(asked["model"], asked["version"] or ""))
             else:
-                raise _Refused(404, f"there is nothing at {request.path}; there are {_ROUTES}")
+                raise Refused(404, f"there is nothing at {request.path}; there are {_ROUTES}")
         except ServingError as exc:
             self._refuse(request, exc)
 
@@ -109,12 +109,12 @@ class V1HttpApp(HttpDoor):
         message = error.message
         if error.http_status in _CLIENTS_MISTAKES:
             message += self._usage(request.path)
-        if isinstance(error, _Refused) and error.allowed:
+        if isinstance(error, Refused) and error.allowed:
             head += b"allow: %b\r\n" % ", ".join(error.allowed).encode()
         request.respond(error.http_status, head, v2_error_body(message))
 
 
-class _Refused(ServingError):
+class Refused(ServingError):
     """Nothing is there, or not for this method."""
 
     def __init__(self, status: int, message: str, *allowed: str) -> None:
@@ -126,4 +126,4 @@ class _Refused(ServingError):
 def _check_method(request: HttpRequest, *allowed: str) -> None:
     if request.method not in allowed:
         told = f"{request.method} is not answered at {request.path}; use {' or '.join(allowed)}"
-        raise _Refused(405, told, *allowed)
+        raise Refused(405, told, *allowed)
