@@ -6,7 +6,6 @@ Run as `python -m bench.bare_predictor MODEL CONFIG`: for each line "BATCH SECON
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -63,8 +62,6 @@ def measure(predictor: BarePredictor, texts: Sequence[str], batch: int, seconds:
 
 
 def main(arguments: list[str]) -> None:
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     predictor = BarePredictor(Path(arguments[0]), Path(arguments[1]))
     texts = headlines()
     measure(predictor, texts, 1, 0.2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from bench.figures import Figures
 from bench.load import CannotMeasure
 from bench.running import DEMO_MODEL, ROOT, free_ports, stop
+from pipeline.environment import MODEL_PROCESS
 
 _START_S = 30.0
 
@@ -42,7 +44,10 @@ class BarePredictorProcess:
 def bare_predictor() -> Iterator[BarePredictorProcess]:
     """The default service's tokenizer and predictor in a process without a server."""
     command = [sys.executable, "-m", "bench.bare_predictor", str(DEMO_MODEL), str(ROOT / "config.yml")]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    env = {**MODEL_PROCESS, **os.environ}  # as workers are started, so that the service alone differs
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         yield BarePredictorProcess(process)
     finally:
