@@ -40,3 +40,10 @@ def three_forms(
     torch_steps.onnx_step(SilentSteps(), str(place / "torch"), "", str(place / "onnx"), [5], 1e-4, 16)
     (logits,) = torch_runner(model.positional, model.feeds)(dict(np.load(feeds)))
     np.save(place / "logits.npy", logits)
+
+
+def answers(steps: Steps, source: str, input_spec: str, feeds: str) -> list[Any]:
+    """PyTorch's only output for the arrays of the .npz file `feeds`."""
+    model = load_torch_model(source, input_spec)
+    (output,) = torch_runner(model.positional, model.feeds)(dict(np.load(feeds)))
+    return output.tolist()

@@ -22,6 +22,7 @@ from pipeline.model_additions import PARITY_FILE
 
 _CONVERTER = "x2paddle"
 _NEEDS = (_CONVERTER, "onnx")
+_MOST_BYTES = 2_100_000_000  # x2paddle reads one protobuf with all weights in it, which ends at 2 GiB
 
 
 def convert_onnx(
@@ -84,6 +85,12 @@ def _to_paddle(
 ) -> ParityReport:
     """Convert in the conversion environment, compare here."""
     names = [fetch.name for fetch in model.fetches]
+    size = sum(file.stat().st_size for file in model.files)
+    if size > _MOST_BYTES:
+        raise ConversionError(
+            f"{model.program} can't become a Paddle model: it is of {size / 1e9:.1f} GB, and {_CONVERTER} "
+            "takes 2 GB at most."
+        )
     try:
         unused = run_isolated(
             "convert.x2paddle_model:export_step",

@@ -26,7 +26,8 @@ PARITY_FILE = "parity.json"
 OPSETS = range(11, 22)
 OPSET = 17  # the first with LayerNormalization as one operator
 _CONVERTER = "paddle2onnx"
-_WEIGHTS_APART = 1_900_000_000  # a protobuf ends at 2 GiB
+# A protobuf ends at 2 GiB. paddle2onnx writes an empty file above that, also when it is to put weights apart.
+_MOST_BYTES = 2_100_000_000
 _NEEDS = (_CONVERTER, "onnx", "onnxruntime")
 
 
@@ -88,6 +89,12 @@ def _readable_program(source: Path) -> InferenceProgram:
             f"{program.program}: feed {min(program.ragged)!r} holds sequences (LoD), which ONNX lacks; "
             "serve the model with Paddle."
         )
+    size = program.params.stat().st_size if program.params else 0
+    if size > _MOST_BYTES:
+        raise ConversionError(
+            f"{program.params} has {size / 1e9:.1f} GB of weights, more than the 2 GB that {_CONVERTER} can "
+            "write; serve the model with Paddle."
+        )
     if program.program.suffix not in (".json", ".pdmodel"):
         raise ConversionError(
             f"{program.program} is not a *.json or *.pdmodel program, which {_CONVERTER} reads; "
@@ -142,18 +149,13 @@ def export_step(
     fetches: list[str],
     out: str,
     opset: int,
-    weights_apart: int = _WEIGHTS_APART,
 ) -> int:
     """Runs in the conversion environment. Returns the opset of the file written to `out`, whose outputs have
-    the names `fetches`.
-
-    Weights of more than `weights_apart` bytes go to a file of their own beside it, model.onnx.data.
-    """
+    the names `fetches`."""
     steps.step("Paddle to ONNX")
     import onnx
     import paddle2onnx
 
-    apart = bool(params) and Path(params).stat().st_size > weights_apart
     raw = Path(out).with_name("raw.onnx")
     # Its own optimisers install packages on their way, or leave names used twice.
     paddle2onnx.export(
@@ -163,18 +165,16 @@ def export_step(
         opset_version=opset,
         enable_optimize=False,
         optimize_tool="none",
-        external_file=f"{raw}.data" if apart else "",
     )
     if not raw.is_file():
         raise ConversionError(f"paddle2onnx wrote nothing of {program}; --debug shows what it said.")
     model = onnx.load(str(raw))
     restore_tanh_gelu(model, Path(program))
     name_outputs(model, fetches)
-    onnx.save(model, str(raw), save_as_external_data=apart, location=f"{raw.name}.data")
+    onnx.save(model, str(raw))
     steps.step("Constant folding")
-    _fold_constants(raw, Path(out), apart=apart)
-    for file in raw.parent.glob(f"{raw.name}*"):
-        file.unlink()
+    _fold_constants(raw, Path(out))
+    raw.unlink()
     return _tidy(Path(out))
 
 
@@ -183,7 +183,7 @@ def unsupported_step(steps: Steps, program: str) -> dict[str, Any]:
     return {"version": metadata.version(_CONVERTER), "operators": unsupported(Path(program))}
 
 
-def _fold_constants(raw: Path, out: Path, *, apart: bool) -> None:
+def _fold_constants(raw: Path, out: Path) -> None:
     """By ONNX Runtime's basic level, which keeps to operators of the standard."""
     import onnxruntime
 
@@ -191,13 +191,6 @@ def _fold_constants(raw: Path, out: Path, *, apart: bool) -> None:
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     settings.optimized_model_filepath = str(out)
     settings.log_severity_level = 3
-    if apart:
-        settings.add_session_config_entry(
-            "session.optimized_model_external_initializers_file_name", f"{out.name}.data"
-        )
-        settings.add_session_config_entry(
-            "session.optimized_model_external_initializers_min_size_in_bytes", "1024"
-        )
     onnxruntime.InferenceSession(str(raw), settings, providers=["CPUExecutionProvider"])
 
 
@@ -205,7 +198,7 @@ def _tidy(file: Path) -> int:
     """Check the file and leave out the operator sets that ONNX Runtime names and nothing uses."""
     import onnx
 
-    model = onnx.load(str(file), load_external_data=False)
+    model = onnx.load(str(file))
     used = {node.domain for node in model.graph.node} | {""}
     kept = [entry for entry in model.opset_import if entry.domain in used]
     del model.opset_import[:]

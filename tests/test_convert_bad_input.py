@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -176,3 +177,18 @@ def test_inputs_of_other_numbers_or_names_are_told_by_every_command_that_takes_s
     np.savez("own.npz", **dict.fromkeys([*names[1:], "words"], IDS))
     told = refused(capsys, *arguments, "--inputs", "own.npz")
     assert "own.npz" in told and names[0] in told
+
+
+def test_a_model_over_2_gb_is_not_handed_to_a_converter_that_fails_at_it(
+    work: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a few KB and a hole."""
+    monkeypatch.setenv(CONVERT_PYTHON, sys.executable)
+    folder = work / "bad"
+    shutil.copytree(onnx_models.FIXTURES / "external", folder)
+    os.truncate(folder / "classifier.data", 2_200_000_000)
+    told = refused(capsys, "onnx", folder, "out", "--no-fallback")
+    assert told == (
+        f"{folder}/classifier.onnx can't become a Paddle model: it is of 2.2 GB, and x2paddle takes 2 GB at "
+        "most."
+    )

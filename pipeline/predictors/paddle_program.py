@@ -80,7 +80,7 @@ def inspect_program(model: ServingModel) -> ProgramFacts:
             f"{model.program} has {facts.parameters} parameters, but no .pdiparams is beside it"
         )
     if model.params is not None:
-        stored = _stored_tensors(model.params)
+        stored = _stored_tensors(model.params, facts.parameters)
         if stored < facts.parameters:
             raise ConfigError(
                 f"{model.params} holds {stored} whole tensors, {model.program.name} has {facts.parameters} "
@@ -120,7 +120,7 @@ def _check_separate(program: Path, names: Sequence[str]) -> None:
             raise ConfigError(
                 f"{program} has the weight {name}, but neither {name} nor __params__ is beside it"
             )
-        if not _stored_tensors(file):
+        if not _stored_tensors(file, 1):
             raise ConfigError(f"{file} holds no whole tensor: copy or export the model again")
 
 
@@ -163,12 +163,13 @@ def _pdmodel_facts(program: Path) -> ProgramFacts:
     return ProgramFacts(shapes, len(names), names, ragged)
 
 
-def _stored_tensors(params: Path) -> int:
-    """How many complete tensors a parameter file holds, by walking over their headers."""
+def _stored_tensors(params: Path, most: int) -> int:
+    """How many complete tensors a parameter file holds, by walking over the headers of `most` of them: what
+    follows may be anything, and zeros look like as many empty tensors."""
     framework = _framework()
     size, count = params.stat().st_size, 0
     with params.open("rb") as file:
-        while file.tell() < size:
+        while count < most and file.tell() < size:
             try:
                 _, levels = struct.unpack("<IQ", file.read(12))  # version, levels of detail
                 for _ in range(min(levels, 16)):

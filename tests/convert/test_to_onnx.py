@@ -18,7 +18,6 @@ import models
 import old_models
 from convert.cli import main
 from convert.environment import CONVERT_PYTHON, FOLDER
-from convert.isolation import run_isolated
 from convert.program import read_program
 from convert.runners import program_runner
 from pipeline.onnx_file import inspect_onnx
@@ -136,29 +135,6 @@ def test_each_gelu_keeps_its_form() -> None:
     x = np.linspace(-2, 2, 400, dtype=np.float32).reshape(100, 4)
     (expected,) = program_runner(read_program(Path("Gelus")))({"x": x})
     np.testing.assert_allclose(run_onnx("onnx/model.onnx", {"x": x})[0], expected, rtol=0, atol=1e-5)
-
-
-def test_weights_too_large_for_one_file_go_beside_it_and_on_to_the_serving_model() -> None:
-    """As if 1 KB were too large."""
-    program = Path(DEMO, "serving_server/inference.json")
-    files = {"program": str(program), "params": str(program.with_suffix(".pdiparams")), "out": "model.onnx"}
-    names = [fetch.name for fetch in read_program(program.parent).fetches]
-    run_isolated(
-        "convert.to_onnx:export_step",
-        {**files, "fetches": names, "opset": 17, "weights_apart": 1000},
-        converter="paddle2onnx",
-        needs=("paddle2onnx", "onnx", "onnxruntime"),
-    )
-    assert {path.name for path in Path().glob("*onnx*")} == {"model.onnx", "model.onnx.data"}
-    assert Path("model.onnx").stat().st_size < Path("model.onnx.data").stat().st_size
-    assert main(["all", "model.onnx", "served", "--engine", "onnxruntime"]) == 0
-    ids = np.random.default_rng(5).integers(1, 7000, (3, 20))
-    feeds = {"input_ids": ids, "token_type_ids": ids * 0, "attention_mask": ids * 0 + 1}
-    answers = [
-        next(iter(create_predictor(load_serving_model(folder), models.local_conf()).run(feeds).values()))
-        for folder in (DEMO, "served")
-    ]
-    np.testing.assert_allclose(*answers, rtol=0, atol=1e-5)
 
 
 def test_an_operator_set_that_is_too_low_is_raised_and_said(capsys: pytest.CaptureFixture[str]) -> None:
