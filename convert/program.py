@@ -12,7 +12,7 @@ from convert.input_spec import TensorSpec
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.onnx_file import inspect_onnx
 from pipeline.predictors.paddle_program import inspect_program, ragged_variables
-from pipeline.serving_model import Format, ServingModel, find_model_files
+from pipeline.serving_model import SERVER_FOLDER, Format, ServingModel, find_model_files
 
 # Between a feed of ids and the embedding that looks them up.
 _SHAPE_ONLY = {"pd_op.cast", "pd_op.reshape", "pd_op.unsqueeze", "pd_op.squeeze", "pd_op.flatten"}
@@ -58,6 +58,11 @@ def read_program(source: Path) -> InferenceProgram:
     try:
         program, params, kind = find_model_files(source)
     except ConfigError as exc:
+        if (source / SERVER_FOLDER).is_dir():
+            raise ConversionError(
+                f"{source} is a serving model already; serve it, or name {source / SERVER_FOLDER} to make "
+                "another of its program."
+            ) from exc
         raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
     if kind == "onnx":
         return _read_onnx(program)

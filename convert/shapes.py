@@ -59,9 +59,11 @@ def convert_shapes(
     if options.dry_run:
         return Conversion(out, False, f"would run {len(made)} batches and write {out}; nothing was written")
     if not options.force and _first_line(out) == f"# {head}":
-        return Conversion(out, False, f"{out} is up to date", shown=_shown(out))
+        return Conversion(out, False, f"{out} is up to date", shown=_shown(out, program))
     _collect(program, made, out, head, options)
-    return Conversion(out, True, f"{out} is for local_service_conf.tensorrt.shapes", shown=_shown(out))
+    return Conversion(
+        out, True, f"{out} is for local_service_conf.tensorrt.shapes", shown=_shown(out, program)
+    )
 
 
 def _collect(
@@ -92,14 +94,15 @@ def _collect(
         raise ConversionError(f"{out} can't be written ({exc.strerror}); name another place.") from exc
 
 
-def _shown(out: Path) -> tuple[object, ...]:
+def _shown(out: Path, program: InferenceProgram) -> tuple[object, ...]:
     from pipeline.predictors.shape_file import read_ranges
 
     try:
         ranges = read_ranges(out)
     except ConfigError as exc:
         raise ConversionError(f"{exc.message.rstrip('.')}; make it again with --force.") from exc
-    return ranges_table(ranges), shape_info_code(ranges)
+    feeds = {feed.name for feed in program.feeds}
+    return ranges_table(ranges), shape_info_code(ranges, feeds)
 
 
 def _generated(program: InferenceProgram, lengths: Sequence[int], batches: Sequence[int]) -> list[Feeds]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from rich.table import Table
 
@@ -28,16 +28,16 @@ def _cell(found: TensorRange, bound: str) -> str:
     return f"{shape} -> {' '.join(map(str, values))}" if values else shape
 
 
-def shape_info_code(ranges: Mapping[str, TensorRange]) -> str:
+def shape_info_code(ranges: Mapping[str, TensorRange], feeds: Collection[str]) -> str:
     """`set_dynamic_shape_info` of an Op.
 
-    Left out are tensors that hold shapes, for it can't tell what they hold, empty ones, which an Op's shapes
-    can't be, and places in a .json program, which are no names.
+    Left out are inner tensors that hold shapes, for it can't tell what they hold, empty ones, which an Op's
+    shapes can't be, and places in a .json program, which are no names.
     """
     kept = {
         name: found
         for name, found in ranges.items()
-        if not found.min_values and 0 not in found.min and not is_place(name)
+        if (name in feeds or not found.min_values) and 0 not in found.min and not is_place(name)
     }
     lines = ["def set_dynamic_shape_info(self):", "    self.dynamic_shape_info = {"]
     for bound in BOUNDS:

@@ -19,6 +19,7 @@ from pipeline.errors import ConversionError, ServingError
 
 STAMP_FILE = "convert.json"
 _ENDING = "converting"
+_ROOM_BYTES = 1 << 20
 _AT_FDCWD, _EXCHANGE = -100, 2  # of renameat2(2)
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -44,6 +45,9 @@ def staged(out: Path) -> Iterator[Path]:
         yield made
         _put(made, out, scratch / "old")
     except ServingError as exc:
+        full = _lack_of_room(scratch)
+        if full is not None:
+            raise _not_written(out, full) from exc
         # The folder goes away again; the caller knows the other name.
         exc.args = (exc.message.replace(str(made), str(out)), *exc.args[1:])
         raise
@@ -65,6 +69,15 @@ def _put(made: Path, out: Path, aside: Path) -> None:
     elif ctypes.CDLL(None).renameat2(_AT_FDCWD, os.fsencode(made), _AT_FDCWD, os.fsencode(out), _EXCHANGE):
         out.rename(aside)
         made.rename(out)
+
+
+def _lack_of_room(folder: Path) -> OSError | None:
+    """Why no more can be written there: converters that write natively say something else, or nothing."""
+    try:
+        (folder / "room").write_bytes(bytes(_ROOM_BYTES))
+    except OSError as exc:
+        return exc if exc.errno in DISK_IS_FULL else None
+    return None
 
 
 def _lock(folder: Path) -> int | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import models
 import onnx_models
 from convert.cli import main
 from convert.environment import CONVERT_PYTHON
@@ -191,4 +192,14 @@ def test_a_model_over_2_gb_is_not_handed_to_a_converter_that_fails_at_it(
     assert told == (
         f"{folder}/classifier.onnx can't become a Paddle model: it is of 2.2 GB, and x2paddle takes 2 GB at "
         "most."
+    )
+
+
+def test_a_serving_model_in_place_of_a_program_is_told(
+    model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = models.classifier(model_folder)
+    assert refused(capsys, "serving", served, "out") == (
+        f"{served} is a serving model already; serve it, or name {served}/serving_server to make another of "
+        "its program."
     )

@@ -148,6 +148,14 @@ def test_the_printed_hook_gives_an_op_the_shapes_of_the_file(
     assert "2 -> 4 40" in printed
 
 
+def test_inputs_of_few_numbers_are_in_the_hook_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ("--lengths", "3", "--batches", "1,2")
+    assert main(["shapes", str(MODELS / "ernie"), str(tmp_path / "shapes.pbtxt"), *few]) == 0
+    assert hook(capsys.readouterr().out).max["input_ids"] == (2, 3)
+
+
 def test_one_length_leaves_no_inner_tensor_out(tmp_path: Path) -> None:
     wide, narrow = tmp_path / "wide", tmp_path / "narrow"
     assert main(["shapes", str(MODELS / "ernie"), str(wide), *SIZES]) == 0

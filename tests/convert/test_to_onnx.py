@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import subprocess
 import sys
@@ -178,6 +179,34 @@ def test_an_operator_without_onnx_form_is_named(capsys: pytest.CaptureFixture[st
 def test_a_step_that_takes_too_long_is_stopped(capsys: pytest.CaptureFixture[str]) -> None:
     told = refused(capsys, DEMO, "onnx", "--step-timeout", "0.01")
     assert told.startswith("paddle2onnx took longer than 0.01 s and was stopped; give it more with --step-t")
+
+
+def test_a_disk_that_fills_up_is_told_whatever_the_converter_says(work: Path) -> None:
+    """No file may be longer than 1,000 bytes."""
+
+    def full_disk() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    before = sorted(work.iterdir())
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "convert",
+            "to-onnx",
+            str(ROOT / "tests/fixtures/pdmodel/bert"),
+            str(work / "o"),
+        ],
+        preexec_fn=full_disk,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        f"{work / 'o'} can't be written (File too large); make room for it, or name a folder on another disk."
+    )
+    assert sorted(work.iterdir()) == before
 
 
 def test_a_command_that_is_stopped_leaves_neither_files_nor_processes(work: Path) -> None:
