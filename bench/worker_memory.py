@@ -1,6 +1,6 @@
 """A worker's memory and CPU under batches of random shapes, by what its C library keeps of what is freed.
 
-Run as `python -m bench.worker_memory --one BATCHES SEED` in the environment to be measured: a line of JSON.
+Run as `python -m bench.worker_memory --one BATCHES SEED TOKENS` in the environment to be measured: JSON.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from bench.load import CannotMeasure
 from bench.processes import resident_mb
 from bench.running import DEMO_MODEL, ROOT
 from pipeline.environment import MODEL_PROCESS
+from pipeline.worker.model import DEFAULT_BATCH_TOKENS
 
-LONGEST, MOST_ROWS, MOST_TOKENS = 512, 60, 16_384
+LONGEST, MOST_ROWS = 512, 60
 SAMPLES = 6
 KEPT = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 # In place of what workers are given; empty: not set.
@@ -35,7 +36,7 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def measure_one(batches: int, seed: int) -> dict[str, Any]:
+def measure_one(batches: int, seed: int, tokens: int) -> dict[str, Any]:
     """MB after each of SAMPLES parts of the batches, and CPU ms of a batch in the last part of them."""
     from pipeline.config import load_config
     from pipeline.predictors import create_predictor
@@ -51,7 +52,7 @@ def measure_one(batches: int, seed: int) -> dict[str, Any]:
         began = resource.getrusage(resource.RUSAGE_SELF)
         for _ in range(batches // SAMPLES):
             length = bucket(chance.randint(1, LONGEST), None)
-            rows = chance.randint(1, min(MOST_ROWS, MOST_TOKENS // length))
+            rows = chance.randint(1, min(MOST_ROWS, max(1, tokens // length)))
             ids = np.full((rows, length), 7, "int64")
             mask = np.ones_like(ids)
             feeds = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": mask}
@@ -66,9 +67,9 @@ def measure_one(batches: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _measured(changed: Mapping[str, str], batches: int, seed: int) -> dict[str, Any]:
+def _measured(changed: Mapping[str, str], *what: int) -> dict[str, Any]:
     env = {**os.environ, **MODEL_PROCESS, **changed}
-    command = [sys.executable, "-m", "bench.worker_memory", "--one", str(batches), str(seed)]
+    command = [sys.executable, "-m", "bench.worker_memory", "--one", *map(str, what)]
     env = {name: value for name, value in env.items() if value}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -81,7 +82,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.worker_memory", description=__doc__)
     parser.add_argument("--batches", type=int, default=150, help="of random shapes (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--one", type=int, nargs=2, metavar=("BATCHES", "SEED"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--tokens", type=int, default=DEFAULT_BATCH_TOKENS, help="of a batch, at most (default: %(default)s)"
+    )
+    parser.add_argument("--one", type=int, nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         sys.stdout.write(json.dumps(measure_one(*options.one)) + "\n")
@@ -91,7 +95,7 @@ def main() -> int:
     table = Table("MB after batches", "loaded", *parts, "CPU ms a batch: user", "system")
     try:
         for name, changed in SETTINGS.items():
-            got = _measured(changed, options.batches, options.seed)
+            got = _measured(changed, options.batches, options.seed, options.tokens)
             cpu = (f"{got[key]:.0f}" for key in ("user_ms", "system_ms"))
             table.add_row(name, f"{got['loaded']:.0f}", *(f"{mb:.0f}" for mb in got["mb"]), *cpu)
     except CannotMeasure as exc:

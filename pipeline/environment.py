@@ -16,8 +16,8 @@ MODEL_PROCESS = {
     # for each: a 2 x 128 BERT then takes some 1.5 times the CPU.
     "FLAGS_eager_delete_tensor_gb": "0.0625",
     # glibc maps every block over 32 MB afresh, gives the top of the heap back, and has the kernel clear both
-    # again at the next run: half of the CPU of a large batch (bench/worker_memory.py). Blocks up to 256 MB
-    # stay in the heap.
+    # again at the next run: up to half of the CPU of a large batch (bench/worker_memory.py). Blocks up to
+    # 256 MB stay in the heap.
     "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
 }
