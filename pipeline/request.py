@@ -10,8 +10,8 @@ from pipeline.answer_form import AnswerForm, V1Wish, Wish
 from pipeline.request_options import RequestOptions
 
 if TYPE_CHECKING:
-    from pipeline.server.clients import Client
-    from pipeline.server.timings import Timings
+    from pipeline.server.engine.clients import Client
+    from pipeline.server.telemetry.timings import Timings
 
 
 class Finish(Protocol):
@@ -36,7 +36,7 @@ class Request:
     and `V1Wish` for that of v1.
     finish: makes what is sent of the worker's answer.
     options: what the client said of it, for the hooks; None when nothing.
-    client: who asks, for the door to set. turn: its place in line, see `pipeline.server.turns`.
+    client: who asks, for the door to set. turn: its place in line, see `pipeline.server.engine.turns`.
     """
 
     service: str

@@ -8,7 +8,7 @@ reads a tail copies it out at once, so a region is free again as soon as its han
 | kind | from | head |
 |---|---|---|
 | START | front | what the process shall be: application, Op, name, first instance's number, shared or not |
-| HANDOVER | front | id, then a row per request: see `pipeline.server.handover` |
+| HANDOVER | front | id, then a row per request: see `Job.row` in `pipeline.server.engine.job` |
 | READY, FAILED | worker | feeds and fetches of its model, or None; the reason with its traceback |
 | REPLY | worker | hand-over id, last, a row per request that it settles, timings |
 | PROBE | front | nothing: asks an idle instance for a run of its model |

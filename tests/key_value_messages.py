@@ -7,7 +7,7 @@ import pytest
 from pipeline.config import Limits
 from pipeline.errors import ServingError
 from pipeline.request import Request
-from pipeline.server.codecs.key_value import parse_http
+from pipeline.server.doors.codecs.key_value import parse_http
 
 LIMITS = Limits()
 EXAMPLE = '{"key": ["0"], "value": ["..."]}'

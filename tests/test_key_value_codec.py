@@ -13,8 +13,8 @@ from key_value_messages import LIMITS, http, refusal
 from pipeline.answer_form import AnswerForm
 from pipeline.config import Limits
 from pipeline.errors import BadPackage, MalformedBody, TooLarge
-from pipeline.server.codecs.key_value import parse_proto
-from pipeline.server.codecs.key_value_json import Body, decode_leniently
+from pipeline.server.doors.codecs.key_value import parse_proto
+from pipeline.server.doors.codecs.key_value_json import Body, decode_leniently
 from recordings import RECORDINGS, body_of
 
 READ_BY_THE_CODEC = [

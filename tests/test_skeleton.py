@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from pipeline.config import load_config
-from pipeline.server.engine import WORKER_GRACE_S
+from pipeline.server.engine.engine import WORKER_GRACE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE_IMAGE_MB = 140  # python:3.11-slim and libgomp1, unpacked

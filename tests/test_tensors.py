@@ -13,7 +13,7 @@ from client.protos.pipeline_service_pb2 import Request as RequestMessage
 from key_value_messages import LIMITS, http, refusal
 from pipeline.errors import BadPackage, MalformedBody, TooLarge
 from pipeline.request import Request
-from pipeline.server.codecs.key_value import parse_http, parse_proto
+from pipeline.server.doors.codecs.key_value import parse_http, parse_proto
 from pipeline.tensors import add_tensors, to_message, to_npy
 from recordings import RECORDINGS, body_of
 

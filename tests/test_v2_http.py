@@ -15,9 +15,9 @@ import tritonclient.http as v2
 from tritonclient.utils import InferenceServerException
 
 import models
-from pipeline.server.v2.http_infer import parse_infer
-from pipeline.server.v2.models import V2Model
-from pipeline.server.v2.shared_memory import SharedMemory
+from pipeline.server.doors.v2.http_infer import parse_infer
+from pipeline.server.doors.v2.models import V2Model
+from pipeline.server.doors.v2.shared_memory import SharedMemory
 from pipeline.tensor_spec import Signature
 from service_process import APPS, ServiceProcess, key_value, read_answer
 

@@ -19,18 +19,18 @@ from pipeline.config import Limits
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
 from pipeline.prototxt import format_prototxt, parse_prototxt
 from pipeline.request import Request
-from pipeline.server.codecs import key_value
-from pipeline.server.grpc_timeout import seconds_of
-from pipeline.server.v1 import instances
-from pipeline.server.v2 import http_infer, json_fields, rpc_infer
-from pipeline.server.v2.asked import checked_parameter
-from pipeline.server.v2.compression import decompressed
-from pipeline.server.v2.http_extensions import registered_in
-from pipeline.server.v2.http_generate import parse_generate
-from pipeline.server.v2.models import V2Model
-from pipeline.server.v2.repository import asks_for_ready_alone
-from pipeline.server.v2.settings import LogSettings, TraceSettings, log_settings_in, trace_settings_in
-from pipeline.server.v2.shared_memory import SharedMemory, Span
+from pipeline.server.doors.codecs import key_value
+from pipeline.server.doors.grpc_timeout import seconds_of
+from pipeline.server.doors.v1 import instances
+from pipeline.server.doors.v2 import http_infer, json_fields, rpc_infer
+from pipeline.server.doors.v2.asked import checked_parameter
+from pipeline.server.doors.v2.compression import decompressed
+from pipeline.server.doors.v2.http_extensions import registered_in
+from pipeline.server.doors.v2.http_generate import parse_generate
+from pipeline.server.doors.v2.models import V2Model
+from pipeline.server.doors.v2.repository import asks_for_ready_alone
+from pipeline.server.doors.v2.settings import LogSettings, TraceSettings, log_settings_in, trace_settings_in
+from pipeline.server.doors.v2.shared_memory import SharedMemory, Span
 from pipeline.tensor_spec import DATATYPES, Signature, TensorSpec
 from pipeline.tensors import from_npy
 from pipeline.v2_errors import V2Refusal

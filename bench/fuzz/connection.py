@@ -7,8 +7,8 @@ from typing import Any
 
 from pipeline.config import Limits
 from pipeline.errors import ServingError
-from pipeline.server.http_protocol import Connection
-from pipeline.server.http_request import HttpRequest, Listener
+from pipeline.server.doors.http_protocol import Connection
+from pipeline.server.doors.http_request import HttpRequest, Listener
 
 
 class _Transport(asyncio.Transport):

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 
 from pipeline.errors import ConfigError, NotReady
-from pipeline.server.engine import Engine
+from pipeline.server.engine.engine import Engine
 from pipeline.server.listeners import Listeners
 from pipeline.server.repository import Repository
 

@@ -17,12 +17,12 @@ from pipeline.app import App, read_app
 from pipeline.errors import ConfigError, StartFailed
 from pipeline.log import set_up_logging
 from pipeline.memory import give_back_large_blocks, settle_memory
-from pipeline.server.engine import Engine
+from pipeline.server.engine.engine import Engine
 from pipeline.server.hangup import Hangup
 from pipeline.server.listeners import Listeners
-from pipeline.server.metrics import Metrics
-from pipeline.server.placement import holds_gil, placement
 from pipeline.server.repository import Repository
+from pipeline.server.telemetry.metrics import Metrics
+from pipeline.server.workers.placement import holds_gil, placement
 
 log = logging.getLogger(__name__)
 

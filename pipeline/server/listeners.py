@@ -7,19 +7,19 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
 
-from pipeline.server.clients import HttpGuard
-from pipeline.server.engine import Engine
-from pipeline.server.http_app import HttpApp
-from pipeline.server.http_server import HttpServer
-from pipeline.server.metrics_app import MetricsApp
+from pipeline.server.doors.http_app import HttpApp
+from pipeline.server.doors.http_server import HttpServer
+from pipeline.server.doors.metrics_app import MetricsApp
+from pipeline.server.doors.rpc_server import RpcServer
+from pipeline.server.doors.v1.http_app import V1HttpApp
+from pipeline.server.doors.v2.extensions import Extensions
+from pipeline.server.doors.v2.http_app import V2HttpApp
+from pipeline.server.doors.v2.models import V2Models
+from pipeline.server.doors.v2.repository import Control
+from pipeline.server.doors.v2.triton_metrics import triton_metrics
+from pipeline.server.engine.clients import HttpGuard
+from pipeline.server.engine.engine import Engine
 from pipeline.server.repository import Repository
-from pipeline.server.rpc_server import RpcServer
-from pipeline.server.v1.http_app import V1HttpApp
-from pipeline.server.v2.extensions import Extensions
-from pipeline.server.v2.http_app import V2HttpApp
-from pipeline.server.v2.models import V2Models
-from pipeline.server.v2.repository import Control
-from pipeline.server.v2.triton_metrics import triton_metrics
 from pipeline.tls import Certificates
 
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pipeline.errors import ConfigError, ServingError, StartFailed
-from pipeline.server.crew import Crew
-from pipeline.server.engine import Engine
-from pipeline.server.placement import Plan, plan
+from pipeline.server.engine.engine import Engine
+from pipeline.server.workers.crew import Crew
+from pipeline.server.workers.placement import Plan, plan
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,88 @@
+"""HttpDoor: what the dialects over HTTP share: how a prediction begins, and how its end is told."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+from pipeline.errors import ServingError
+from pipeline.request import Request
+from pipeline.server.doors.http_request import HttpRequest
+from pipeline.server.engine.engine import Engine
+from pipeline.server.engine.walk import Answer
+from pipeline.server.telemetry.timings import Timings
+from pipeline.values import Part
+
+log = logging.getLogger(__name__)
+
+JSON = b"content-type: application/json\r\n"
+OUR_FAULT = ServingError("internal error; the server's log has its reason")
+
+
+class HttpDoor(ABC):
+    """One dialect. name: how metrics and log call it."""
+
+    name: ClassVar[str]
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._journal = engine.journal
+
+    @abstractmethod
+    def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
+        """Respond with the answer that a worker made. head: header lines besides the dialect's own."""
+
+    @abstractmethod
+    def _refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
+        """Respond in the dialect's form of a refusal, and note it in the journal."""
+
+    def _predict(self, request: HttpRequest, read: Callable[[], Request], began: float = 0.0) -> None:
+        """Give the engine what `read` makes of the request; answered sooner or later, whatever happens.
+
+        read: raises ServingError. began: when the request was taken up (time.monotonic), now without.
+        """
+        began = began or time.monotonic()
+        try:
+            asked = read()
+            asked.client = request.client
+            walk = self._engine.begin(
+                asked, lambda answer: self._answer(request, answer, began, asked.timings)
+            )
+        except ServingError as exc:
+            self._answer(request, exc, began)
+        except Exception:
+            log.exception("A fault of ours in POST %s", request.path)
+            self._answer(request, OUR_FAULT, began)
+        else:
+            request.on_left = walk.leave
+
+    def _answer(
+        self, request: HttpRequest, answer: Answer, began: float, timings: Timings | None = None
+    ) -> None:
+        head = b"" if timings is None else b"server-timing: %b\r\n" % timings.header().encode()
+        error = answer if isinstance(answer, ServingError) else None
+        if self._journal.tells_each:
+            self._journal.tell(self.name, request.peer, f"POST {request.path}", began, error)
+        if isinstance(answer, ServingError):
+            self._refuse(request, answer, head)
+        else:
+            self._journal.answered(self.name)
+            self._send(request, answer, head)
+
+
+def retry_after(error: ServingError) -> bytes:
+    """The header of a refusal that says when to try again; empty for others."""
+    wait_s = getattr(error, "retry_after_s", None)
+    return b"" if wait_s is None else b"retry-after: %d\r\n" % max(1, math.ceil(wait_s))
+
+
+def header(request: HttpRequest, name: bytes) -> str:
+    """A header's value; empty where it is not there."""
+    for given, value in request.headers:
+        if given == name:
+            return value.decode("latin-1")
+    return ""

@@ -1,0 +1,347 @@
+"""One HTTP/1.1 connection: parsed by httptools, bounded while it reads, ended without losing a request."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import http
+import logging
+import struct
+import termios
+import time
+import urllib.parse
+from collections import deque
+from typing import cast
+
+import httptools
+
+from pipeline.answer_form import AnswerForm
+from pipeline.answers import render_error
+from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge, Unauthenticated
+from pipeline.server.doors.codecs.key_value import EXAMPLE
+from pipeline.server.doors.http_request import Headers, HttpRequest, Listener
+from pipeline.server.engine.clients import Client
+from pipeline.v2_errors import v2_error_body
+from pipeline.values import Part
+
+log = logging.getLogger(__name__)
+
+STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
+_JOIN_BYTES = 64 * 1024  # copying more than this costs more than a second system call
+_USAGE = f"Send POST /{{service}}/{{method}} with a body like {EXAMPLE}"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
+LINGER_S = 10.0  # how long a refused client may go on sending before the connection is closed
+HEADER_TOO_LARGE = 431
+REQUEST_TIMEOUT = 408
+
+
+class Connection(asyncio.Protocol):
+    """Answers in the order of the requests: a pipelined one waits for those before it."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._limits = listener.limits
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._transport: asyncio.Transport
+        self.seen_at = time.monotonic()
+        self._receiving_since: float | None = None  # when the request that is still arriving began
+        self._in_body = False
+        self._header_bytes = 0
+        self._body_bytes = 0
+        self._arrived_bytes = 0
+        self._client = Client()  # until a request shows a key
+        self._url = b""
+        self._headers: Headers = []
+        self._body: bytes | bytearray = b""
+        self._current: HttpRequest | None = None
+        self._waiting: deque[HttpRequest] = deque()
+        self._going_on = False
+        self._reading_paused = False
+        self._continue_due = False  # the client waits for a 100 before it sends its body
+        self._write_paused = False
+        self._unsent_bytes = 0  # when `close_if_slow` last looked
+        self._unsent_since = 0.0
+        self._refusal: ServingError | None = None
+        self._refused_at = 0.0
+
+    # What arrives:
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        connections = self._listener.connections
+        connections.add(self)
+        if len(connections) > self._limits.max_connections:
+            self._refuse_at_once(
+                NotReady(f"{self._limits.max_connections} connections are open, the most allowed")
+            )
+
+    def data_received(self, data: bytes) -> None:
+        self.seen_at = time.monotonic()
+        if self._refusal is not None:
+            return
+        if self._receiving_since is None:
+            self._receiving_since = self.seen_at
+        if not self._in_body:
+            self._arrived_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as stopped:
+            self._go_on_without_upgrade(data[stopped.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse_now("Invalid HTTP request received.")
+        else:
+            if not self._in_body and self._arrived_bytes > self._limits.header_bytes:
+                self._refuse_at_once(_headers_too_large(f"headers over {self._limits.header_bytes} bytes"))
+        if self._waiting or self._continue_due:
+            self._go_on()
+
+    def _go_on_without_upgrade(self, rest: bytes) -> None:
+        """Feed the request again without its wish for another protocol (RFC 9110 section 7.8).
+
+        Java's client wishes for h2c with its first request; the parser stops there, before the body.
+        """
+        method: bytes = self._parser.get_method()
+        if method == b"CONNECT":
+            self._refuse_now("CONNECT is not served.")
+            return
+        lines = [b"%b %b HTTP/1.1" % (method, self._url)]
+        lines += [b"%b: %b" % header for header in self._headers if header[0] not in _UPGRADE_HEADERS]
+        self._parser = httptools.HttpRequestParser(self)
+        self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
+
+    def on_message_begin(self) -> None:
+        self._receiving_since = self.seen_at
+        self._header_bytes = 0
+        self._url = b""
+        self._headers = []
+        self._body = b""
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        limits = self._limits
+        self._header_bytes += len(name) + len(value) + 4
+        if self._header_bytes > limits.header_bytes:
+            self._refuse(_headers_too_large(f"headers over {limits.header_bytes} bytes"))
+        if len(self._headers) >= limits.header_count:
+            self._refuse(_headers_too_large(f"more than {limits.header_count} headers"))
+        name = name.lower()
+        self._headers.append((name, value))
+        if name == b"content-length" and value.isdigit() and int(value) > limits.body_bytes:
+            self._refuse(_too_large(f"content-length {value.decode()} is over {limits.body_bytes} bytes"))
+        if name == b"expect" and value.lower() == b"100-continue":
+            self._continue_due = True
+
+    def on_headers_complete(self) -> None:
+        if self._parser.should_upgrade():
+            return
+        guard = self._listener.guard
+        if guard is not None:  # before the body: who may not ask may not fill our memory either
+            try:
+                self._client = guard.client(self._url, self._headers)
+            except Unauthenticated as error:
+                self._refuse(error)
+        self._in_body = True
+        self._body_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._body_bytes > self._limits.body_bytes:
+            self._refuse(_too_large(f"the body is over {self._limits.body_bytes} bytes"))
+        if not self._body:
+            self._body = body
+        elif isinstance(self._body, bytearray):
+            self._body += body
+        else:
+            self._body = bytearray(self._body + body)
+
+    def on_message_complete(self) -> None:
+        parser = self._parser
+        if parser.should_upgrade():
+            return
+        self._receiving_since = None
+        self._in_body = False
+        self._continue_due = False
+        self._arrived_bytes = 0
+        body, self._body = bytes(self._body), b""
+        method, path = parser.get_method().decode(), _path(self._url)
+        request = HttpRequest(self, self._client, method, path, self._headers, body)
+        request.keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
+        self._waiting.append(request)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._listener.connections.discard(self)
+        self._waiting.clear()
+        current, self._current = self._current, None
+        if current is not None and current.on_left is not None:
+            current.on_left()
+
+    # What is answered:
+
+    def _begin(self, request: HttpRequest) -> None:
+        if self._transport.is_closing():
+            return
+        self._current = request
+        try:
+            self._listener.app.take(request)
+        except Exception:
+            log.exception("A fault of ours in %s %s", request.method, request.path)
+            self._transport.close()
+
+    def respond(self, request: HttpRequest, status: int, head: bytes, body: Part) -> None:
+        """Send the answer to the current request, unless its client has left, and go on to the next."""
+        if request is not self._current or self._transport.is_closing():
+            return
+        last = self._listener.draining or not request.keep_alive
+        self._write(status, b"%bconnection: close\r\n" % head if last else head, body, request.method)
+        self._current = None
+        request.on_left = None  # it holds the work on the request, which holds the request: garbage in a ring
+        self.seen_at = time.monotonic()
+        if last:
+            self._transport.close()
+        elif self._waiting or self._continue_due:
+            self._go_on()
+
+    def _write(self, status: int, head: bytes, body: Part, method: str = "") -> None:
+        start = b"%b%b%bcontent-length: %d\r\n\r\n" % (
+            STATUS_LINES[status],
+            self._listener.date_line,
+            head,
+            len(body),
+        )
+        if method == "HEAD":
+            self._transport.write(start)
+        elif len(body) < _JOIN_BYTES:
+            self._transport.write(start + body)
+        else:
+            self._transport.write(start)
+            self._transport.write(body)
+
+    def _go_on(self) -> None:
+        """Begin with what waits for its turn; read on when nothing does."""
+        if self._going_on:  # called for an answer that was given at once; the loop below sees to the next
+            return
+        self._going_on = True
+        while self._waiting and self._current is None and not self._write_paused:
+            self._begin(self._waiting.popleft())
+        self._going_on = False
+        if self._waiting:
+            self._transport.pause_reading()
+            self._reading_paused = True
+        elif self._reading_paused:
+            self._transport.resume_reading()
+            self._reading_paused = False
+        if self._continue_due and self._in_body and self._current is None and not self._waiting:
+            self._continue_due = False
+            self._transport.write(_CONTINUE)
+
+    def pause_writing(self) -> None:
+        """A client that does not read its answers gets no further ones."""
+        self._write_paused = True
+        self._unsent_since = time.monotonic()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._go_on()
+
+    # What is refused:
+
+    def _refuse(self, error: ServingError) -> None:
+        """Leave the parser with an exception; `_refuse_now` answers with the error."""
+        self._refusal = error
+        raise httptools.HttpParserError(error.message)
+
+    def _refuse_now(self, message: str) -> None:
+        self._refuse_at_once(self._refusal or InvalidInput(f"{message} {_USAGE}"))
+
+    def _refuse_at_once(self, error: ServingError) -> None:
+        """Answer what is no HTTP, or over a limit, after what came before it, and end the connection."""
+        self._refusal = error
+        self._refused_at = self.seen_at
+        self._receiving_since = None
+        last = self._waiting[-1] if self._waiting else self._current
+        if last is not None:  # whole requests came before: the answer to the latest is the connection's last
+            last.keep_alive = False
+            return
+        head = b"content-type: application/json\r\nconnection: close\r\n"
+        if isinstance(error, Unauthenticated):
+            head += b"www-authenticate: Bearer\r\n"
+        # The clients of KServe know another form.
+        kserve = self._url == b"/v2" or self._url.startswith((b"/v1/", b"/v2/"))
+        body = v2_error_body(error.message) if kserve else render_error(error, AnswerForm.JSON)
+        self._write(error.http_status, head, body)
+        self._listener.app.note_refusal(error)
+        # Not closed yet: with input unread the kernel would reset the connection, and a client that sends all
+        # before it reads would never see the answer. `data_received` discards what still comes.
+        if self._transport.can_write_eof():  # TLS knows no half-closed connection
+            self._transport.write_eof()
+        self._transport.resume_reading()
+
+    def close_if_slow(self, now: float) -> None:
+        """Refuse a request that takes too long to arrive (slow loris); drop a client that does not read."""
+        if self._refusal is not None and self._current is None and now - self._refused_at > LINGER_S:
+            self._transport.close()
+        if self._write_paused:
+            self._abort_if_unread(now)
+        if self._receiving_since is None or self._transport.is_closing():
+            return
+        limit_s = self._limits.body_timeout_s if self._in_body else self._limits.header_timeout_s
+        if now - self._receiving_since > limit_s:
+            what = "body" if self._in_body else "headers"
+            error = InvalidInput(f"the {what} did not arrive within {limit_s:g} s. {_USAGE}")
+            error.http_status = REQUEST_TIMEOUT
+            self._refuse_at_once(error)
+
+    def _abort_if_unread(self, now: float) -> None:
+        unsent = self._transport.get_write_buffer_size()
+        if unsent != self._unsent_bytes:
+            self._unsent_bytes, self._unsent_since = unsent, now
+        elif now - self._unsent_since > self._limits.body_timeout_s:
+            self._transport.abort()
+
+    # How it ends:
+
+    def close_if_silent(self, silent_since: float) -> None:
+        """Close when nothing is being answered and nothing arrived since `silent_since` (time.monotonic)."""
+        busy = self._receiving_since is not None or self._current is not None
+        if busy or self.seen_at > silent_since or self._transport.is_closing() or self._unread():
+            return
+        self._transport.close()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    @property
+    def peer(self) -> str:
+        address = self._transport.get_extra_info("peername")
+        return str(address[0]) if address else "?"
+
+    def _unread(self) -> int:
+        """Bytes that the kernel has for us: a request that was sent before we closed is still answered."""
+        sock = self._transport.get_extra_info("socket")
+        counted = fcntl.ioctl(sock.fileno(), termios.FIONREAD, b"\0" * 4)
+        return int(struct.unpack("i", counted)[0])
+
+
+def _path(url: bytes) -> str:
+    """Raises HttpParserError for a target that is no path."""
+    if b"?" in url or b"#" in url or not url.startswith(b"/"):
+        url = httptools.parse_url(url).path or b"/"
+    try:
+        path = url.decode("ascii")
+    except UnicodeDecodeError as exc:
+        raise httptools.HttpParserError("the path is not ASCII") from exc
+    return urllib.parse.unquote(path) if "%" in path else path
+
+
+def _headers_too_large(what: str) -> ServingError:
+    return _too_large(f"the request has {what}", HEADER_TOO_LARGE)
+
+
+def _too_large(what: str, http_status: int = 413) -> ServingError:
+    error = TooLarge(f"{what}; the limits of this service are in config.yml under limits")
+    error.http_status = http_status
+    return error

@@ -1,0 +1,66 @@
+"""A request over HTTP as the application sees it, and what the connections of one port share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from pipeline.config import Limits
+from pipeline.errors import ServingError
+from pipeline.server.engine.clients import Client, HttpGuard, named
+from pipeline.values import Part
+
+if TYPE_CHECKING:
+    from pipeline.server.doors.http_protocol import Connection
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class HttpRequest:
+    """A request that has arrived whole. It is answered once, by `respond`, sooner or later.
+
+    client: who asks. path: percent-decoded, without the query. headers: names in lower case. on_left: set by
+    whoever works on the request; called when the client leaves before the answer.
+    """
+
+    __slots__ = ("_connection", "body", "client", "headers", "keep_alive", "method", "on_left", "path")
+
+    def __init__(
+        self, connection: Connection, client: Client, method: str, path: str, headers: Headers, body: bytes
+    ) -> None:
+        self._connection = connection
+        self.client = client
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.body = body
+        self.keep_alive = True
+        self.on_left: Callable[[], None] | None = None
+
+    @property
+    def peer(self) -> str:
+        """The client's address, and the name of its API key."""
+        return named(self._connection.peer, self.client)
+
+    def respond(self, status: int, head: bytes, body: Part) -> None:
+        """Answer. head: header lines, each with its CRLF; the length and the date are put in here."""
+        self._connection.respond(self, status, head, body)
+
+
+class RequestTaker(Protocol):
+    """The application behind the connections."""
+
+    def take(self, request: HttpRequest) -> None: ...
+    def note_refusal(self, error: ServingError) -> None: ...
+
+
+class Listener:
+    """What the connections of one port share."""
+
+    def __init__(self, app: RequestTaker, limits: Limits, guard: HttpGuard | None = None) -> None:
+        self.app = app
+        self.limits = limits
+        self.guard = guard  # None: anyone may ask
+        self.connections: set[Connection] = set()
+        self.date_line = b""  # the Date header, renewed by the listener's clock
+        self.draining = False  # each answer is the last of its connection

@@ -1,0 +1,36 @@
+"""The HTTP port of `v2.metrics_port`: /metrics and nothing else."""
+
+from __future__ import annotations
+
+from pipeline.errors import ServingError
+from pipeline.server.doors.http_door import JSON
+from pipeline.server.doors.http_request import HttpRequest
+from pipeline.server.doors.v2.http_refusals import Refused, check_method
+from pipeline.server.engine.engine import Engine
+from pipeline.server.telemetry.metrics import CONTENT_TYPE
+from pipeline.v2_errors import v2_error_body
+
+PATH = "/metrics"
+DOOR = "metrics"
+
+
+class MetricsApp:
+    """Answers who collects figures; no model can be asked here."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._metrics = engine.metrics
+        self._journal = engine.journal
+
+    def take(self, request: HttpRequest) -> None:
+        try:
+            if request.path != PATH:
+                raise Refused(404)
+            check_method(request, "GET", "HEAD")
+        except Refused as exc:
+            self.note_refusal(exc)
+            request.respond(exc.http_status, JSON, v2_error_body(exc.message))
+        else:
+            request.respond(200, b"content-type: %b\r\n" % CONTENT_TYPE.encode(), self._metrics.text())
+
+    def note_refusal(self, error: ServingError) -> None:
+        self._journal.refused(DOOR, error)

@@ -1,0 +1,96 @@
+"""Stream: one ModelStreamInfer call, with several requests in flight, answered as they end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from client.protos.kserve_v2_pb2 import ModelInferResponse, ModelStreamInferResponse
+from pipeline.errors import ServingError
+from pipeline.request import Request
+from pipeline.server.doors.v2.rpc_infer import InferMessage, infer_message
+from pipeline.server.engine.engine import Engine
+from pipeline.server.engine.walk import Answer, Walk
+from pipeline.v2_answers import varint
+from pipeline.v2_errors import for_clients
+
+log = logging.getLogger(__name__)
+
+IN_FLIGHT = 256  # most requests of one stream; further ones are not read before one of these is answered
+_INFER_RESPONSE = b"\x12"  # field 2 of ModelStreamInferResponse
+_FINAL = ModelInferResponse()
+_FINAL.parameters["triton_final_response"].bool_param = True
+_FINAL_BYTES = _FINAL.SerializeToString()  # behind an answer's own fields they add to it
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+RequestOf = Callable[[InferMessage, Context], Request]
+
+
+class Stream:
+    """Reads requests while others are answered; a refusal is a message of the stream, which stays open."""
+
+    def __init__(self, engine: Engine, request_of: RequestOf, context: Context, door: str) -> None:
+        self._engine = engine
+        self._request_of = request_of
+        self._context = context
+        self._door = door
+        self._walks: set[Walk] = set()
+        self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._free = asyncio.Semaphore(IN_FLIGHT)
+
+    async def run(self) -> None:
+        """Until the client has said all and has all answers, or has left: then what is queued is dropped."""
+        reading = asyncio.create_task(self._read(), name="stream-reader")
+        try:
+            while (answer := await self._answers.get()) is not None:
+                await self._context.write(answer)
+                self._free.release()
+            reading.result()
+        finally:
+            reading.cancel()
+            for walk in list(self._walks):
+                walk.leave()
+
+    async def _read(self) -> None:
+        try:
+            while (data := await self._context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
+                await self._free.acquire()
+                self._begin(data)
+            for _ in range(IN_FLIGHT):  # all places are free once every answer is written
+                await self._free.acquire()
+        finally:
+            self._answers.put_nowait(None)
+
+    def _begin(self, data: Any) -> None:
+        request_id = ""
+        try:
+            message = infer_message(data, self._engine.app.config.limits)
+            request_id = message.fields.id
+            request = self._request_of(message, self._context)
+            walk = self._engine.begin(request, lambda answer: self._answered(request_id, answer, walk))
+        except ServingError as exc:
+            self._answered(request_id, exc)
+        except Exception:
+            log.exception("A fault of ours in ModelStreamInfer")
+            self._answered(request_id, ServingError("internal error; the server's log has its reason"))
+        else:
+            self._walks.add(walk)
+
+    def _answered(self, request_id: str, answer: Answer, walk: Walk | None = None) -> None:
+        if walk is not None:
+            self._walks.discard(walk)
+        if isinstance(answer, ServingError):
+            self._engine.journal.refused(self._door, answer)
+            refusal = ModelStreamInferResponse(error_message=for_clients(answer)[2])
+            refusal.infer_response.id = request_id
+            self._answers.put_nowait(refusal.SerializeToString())
+            return
+        self._engine.journal.answered(self._door)
+        size = len(answer[0]) + len(_FINAL_BYTES)
+        parts = [_INFER_RESPONSE, varint(size), answer[0], _FINAL_BYTES]
+        self._answers.put_nowait(b"".join(parts))

@@ -1,0 +1,326 @@
+"""The queue in front of one Op: gathers jobs into hand-overs and gives each to an instance with room."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pipeline.answer_form import Wish
+from pipeline.app import App
+from pipeline.errors import (
+    DeadlineExceeded,
+    PoisonRequest,
+    ServingError,
+    UnknownVersion,
+    WorkerLost,
+    text_of,
+)
+from pipeline.server.engine.batching import BatchPolicy, gathered_in, handover_size, may_queue_behind, ripe_in
+from pipeline.server.engine.deadlines import Deadlines
+from pipeline.server.engine.job import Inputs, Job, TimedJob
+from pipeline.server.engine.turns import Turns, number_of
+from pipeline.server.engine.walk import Walk
+from pipeline.server.telemetry.metrics import OpMetrics
+from pipeline.server.workers import occupancy
+from pipeline.server.workers.crew import Crew
+from pipeline.server.workers.instances import Handover, Instance
+from pipeline.server.workers.pace import Pace
+from pipeline.server.workers.worker_process import WorkerProcess
+
+log = logging.getLogger(__name__)
+
+HANG_GRACE_S = 5.0  # after the latest deadline of a hand-over its worker is taken for stuck
+UNSEEN_DEATHS = 5  # so often a request is tried again whose worker died before it began with it
+
+_numbers = itertools.count()
+
+
+class Batcher:
+    """Work-conserving: while jobs wait and an instance is idle, a hand-over leaves.
+
+    A job that may have killed a worker is a suspect: it goes first, and alone into an idle process.
+    on_pace: called when `pace` has changed.
+    versions_service: the version of this Op's model is the service's.
+    """
+
+    def __init__(self, app: App, op: str, metrics: OpMetrics, deadlines: Deadlines, turns: Turns) -> None:
+        config = app.config.op[op]
+        self.op = op
+        self.crew = Crew(app, op, self, self._dispatch_soon)
+        self.profiles = app.config.dag.use_profile
+        self.pace = Pace()
+        self.on_pace: Callable[[], None] = lambda: None
+        self.versions_service = False
+        self._names_version = bool(self.crew.plan.version)
+        self._policy = BatchPolicy(config.batch_size, config.auto_batching_timeout / 1000)
+        self._crash_retry = config.crash_retry
+        self._stuck_after_s = (config.run_timeout or math.inf) / 4
+        # Of one try; 0: none. A remote Op's worker bounds and repeats its calls itself.
+        self._timeout_s = 0.0 if config.server_endpoints else max(0, config.timeout) / 1000
+        self._tries = max(1, config.retry)
+        self._deadlines = deadlines
+        self._metrics = metrics
+        self._turns = turns
+        self._queue: list[Job] = []
+        self._suspects: deque[Job] = deque()
+        self._dispatching = False
+        self._ripening: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Jobs in the queue, those nobody waits for any more included."""
+        return len(self._queue) + len(self._suspects)
+
+    @property
+    def sound(self) -> int:
+        """Instances that requests are well sent to."""
+        if self.crew.in_crash_loop:
+            return 0
+        return occupancy.sound(self.crew.instances, self.pace, self._stuck_after_s)
+
+    @property
+    def idle(self) -> bool:
+        """Whether a job that came now would be run at once."""
+        return not self.waiting and any(i.has_place and not i.in_flight for i in self.crew.instances)
+
+    def ahead(self, place: tuple[int, int] | None) -> int:
+        """Jobs that are answered before one that comes now: those under way, and of the queue those before
+        its place, which is its priority and the end of its turn; None: behind them all."""
+        queued = self.waiting if place is None else sum(job.place < place for job in self._queue)
+        return occupancy.handed_over(self.crew.instances) + queued
+
+    def wait_s(self, ahead: int) -> float:
+        """Seconds until so many jobs are done, whatever is late now included."""
+        instances = self.crew.instances
+        run_s = ahead * self.pace.per_job_s / max(1, self.crew.ready)
+        return run_s + occupancy.overdue_s(instances, self.pace)
+
+    def last(self) -> Job | None:
+        """The job in the queue that would be the last to run, of those that are still wanted."""
+        return max((job for job in self._queue if job.wanted), default=None)
+
+    def drop(self, job: Job) -> None:
+        """Take a job out of the queue, whoever waits for it."""
+        self._queue.remove(job)
+        heapq.heapify(self._queue)
+
+    def note_error(self) -> None:
+        """The Op has refused or failed a request."""
+        self._metrics.count_error()
+
+    def put(self, walk: Walk, inputs: Inputs) -> None:
+        """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
+        now = time.monotonic()
+        number = number_of(walk.request.turn, next(_numbers))
+        if self._timeout_s:
+            self._push(self._timed_job(walk, inputs, number, now, self._tries))
+        else:
+            self._push(Job(walk, self.op, inputs, number, now))
+
+    def _timed_job(self, walk: Walk, inputs: Inputs, number: int, now: float, tries: int) -> TimedJob:
+        job = TimedJob(walk, self.op, inputs, number, now)
+        job.watch(self._deadlines, now + self._timeout_s, tries, self._timed_out)
+        return job
+
+    def _timed_out(self, job: TimedJob) -> None:
+        """A try is over. One that still queues keeps its place for the next; a late reply is not wanted."""
+        if job.tries_left > 1:
+            inputs = job.walk.start_anew(self.op, job.inputs)
+            now = time.monotonic()
+            renewed = self._timed_job(job.walk, inputs, job.number, now, job.tries_left - 1)
+            renewed.tries, renewed.suspect = job.tries, job.suspect
+            self._push_again(renewed)
+            return
+        tries = f" in each of {self._tries} tries" if self._tries > 1 else ""
+        job.give_up(
+            DeadlineExceeded(
+                f"[{self.op}] took more than op.{self.op}.timeout ({self._timeout_s * 1000:g} ms){tries}"
+            )
+        )
+
+    def _push(self, job: Job) -> None:
+        heapq.heappush(self._queue, job)
+        self._dispatch_soon()
+
+    def _push_again(self, job: Job) -> None:
+        if job.suspect:
+            self._suspects.append(job)
+            self._dispatch_soon()
+        else:
+            self._push(job)
+
+    def _dispatch_soon(self) -> None:
+        if not self._dispatching:
+            self._dispatching = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatching = False
+        now = time.monotonic()
+        if self._suspects and not self._hand_over_suspects(now):
+            return  # what else waits would keep the processes from ever being idle
+        while self._queue:
+            self._drop_unwanted()
+            free = self._free(now) if self._queue else []
+            if not free:
+                return
+            self._hand_over(free[0], len(free), now)
+
+    def _drop_unwanted(self) -> None:
+        while self._queue and not self._queue[0].wanted:
+            heapq.heappop(self._queue)
+
+    def _free(self, now: float) -> list[Instance]:
+        """Instances that may be given a hand-over now; the one used last is first, its caches are warm."""
+        open_ = [i for i in self.crew.instances if i.has_place]
+        idle = [i for i in open_ if not i.in_flight]
+        if not idle:
+            return [i for i in open_ if self._may_queue_behind(i.in_flight[0], now)]
+        waits = [self._wait(i, now) for i in idle]
+        ripe = [instance for instance, wait in zip(idle, waits, strict=True) if wait <= 0]
+        if not ripe and self._ripening is None:
+            self._ripening = asyncio.get_running_loop().call_later(min(waits), self._ripen)
+        if len(ripe) > 1:
+            ripe.sort(key=_idle_since, reverse=True)
+        return ripe
+
+    def _wait(self, instance: Instance, now: float) -> float:
+        """Seconds until a partial hand-over may leave for this idle instance."""
+        waiting = len(self._queue)
+        if self._policy.max_queue_delay_s:
+            return ripe_in(waiting, self._queue[0].queued_at, self._policy, now)
+        answered, idle_since = instance.answered, instance.idle_since
+        return gathered_in(waiting, answered, self._policy, idle_since, self.pace.usual_s, now)
+
+    def _may_queue_behind(self, running: Handover, now: float) -> bool:
+        size, waiting = self._policy.batch_size, len(self._queue)
+        return may_queue_behind(len(running.jobs), running.began, waiting, size, self.pace.usual_s, now)
+
+    def _ripen(self) -> None:
+        self._ripening = None
+        self._dispatch()
+
+    def _hand_over_suspects(self, now: float) -> bool:
+        """Give each suspect a process of its own for its run; false when one has to wait for that."""
+        while self._suspects:
+            job = self._suspects[0]
+            if job.wanted:
+                process = next((p for p in self.crew.processes if p.idle), None)
+                if process is None:
+                    return False
+                self._send(process.instances[0], [job], now)
+                process.reserved = bool(process.instances[0].in_flight)
+            self._suspects.popleft()
+        return True
+
+    def _hand_over(self, instance: Instance, free: int, now: float) -> None:
+        jobs = self._take(handover_size(len(self._queue), free, self._policy, self.pace.usual_s))
+        if jobs:
+            self._send(instance, jobs, now)
+
+    def _send(self, instance: Instance, jobs: list[Job], now: float) -> None:
+        if self._names_version:
+            jobs = self._of_version(instance.process.version, jobs)
+            if not jobs:
+                return
+        deadline = max(job.deadline for job in jobs)
+        for job in jobs:
+            self._metrics.observe_queue(now - job.queued_at)
+        try:
+            instance.hand_over(jobs, deadline + HANG_GRACE_S if deadline < math.inf else math.inf)
+        except Exception as exc:  # a fault of ours: better told to these requests than waited out by them
+            log.exception("Op %s: a hand-over of %d requests can't be sent", self.op, len(jobs))
+            for job in jobs:
+                job.fail(ServingError(f"the request can't be handed to Op {self.op}: {text_of(exc)}"))
+
+    def _of_version(self, version: str, jobs: list[Job]) -> list[Job]:
+        """Have each answer name the version that makes it, whichever was served when its request came.
+
+        Refuses those that were asked of another.
+        """
+        return [job for job in jobs if job.walk.request.wish is None or self._is_for(version, job)]
+
+    def _is_for(self, version: str, job: Job) -> bool:
+        request = job.walk.request
+        if not (request.op or self.versions_service):
+            return True
+        if request.version and int(request.version) != int(version):
+            job.fail(UnknownVersion(request.service, request.version))
+            return False
+        wish = request.wish
+        if isinstance(wish, Wish) and wish.version != version:
+            request.wish = wish._replace(version=version)
+        return True
+
+    def _take(self, size: int) -> list[Job]:
+        """Take the next jobs that are still wanted."""
+        jobs: list[Job] = []
+        while self._queue and len(jobs) < size:
+            job = heapq.heappop(self._queue)
+            if job.wanted:
+                jobs.append(job)
+        if jobs:
+            self._turns.hand_over(jobs[-1].walk)
+        return jobs
+
+    # What the instances report:
+
+    def became_ready(self, process: WorkerProcess) -> None:
+        self.crew.became_ready(process)
+        self._dispatch_soon()
+
+    def replying(self, handover: Handover, rows: Sequence[list[Any]], timings: Sequence[int]) -> None:
+        """Note with each request what its share took, before it is settled: its answer tells."""
+        preprocess_ns, process_ns, postprocess_ns = timings[:3]
+        handover.preprocess_ns += preprocess_ns  # 0 but in the first reply
+        spent_ns = handover.preprocess_ns, process_ns, postprocess_ns
+        for row in rows:
+            job = handover.jobs[row[0]]
+            if job is not None and job.walk.request.timings is not None:
+                queue_s = max(0.0, handover.began - job.queued_at)
+                job.walk.request.timings.note(self.op, queue_s, *(ns * 1e-9 for ns in spent_ns))
+
+    def replied(
+        self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int], settled: int
+    ) -> None:
+        self._metrics.observe_run(timings, settled)
+        instance.served += settled
+        if not last:
+            return
+        instance.idle_since = time.monotonic()
+        instance.answered = len(handover.jobs)
+        self.pace.note(instance.idle_since - handover.began, len(handover.jobs))
+        self.on_pace()
+        self._dispatch_soon()
+
+    def died(self, process: WorkerProcess) -> None:
+        """Queue the lost jobs again: as suspects those that any instance had begun, the others as before."""
+        for instance in process.instances:
+            for age, handover in enumerate(instance.in_flight):
+                for job in handover.open_jobs():
+                    job.tries += age == 0
+                    if age == 0 and (instance.began(handover) or job.tries > UNSEEN_DEATHS):
+                        self._suspect(job, process)
+                    if job.wanted:
+                        self._push_again(job)
+        self.crew.died(process)
+        self._dispatch_soon()
+
+    def _suspect(self, job: Job, process: WorkerProcess) -> None:
+        why = f"the worker of Op {self.op} died under this request ({process.describe_death()})"
+        if job.suspect:
+            job.fail(PoisonRequest(f"{why} twice, the second time alone; it is not tried again"))
+        elif not self._crash_retry:
+            job.fail(WorkerLost(f"{why}; crash_retry is off for this Op, so it was not tried again"))
+        job.suspect = True
+
+
+def _idle_since(instance: Instance) -> float:
+    return instance.idle_since

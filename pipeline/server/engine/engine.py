@@ -1,0 +1,309 @@
+"""Engine: admits requests, walks them through the DAG, and keeps the Ops running. Knows no protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from typing import Any
+
+from pipeline.app import App
+from pipeline.dag import MESSAGE
+from pipeline.errors import NotReady, ServingError, StartFailed, UnprintableAnswer
+from pipeline.model_versions import UNVERSIONED
+from pipeline.request import Request
+from pipeline.server.engine.admission import Admission
+from pipeline.server.engine.batcher import Batcher
+from pipeline.server.engine.clients import Client, KeyRing, Peers
+from pipeline.server.engine.deadlines import Deadlines
+from pipeline.server.engine.gauges import register_gauges
+from pipeline.server.engine.turns import Turns
+from pipeline.server.engine.walk import Answer, Walk
+from pipeline.server.telemetry.figures import OpFigures, RequestFigures
+from pipeline.server.telemetry.journal import Journal
+from pipeline.server.telemetry.metrics import Metrics
+from pipeline.server.telemetry.timings import Timings
+from pipeline.server.telemetry.tracer import Tracer
+from pipeline.server.workers.crew import Crew
+from pipeline.server.workers.upkeep import Upkeep
+from pipeline.tensor_spec import Signature
+
+log = logging.getLogger(__name__)
+
+WORKER_GRACE_S = 5.0  # what workers have for leaving, after the drain
+
+
+class Engine:
+    """One service: its batchers, their workers, and the requests on their way."""
+
+    def __init__(self, app: App, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+        self.journal = Journal(metrics)
+        self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
+        self.requests = RequestFigures()
+        self._dag = app.dag
+        self._deadlines = Deadlines()
+        self._turns = Turns()
+        self._anyone = Client()  # stands for clients that no door tells apart
+        self._tracer = Tracer(metrics, self._dag.order, app.config.dag.tracer.interval_s)
+        self._op_metrics = {node: metrics.of_op(node) for node in self._dag.order}
+        self._batchers = {
+            node: Batcher(app, node, self._op_metrics[node], self._deadlines, self._turns)
+            for node in self._dag.order
+        }
+        self._admission = Admission(
+            self._dag, self._batchers, self._turns, app.config.dag.max_pending_requests
+        )
+        self._crews = {node: batcher.crew for node, batcher in self._batchers.items()}
+        self._max_hops = app.config.dag.max_hops
+        self._tries = app.config.dag.retry
+        self._timeout_s = app.config.dag.request_timeout or math.inf
+        self._profiles = app.config.dag.use_profile
+        self._pending = 0
+        self._drained = asyncio.Event()
+        self._became_ready = asyncio.Event()
+        self._accepting = True
+        self._unloaded: set[str] = set()
+        self._awaited_ends: list[_AwaitedEnds] = []
+        with_model = [node for node, crew in self._crews.items() if crew.plan.version]
+        self._versioned = self._crews[with_model[0]] if len(with_model) == 1 else None
+        if self._versioned is not None:
+            self._batchers[with_model[0]].versions_service = True
+        for crew in self._crews.values():
+            crew.on_fatal = self.fail_for_good
+            crew.on_ready = self._note_ready
+        security = app.config.security
+        self.peers = Peers()
+        self.keys = None if security.api_keys is None else KeyRing(security)
+        register_gauges(self, self._batchers)
+
+    @property
+    def pending(self) -> int:
+        """Admitted requests without an answer."""
+        return self._pending
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether the app makes the inputs from the message: a Request then holds its bytes alone."""
+        return self._dag.source == MESSAGE
+
+    @property
+    def crews(self) -> Mapping[str, Crew]:
+        """The workers, by Op."""
+        return self._crews
+
+    @property
+    def version(self) -> str:
+        """That of the service's model; of a service with none or several always the same."""
+        return UNVERSIONED if self._versioned is None else self._versioned.plan.version
+
+    @property
+    def ready(self) -> bool:
+        """Every Op has a warmed instance that seems to work, and the service is not stopping."""
+        return self._accepting and not self._unloaded and all(b.sound for b in self._batchers.values())
+
+    @property
+    def server_ready(self) -> bool:
+        """The same but for Ops that were unloaded, which are meant to have none."""
+        return self._accepting and all(map(self.op_ready, self._crews.keys() - self._unloaded))
+
+    def op_ready(self, op: str) -> bool:
+        """Whether the Op can be asked by itself."""
+        return self._accepting and op not in self._unloaded and self._batchers[op].sound > 0
+
+    def waiting(self, op: str) -> int:
+        """Requests that are queued before the Op."""
+        return self._batchers[op].waiting
+
+    def readiness(self) -> dict[str, dict[str, int]]:
+        """Instances by Op: how many are ready, and how many there shall be."""
+        return {op: {"ready": b.sound, "instances": b.crew.size} for op, b in self._batchers.items()}
+
+    def signatures(self) -> dict[str, Signature]:
+        """What the models take and give that are ready to be asked by themselves, by Op."""
+        return {name: crew.signature for name, crew in self._crews.items() if crew.signature is not None}
+
+    def op_figures(self) -> dict[str, OpFigures]:
+        """What each Op did since the start."""
+        return {name: metrics.figures for name, metrics in self._op_metrics.items()}
+
+    def deadline(self, timeout_s: float = math.inf) -> float:
+        """The instant (time.monotonic) until which a request that arrives now may take."""
+        return time.monotonic() + min(timeout_s, self._timeout_s)
+
+    def begin(self, request: Request, answered: Callable[[Answer], None]) -> Walk:
+        """Start on a request. `answered` is called once, later, with the complete response body or an error.
+
+        Returns its walk, whose `leave` drops what is queued when the client has left. Raises ServingError for
+        a request that is not admitted.
+        """
+        if not self._became_ready.is_set():
+            raise NotReady("the service is starting; ask /health/ready")
+        if self.has_unloaded(request.op):
+            raise NotReady(
+                f"Op {request.op or min(self._unloaded)} is unloaded; POST "
+                f"/v2/repository/models/{request.op or self.app.name}/load loads it"
+            )
+        client = request.client or self._anyone
+        if client.limited:
+            client.check()
+        turn = request.turn = self._turns.next(client)
+        self._admission.check(request, client, self._pending)
+        if self._profiles:
+            request.timings = Timings()
+        if request.finish is not None:
+            request.finish.begin()
+        walk = Walk(request, self._dag, self._batchers, self._ended, answered, self._max_hops, self._tries)
+        self._pending += 1
+        self._turns.admit(client, turn)
+        if request.deadline < math.inf:
+            walk.due_key = self._deadlines.add(walk, request.deadline)
+        try:
+            walk.begin()
+        except Exception:
+            walk.leave()
+            raise
+        return walk
+
+    async def infer(self, request: Request) -> Answer:
+        """`begin`, for who can wait: the answer, or the ServingError that stands in its place."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: Answer) -> None:
+            if not future.done():  # cancelled: its caller has left, and this task has yet to learn of it
+                future.set_result(answer)
+
+        walk = self.begin(request, answered)
+        try:
+            return await future
+        finally:
+            walk.leave()
+
+    def _ended(self, walk: Walk, answer: Answer | None) -> None:
+        if walk.due_key is not None:
+            self._deadlines.discard(walk, walk.due_key)
+        self._note_end(walk.began)
+        request = walk.request
+        self._turns.end(request.client or self._anyone)
+        if answer is not None:
+            answer = self._bounded(answer)
+        if request.finish is not None:
+            answer = request.finish.end(answer)
+        if answer is None:
+            return
+        if not request.op:
+            took_s = time.monotonic() - walk.began
+            self.requests.note(took_s, request.rows, failed=isinstance(answer, ServingError))
+        try:
+            walk.answered(answer)
+        except Exception:  # a door's fault must not reach the worker's connection, whose reply this is
+            log.exception("A fault of ours in giving an answer")
+
+    def _bounded(self, answer: Answer) -> Answer:
+        most = self.app.config.limits.response_bytes
+        if isinstance(answer, ServingError) or (size := sum(map(len, answer))) <= most:
+            return answer
+        return UnprintableAnswer(f"the answer has {size} bytes, limits.response_bytes allows {most}")
+
+    def _note_end(self, started: float) -> None:
+        self._pending -= 1
+        self.metrics.request_s.observe(time.monotonic() - started)
+        for ends in self._awaited_ends:
+            ends.note(started)
+        if self._pending == 0 and not self._accepting:
+            self._drained.set()
+
+    async def withdraw(self, ops: Collection[str], timeout_s: float) -> None:
+        """Refuse what needs one of these Ops from now on; returns when what was admitted is answered."""
+        self._unloaded.update(ops)
+        if self._pending:
+            ends = _AwaitedEnds(time.monotonic(), self._pending)
+            self._awaited_ends.append(ends)
+            await asyncio.wait({ends.over}, timeout=timeout_s)
+            self._awaited_ends.remove(ends)
+
+    def check_settled(self) -> None:
+        """Raises NotReady while the service starts or stops."""
+        if not self._became_ready.is_set():
+            raise NotReady("the service is starting; ask /health/ready")
+        if not self._accepting:
+            raise NotReady("the service is stopping")
+
+    def has_unloaded(self, op: str) -> bool:
+        """Whether the Op is unloaded, or for the whole service any Op."""
+        return bool(self._unloaded) and (not op or op in self._unloaded)
+
+    def offer(self, op: str) -> None:
+        """Admit again what needs the Op."""
+        self._unloaded.discard(op)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Workers start on entry and are gone on exit."""
+        try:
+            for crew in self._crews.values():
+                crew.start()
+            async with contextlib.AsyncExitStack() as stack:
+                await stack.enter_async_context(self._tracer.running())
+                for op, crew in self._crews.items():
+                    upkeep = Upkeep(crew, self.app.config.op[op])
+                    await stack.enter_async_context(upkeep.running())
+                yield
+        finally:
+            self._deadlines.stop()
+            await asyncio.gather(*(crew.stop(WORKER_GRACE_S) for crew in self._crews.values()))
+
+    async def until_ready(self) -> None:
+        """Return when every Op has its first instance. Raises StartFailed when one can't be started."""
+        waiter = asyncio.ensure_future(self._became_ready.wait())
+        both: set[asyncio.Future[Any]] = {waiter, self.fatal}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        waiter.cancel()
+        if self.fatal.done():
+            raise self.fatal.result()
+
+    def say_not_ready(self) -> None:
+        """From now on readiness fails; requests are still served."""
+        self._accepting = False
+        if self._pending == 0:
+            self._drained.set()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Finish what was admitted; false when something was left after the timeout."""
+        if self._pending == 0:
+            return True
+        self._drained.clear()
+        try:
+            await asyncio.wait_for(self._drained.wait(), timeout_s)
+        except TimeoutError:
+            log.error("%d requests were not answered in drain_timeout (%g s)", self._pending, timeout_s)
+            return False
+        return True
+
+    def fail_for_good(self, reason: StartFailed) -> None:
+        """The service can't go on: it ends with the reason."""
+        if not self.fatal.done():
+            self.fatal.set_result(reason)
+
+    def _note_ready(self) -> None:
+        if all(crew.ready for crew in self._crews.values()):
+            self._became_ready.set()
+
+
+class _AwaitedEnds:
+    """`over` is done when so many requests have ended that began before an instant (time.monotonic)."""
+
+    def __init__(self, began_before: float, open_: int) -> None:
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._began_before = began_before
+        self._open = open_
+
+    def note(self, began: float) -> None:
+        if began < self._began_before:
+            self._open -= 1
+            if self._open == 0 and not self.over.done():
+                self.over.set_result(None)

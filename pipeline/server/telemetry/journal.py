@@ -1,0 +1,65 @@
+"""Journal: what becomes of each request, counted for /metrics and told in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from pipeline.errors import InvalidInput, ServingError, Unauthenticated, UnknownService
+from pipeline.log import one_line
+from pipeline.server.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+QUIET_S = 10.0  # after a refusal is told, others of its kind are only counted for this long
+_CLIENTS_MISTAKES = (InvalidInput, UnknownService, Unauthenticated)
+
+
+class Journal:
+    """Each request at DEBUG; refusals of ours a line a kind in ten seconds, so that no client fills the log.
+
+    What a hook raised is told by its worker; what it refused is between the app and its clients.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._untold: dict[type[ServingError], int] = {}  # kinds told of late: refusals since then
+        self.tells_each = log.isEnabledFor(logging.DEBUG)
+
+    def answered(self, door: str) -> None:
+        self._metrics.count(door, 0)
+
+    def refused(self, door: str, error: ServingError) -> None:
+        self._metrics.count(door, error.err_no)
+        kind = type(error)
+        if kind is ServingError:
+            return
+        if kind in self._untold:
+            self._untold[kind] += 1
+            return
+        log.log(_level(kind), "%s over %s: %s", kind.__name__, door, one_line(error.message))
+        self._untold[kind] = 0
+        asyncio.get_running_loop().call_later(QUIET_S, self._tell_untold, kind)
+
+    def tell(self, door: str, peer: str, what: str, began: float, error: ServingError | None) -> None:
+        """A line for one request; `began`: time.monotonic. To be called where `tells_each` says so."""
+        took_ms = (time.monotonic() - began) * 1000
+        outcome = "ok" if error is None else f"err_no {error.err_no}"
+        log.debug("%s %s %s: %s in %.1f ms", door, peer, one_line(what), outcome, took_ms)
+
+    def close(self) -> None:
+        """Tell what has only been counted yet."""
+        for kind in list(self._untold):
+            self._tell_untold(kind)
+
+    def _tell_untold(self, kind: type[ServingError]) -> None:
+        count = self._untold.pop(kind, 0)
+        if count:
+            log.log(_level(kind), "%s: %d more in the last %g s", kind.__name__, count, QUIET_S)
+            self._untold[kind] = 0
+            asyncio.get_running_loop().call_later(QUIET_S, self._tell_untold, kind)
+
+
+def _level(kind: type[ServingError]) -> int:
+    return logging.INFO if issubclass(kind, _CLIENTS_MISTAKES) else logging.WARNING

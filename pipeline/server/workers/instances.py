@@ -1,0 +1,331 @@
+"""Instance: one copy of an Op as the front sees it: its connection, and its hand-overs under way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pipeline.errors import ServingError
+from pipeline.values import Part
+from pipeline.wire import (
+    HANDOVERS_IN_FLIGHT,
+    Arena,
+    Frame,
+    FrameReader,
+    Kind,
+    Outcome,
+    create_arena_fd,
+    frame,
+    request_region,
+)
+
+if TYPE_CHECKING:
+    from pipeline.server.engine.job import Job
+    from pipeline.server.workers.worker_process import WorkerProcess
+
+log = logging.getLogger(__name__)
+
+_RECEIVE_BYTES = 256 * 1024
+LARGE_BYTES = 256 * 1024  # copying and sending this takes the front about half a millisecond
+
+
+class State(Enum):
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    DEAD = "dead"
+
+
+class Handover:
+    """Jobs that travel to a worker together; a settled one leaves a None."""
+
+    __slots__ = ("began", "id", "jobs", "kill_at", "preprocess_ns")
+
+    def __init__(self, number: int, jobs: Sequence[Job], kill_at: float) -> None:
+        self.id = number
+        self.jobs: list[Job | None] = list(jobs)
+        self.began = time.monotonic()  # when the worker could begin with it
+        self.kill_at = kill_at  # when the worker is late with it, time.monotonic
+        self.preprocess_ns = 0  # as the first reply tells, for `Events.replying`
+
+    def open_jobs(self) -> list[Job]:
+        return [job for job in self.jobs if job is not None]
+
+
+class Events(Protocol):
+    """What processes and their instances report to whoever keeps them.
+
+    profiles: whether `replying` is to be called.
+    """
+
+    profiles: bool
+
+    def became_ready(self, process: WorkerProcess) -> None: ...
+    def replying(self, handover: Handover, rows: Sequence[list[Any]], timings: Sequence[int]) -> None: ...
+    def replied(
+        self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int], settled: int
+    ) -> None: ...
+    def died(self, process: WorkerProcess) -> None: ...
+
+
+class Instance:
+    """One copy of an Op: a thread of its worker process, with a connection and memory of its own.
+
+    run_timeout_s: what a hand-over may take at most; None: as long as its requests have.
+    """
+
+    def __init__(
+        self, op: str, number: int, process: WorkerProcess, events: Events, run_timeout_s: float | None
+    ) -> None:
+        self.op = op
+        self.number = number
+        self.process = process
+        self.state = State.STARTING
+        self.in_flight: deque[Handover] = deque()
+        self.idle_since = 0.0  # when its last hand-over ended, time.monotonic
+        self.answered = 0  # requests in that hand-over
+        self.served = 0  # requests since the start
+        self.probed_at = 0.0  # when it was sent a probe that it has not answered yet, time.monotonic
+        self._events = events
+        self._handovers = 0
+        self._unsent: deque[memoryview] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._run_timeout_s = run_timeout_s
+        self._settling: Iterator[None] = iter(())
+        self._paused: asyncio.Handle | None = None  # goes on with `_settling`
+
+    def connect(self, until_spawned: contextlib.ExitStack) -> tuple[int, int]:
+        """Make the connection. The worker's ends of it, a socket and a memfd, close with the stack."""
+        arena_fd = create_arena_fd()
+        until_spawned.callback(os.close, arena_fd)
+        self._arena = Arena(arena_fd)
+        self._reader = FrameReader(self._arena, writable=False)
+        self._socket, theirs = socket.socketpair()
+        until_spawned.enter_context(theirs)
+        self._socket.setblocking(False)
+        return theirs.fileno(), arena_fd
+
+    def listen(self) -> None:
+        """Take what the worker says from now on."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket, self._readable)
+
+    @property
+    def has_place(self) -> bool:
+        return (
+            self.state is State.READY
+            and len(self.in_flight) < HANDOVERS_IN_FLIGHT
+            and not self.process.reserved
+        )
+
+    def tell(self, kind: Kind, head: object) -> None:
+        self._write(frame(kind, head))
+
+    def hand_over(self, jobs: Sequence[Job], kill_at: float) -> None:
+        """Send jobs to the worker, which is killed when it still has them at `kill_at` (time.monotonic)."""
+        handover = Handover(self._handovers, jobs, kill_at)
+        self._handovers += 1
+        tail: list[Part] = []
+        rows = [job.row(index, tail) for index, job in enumerate(jobs)]
+        self.in_flight.append(handover)
+        self._write(frame(Kind.HANDOVER, [handover.id, rows], tail, self._arena, request_region(handover.id)))
+        self._watch(handover)
+
+    def probe(self) -> None:
+        """Have the idle worker run its model once; one that fails is killed."""
+        self.probed_at = time.monotonic()
+        self.tell(Kind.PROBE, [])
+
+    def stop(self) -> None:
+        """Close our end: the worker's thread leaves after the hand-overs that it was given."""
+        self.state = State.STOPPING
+        if not self._unsent:
+            self._close_our_end()
+
+    def _close_our_end(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def began(self, handover: Handover) -> bool:
+        """Whether the worker, which has died, had begun with it."""
+        return self._arena.begun(handover.id)
+
+    def _watch(self, handover: Handover) -> None:
+        """See to it that `_check_late` runs when the hand-over is late, if it is the oldest by then."""
+        if handover is not self.in_flight[0]:
+            return
+        if self._run_timeout_s is not None:
+            handover.kill_at = handover.began + self._run_timeout_s
+        if handover.kill_at == math.inf or (self._timer is not None and self._timer_at <= handover.kill_at):
+            return
+        self._cancel_timer()
+        self._timer_at = handover.kill_at
+        self._timer = self._loop.call_later(max(0.0, self._timer_at - time.monotonic()), self._check_late)
+
+    def _check_late(self) -> None:
+        self._timer = None
+        if not self.in_flight:
+            return
+        if self.in_flight[0].kill_at <= time.monotonic():
+            self.process.kill("its run was over its time limit")
+        else:
+            self._watch(self.in_flight[0])
+
+    def _readable(self) -> None:
+        try:
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._socket)  # the pidfd tells the rest
+            return
+        self._take_frames(data)
+
+    def _take_frames(self, data: bytes) -> None:
+        self._settling = self._settle_all(data)
+        self._settle_on()
+
+    def _settle_on(self) -> None:
+        """Settle what has arrived; after a large answer the loop has other work first, health included."""
+        if self._settle(self._settling, at_once=False):
+            if self._paused is not None:
+                self._paused = None
+                self._loop.add_reader(self._socket, self._readable)
+            return
+        self._loop.remove_reader(self._socket)
+        self._paused = self._loop.call_soon(self._settle_on)
+
+    def _settle(self, settling: Iterator[None], at_once: bool = True) -> bool:
+        """Settle to the end, or to the next large answer; whether it was the end."""
+        try:
+            for _ in settling:
+                if not at_once:
+                    return False
+        except Exception:
+            log.exception("Op %s: instance %d sent what is no frame", self.op, self.number)
+            self.process.kill("it sent what is no frame")
+        return True
+
+    def _settle_all(self, data: bytes) -> Iterator[None]:
+        """Take the frames that these bytes complete. Yields after each large answer."""
+        for received in self._reader.feed(data):
+            if received.kind == Kind.REPLY:
+                yield from self._take_reply(received)
+            elif received.kind == Kind.READY:
+                self.process.became_ready(received.head)
+            elif received.kind == Kind.PROBED:
+                self._take_probe(received.head)
+            elif received.kind == Kind.FAILED:
+                reason, final = received.head
+                self.process.failure = (reason, bool(final))
+
+    def _take_probe(self, failure: str) -> None:
+        self.probed_at = 0.0
+        self.idle_since = time.monotonic()
+        self.answered = 0  # nobody, so that the next caller need not wait for others
+        if failure:
+            self.process.kill(f"idle, it failed a probe: {failure}")
+
+    def _take_reply(self, received: Frame) -> Iterator[None]:
+        handover_id, last, rows, timings = received.head
+        handover = self.in_flight[0]
+        if handover.id != handover_id:
+            raise RuntimeError(f"reply to hand-over {handover_id}, expected {handover.id}")
+        if self._events.profiles:
+            self._events.replying(handover, rows, timings)
+        for row in rows:
+            job = handover.jobs[row[0]]
+            handover.jobs[row[0]] = None
+            if job is None:
+                continue
+            if row[1] == Outcome.ERROR:
+                job.fail(_error_from(row))
+                continue
+            parts = received.tail.unstow(row[2])
+            job.settle(Outcome(row[1]), parts)
+            if sum(map(len, parts)) > LARGE_BYTES:
+                yield
+        if last:
+            self.in_flight.popleft()
+            self.process.reserved = False  # it can only have been for this one
+        self._events.replied(self, handover, last, timings, len(rows))
+        if last and self.in_flight:
+            self.in_flight[0].began = time.monotonic()
+            self._watch(self.in_flight[0])
+
+    def _write(self, buffers: list[Part]) -> None:
+        for buffer in buffers:
+            view = memoryview(buffer)
+            if not self._unsent:
+                try:
+                    view = view[self._socket.send(view) :]
+                except BlockingIOError:
+                    pass
+                except OSError:  # it is dying; the pidfd will say so
+                    return
+            if len(view):
+                self._unsent.append(view)
+        if self._unsent:
+            self._loop.add_writer(self._socket, self._writable)
+
+    def _writable(self) -> None:
+        while self._unsent:
+            view = self._unsent[0]
+            try:
+                sent = self._socket.send(view)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._unsent.clear()
+                break
+            if sent < len(view):
+                self._unsent[0] = view[sent:]
+                return
+            self._unsent.popleft()
+        self._loop.remove_writer(self._socket)
+        if self.state is State.STOPPING:
+            self._close_our_end()
+
+    def disconnect(self) -> None:
+        """The process is gone: take what it still said; what is in flight then is lost."""
+        if self._paused is not None:
+            self._paused.cancel()
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._settle(self._settling)
+            while data := self._socket.recv(_RECEIVE_BYTES):
+                self._settle(self._settle_all(data))
+        self.state = State.DEAD
+        self._cancel_timer()
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._socket.close()
+
+    def forget(self) -> None:
+        """Let go of what was in flight, and of the memory that tells what had begun."""
+        self.in_flight.clear()
+        self._arena.close()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _error_from(row: list[object]) -> ServingError:
+    """The error that a worker described: [index, ERROR, err_no, HTTP status, gRPC code, message]."""
+    _, _, err_no, http_status, grpc_code, message = row
+    error = ServingError(message)
+    error.err_no, error.http_status, error.grpc_code = err_no, http_status, grpc_code  # type: ignore[assignment]
+    return error
