@@ -253,15 +253,26 @@ def test_http_1_0_is_answered_and_closed(service: ServiceProcess) -> None:
     assert parsed(raw)[2]["err_no"] == 0
 
 
-def test_connections_over_the_limit_are_told_to_come_back() -> None:
-    with (
-        ServiceProcess(APPS / "echo.py", {"limits": {"max_connections": 2}}) as service,
-        contextlib.ExitStack() as open_connections,
-    ):
-        address = ("127.0.0.1", service.http_port)
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[ServiceProcess]:
+    with ServiceProcess(APPS / "echo.py", {"limits": {"max_connections": 2}}) as process:
+        yield process
+
+
+def test_connections_over_the_limit_are_told_to_come_back(narrow: ServiceProcess) -> None:
+    address = ("127.0.0.1", narrow.http_port)
+    with contextlib.ExitStack() as open_connections:
         for _ in range(2):
-            open_connections.enter_context(socket.create_connection(address, timeout=10))
-        code, headers, answer = parsed(exchange(service))
+            busy = open_connections.enter_context(socket.create_connection(address, timeout=10))
+            busy.sendall(b"POST /test/prediction HTTP/1.1\r\n")
+        code, headers, answer = parsed(exchange(narrow))
         assert (code, headers["connection"], answer["err_no"]) == (503, "close", 3001)
-        open_connections.close()
-        assert service.predict({"number": "21"})["doubled"] == "42"
+    wait_until(lambda: narrow.http("/health/live").status == 200, "they are gone")
+
+
+def test_a_new_connection_takes_the_place_of_one_that_says_nothing(narrow: ServiceProcess) -> None:
+    address = ("127.0.0.1", narrow.http_port)
+    with socket.create_connection(address, timeout=10) as first, socket.create_connection(address) as second:
+        wait_until(lambda: narrow.http("/health/live").status == 200, "there is room")
+        assert first.recv(1) == b""
+        assert is_connected(second)

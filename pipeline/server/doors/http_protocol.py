@@ -72,9 +72,9 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         connections = self._listener.connections
         connections.add(self)
-        if len(connections) > self._limits.max_connections:
+        if len(connections) > self._limits.max_connections and not self._listener.make_room():
             self._refuse_at_once(
-                NotReady(f"{self._limits.max_connections} connections are open, the most allowed")
+                NotReady(f"{self._limits.max_connections} connections are busy, the most allowed")
             )
 
     def data_received(self, data: bytes) -> None:
@@ -304,12 +304,17 @@ class Connection(asyncio.Protocol):
 
     # How it ends:
 
-    def close_if_silent(self, silent_since: float) -> None:
-        """Close when nothing is being answered and nothing arrived since `silent_since` (time.monotonic)."""
-        busy = self._receiving_since is not None or self._current is not None
-        if busy or self.seen_at > silent_since or self._transport.is_closing() or self._unread():
-            return
+    @property
+    def busy(self) -> bool:
+        """Whether a request is arriving, or being answered."""
+        return self._receiving_since is not None or self._current is not None
+
+    def close_if_silent(self, silent_since: float) -> bool:
+        """Close when not busy and nothing arrived since `silent_since` (time.monotonic); whether it did."""
+        if self.busy or self.seen_at > silent_since or self._transport.is_closing() or self._unread():
+            return False
         self._transport.close()
+        return True
 
     def close(self) -> None:
         self._transport.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from pipeline.server.doors.http_protocol import Connection
 
 Headers = list[tuple[bytes, bytes]]
+
+SPARED_S = 1.0  # a connection that was heard of within this time may be about to ask
 
 
 class HttpRequest:
@@ -64,3 +68,15 @@ class Listener:
         self.connections: set[Connection] = set()
         self.date_line = b""  # the Date header, renewed by the listener's clock
         self.draining = False  # each answer is the last of its connection
+
+    def make_room(self) -> bool:
+        """Close the connections that have been silent for longest, a hundredth of all; false: there are none.
+
+        So those who only hold connections open shut nobody out.
+        """
+        silent = [connection for connection in self.connections if not connection.busy]
+        many = max(1, self.limits.max_connections // 100)
+        longest = heapq.nsmallest(many, silent, key=lambda connection: connection.seen_at)
+        silent_since = time.monotonic() - SPARED_S
+        closed = [connection.close_if_silent(silent_since) for connection in longest]
+        return any(closed)
