@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 
 # Only while unset, so that a user may ask for something else.
-FRONT_PROCESS = {"GRPC_VERBOSITY": "NONE"}  # it would log every stranger's bad handshake, without a bound
+FRONT_PROCESS = {
+    "GRPC_VERBOSITY": "NONE",  # it would log every stranger's bad handshake, without a bound
+    # gRPC allocates in a dozen threads, and glibc has a heap for each, of which none gives memory back.
+    "MALLOC_ARENA_MAX": "2",
+}
 MODEL_PROCESS = {
     # Threads that spin while they wait starve the front, and other workers, of their core.
     "OMP_WAIT_POLICY": "PASSIVE",
