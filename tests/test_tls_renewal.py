@@ -100,3 +100,22 @@ def test_a_stop_after_a_renewal_loses_nothing_and_leaves_no_port_open(renewed: R
     assert service.exit_code() == 0
     with pytest.raises(ConnectionRefusedError):
         service.connection().connect()
+
+
+def test_who_may_sign_for_clients_is_read_again_too(tmp_path: Path) -> None:
+    authority = tmp_path / "client_ca.pem"
+    shutil.copy(FILES / "ca.pem", authority)
+    pair = {"cert": str(FILES / "server.pem"), "key": str(FILES / "server.key")}
+    client = Tls(FILES / "ca.pem", FILES / "client.pem", FILES / "client.key")
+    config = {"tls": {**pair, "client_ca": str(authority)}}
+    with ServiceProcess(APPS / "echo.py", config, tls=client) as service:
+        shutil.copy(FILES / "other_ca.pem", authority)
+        hang_up(service, READ)
+        with pytest.raises(OSError):
+            service.predict({"number": "4"})
+        with pytest.raises(grpc.RpcError):
+            service.rpc({"number": "4"})
+        shutil.copy(FILES / "ca.pem", authority)
+        hang_up(service, READ)
+        assert service.predict({"number": "4"})["doubled"] == "8"
+        assert service.rpc({"number": "5"}).value[1] == "10"
