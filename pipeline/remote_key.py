@@ -21,14 +21,13 @@ class RemoteKey:
         self._path = path
         self.metadata: Metadata = _shown(path)
 
-    def renewed(self) -> bool:
-        """Whether the file holds another key by now, which is shown from then on."""
-        before = self.metadata
+    def renewed(self, refused: Metadata) -> bool:
+        """Whether the file holds another key by now than what was refused, which is shown from then on."""
         try:
             self.metadata = _shown(self._path)
         except ConfigError:  # somebody is writing it
             return False
-        return self.metadata != before
+        return self.metadata != refused
 
 
 def flaws_of_remote_key(op: str, path: str) -> list[str]:

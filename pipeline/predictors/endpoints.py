@@ -87,10 +87,11 @@ class Endpoints:
             timeout_s = min(self._conf.timeout_s, deadline - time.monotonic())
             if timeout_s <= 0:
                 raise failure or self._too_late(endpoint)
+            shown = self._key.metadata  # another thread may renew it meanwhile
             try:
-                answer = endpoint.ask(method, data, timeout_s, self._key.metadata)
+                answer = endpoint.ask(method, data, timeout_s, shown)
             except grpc.RpcError as error:
-                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._key.renewed():
+                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._key.renewed(shown):
                     continue
                 failure = self._failure(error, endpoint, deadline)
                 if not isinstance(failure, DeadlineExceeded | RemoteUnreachable | Overloaded):
