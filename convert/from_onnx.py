@@ -12,7 +12,7 @@ from convert.from_paddle import PROGRAM_NAME
 from convert.isolation import run_isolated
 from convert.model_notes import NOTES_FILE, carry_notes
 from convert.parity import ParityReport, Runner, compare, write_reports
-from convert.program import InferenceProgram, read_program
+from convert.program import PROTOBUF_BYTES, InferenceProgram, read_program
 from convert.result import Conversion, ConversionOptions
 from convert.runners import program_runner
 from convert.sample_feeds import Feeds, sample_batches
@@ -22,7 +22,6 @@ from pipeline.model_additions import PARITY_FILE
 
 _CONVERTER = "x2paddle"
 _NEEDS = (_CONVERTER, "onnx")
-_MOST_BYTES = 2_100_000_000  # x2paddle reads one protobuf with all weights in it, which ends at 2 GiB
 
 
 def convert_onnx(
@@ -86,7 +85,7 @@ def _to_paddle(
     """Convert in the conversion environment, compare here."""
     names = [fetch.name for fetch in model.fetches]
     size = sum(file.stat().st_size for file in model.files)
-    if size > _MOST_BYTES:
+    if size > PROTOBUF_BYTES:
         raise ConversionError(
             f"{model.program} can't become a Paddle model: it is of {size / 1e9:.1f} GB, and {_CONVERTER} "
             "takes 2 GB at most."

@@ -14,6 +14,10 @@ from pipeline.onnx_file import inspect_onnx
 from pipeline.predictors.paddle_program import inspect_program, ragged_variables
 from pipeline.serving_model import SERVER_FOLDER, Format, ServingModel, find_model_files
 
+# A protobuf ends at 2 GiB: x2paddle reads one with all weights in it, and paddle2onnx writes an empty file
+# above that, also when it is to put weights apart.
+PROTOBUF_BYTES = 2_100_000_000
+
 # Between a feed of ids and the embedding that looks them up.
 _SHAPE_ONLY = {"pd_op.cast", "pd_op.reshape", "pd_op.unsqueeze", "pd_op.squeeze", "pd_op.flatten"}
 

@@ -12,7 +12,7 @@ from convert.isolation import ConverterCrashed, run_isolated
 from convert.model_notes import NOTES_FILE, carry_notes
 from convert.paddle2onnx_gaps import name_outputs, restore_tanh_gelu, unsupported
 from convert.parity import compare, write_reports
-from convert.program import InferenceProgram, read_program
+from convert.program import PROTOBUF_BYTES, InferenceProgram, read_program
 from convert.progress import Steps
 from convert.result import Conversion, ConversionOptions
 from convert.runners import program_runner
@@ -26,8 +26,6 @@ PARITY_FILE = "parity.json"
 OPSETS = range(11, 22)
 OPSET = 17  # the first with LayerNormalization as one operator
 _CONVERTER = "paddle2onnx"
-# A protobuf ends at 2 GiB. paddle2onnx writes an empty file above that, also when it is to put weights apart.
-_MOST_BYTES = 2_100_000_000
 _NEEDS = (_CONVERTER, "onnx", "onnxruntime")
 
 
@@ -90,7 +88,7 @@ def _readable_program(source: Path) -> InferenceProgram:
             "serve the model with Paddle."
         )
     size = program.params.stat().st_size if program.params else 0
-    if size > _MOST_BYTES:
+    if size > PROTOBUF_BYTES:
         raise ConversionError(
             f"{program.params} has {size / 1e9:.1f} GB of weights, more than the 2 GB that {_CONVERTER} can "
             "write; serve the model with Paddle."

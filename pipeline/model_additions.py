@@ -16,13 +16,8 @@ from pipeline.errors import ConfigError
 from pipeline.model_signature import Variable
 
 PARITY_FILE = "parity.json"
-KEYS = {
-    "digests",
-    "labels",
-    "local_service_conf",
-    "padding",
-    "parity",
-}  # those of serving.yml that are interpreted
+# Those of serving.yml that are interpreted.
+KEYS = {"digests", "labels", "local_service_conf", "padding", "parity"}
 MAX_BYTES = 1 << 20
 
 
