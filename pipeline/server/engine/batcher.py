@@ -27,7 +27,7 @@ from pipeline.server.engine.deadlines import Deadlines
 from pipeline.server.engine.job import Inputs, Job, TimedJob
 from pipeline.server.engine.turns import Turns, number_of
 from pipeline.server.engine.walk import Walk
-from pipeline.server.telemetry.metrics import OpMetrics
+from pipeline.server.telemetry.figures import OpFigures
 from pipeline.server.workers import occupancy
 from pipeline.server.workers.crew import Crew
 from pipeline.server.workers.instances import Handover, Instance
@@ -50,7 +50,7 @@ class Batcher:
     versions_service: the version of this Op's model is the service's.
     """
 
-    def __init__(self, app: App, op: str, metrics: OpMetrics, deadlines: Deadlines, turns: Turns) -> None:
+    def __init__(self, app: App, op: str, figures: OpFigures, deadlines: Deadlines, turns: Turns) -> None:
         config = app.config.op[op]
         self.op = op
         self.crew = Crew(app, op, self, self._dispatch_soon)
@@ -66,7 +66,7 @@ class Batcher:
         self._timeout_s = 0.0 if config.server_endpoints else max(0, config.timeout) / 1000
         self._tries = max(1, config.retry)
         self._deadlines = deadlines
-        self._metrics = metrics
+        self._figures = figures
         self._turns = turns
         self._queue: list[Job] = []
         self._suspects: deque[Job] = deque()
@@ -113,7 +113,7 @@ class Batcher:
 
     def note_error(self) -> None:
         """The Op has refused or failed a request."""
-        self._metrics.count_error()
+        self._figures.failed += 1
 
     def put(self, walk: Walk, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
@@ -231,8 +231,9 @@ class Batcher:
             if not jobs:
                 return
         deadline = max(job.deadline for job in jobs)
+        note_queue = self._figures.queue_s.note
         for job in jobs:
-            self._metrics.observe_queue(now - job.queued_at)
+            note_queue(now - job.queued_at)
         try:
             instance.hand_over(jobs, deadline + HANG_GRACE_S if deadline < math.inf else math.inf)
         except Exception as exc:  # a fault of ours: better told to these requests than waited out by them
@@ -290,7 +291,7 @@ class Batcher:
     def replied(
         self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int], settled: int
     ) -> None:
-        self._metrics.observe_run(timings, settled)
+        self._figures.note_run(timings, settled)
         instance.served += settled
         if not last:
             return

@@ -50,9 +50,9 @@ class Engine:
         self._turns = Turns()
         self._anyone = Client()  # stands for clients that no door tells apart
         self._tracer = Tracer(metrics, self._dag.order, app.config.dag.tracer.interval_s)
-        self._op_metrics = {node: metrics.of_op(node) for node in self._dag.order}
+        metrics.of_ops.update((node, OpFigures()) for node in self._dag.order)
         self._batchers = {
-            node: Batcher(app, node, self._op_metrics[node], self._deadlines, self._turns)
+            node: Batcher(app, node, metrics.of_ops[node], self._deadlines, self._turns)
             for node in self._dag.order
         }
         self._admission = Admission(
@@ -126,10 +126,6 @@ class Engine:
     def signatures(self) -> dict[str, Signature]:
         """What the models take and give that are ready to be asked by themselves, by Op."""
         return {name: crew.signature for name, crew in self._crews.items() if crew.signature is not None}
-
-    def op_figures(self) -> dict[str, OpFigures]:
-        """What each Op did since the start."""
-        return {name: metrics.figures for name, metrics in self._op_metrics.items()}
 
     def deadline(self, timeout_s: float = math.inf) -> float:
         """The instant (time.monotonic) until which a request that arrives now may take."""
@@ -211,7 +207,7 @@ class Engine:
 
     def _note_end(self, started: float) -> None:
         self._pending -= 1
-        self.metrics.request_s.observe(time.monotonic() - started)
+        self.metrics.request_s.note(time.monotonic() - started)
         for ends in self._awaited_ends:
             ends.note(started)
         if self._pending == 0 and not self._accepting:

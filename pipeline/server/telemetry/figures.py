@@ -1,12 +1,48 @@
-"""Figures: totals since the start of a service's requests and of an Op's runs; times in nanoseconds."""
+"""Figures: totals since the start of a service's requests and of an Op's runs; times in nanoseconds.
+
+Plain numbers, which a request only adds to: `Metrics` makes of them what /metrics says when it is asked.
+"""
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _NS = 1_000_000_000
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Distribution:
+    """Values counted by their size. bounds: the most that each bucket holds; the last one has no bound."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def note(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Outcomes(dict[tuple[str, int], int]):
+    """Requests by door and error number, 0 for those that were answered.
+
+    since: when the first of each was counted, in seconds since 1970.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.since: dict[tuple[str, int], float] = {}
+
+    def __missing__(self, outcome: tuple[str, int]) -> int:
+        self.since[outcome] = time.time()
+        return 0
 
 
 @dataclass(slots=True)
@@ -53,27 +89,46 @@ class OpFigures:
     """What an Op did. shares: as each request sees it, the whole of every batch that it was part of.
 
     by_rows: the batches that were answered, by their rows; of an Op without a model by their requests.
+    batch_rows: of all predictor batches. tokens: their rows x own length; padding: what was added to them.
     """
 
-    queued: int = 0
-    queued_ns: int = 0
+    queue_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
+    predictor_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
+    batch_rows: Distribution = field(default_factory=lambda: Distribution(ROWS))
+    tokens: int = 0
+    padding: int = 0
     failed: int = 0
+    preprocess_ns: int = 0
+    postprocess_ns: int = 0
     shares: RunFigures = field(default_factory=RunFigures)
     by_rows: dict[int, RunFigures] = field(default_factory=dict)
     last_ms: int = 0
 
-    def note_queue(self, waited_s: float) -> None:
-        self.queued += 1
-        self.queued_ns += int(waited_s * _NS)
-
     def note_run(self, timings: Sequence[int], settled: int) -> None:
         """timings: of a reply, see `pipeline.worker.executor.Executor.run`. settled: its requests."""
-        input_ns, infer_ns, output_ns = timings[:3]
-        answered = timings[-1]
+        input_ns, infer_ns, output_ns, batches, rows, tokens, padded, answered = timings
         self.last_ms = time.time_ns() // 1_000_000
+        self.preprocess_ns += input_ns
+        self.postprocess_ns += output_ns
         self.shares.add(input_ns, infer_ns, output_ns, settled)
         if answered:
-            self.by_rows.setdefault(answered, RunFigures()).add(input_ns, infer_ns, output_ns)
+            run = self.by_rows.get(answered)
+            if run is None:
+                run = self.by_rows[answered] = RunFigures()
+            run.add(input_ns, infer_ns, output_ns)
+        if batches:
+            self.predictor_s.note(infer_ns / _NS)
+            self.batch_rows.note(rows)
+            self.tokens += tokens
+            self.padding += padded - tokens
+
+    @property
+    def queued(self) -> int:
+        return sum(self.queue_s.counts)
+
+    @property
+    def queued_ns(self) -> int:
+        return int(self.queue_s.total * _NS)
 
     @property
     def runs(self) -> int:

@@ -23,15 +23,15 @@ class Journal:
     """
 
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+        self._outcomes = metrics.outcomes
         self._untold: dict[type[ServingError], int] = {}  # kinds told of late: refusals since then
         self.tells_each = log.isEnabledFor(logging.DEBUG)
 
     def answered(self, door: str) -> None:
-        self._metrics.count(door, 0)
+        self._outcomes[door, 0] += 1
 
     def refused(self, door: str, error: ServingError) -> None:
-        self._metrics.count(door, error.err_no)
+        self._outcomes[door, error.err_no] += 1
         kind = type(error)
         if kind is ServingError:
             return

@@ -2,134 +2,121 @@
 
 from __future__ import annotations
 
+import itertools
 import resource
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import INF, floatToGoString
 
-from pipeline.server.telemetry.figures import OpFigures
+from pipeline.server.telemetry.figures import SECONDS, Distribution, OpFigures, Outcomes
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _NS = 1e-9
+
+_OP_HISTOGRAMS: dict[str, tuple[str, Callable[[OpFigures], Distribution]]] = {
+    "queue_seconds": ("From a request's arrival at an Op to its hand-over.", lambda op: op.queue_s),
+    "predictor_seconds": ("One run of the predictor, or of `process`.", lambda op: op.predictor_s),
+    "batch_rows": ("Rows in one predictor batch.", lambda op: op.batch_rows),
+}
+_OP_COUNTERS: dict[str, tuple[str, Callable[[OpFigures], float]]] = {
+    "tokens": ("Rows x own length given to the predictor.", lambda op: op.tokens),
+    "padding_tokens": ("What padding added to them.", lambda op: op.padding),
+    "errors": ("Requests that this Op refused or failed.", lambda op: op.failed),
+    "preprocess_seconds": ("Time in preprocess hooks.", lambda op: op.preprocess_ns * _NS),
+    "postprocess_seconds": ("Time in postprocess hooks.", lambda op: op.postprocess_ns * _NS),
+}
 
 
 class Metrics:
-    """All figures of one service."""
+    """All figures of one service.
+
+    outcomes: of answered and refused requests. request_s: what each admitted one took. of_ops: by Op.
+    """
 
     def __init__(self, service: str) -> None:
-        self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "paddlewheel_requests",
-            "Requests by door and outcome: ok, or the error's number.",
-            ("service", "door", "err_no"),
-            registry=self.registry,
-        )
-        self.request_s = Histogram(
-            "paddlewheel_request_seconds",
-            "From a request's admission to its answer.",
-            ("service",),
-            registry=self.registry,
-            buckets=_SECONDS,
-        ).labels(service)
-        self._of_ops = _OpFamilies(self.registry)
+        self.outcomes = Outcomes()
+        self.request_s = Distribution(SECONDS)
+        self.of_ops: dict[str, OpFigures] = {}
+        self._registry = CollectorRegistry()
+        self._registry.register(_Totals(self, service))
         self._others: list[Callable[[], bytes]] = []
-        self._service = service
-        self._outcomes: dict[tuple[str, int], Counter] = {}
-
-    def count(self, door: str, err_no: int) -> None:
-        """One answered or refused request."""
-        counter = self._outcomes.get((door, err_no))
-        if counter is None:
-            label = "ok" if err_no == 0 else str(err_no)
-            counter = self._outcomes[door, err_no] = self.requests.labels(self._service, door, label)
-        counter.inc()
-
-    def of_op(self, op: str) -> OpMetrics:
-        return OpMetrics(self._of_ops, op)
 
     def op_totals(self) -> dict[tuple[str, str], float]:
         """By sample and Op: the sums and counts since the start."""
-        samples = (sample for metric in self._of_ops.collect() for sample in metric.samples)
+        samples = (sample for metric in _op_families(self.of_ops, 0.0) for sample in metric.samples)
         return {(s.name, s.labels["op"]): s.value for s in samples if "le" not in s.labels}
 
     def watch(
         self, name: str, help_text: str, read: Callable[[], Iterable[tuple[dict[str, str], float]]]
     ) -> None:
         """A gauge that is read when /metrics is asked for."""
-        self.registry.register(_Gauge(name, help_text, read))
+        self._registry.register(_Gauge(name, help_text, read))
 
     def add(self, text: Callable[[], bytes]) -> None:
         """More of /metrics, in Prometheus' text format, asked for each time."""
         self._others.append(text)
 
     def text(self) -> bytes:
-        return b"".join([generate_latest(self.registry), *(text() for text in self._others)])
+        return b"".join([generate_latest(self._registry), *(text() for text in self._others)])
 
 
-class _OpFamilies:
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
-            return Histogram(f"paddlewheel_op_{name}", text, ("op",), registry=registry, buckets=buckets)
+class _Totals(Collector):
+    """The families of what only grows, read from the figures."""
 
-        def counter(name: str, text: str) -> Counter:
-            return Counter(f"paddlewheel_op_{name}", text, ("op",), registry=registry)
+    def __init__(self, metrics: Metrics, service: str) -> None:
+        self._metrics, self._service = metrics, service
+        self._created = time.time()
 
-        self.queue_s = histogram(
-            "queue_seconds", "From a request's arrival at an Op to its hand-over.", _SECONDS
-        )
-        self.predictor_s = histogram(
-            "predictor_seconds", "One run of the predictor, or of `process`.", _SECONDS
-        )
-        self.batch_rows = histogram("batch_rows", "Rows in one predictor batch.", _ROWS)
-        self.tokens = counter("tokens", "Rows x own length given to the predictor.")
-        self.padding = counter("padding_tokens", "What padding added to them.")
-        self.errors = counter("errors", "Requests that this Op refused or failed.")
-        self.preprocess_s = counter("preprocess_seconds", "Time in preprocess hooks.")
-        self.postprocess_s = counter("postprocess_seconds", "Time in postprocess hooks.")
+    def describe(self) -> Iterable[Metric]:
+        return []
 
     def collect(self) -> Iterator[Metric]:
-        for family in vars(self).values():
-            yield from family.collect()
+        outcomes = self._metrics.outcomes
+        requests = CounterMetricFamily(
+            "paddlewheel_requests",
+            "Requests by door and outcome: ok, or the error's number.",
+            labels=("service", "door", "err_no"),
+        )
+        for (door, err_no), count in list(outcomes.items()):
+            labels = self._service, door, str(err_no) if err_no else "ok"
+            requests.add_metric(labels, count, outcomes.since[door, err_no])
+        yield requests
+        yield _histogram(
+            "paddlewheel_request_seconds",
+            "From a request's admission to its answer.",
+            "service",
+            {self._service: self._metrics.request_s},
+            self._created,
+        )
+        yield from _op_families(self._metrics.of_ops, self._created)
 
 
-class OpMetrics:
-    """The figures of one Op, labels bound once; `figures` is the same for who reads them."""
+def _op_families(ops: Mapping[str, OpFigures], created: float) -> Iterator[Metric]:
+    for name, (told, distribution) in _OP_HISTOGRAMS.items():
+        of_ops = {op: distribution(figures) for op, figures in ops.items()}
+        yield _histogram(f"paddlewheel_op_{name}", told, "op", of_ops, created)
+    for name, (told, total) in _OP_COUNTERS.items():
+        family = CounterMetricFamily(f"paddlewheel_op_{name}", told, labels=("op",))
+        for op, figures in ops.items():
+            family.add_metric((op,), total(figures), created)
+        yield family
 
-    def __init__(self, families: _OpFamilies, op: str) -> None:
-        self._predictor_s = families.predictor_s.labels(op)
-        self._batch_rows = families.batch_rows.labels(op)
-        self._tokens = families.tokens.labels(op)
-        self._padding = families.padding.labels(op)
-        self._preprocess_s = families.preprocess_s.labels(op)
-        self._postprocess_s = families.postprocess_s.labels(op)
-        self._queue_s = families.queue_s.labels(op)
-        self._errors = families.errors.labels(op)
-        self.figures = OpFigures()
 
-    def observe_queue(self, waited_s: float) -> None:
-        self._queue_s.observe(waited_s)
-        self.figures.note_queue(waited_s)
-
-    def count_error(self) -> None:
-        self._errors.inc()
-        self.figures.failed += 1
-
-    def observe_run(self, timings: Sequence[int], settled: int) -> None:
-        """The timings of a reply, see `pipeline.worker.executor.Executor.run`; settled: its requests."""
-        self.figures.note_run(timings, settled)
-        preprocess, process, postprocess, batches, rows, tokens, padded = timings[:7]
-        self._preprocess_s.inc(preprocess * _NS)
-        self._postprocess_s.inc(postprocess * _NS)
-        if not batches:
-            return
-        self._predictor_s.observe(process * _NS)
-        self._batch_rows.observe(rows)
-        self._tokens.inc(tokens)
-        self._padding.inc(padded - tokens)
+def _histogram(
+    name: str, told: str, label: str, distributions: Mapping[str, Distribution], created: float
+) -> Metric:
+    """created: when they began to count, in seconds since 1970."""
+    family = HistogramMetricFamily(name, told, labels=(label,))
+    for value, distribution in distributions.items():
+        bounds = map(floatToGoString, (*distribution.bounds, INF))
+        counts = itertools.accumulate(distribution.counts)
+        family.add_metric((value,), list(zip(bounds, counts, strict=True)), distribution.total)
+        family.add_sample(f"{name}_created", {label: value}, created)
+    return family
 
 
 class _Gauge(Collector):

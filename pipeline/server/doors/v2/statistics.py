@@ -15,7 +15,7 @@ from pipeline.server.telemetry.figures import OpFigures, RunFigures
 
 def statistics(engine: Engine, model: V2Model) -> dict[str, Any]:
     """One element of `model_stats`."""
-    ops = engine.op_figures()
+    ops = engine.metrics.of_ops
     if model.op:
         return _of_op(model, ops[model.op])
     requests, answering = engine.requests, ops[engine.app.response]
