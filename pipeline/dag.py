@@ -65,7 +65,10 @@ class Dag:
         if self.first_arrival:
             return None if name in started else (came,)
         inputs = self.nodes[name].inputs
-        return inputs if all(given in outputs for given in inputs) else None
+        for given in inputs:
+            if given not in outputs:
+                return None
+        return inputs
 
     def superfluous(self, started: Container[str]) -> set[str]:
         """With `first_arrival`: the nodes whose output nobody takes, for all its takers have started."""

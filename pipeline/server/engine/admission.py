@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pipeline.dag import Dag
 from pipeline.errors import DeadlineExceeded, Overloaded
 from pipeline.request import Request
-from pipeline.server.engine.turns import Turns, end_of
+from pipeline.server.engine.turns import Turns
 
 if TYPE_CHECKING:
     from pipeline.server.engine.batcher import Batcher
@@ -51,17 +51,18 @@ class Admission:
             self._mixed = True
         remaining_s = request.deadline - time.monotonic()
         if remaining_s < self._enough_s or remaining_s <= 0.0:
-            self._compare(request, pending, remaining_s)
+            self._compare(request, client, pending, remaining_s)
 
-    def _compare(self, request: Request, pending: int, remaining_s: float) -> None:
+    def _compare(self, request: Request, client: Client, pending: int, remaining_s: float) -> None:
         if remaining_s <= 0.0:
             raise DeadlineExceeded("the request's deadline had passed when it arrived")
         order = (request.op,) if request.op else self._dag.order
         if all(self._batchers[op].idle for op in order):
             return
         expected_s = MARGIN * self._finish_s(order, pending, None)
-        if expected_s > remaining_s and (self._mixed or request.turn < self._turns.latest):
-            place = request.priority, end_of(request.turn)  # not behind all that wait
+        turn = self._turns.next(client)
+        if expected_s > remaining_s and (self._mixed or turn < self._turns.latest):
+            place = request.priority, turn + 1  # not behind all that wait
             expected_s = MARGIN * self._finish_s(order, pending, place)
         if expected_s > remaining_s:
             wait_s = _pause(expected_s - remaining_s)

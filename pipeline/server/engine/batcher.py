@@ -25,7 +25,7 @@ from pipeline.errors import (
 from pipeline.server.engine.batching import BatchPolicy, gathered_in, handover_size, may_queue_behind, ripe_in
 from pipeline.server.engine.deadlines import Deadlines
 from pipeline.server.engine.job import Inputs, Job, TimedJob
-from pipeline.server.engine.turns import Turns, number_of
+from pipeline.server.engine.turns import Turns
 from pipeline.server.engine.walk import Walk
 from pipeline.server.telemetry.figures import OpFigures
 from pipeline.server.workers import occupancy
@@ -68,7 +68,7 @@ class Batcher:
         self._deadlines = deadlines
         self._figures = figures
         self._turns = turns
-        self._queue: list[Job] = []
+        self._queue: list[tuple[int, int, int, Job]] = []  # priority, turn, number: the least goes first
         self._suspects: deque[Job] = deque()
         self._dispatching = False
         self._ripening: asyncio.TimerHandle | None = None
@@ -92,8 +92,8 @@ class Batcher:
 
     def ahead(self, place: tuple[int, int] | None) -> int:
         """Jobs that are answered before one that comes now: those under way, and of the queue those before
-        its place, which is its priority and the end of its turn; None: behind them all."""
-        queued = self.waiting if place is None else sum(job.place < place for job in self._queue)
+        its place, which is its priority and the turn behind its own; None: behind them all."""
+        queued = self.waiting if place is None else sum(entry < place for entry in self._queue)
         return occupancy.handed_over(self.crew.instances) + queued
 
     def wait_s(self, ahead: int) -> float:
@@ -104,11 +104,12 @@ class Batcher:
 
     def last(self) -> Job | None:
         """The job in the queue that would be the last to run, of those that are still wanted."""
-        return max((job for job in self._queue if job.wanted), default=None)
+        last = max((entry for entry in self._queue if entry[-1].wanted), default=None)
+        return None if last is None else last[-1]
 
     def drop(self, job: Job) -> None:
         """Take a job out of the queue, whoever waits for it."""
-        self._queue.remove(job)
+        self._queue = [entry for entry in self._queue if entry[-1] is not job]
         heapq.heapify(self._queue)
 
     def note_error(self) -> None:
@@ -118,15 +119,18 @@ class Batcher:
     def put(self, walk: Walk, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
         now = time.monotonic()
-        number = number_of(walk.request.turn, next(_numbers))
         if self._timeout_s:
-            self._push(self._timed_job(walk, inputs, number, now, self._tries))
+            self._push(self._timed_job(walk, inputs, next(_numbers), now, self._tries))
         else:
-            self._push(Job(walk, self.op, inputs, number, now))
+            self._push(Job(walk, self.op, inputs, next(_numbers), now, walk.request.deadline))
 
     def _timed_job(self, walk: Walk, inputs: Inputs, number: int, now: float, tries: int) -> TimedJob:
-        job = TimedJob(walk, self.op, inputs, number, now)
-        job.watch(self._deadlines, now + self._timeout_s, tries, self._timed_out)
+        due = now + self._timeout_s
+        job = TimedJob(
+            walk, self.op, inputs, number, now, min(due, walk.request.deadline),
+            deadlines=self._deadlines, due=due, tries_left=tries, on_timeout=self._timed_out,
+        )  # fmt: skip
+        job.watch()
         return job
 
     def _timed_out(self, job: TimedJob) -> None:
@@ -146,8 +150,10 @@ class Batcher:
         )
 
     def _push(self, job: Job) -> None:
-        heapq.heappush(self._queue, job)
-        self._dispatch_soon()
+        request = job.walk.request
+        heapq.heappush(self._queue, (request.priority, request.turn, job.number, job))
+        if not self._dispatching:
+            self._dispatch_soon()
 
     def _push_again(self, job: Job) -> None:
         if job.suspect:
@@ -174,7 +180,7 @@ class Batcher:
             self._hand_over(free[0], len(free), now)
 
     def _drop_unwanted(self) -> None:
-        while self._queue and not self._queue[0].wanted:
+        while self._queue and not self._queue[0][-1].wanted:
             heapq.heappop(self._queue)
 
     def _free(self, now: float) -> list[Instance]:
@@ -195,7 +201,7 @@ class Batcher:
         """Seconds until a partial hand-over may leave for this idle instance."""
         waiting = len(self._queue)
         if self._policy.max_queue_delay_s:
-            return ripe_in(waiting, self._queue[0].queued_at, self._policy, now)
+            return ripe_in(waiting, self._queue[0][-1].queued_at, self._policy, now)
         answered, idle_since = instance.answered, instance.idle_since
         return gathered_in(waiting, answered, self._policy, idle_since, self.pace.usual_s, now)
 
@@ -230,7 +236,7 @@ class Batcher:
             jobs = self._of_version(instance.process.version, jobs)
             if not jobs:
                 return
-        deadline = max(job.deadline for job in jobs)
+        deadline = max([job.deadline for job in jobs])
         note_queue = self._figures.queue_s.note
         for job in jobs:
             note_queue(now - job.queued_at)
@@ -264,7 +270,7 @@ class Batcher:
         """Take the next jobs that are still wanted."""
         jobs: list[Job] = []
         while self._queue and len(jobs) < size:
-            job = heapq.heappop(self._queue)
+            *_, job = heapq.heappop(self._queue)
             if job.wanted:
                 jobs.append(job)
         if jobs:

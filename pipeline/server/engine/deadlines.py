@@ -29,7 +29,7 @@ class Deadlines:
 
     def add(self, watched: Perishable, deadline: float) -> int:
         """Watch it until `deadline` (time.monotonic); returns the key for `discard`."""
-        key = _tick(deadline) + 1
+        key = int(deadline * TICKS_PER_S) + 1
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = set()
@@ -60,13 +60,9 @@ class Deadlines:
 
     def _expire(self) -> None:
         self._timer = None
-        current = _tick(time.monotonic())
+        current = int(time.monotonic() * TICKS_PER_S)
         for key in [key for key in self._buckets if key <= current]:
             for watched in self._buckets.pop(key):
                 watched.expire()
         if self._buckets:
             self._arm(min(self._buckets))
-
-
-def _tick(moment: float) -> int:
-    return int(moment * TICKS_PER_S)

@@ -21,7 +21,7 @@ from pipeline.server.engine.clients import Client, KeyRing, Peers
 from pipeline.server.engine.deadlines import Deadlines
 from pipeline.server.engine.gauges import register_gauges
 from pipeline.server.engine.turns import Turns
-from pipeline.server.engine.walk import Answer, Walk
+from pipeline.server.engine.walk import Answer, Course, Walk
 from pipeline.server.telemetry.figures import OpFigures, RequestFigures
 from pipeline.server.telemetry.journal import Journal
 from pipeline.server.telemetry.metrics import Metrics
@@ -59,13 +59,15 @@ class Engine:
             self._dag, self._batchers, self._turns, app.config.dag.max_pending_requests
         )
         self._crews = {node: batcher.crew for node, batcher in self._batchers.items()}
-        self._max_hops = app.config.dag.max_hops
-        self._tries = app.config.dag.retry
+        self._course = Course(
+            self._dag, self._batchers, self._ended, app.config.dag.max_hops, app.config.dag.retry
+        )
+        self._most_bytes = app.config.limits.response_bytes
         self._timeout_s = app.config.dag.request_timeout or math.inf
         self._profiles = app.config.dag.use_profile
         self._pending = 0
         self._drained = asyncio.Event()
-        self._became_ready = asyncio.Event()
+        self._became_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._accepting = True
         self._unloaded: set[str] = set()
         self._awaited_ends: list[_AwaitedEnds] = []
@@ -137,9 +139,9 @@ class Engine:
         Returns its walk, whose `leave` drops what is queued when the client has left. Raises ServingError for
         a request that is not admitted.
         """
-        if not self._became_ready.is_set():
+        if not self._became_ready.done():
             raise NotReady("the service is starting; ask /health/ready")
-        if self.has_unloaded(request.op):
+        if self._unloaded and self.has_unloaded(request.op):
             raise NotReady(
                 f"Op {request.op or min(self._unloaded)} is unloaded; POST "
                 f"/v2/repository/models/{request.op or self.app.name}/load loads it"
@@ -147,15 +149,15 @@ class Engine:
         client = request.client or self._anyone
         if client.limited:
             client.check()
-        turn = request.turn = self._turns.next(client)
         self._admission.check(request, client, self._pending)
         if self._profiles:
             request.timings = Timings()
         if request.finish is not None:
             request.finish.begin()
-        walk = Walk(request, self._dag, self._batchers, self._ended, answered, self._max_hops, self._tries)
+        course = self._course
+        walk = Walk(request, answered, time.monotonic(), course, course.max_hops, course.tries)
         self._pending += 1
-        self._turns.admit(client, turn)
+        request.turn = self._turns.admit(client)
         if request.deadline < math.inf:
             walk.due_key = self._deadlines.add(walk, request.deadline)
         try:
@@ -180,36 +182,34 @@ class Engine:
             walk.leave()
 
     def _ended(self, walk: Walk, answer: Answer | None) -> None:
+        request, took_s = walk.request, time.monotonic() - walk.began
         if walk.due_key is not None:
             self._deadlines.discard(walk, walk.due_key)
-        self._note_end(walk.began)
-        request = walk.request
         self._turns.end(request.client or self._anyone)
-        if answer is not None:
-            answer = self._bounded(answer)
+        self._pending -= 1
+        self.metrics.request_s.note(took_s)
+        if self._awaited_ends or not self._accepting:
+            self._tell_of_end(walk.began)
+        if answer is not None and not isinstance(answer, ServingError):
+            size = sum(map(len, answer))
+            if size > self._most_bytes:
+                answer = UnprintableAnswer(
+                    f"the answer has {size} bytes, limits.response_bytes allows {self._most_bytes}"
+                )
         if request.finish is not None:
             answer = request.finish.end(answer)
         if answer is None:
             return
         if not request.op:
-            took_s = time.monotonic() - walk.began
             self.requests.note(took_s, request.rows, failed=isinstance(answer, ServingError))
         try:
             walk.answered(answer)
         except Exception:  # a door's fault must not reach the worker's connection, whose reply this is
             log.exception("A fault of ours in giving an answer")
 
-    def _bounded(self, answer: Answer) -> Answer:
-        most = self.app.config.limits.response_bytes
-        if isinstance(answer, ServingError) or (size := sum(map(len, answer))) <= most:
-            return answer
-        return UnprintableAnswer(f"the answer has {size} bytes, limits.response_bytes allows {most}")
-
-    def _note_end(self, started: float) -> None:
-        self._pending -= 1
-        self.metrics.request_s.note(time.monotonic() - started)
+    def _tell_of_end(self, began: float) -> None:
         for ends in self._awaited_ends:
-            ends.note(started)
+            ends.note(began)
         if self._pending == 0 and not self._accepting:
             self._drained.set()
 
@@ -224,7 +224,7 @@ class Engine:
 
     def check_settled(self) -> None:
         """Raises NotReady while the service starts or stops."""
-        if not self._became_ready.is_set():
+        if not self._became_ready.done():
             raise NotReady("the service is starting; ask /health/ready")
         if not self._accepting:
             raise NotReady("the service is stopping")
@@ -255,10 +255,8 @@ class Engine:
 
     async def until_ready(self) -> None:
         """Return when every Op has its first instance. Raises StartFailed when one can't be started."""
-        waiter = asyncio.ensure_future(self._became_ready.wait())
-        both: set[asyncio.Future[Any]] = {waiter, self.fatal}
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        waiter.cancel()
+        either: set[asyncio.Future[Any]] = {self._became_ready, self.fatal}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self.fatal.done():
             raise self.fatal.result()
 
@@ -286,8 +284,8 @@ class Engine:
             self.fatal.set_result(reason)
 
     def _note_ready(self) -> None:
-        if all(crew.ready for crew in self._crews.values()):
-            self._became_ready.set()
+        if not self._became_ready.done() and all(crew.ready for crew in self._crews.values()):
+            self._became_ready.set_result(None)
 
 
 class _AwaitedEnds:

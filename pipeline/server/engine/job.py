@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pipeline.errors import DeadlineExceeded, ServingError
 from pipeline.values import Part
 from pipeline.wire import Outcome, stow
@@ -16,42 +18,31 @@ if TYPE_CHECKING:
 Inputs = list[tuple[str, list[Part]]]
 
 
-class Job:
+class Job(msgspec.Struct, eq=False):
     """What a batcher queues and a worker settles.
 
-    tries: how many workers died under it. suspect: one of them had begun with it, so that it may only run by
-    itself from now on.
+    number: its place among those of one turn. deadline: the instant (time.monotonic) after which nobody waits
+    for it. tries: how many workers died under it. suspect: one of them had begun with it, so that it may only
+    run by itself from now on.
     """
 
-    __slots__ = ("inputs", "node", "number", "queued_at", "suspect", "tries", "walk")
-
-    def __init__(self, walk: Walk, node: str, inputs: Inputs, number: int, queued_at: float) -> None:
-        self.walk = walk
-        self.node = node
-        self.inputs = inputs
-        self.number = number
-        self.queued_at = queued_at
-        self.tries = 0
-        self.suspect = False
+    walk: Walk
+    node: str
+    inputs: Inputs
+    number: int
+    queued_at: float
+    deadline: float
+    tries: int = 0
+    suspect: bool = False
 
     def __lt__(self, other: Job) -> bool:
-        mine, theirs = self.walk.request.priority, other.walk.request.priority
-        return self.number < other.number if mine == theirs else mine < theirs
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Its place in the queue: the smaller goes first."""
-        return self.walk.request.priority, self.number
+        """Asked only of two tries with one place in the queue, of which one is not wanted any more."""
+        return False
 
     @property
     def wanted(self) -> bool:
-        """Whether anyone still waits for it."""
-        return self.walk.awaits(self.node, self.inputs)
-
-    @property
-    def deadline(self) -> float:
-        """The instant (time.monotonic) after which nobody waits for it."""
-        return self.walk.request.deadline
+        """Whether anyone still waits for it; a jump may have started its Op anew."""
+        return self.walk.awaited.get(self.node) is self.inputs
 
     def row(self, index: int, tail: list[Part]) -> list[Any]:
         """How it stands in a hand-over:
@@ -76,36 +67,32 @@ class Job:
             self.walk.refuse(self.node, error)
 
 
-class TimedJob(Job):
-    """A job of an Op with a timeout: one try, which is followed by another while there are tries left."""
+class TimedJob(Job, eq=False, kw_only=True):
+    """A job of an Op with a timeout: one try, which is followed by another while there are tries left.
 
-    __slots__ = ("_deadlines", "_due", "_key", "_on_timeout", "tries_left")
+    due: when it is over, time.monotonic; `on_timeout` is then called, unless it is settled or unwanted.
+    """
 
-    def watch(
-        self, deadlines: Deadlines, due: float, tries_left: int, on_timeout: Callable[[TimedJob], None]
-    ) -> None:
-        """Have `on_timeout` called at `due` (time.monotonic), unless it is settled or unwanted by then."""
-        self.tries_left = tries_left
-        self._due = due
-        self._on_timeout = on_timeout
-        self._deadlines = deadlines
-        self._key = deadlines.add(self, due)
+    deadlines: Deadlines
+    due: float
+    tries_left: int
+    on_timeout: Callable[[TimedJob], None]
+    due_key: int = 0
 
-    @property
-    def deadline(self) -> float:
-        return min(self._due, self.walk.request.deadline)
+    def watch(self) -> None:
+        self.due_key = self.deadlines.add(self, self.due)
 
     def settle(self, outcome: Outcome, parts: list[Part]) -> None:
-        self._deadlines.discard(self, self._key)
+        self.deadlines.discard(self, self.due_key)
         super().settle(outcome, parts)
 
     def fail(self, error: ServingError) -> None:
-        self._deadlines.discard(self, self._key)
+        self.deadlines.discard(self, self.due_key)
         super().fail(error)
 
     def expire(self) -> None:
         if self.wanted:
-            self._on_timeout(self)
+            self.on_timeout(self)
 
     def give_up(self, error: DeadlineExceeded) -> None:
         """The last try is over."""

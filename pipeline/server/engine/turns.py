@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from pipeline.server.engine.clients import Client
     from pipeline.server.engine.walk import Walk
 
-_SEQUENCES = 40  # bits of a job's number below its turn: jobs of a process, which it can't use up
-
 
 class Turns:
     """now: that of the latest hand-over. latest: of the last in line. clients: who has requests pending."""
@@ -27,16 +25,17 @@ class Turns:
 
     def next(self, client: Client) -> int:
         """The turn that a request of this client would have."""
-        turn = client.turn
-        return (turn if turn > self.now else self.now) + 1
+        return max(client.turn, self.now) + 1
 
-    def admit(self, client: Client, turn: int) -> None:
-        client.turn = turn
+    def admit(self, client: Client) -> int:
+        """One more request of this client is pending; its turn."""
+        turn = client.turn = max(client.turn, self.now) + 1  # `next`
         if turn > self.latest:
             self.latest = turn
         if not client.pending:
             self.clients += 1
         client.pending += 1
+        return turn
 
     def end(self, client: Client) -> None:
         client.pending -= 1
@@ -48,13 +47,3 @@ class Turns:
         turn = walk.request.turn
         if turn > self.now:
             self.now = turn
-
-
-def number_of(turn: int, sequence: int) -> int:
-    """Orders jobs by turn, those of one turn by arrival."""
-    return (turn << _SEQUENCES) + sequence
-
-
-def end_of(turn: int) -> int:
-    """The number above all those of a turn."""
-    return (turn + 1) << _SEQUENCES
