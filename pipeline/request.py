@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from pipeline.answer_form import AnswerForm, V1Wish, Wish
 from pipeline.request_options import RequestOptions
@@ -23,8 +24,7 @@ class Finish(Protocol):
         """What is sent in place of the worker's answer, or of an error; given None, the client has left."""
 
 
-@dataclass(slots=True)
-class Request:
+class Request(msgspec.Struct, eq=False):
     """What a codec makes of one message.
 
     inputs: str, bytes, ndarray or list by name, in the order given. log_id: the client's own, 0 without.

@@ -69,7 +69,7 @@ class HttpApp(HttpDoor):
             refusal = ServingError(f"{request.method} is not answered at {path}; {self._usage()}")
             self._refuse_with(405, request, refusal, b"allow: POST\r\n")
         else:
-            self._predict(request, lambda: self._request(request, segments[1], segments[2]))
+            self._predict(request, self._request, segments[1], segments[2])
 
     def note_refusal(self, error: ServingError) -> None:
         """A connection has refused what was no request yet."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 from pipeline.errors import ServingError
 from pipeline.request import Request
 from pipeline.server.doors.http_request import HttpRequest
 from pipeline.server.engine.engine import Engine
 from pipeline.server.engine.walk import Answer
-from pipeline.server.telemetry.timings import Timings
 from pipeline.values import Part
 
 log = logging.getLogger(__name__)
@@ -40,33 +39,30 @@ class HttpDoor(ABC):
     def _refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
         """Respond in the dialect's form of a refusal, and note it in the journal."""
 
-    def _predict(self, request: HttpRequest, read: Callable[[], Request], began: float = 0.0) -> None:
+    def _predict(self, request: HttpRequest, read: Callable[..., Request], *given: Any) -> None:
         """Give the engine what `read` makes of the request; answered sooner or later, whatever happens.
 
-        read: raises ServingError. began: when the request was taken up (time.monotonic), now without.
+        read: called with the request and what is `given` besides; raises ServingError.
         """
-        began = began or time.monotonic()
         try:
-            asked = read()
+            asked = read(request, *given)
             asked.client = request.client
-            walk = self._engine.begin(
-                asked, lambda answer: self._answer(request, answer, began, asked.timings)
-            )
+            walk = self._engine.begin(asked, partial(self._answer, request, asked))
         except ServingError as exc:
-            self._answer(request, exc, began)
+            self._answer(request, None, exc)
         except Exception:
             log.exception("A fault of ours in POST %s", request.path)
-            self._answer(request, OUR_FAULT, began)
+            self._answer(request, None, OUR_FAULT)
         else:
             request.on_left = walk.leave
 
-    def _answer(
-        self, request: HttpRequest, answer: Answer, began: float, timings: Timings | None = None
-    ) -> None:
-        head = b"" if timings is None else b"server-timing: %b\r\n" % timings.header().encode()
+    def _answer(self, request: HttpRequest, asked: Request | None, answer: Answer) -> None:
+        head = b""
+        if asked is not None and asked.timings is not None:
+            head = b"server-timing: %b\r\n" % asked.timings.header().encode()
         error = answer if isinstance(answer, ServingError) else None
         if self._journal.tells_each:
-            self._journal.tell(self.name, request.peer, f"POST {request.path}", began, error)
+            self._journal.tell(self.name, request.peer, f"POST {request.path}", request.began, error)
         if isinstance(answer, ServingError):
             self._refuse(request, answer, head)
         else:

@@ -168,9 +168,10 @@ class Connection(asyncio.Protocol):
         self._arrived_bytes = 0
         body, self._body = bytes(self._body), b""
         method, path = parser.get_method().decode(), _path(self._url)
-        request = HttpRequest(self, self._client, method, path, self._headers, body)
-        request.keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
-        self._waiting.append(request)
+        keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
+        self._waiting.append(
+            HttpRequest(self, self._client, method, path, self._headers, body, keep_alive, self.seen_at)
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.connections.discard(self)
@@ -180,16 +181,6 @@ class Connection(asyncio.Protocol):
             current.on_left()
 
     # What is answered:
-
-    def _begin(self, request: HttpRequest) -> None:
-        if self._transport.is_closing():
-            return
-        self._current = request
-        try:
-            self._listener.app.take(request)
-        except Exception:
-            log.exception("A fault of ours in %s %s", request.method, request.path)
-            self._transport.close()
 
     def respond(self, request: HttpRequest, status: int, head: bytes, body: Part) -> None:
         """Send the answer to the current request, unless its client has left, and go on to the next."""
@@ -226,7 +217,15 @@ class Connection(asyncio.Protocol):
             return
         self._going_on = True
         while self._waiting and self._current is None and not self._write_paused:
-            self._begin(self._waiting.popleft())
+            request = self._waiting.popleft()
+            if self._transport.is_closing():
+                continue
+            self._current = request
+            try:
+                self._listener.app.take(request)
+            except Exception:
+                log.exception("A fault of ours in %s %s", request.method, request.path)
+                self._transport.close()
         self._going_on = False
         if self._waiting:
             self._transport.pause_reading()

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from pipeline.config import Limits
 from pipeline.errors import ServingError
 from pipeline.server.engine.clients import Client, HttpGuard, named
@@ -20,26 +22,23 @@ Headers = list[tuple[bytes, bytes]]
 SPARED_S = 1.0  # a connection that was heard of within this time may be about to ask
 
 
-class HttpRequest:
+class HttpRequest(msgspec.Struct, eq=False):
     """A request that has arrived whole. It is answered once, by `respond`, sooner or later.
 
-    client: who asks. path: percent-decoded, without the query. headers: names in lower case. on_left: set by
-    whoever works on the request; called when the client leaves before the answer.
+    client: who asks. path: percent-decoded, without the query. headers: names in lower case. began: when its
+    last bytes came, time.monotonic. on_left: set by whoever works on the request; called when the client
+    leaves before the answer.
     """
 
-    __slots__ = ("_connection", "body", "client", "headers", "keep_alive", "method", "on_left", "path")
-
-    def __init__(
-        self, connection: Connection, client: Client, method: str, path: str, headers: Headers, body: bytes
-    ) -> None:
-        self._connection = connection
-        self.client = client
-        self.method = method
-        self.path = path
-        self.headers = headers
-        self.body = body
-        self.keep_alive = True
-        self.on_left: Callable[[], None] | None = None
+    _connection: Connection
+    client: Client
+    method: str
+    path: str
+    headers: Headers
+    body: bytes
+    keep_alive: bool
+    began: float
+    on_left: Callable[[], None] | None = None
 
     @property
     def peer(self) -> str:

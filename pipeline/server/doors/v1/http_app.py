@@ -47,7 +47,7 @@ class V1HttpApp(HttpDoor):
             if asked is not None and asked["verb"] == ":predict":
                 _check_method(request, "POST")
                 model = self._models.find(asked["model"], asked["version"] or "")
-                self._predict(request, lambda: self._asked(request, model, asked["version"] or ""))
+                self._predict(request, self._asked, model, asked["version"] or "")
             elif request.path == "/v1/models":
                 _check_method(request, "GET", "HEAD")
                 names = [model.name for model in self._models.all()]

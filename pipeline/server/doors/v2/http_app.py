@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -139,24 +139,28 @@ class V2HttpApp(HttpDoor):
     # Inference:
 
     def _infer(self, request: HttpRequest, name: str, version: str, what: str) -> None:
-        began = time.monotonic()
         model = self._models.find(name, version)
-
-        def read(body: bytes) -> Request:
-            made = (
-                self._asked(request, model, body) if what == "infer" else self._generated(model, body, what)
-            )
-            made.version = version
-            return made
-
         encoding = header(request, b"content-encoding")
         if not encoding:
-            self._predict(request, lambda: read(request.body), began)
+            self._predict(request, self._read, model, version, what)
             return
         # In a thread: a few bytes may become as many as limits.body_bytes allows.
         encoding, most = encoding.strip().lower(), self._limits.body_bytes
         reading = asyncio.get_running_loop().run_in_executor(None, decompressed, request.body, encoding, most)
-        reading.add_done_callback(lambda body: self._predict(request, lambda: read(body.result()), began))
+        reading.add_done_callback(partial(self._predict, request, self._read, model, version, what))
+
+    def _read(
+        self,
+        request: HttpRequest,
+        model: V2Model,
+        version: str,
+        what: str,
+        decompressed_body: asyncio.Future[bytes] | None = None,
+    ) -> Request:
+        body = request.body if decompressed_body is None else decompressed_body.result()
+        made = self._asked(request, model, body) if what == "infer" else self._generated(model, body, what)
+        made.version = version
+        return made
 
     def _generated(self, model: V2Model, body: bytes, what: str) -> Request:
         asked = parse_generate(body, model, self._limits.json_depth)
