@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import re
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from http_door import GOOD, LIMITS, door, going_on
 from service_process import APPS, PATIENCE_S, ServiceProcess, key_value, read_answer, wait_until
 
+FLOOD = 900  # requests that a server reads at once, and whose answers the kernel takes at once
 ESTABLISHED = "01"  # in /proc/net/tcp6
 
 
@@ -199,6 +202,39 @@ def test_any_number_of_pipelined_requests_is_answered(service: ServiceProcess) -
     raw = exchange(service, live * 3000 + last)
     assert raw.count(b'{"live":true}') == 3000
     assert b'"42"' in raw[raw.rindex(b"HTTP/1.1 200") :]
+
+
+def test_a_flood_of_requests_leaves_other_work_its_turn(service: ServiceProcess) -> None:
+    """Such as a prediction, which the server takes in one turn of its loop and hands over in a later one."""
+    live, metrics = (
+        b"GET %b HTTP/1.1\r\nHost: test\r\n\r\n" % path for path in (b"/health/live", b"/metrics")
+    )
+    assert service.predict({"number": "21"})["doubled"] == "42"
+    handed_over = service.metric("paddlewheel_op_queue_seconds_count")
+    with connected(service) as flooding, connected(service) as asking:
+        service.process.send_signal(signal.SIGSTOP)
+        try:
+            flooding.sendall(live * FLOOD + metrics)
+            asking.sendall(post(f"Content-Length: {len(GOOD)}") + GOOD)
+        finally:
+            service.process.send_signal(signal.SIGCONT)
+        flooding.shutdown(socket.SHUT_WR)
+        raw = b"".join(iter(lambda: flooding.recv(65536), b""))
+    assert raw.count(b'{"live":true}') == FLOOD
+    counts = re.findall(rb"^paddlewheel_op_queue_seconds_count\S* (\S+)$", raw, re.MULTILINE)
+    assert sum(map(float, counts)) == handed_over + 1, "the prediction had to wait for the end of the flood"
+
+
+@contextlib.contextmanager
+def connected(service: ServiceProcess) -> Iterator[socket.socket]:
+    """A connection that was answered once, with room for the answers to a flood."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_000_000)
+        client.settimeout(PATIENCE_S)
+        client.connect(("127.0.0.1", service.http_port))
+        client.sendall(b"GET /health/live HTTP/1.1\r\nHost: test\r\n\r\n")
+        assert client.recv(65536).endswith(b'{"live":true}')
+        yield client
 
 
 def test_100_continue_waits_for_the_answer_before_it(service: ServiceProcess) -> None:

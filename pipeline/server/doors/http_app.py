@@ -79,7 +79,7 @@ class HttpApp(HttpDoor):
         if service != self._service:
             raise UnknownService(f"Service name error: there is no service {service!r}; {self._usage()}")
         asked = self._parse(request.body, service, method, self._limits)
-        asked.deadline = self._engine.deadline(_timeout_s(request))
+        asked.deadline = self._engine.deadline(_timeout_s(request), request.began)
         return asked
 
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:

@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
             if not self._in_body and self._arrived_bytes > self._limits.header_bytes:
                 self._refuse_at_once(_headers_too_large(f"headers over {self._limits.header_bytes} bytes"))
         if self._waiting or self._continue_due:
-            self._go_on()
+            self.go_on()
 
     def _go_on_without_upgrade(self, rest: bytes) -> None:
         """Feed the request again without its wish for another protocol (RFC 9110 section 7.8).
@@ -169,9 +169,7 @@ class Connection(asyncio.Protocol):
         body, self._body = bytes(self._body), b""
         method, path = parser.get_method().decode(), _path(self._url)
         keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
-        self._waiting.append(
-            HttpRequest(self, self._client, method, path, self._headers, body, keep_alive, self.seen_at)
-        )
+        self._waiting.append(HttpRequest(self, self._client, method, path, self._headers, body, keep_alive))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.connections.discard(self)
@@ -194,7 +192,7 @@ class Connection(asyncio.Protocol):
         if last:
             self._transport.close()
         elif self._waiting or self._continue_due:
-            self._go_on()
+            self.go_on()
 
     def _write(self, status: int, head: bytes, body: Part, method: str = "") -> None:
         start = b"%b%b%bcontent-length: %d\r\n\r\n" % (
@@ -211,16 +209,19 @@ class Connection(asyncio.Protocol):
             self._transport.write(start)
             self._transport.write(body)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Begin with what waits for its turn; read on when nothing does."""
         if self._going_on:  # called for an answer that was given at once; the loop below sees to the next
             return
         self._going_on = True
         while self._waiting and self._current is None and not self._write_paused:
+            if not self._listener.may_begin(self):
+                break
             request = self._waiting.popleft()
             if self._transport.is_closing():
                 continue
             self._current = request
+            request.began = self.seen_at
             try:
                 self._listener.app.take(request)
             except Exception:
@@ -244,7 +245,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._go_on()
+        self.go_on()
 
     # What is refused:
 

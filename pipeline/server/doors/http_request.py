@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,15 +21,16 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[bytes, bytes]]
 
+REQUESTS_A_TURN = 128  # of the loop, which has others to serve
 SPARED_S = 1.0  # a connection that was heard of within this time may be about to ask
 
 
 class HttpRequest(msgspec.Struct, eq=False):
     """A request that has arrived whole. It is answered once, by `respond`, sooner or later.
 
-    client: who asks. path: percent-decoded, without the query. headers: names in lower case. began: when its
-    last bytes came, time.monotonic. on_left: set by whoever works on the request; called when the client
-    leaves before the answer.
+    client: who asks. path: percent-decoded, without the query. headers: names in lower case. began: when it
+    had come and those before it on its connection were answered (time.monotonic). on_left: set by whoever
+    works on the request; called when the client leaves before the answer.
     """
 
     _connection: Connection
@@ -37,7 +40,7 @@ class HttpRequest(msgspec.Struct, eq=False):
     headers: Headers
     body: bytes
     keep_alive: bool
-    began: float
+    began: float = 0.0
     on_left: Callable[[], None] | None = None
 
     @property
@@ -67,6 +70,27 @@ class Listener:
         self.connections: set[Connection] = set()
         self.date_line = b""  # the Date header, renewed by the listener's clock
         self.draining = False  # each answer is the last of its connection
+        self._begun = 0  # requests, since the loop's other work has had its turn
+        self._postponed: deque[Connection] = deque()
+
+    def may_begin(self, connection: Connection) -> bool:
+        """Whether to begin with a request in this turn of the loop; if not, `go_on` is called in a later one.
+
+        While 1,024 sockets are readable libuv polls again, up to 48 times (its issue 282): without a bound,
+        timers, hand-overs and gRPC would stand still for seconds.
+        """
+        if self._begun == REQUESTS_A_TURN:
+            self._postponed.append(connection)
+            return False
+        self._begun += 1
+        if self._begun == REQUESTS_A_TURN:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        return True
+
+    def _next_turn(self) -> None:
+        self._begun = 0
+        while self._postponed and self._begun < REQUESTS_A_TURN:
+            self._postponed.popleft().go_on()
 
     def make_room(self) -> bool:
         """Close the connections that have been silent for longest, a hundredth of all; false: there are none.

@@ -129,9 +129,9 @@ class Engine:
         """What the models take and give that are ready to be asked by themselves, by Op."""
         return {name: crew.signature for name, crew in self._crews.items() if crew.signature is not None}
 
-    def deadline(self, timeout_s: float = math.inf) -> float:
-        """The instant (time.monotonic) until which a request that arrives now may take."""
-        return time.monotonic() + min(timeout_s, self._timeout_s)
+    def deadline(self, timeout_s: float = math.inf, began: float = 0.0) -> float:
+        """The instant (time.monotonic) until which a request may take. began: when it came, now without."""
+        return (began or time.monotonic()) + min(timeout_s, self._timeout_s)
 
     def begin(self, request: Request, answered: Callable[[Answer], None]) -> Walk:
         """Start on a request. `answered` is called once, later, with the complete response body or an error.

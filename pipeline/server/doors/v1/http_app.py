@@ -76,7 +76,7 @@ class V1HttpApp(HttpDoor):
         if given.parameters:
             parameters = {sendable(n): checked_parameter(n, v) for n, v in given.parameters.items()}
             made.options = RequestOptions(parameters=parameters)
-        made.deadline = self._engine.deadline()
+        made.deadline = self._engine.deadline(began=request.began)
         made.version = version
         return made
 

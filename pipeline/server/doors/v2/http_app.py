@@ -158,14 +158,18 @@ class V2HttpApp(HttpDoor):
         decompressed_body: asyncio.Future[bytes] | None = None,
     ) -> Request:
         body = request.body if decompressed_body is None else decompressed_body.result()
-        made = self._asked(request, model, body) if what == "infer" else self._generated(model, body, what)
+        made = (
+            self._asked(request, model, body)
+            if what == "infer"
+            else self._generated(request, model, body, what)
+        )
         made.version = version
         return made
 
-    def _generated(self, model: V2Model, body: bytes, what: str) -> Request:
+    def _generated(self, request: HttpRequest, model: V2Model, body: bytes, what: str) -> Request:
         asked = parse_generate(body, model, self._limits.json_depth)
         made = asked.request(model, AnswerForm.V2_GENERATED, self._engine)
-        made.deadline = self._engine.deadline()
+        made.deadline = self._engine.deadline(began=request.began)
         if what == "generate_stream":
             made.finish = AsEvent()
         return made
@@ -183,7 +187,7 @@ class V2HttpApp(HttpDoor):
                 lambda name, at, size: self._memory.span(request.peer, name, at, size),
             )
         made = asked.request(model, AnswerForm.V2_JSON, self._engine)
-        made.deadline = self._engine.deadline(asked.timeout_s)
+        made.deadline = self._engine.deadline(asked.timeout_s, request.began)
         return made
 
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
