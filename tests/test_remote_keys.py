@@ -7,14 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import yaml
 
-from service_process import APPS, ROOT, ServiceProcess
+from scripted_servers import RpcStep, refuse, reply, rpc_server
+from service_process import APPS, PATIENCE_S, ROOT, ServiceProcess
 
 OLD, NEW, OTHER = (f"{name}-0123456789abcdef" for name in ("old", "new", "other"))
 INPUTS = {"INPUT0": ("int32", [[2] * 16]), "INPUT1": ("int32", [[1] * 16])}
@@ -98,6 +102,39 @@ def test_the_key_is_shown_and_renewed_without_a_restart(
         assert "UNAUTHENTICATED" in answer["err_msg"]
         assert "check op.ask.server_api_key_file" in answer["err_msg"]
         assert not any(key in service.log + guarded.log + json.dumps(answer) for key in (OLD, NEW, OTHER))
+
+
+def refusing_two() -> RpcStep:
+    """Of two calls under way that show the old key, refuses the second once the first has shown the new."""
+    both_came, renewed = threading.Barrier(2, timeout=PATIENCE_S), threading.Event()
+
+    def step(context: grpc.ServicerContext) -> bytes:
+        if ("authorization", f"Bearer {NEW}") in context.invocation_metadata():
+            renewed.set()
+            return reply()(context)
+        if both_came.wait() == 1:
+            assert renewed.wait(PATIENCE_S)
+        return refuse(grpc.StatusCode.UNAUTHENTICATED)(context)
+
+    return step
+
+
+def test_two_calls_that_were_refused_with_the_old_key_both_go_on_with_the_new(tmp_path: Path) -> None:
+    with rpc_server(refusing_two()) as remote:
+        section = {
+            "server_endpoints": [remote.address],
+            "server_api_key_file": str(key_file(tmp_path, OLD)),
+            "client_type": "pipeline_grpc",
+            "concurrency": 2,
+        }
+        config = {"dag": {"is_thread_op": True}, "op": {"ask": section}}
+        with ServiceProcess(APPS / "remote.py", config, arguments=["ask"]) as service:
+            assert len(service.worker_pids()) == 1, "both share what they know of the key"
+            key_file(tmp_path, NEW)
+            with ThreadPoolExecutor(2) as pool:
+                answers = list(pool.map(service.ask, [{"x": "1"}, {"x": "2"}]))
+        assert [answer["err_no"] for answer in answers] == [0, 0], answers
+        assert len(remote.seen) == 4
 
 
 def test_without_a_key_it_is_told_which_setting_is_missing(guarded: Guarded, client_type: str) -> None:

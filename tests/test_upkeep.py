@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from pipeline.server.workers.oom import oom_kills
 from service_process import APPS, ROOT, ServiceProcess, is_running, wait_until
 
 READY = "paddlewheel_op_ready_instances"
+STARTED_AGAIN = "is started again in"
 MOST_REQUESTS = 40
 
 
@@ -116,6 +118,31 @@ def test_workers_that_become_ready_and_die_in_turn_make_a_service_that_is_not_re
         assert service.http("/health/live").status == 200
         service.predict({})
         assert service.http("/health/ready").status == 200, "it has answered"
+
+
+def test_a_worker_that_dies_again_and_again_unasked_is_started_at_growing_intervals(tmp_path: Path) -> None:
+    with service_of(tmp_path, probe_interval=0) as service:
+        for deaths in range(5):
+            let_it_die(service, deaths)
+        assert pauses_s(service) == [0.1, 0.2, 0.4, 0.8, 1.6]
+        wait_until(lambda: service.metric(READY) == 1, "the next is ready")
+        assert service.process.poll() is None, "it started each time: no reason to give up"
+        service.predict({})
+        let_it_die(service, 5)
+        assert pauses_s(service)[-1] == 0.1, "it had answered: callers wait for its successor"
+        assert service.metric("paddlewheel_op_restarts_total") == 6
+
+
+def let_it_die(service: ServiceProcess, deaths: int) -> None:
+    """Once it is ready. deaths: those before."""
+    wait_until(lambda: service.metric(READY) == 1, "a worker is ready", on_timeout=lambda: service.log)
+    service.kill_worker()
+    service.wait_for_log(STARTED_AGAIN, deaths + 1)
+
+
+def pauses_s(service: ServiceProcess) -> list[float]:
+    """Before each new start of a worker that had died."""
+    return [float(pause) for pause in re.findall(rf"{STARTED_AGAIN} (\S+) s", service.log)]
 
 
 def test_readiness_tells_of_a_run_that_hangs_before_its_time_limit(tmp_path: Path) -> None:
