@@ -41,7 +41,9 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._limits = listener.limits
+        self._limits = limits = listener.limits
+        # What is looked at for each header; an attribute of a model of pydantic's costs more.
+        self._most_headers, self._most_header_bytes = limits.header_count, limits.header_bytes
         self._parser = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._transport: asyncio.Transport
@@ -92,8 +94,8 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._refuse_now("Invalid HTTP request received.")
         else:
-            if not self._in_body and self._arrived_bytes > self._limits.header_bytes:
-                self._refuse_at_once(_headers_too_large(f"headers over {self._limits.header_bytes} bytes"))
+            if not self._in_body and self._arrived_bytes > self._most_header_bytes:
+                self._refuse_at_once(_headers_too_large(f"headers over {self._most_header_bytes} bytes"))
         if self._waiting or self._continue_due:
             self.go_on()
 
@@ -122,17 +124,19 @@ class Connection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        limits = self._limits
-        self._header_bytes += len(name) + len(value) + 4
-        if self._header_bytes > limits.header_bytes:
-            self._refuse(_headers_too_large(f"headers over {limits.header_bytes} bytes"))
-        if len(self._headers) >= limits.header_count:
-            self._refuse(_headers_too_large(f"more than {limits.header_count} headers"))
+        headers = self._headers
+        size = self._header_bytes = self._header_bytes + len(name) + len(value) + 4
+        if size > self._most_header_bytes:
+            self._refuse(_headers_too_large(f"headers over {self._most_header_bytes} bytes"))
+        if len(headers) >= self._most_headers:
+            self._refuse(_headers_too_large(f"more than {self._most_headers} headers"))
         name = name.lower()
-        self._headers.append((name, value))
-        if name == b"content-length" and value.isdigit() and int(value) > limits.body_bytes:
-            self._refuse(_too_large(f"content-length {value.decode()} is over {limits.body_bytes} bytes"))
-        if name == b"expect" and value.lower() == b"100-continue":
+        headers.append((name, value))
+        if name == b"content-length":
+            most = self._limits.body_bytes
+            if value.isdigit() and int(value) > most:
+                self._refuse(_too_large(f"content-length {value.decode()} is over {most} bytes"))
+        elif name == b"expect" and value.lower() == b"100-continue":
             self._continue_due = True
 
     def on_headers_complete(self) -> None:

@@ -185,14 +185,23 @@ class Batcher:
 
     def _free(self, now: float) -> list[Instance]:
         """Instances that may be given a hand-over now; the one used last is first, its caches are warm."""
-        open_ = [i for i in self.crew.instances if i.has_place]
-        idle = [i for i in open_ if not i.in_flight]
-        if not idle:
-            return [i for i in open_ if self._may_queue_behind(i.in_flight[0], now)]
-        waits = [self._wait(i, now) for i in idle]
-        ripe = [instance for instance, wait in zip(idle, waits, strict=True) if wait <= 0]
+        ripe: list[Instance] = []
+        busy: list[Instance] = []
+        shortest_s = math.inf  # until an idle instance may be given one
+        for instance in self.crew.instances:
+            if not instance.has_place:
+                continue
+            if instance.in_flight:
+                busy.append(instance)
+                continue
+            wait_s = self._wait(instance, now)
+            shortest_s = min(shortest_s, wait_s)
+            if wait_s <= 0:
+                ripe.append(instance)
+        if shortest_s == math.inf:
+            return [i for i in busy if self._may_queue_behind(i.in_flight[0], now)]
         if not ripe and self._ripening is None:
-            self._ripening = asyncio.get_running_loop().call_later(min(waits), self._ripen)
+            self._ripening = asyncio.get_running_loop().call_later(shortest_s, self._ripen)
         if len(ripe) > 1:
             ripe.sort(key=_idle_since, reverse=True)
         return ripe

@@ -178,8 +178,9 @@ class Engine:
         walk = self.begin(request, answered)
         try:
             return await future
-        finally:
+        except asyncio.CancelledError:
             walk.leave()
+            raise
 
     def _ended(self, walk: Walk, answer: Answer | None) -> None:
         request, took_s = walk.request, time.monotonic() - walk.began
