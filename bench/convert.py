@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.processes import children, resident_mb
-from convert.isolation import run_isolated
-from convert.parity import TOLERANCE
+from convert.proof.parity import TOLERANCE
+from convert.steps.isolation import run_isolated
 
 SEQUENCE, TOKEN = "ForSequenceClassification", "ForTokenClassification"
 BASE = {
@@ -163,8 +163,8 @@ class TimedSteps:
 
 def convert_one(source: str, out: Path, feeds: Path, input_spec: str) -> None:
     """Convert, answer `feeds` with the served model, and print the figures as one line of JSON."""
+    from convert import Wanted, convert_all
     from convert.result import ConversionOptions
-    from convert.whole import Wanted, convert_all
     from pipeline.config import LocalServiceConf
     from pipeline.predictors import create_predictor
     from pipeline.serving_model import load_serving_model

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 import transformers
 
-from convert import torch_steps, torch_twin
-from convert.progress import SilentSteps, Steps
-from convert.torch_model import load_torch_model, torch_runner
+from convert.from_torch.model import load_torch_model, torch_runner
+from convert.from_torch.steps import onnx_step
+from convert.from_torch.twin import paddlenlp_model
+from convert.steps.progress import SilentSteps, Steps
 
 # What PaddleNLP's own classes have where its configuration doesn't tell, or can't.
 LAYER_NORM_EPS = 1e-12
@@ -33,11 +34,11 @@ def three_forms(
         torch.nn.init.normal_(parameter, std=std)
     original.save_pretrained(place / "torch")
     model = load_torch_model(str(place / "torch"), "")
-    twin = torch_twin.paddlenlp_model(model.model)
+    twin = paddlenlp_model(model.model)
     twin.config.hidden_act = config.hidden_act
     twin.save_pretrained(str(place / "paddle"))
     (place / "onnx").mkdir()
-    torch_steps.onnx_step(SilentSteps(), str(place / "torch"), "", str(place / "onnx"), [5], 1e-4, 16)
+    onnx_step(SilentSteps(), str(place / "torch"), "", str(place / "onnx"), [5], 1e-4, 16)
     (logits,) = torch_runner(model.positional, model.feeds)(dict(np.load(feeds)))
     np.save(place / "logits.npy", logits)
 

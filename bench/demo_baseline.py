@@ -11,7 +11,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from convert.demo_headlines import Headline, read_headlines, split_headlines
+from convert.demo.headlines import Headline, read_headlines, split_headlines
 
 MARGIN = 0.03
 

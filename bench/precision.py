@@ -21,12 +21,12 @@ from bench.load import CannotMeasure
 from bench.running import DEMO_MODEL, ROOT, default_config, running_service
 from client.http_client import HttpClient
 from client.values import parse_value
-from convert.demo_headlines import Headline, read_headlines, split_headlines
-from convert.parity import pad_rows
-from convert.precision import convert_precision
-from convert.precision_routes import CALIBRATED, PRECISIONS
-from convert.text_feeds import named_padding, text_rows
-from convert.to_onnx import MODEL_FILE, convert_to_onnx
+from convert import convert_precision, convert_to_onnx
+from convert.demo.headlines import Headline, read_headlines, split_headlines
+from convert.paddle_onnx.to_onnx import MODEL_FILE
+from convert.precision.routes import CALIBRATED, PRECISIONS
+from convert.precision.texts import named_padding, text_rows
+from convert.proof.parity import pad_rows
 from pipeline.config import LocalServiceConf
 from pipeline.errors import ServingError
 from pipeline.model_settings import with_settings_of

@@ -7,7 +7,7 @@ import struct
 import msgspec
 
 from client.protos.pipeline_service_pb2 import Request
-from convert.demo_headlines import read_headlines
+from convert.demo.headlines import read_headlines
 
 CHARACTERS = range(25, 36)
 

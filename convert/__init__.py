@@ -9,18 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from convert.check import check_models, check_serving
-    from convert.demo import convert_demo
-    from convert.from_onnx import convert_onnx
-    from convert.from_paddle import convert_paddle
-    from convert.from_paddlenlp import convert_paddlenlp
-    from convert.from_torch import convert_torch
-    from convert.precision import convert_precision
+    from convert.demo.conversion import convert_demo
+    from convert.from_paddle.conversion import convert_paddle
+    from convert.from_paddlenlp.conversion import convert_paddlenlp
+    from convert.from_torch.conversion import convert_torch
+    from convert.inspection.check import check_models, check_serving
+    from convert.inspection.shapes import convert_shapes
+    from convert.paddle_onnx.to_onnx import convert_to_onnx
+    from convert.paddle_onnx.to_paddle import convert_onnx
+    from convert.precision.conversion import convert_precision
     from convert.result import Conversion, ConversionOptions
-    from convert.shapes import convert_shapes
-    from convert.to_onnx import convert_to_onnx
-    from convert.to_serving import convert_serving
-    from convert.whole import Wanted, convert_all
+    from convert.to_serving.conversion import convert_serving
+    from convert.whole.conversion import Wanted, convert_all
 
 __all__ = [
     "Conversion",
@@ -43,19 +43,19 @@ __all__ = [
 _MODULES = {
     "Conversion": "result",
     "ConversionOptions": "result",
-    "Wanted": "whole",
-    "check_models": "check",
-    "check_serving": "check",
-    "convert_all": "whole",
-    "convert_demo": "demo",
-    "convert_onnx": "from_onnx",
-    "convert_paddle": "from_paddle",
-    "convert_paddlenlp": "from_paddlenlp",
-    "convert_precision": "precision",
-    "convert_serving": "to_serving",
-    "convert_shapes": "shapes",
-    "convert_to_onnx": "to_onnx",
-    "convert_torch": "from_torch",
+    "Wanted": "whole.conversion",
+    "check_models": "inspection.check",
+    "check_serving": "inspection.check",
+    "convert_all": "whole.conversion",
+    "convert_demo": "demo.conversion",
+    "convert_onnx": "paddle_onnx.to_paddle",
+    "convert_paddle": "from_paddle.conversion",
+    "convert_paddlenlp": "from_paddlenlp.conversion",
+    "convert_precision": "precision.conversion",
+    "convert_serving": "to_serving.conversion",
+    "convert_shapes": "inspection.shapes",
+    "convert_to_onnx": "paddle_onnx.to_onnx",
+    "convert_torch": "from_torch.conversion",
 }
 
 

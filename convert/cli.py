@@ -13,9 +13,9 @@ from rich.table import Table
 
 from convert.arguments.parser import create_parser
 from convert.commands import Command
-from convert.parity import FailedParity, ParityReport
-from convert.progress import ShownSteps
+from convert.proof.parity import FailedParity, ParityReport
 from convert.result import Conversion, ConversionOptions
+from convert.steps.progress import ShownSteps
 from pipeline.commands import EXIT_MISTAKE
 from pipeline.errors import ParityError, ServingError
 

@@ -13,14 +13,14 @@ Command = Callable[[argparse.Namespace, ConversionOptions], Conversion]
 
 
 def demo(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
-    from convert.demo import convert_demo
+    from convert.demo.conversion import convert_demo
 
     return convert_demo(arguments.out, options=options)
 
 
 def paddle(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
     if ":" not in arguments.source:
-        from convert.from_paddlenlp import convert_paddlenlp
+        from convert.from_paddlenlp.conversion import convert_paddlenlp
 
         if arguments.params:
             raise ConversionError("--params is for module:factory; a folder has its weights with it.")
@@ -34,7 +34,7 @@ def paddle(arguments: argparse.Namespace, options: ConversionOptions) -> Convers
             random_weights=arguments.random_weights,
             options=options,
         )
-    from convert.from_paddle import convert_paddle
+    from convert.from_paddle.conversion import convert_paddle
 
     given = {"--task": arguments.task, "--labels": arguments.labels, "--num-labels": arguments.num_labels}
     for option, value in {**given, "--random-weights": arguments.random_weights}.items():
@@ -46,7 +46,7 @@ def paddle(arguments: argparse.Namespace, options: ConversionOptions) -> Convers
 
 
 def torch(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
-    from convert.from_torch import convert_torch
+    from convert.from_torch.conversion import convert_torch
 
     return convert_torch(
         arguments.source,
@@ -59,8 +59,8 @@ def torch(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
 
 
 def serving(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
-    from convert.model_notes import read_notes
-    from convert.to_serving import convert_serving
+    from convert.to_serving.conversion import convert_serving
+    from convert.to_serving.notes import read_notes
 
     source: Path = arguments.source
     return convert_serving(
@@ -76,19 +76,19 @@ def serving(arguments: argparse.Namespace, options: ConversionOptions) -> Conver
 
 
 def onnx(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
-    from convert.from_onnx import convert_onnx
+    from convert.paddle_onnx.to_paddle import convert_onnx
 
     return convert_onnx(arguments.source, arguments.out, fallback=not arguments.no_fallback, options=options)
 
 
 def to_onnx(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
-    from convert.to_onnx import convert_to_onnx
+    from convert.paddle_onnx.to_onnx import convert_to_onnx
 
     return convert_to_onnx(arguments.model_dir, arguments.out, opset=arguments.opset, options=options)
 
 
 def precision(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
-    from convert.precision import convert_precision
+    from convert.precision.conversion import convert_precision
 
     return convert_precision(
         arguments.source,
@@ -105,7 +105,7 @@ def precision(arguments: argparse.Namespace, options: ConversionOptions) -> Conv
 
 
 def shapes(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
-    from convert.shapes import convert_shapes
+    from convert.inspection.shapes import convert_shapes
 
     return convert_shapes(
         arguments.model, arguments.out, batches=arguments.batches, inputs=arguments.inputs, options=options
@@ -113,7 +113,7 @@ def shapes(arguments: argparse.Namespace, options: ConversionOptions) -> Convers
 
 
 def check(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
-    from convert.check import check_models, check_serving
+    from convert.inspection.check import check_models, check_serving
 
     if arguments.candidate is None:
         if arguments.padding or arguments.report:
@@ -130,7 +130,7 @@ def check(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
 
 
 def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
-    from convert.whole import Wanted, convert_all
+    from convert.whole.conversion import Wanted, convert_all
 
     wanted = Wanted(
         engine=arguments.engine,

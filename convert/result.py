@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from convert.isolation import STEP_TIMEOUT_S
-from convert.parity import TOLERANCE, ParityReport
-from convert.progress import SilentSteps, Steps
-from convert.sample_feeds import LENGTHS
+from convert.programs.feeds import LENGTHS
+from convert.proof.parity import TOLERANCE, ParityReport
+from convert.steps.isolation import STEP_TIMEOUT_S
+from convert.steps.progress import SilentSteps, Steps
 from pipeline.errors import ConversionError
 
 

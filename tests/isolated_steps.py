@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from convert.progress import Steps
+from convert.steps.progress import Steps
 from pipeline.errors import ConversionError, ParityError
 
 

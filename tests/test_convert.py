@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from convert.cli import main
-from convert.input_spec import TensorSpec, parse_input_spec
+from convert.programs.input_spec import TensorSpec, parse_input_spec
 from models import local_conf
 from pipeline.predictors import create_predictor
 from pipeline.serving_model import load_serving_model

@@ -14,7 +14,7 @@ import yaml
 import models
 import onnx_models
 from convert.cli import main
-from convert.environment import CONVERT_PYTHON, missing_packages
+from convert.steps.environment import CONVERT_PYTHON, missing_packages
 from pipeline.doctor.machine import cpu_flags
 from pipeline.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from convert.environment import CONVERT_PYTHON
-from convert.isolation import run_isolated
-from convert.progress import SilentSteps
+from convert.steps.environment import CONVERT_PYTHON
+from convert.steps.isolation import run_isolated
+from convert.steps.progress import SilentSteps
 from pipeline.errors import ConversionError, ParityError
 
 TESTS = Path(__file__).parent
@@ -142,7 +142,7 @@ def test_an_interrupted_command_leaves_no_process(tmp_path: Path) -> None:
     pid_file = tmp_path / "pids"
     script = (
         "import signal; signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
-        "from convert.isolation import run_isolated\n"
+        "from convert.steps.isolation import run_isolated\n"
         f"run_isolated('isolated_steps:hang', {{'pid_file': {str(pid_file)!r}}}, converter='x', needs=())"
     )
     os.mkfifo(pid_file)
@@ -158,7 +158,7 @@ def test_an_interrupted_command_leaves_no_process(tmp_path: Path) -> None:
 def test_a_missing_environment_is_told_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("convert.environment.FOLDER", tmp_path / ".venv-convert")
+    monkeypatch.setattr("convert.steps.environment.FOLDER", tmp_path / ".venv-convert")
     with pytest.raises(ConversionError) as caught:
         run_isolated("x:y", {}, converter="x", needs=("json", "no_such_package"))
     assert caught.value.message == (

@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.load import CannotMeasure
 from bench.running import DEMO_MODEL, ROOT
-from convert.demo_headlines import read_headlines
+from convert.demo.headlines import read_headlines
 
 TOLERANCE = 1e-4  # of a confidence; padding and batch mates move it by less than 1e-5
 _APART = 4 * TOLERANCE

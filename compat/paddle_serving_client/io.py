@@ -176,7 +176,7 @@ def _paddle_as_it_was() -> Iterator[Any]:
 
 def _converted(source: Path, work: Path, feeds: Sequence[str], fetches: Sequence[str]) -> ServingModel:
     """The serving model of the exported program, made in `work`, with these aliases where any are given."""
-    from convert.to_serving import convert_serving
+    from convert import convert_serving
 
     convert_serving(source, work / "model", fetch_alias=fetches)
     model = load_serving_model(work / "model")

@@ -8,7 +8,11 @@ from importlib import metadata
 from pathlib import Path
 
 ORIGINALS = ("server", "server-gpu", "client", "app")
-MARKS = {"pipeline": "serving_model.py", "client": "pipeline_client.py", "convert": "to_serving.py"}
+MARKS = {
+    "pipeline": "serving_model.py",
+    "client": "pipeline_client.py",
+    "convert": "to_serving/conversion.py",
+}
 """A file that our package of this name has and another hardly would."""
 
 

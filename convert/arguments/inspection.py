@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from convert import commands as run
 from convert.arguments.shared import add_comparison, add_writing, whole_numbers
-from convert.isolation import STEP_TIMEOUT_S
-from convert.sample_feeds import BATCHES, SHAPE_LENGTHS
+from convert.programs.feeds import BATCHES, SHAPE_LENGTHS
+from convert.steps.isolation import STEP_TIMEOUT_S
 from pipeline.commands import add_command
 
 if TYPE_CHECKING:

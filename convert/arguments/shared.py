@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convert.commands import Command
-from convert.from_paddlenlp import TASKS
-from convert.isolation import STEP_TIMEOUT_S
-from convert.parity import TOLERANCE
-from convert.sample_feeds import LENGTHS
+from convert.from_paddlenlp.conversion import TASKS
+from convert.programs.feeds import LENGTHS
+from convert.proof.parity import TOLERANCE
+from convert.steps.isolation import STEP_TIMEOUT_S
 from pipeline.commands import add_command
 
 if TYPE_CHECKING:

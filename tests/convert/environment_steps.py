@@ -7,7 +7,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
-from convert.progress import Steps
+from convert.steps.progress import Steps
 
 
 def installed(steps: Steps) -> dict[str, Any]:

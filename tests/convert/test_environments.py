@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from convert.environment import CONVERT_PYTHON, FOLDER
-from convert.isolation import run_isolated
+from convert.steps.environment import CONVERT_PYTHON, FOLDER
+from convert.steps.isolation import run_isolated
 
 ROOT = Path(__file__).resolve().parents[2]
 CONVERTERS = ("paddlenlp", "paddle2onnx", "x2paddle", "openvino", "torch", "transformers", "datasets")
@@ -73,7 +73,7 @@ def test_both_environments_have_the_same_paddle_and_numpy() -> None:
 
 def test_a_user_inside_the_conversion_environment_needs_nothing_else() -> None:
     script = (
-        "from convert.isolation import run_isolated\n"
+        "from convert.steps.isolation import run_isolated\n"
         "step = 'environment_steps:installed'\n"
         "print(run_isolated(step, {}, converter='x', needs=('torch', 'paddle2onnx'))['prefix'])"
     )

@@ -12,10 +12,10 @@ import pytest
 
 import models
 from convert.cli import main
-from convert.environment import CONVERT_PYTHON
-from convert.isolation import run_isolated
-from convert.program import read_program
-from convert.runners import program_runner
+from convert.programs.program import read_program
+from convert.programs.runners import program_runner
+from convert.steps.environment import CONVERT_PYTHON
+from convert.steps.isolation import run_isolated
 from pipeline.predictors import create_predictor
 from pipeline.serving_model import load_serving_model
 

@@ -12,9 +12,9 @@ import pytest
 
 import models
 from convert.cli import main
-from convert.environment import CONVERT_PYTHON
-from convert.isolation import run_isolated
-from convert.params_file import read_params
+from convert.from_paddle.params_file import read_params
+from convert.steps.environment import CONVERT_PYTHON
+from convert.steps.isolation import run_isolated
 from pipeline.predictors import create_predictor
 from pipeline.serving_model import load_serving_model
 

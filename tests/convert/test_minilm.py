@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from convert.cli import main
-from convert.environment import CONVERT_PYTHON, FOLDER
-from convert.isolation import run_isolated
+from convert.steps.environment import CONVERT_PYTHON, FOLDER
+from convert.steps.isolation import run_isolated
 from pipeline.serving_model import load_serving_model
 from service_process import ServiceProcess
 

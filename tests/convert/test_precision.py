@@ -14,12 +14,12 @@ import yaml
 
 import onnx_models
 from convert.cli import main
-from convert.demo_headlines import read_headlines, split_headlines
-from convert.environment import CONVERT_PYTHON
-from convert.program import read_program
-from convert.runners import serving_runner
-from convert.subject import serving_folder
-from convert.text_feeds import text_rows
+from convert.demo.headlines import read_headlines, split_headlines
+from convert.inspection.subject import serving_folder
+from convert.precision.texts import text_rows
+from convert.programs.program import read_program
+from convert.programs.runners import serving_runner
+from convert.steps.environment import CONVERT_PYTHON
 from pipeline.serving_model import load_serving_model
 from service_process import ServiceProcess
 

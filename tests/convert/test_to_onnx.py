@@ -18,9 +18,9 @@ import pytest
 import models
 import old_models
 from convert.cli import main
-from convert.environment import CONVERT_PYTHON, FOLDER
-from convert.program import read_program
-from convert.runners import program_runner
+from convert.programs.program import read_program
+from convert.programs.runners import program_runner
+from convert.steps.environment import CONVERT_PYTHON, FOLDER
 from pipeline.onnx_file import inspect_onnx
 from pipeline.predictors import create_predictor
 from pipeline.serving_model import ServingModel, load_serving_model

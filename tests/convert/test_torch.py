@@ -13,8 +13,8 @@ import pytest
 
 import models
 from convert.cli import main
-from convert.environment import CONVERT_PYTHON
-from convert.isolation import run_isolated
+from convert.steps.environment import CONVERT_PYTHON
+from convert.steps.isolation import run_isolated
 from pipeline.predictors import create_predictor
 from pipeline.serving_model import FeedPadding, load_serving_model
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 import transformers
 
-from convert import torch_steps
-from convert.parity import report_of
-from convert.progress import SilentSteps, Steps
-from convert.torch_model import load_torch_model, torch_runner
+from convert.from_torch.model import load_torch_model, torch_runner
+from convert.from_torch.steps import onnx_step, paddle_step, torchscript_step
+from convert.proof.parity import report_of
+from convert.steps.progress import SilentSteps, Steps
 
 SIZES = {
     "vocab_size": 60,
@@ -32,7 +32,7 @@ OWN = {
     "Albert": {"embedding_size": 16},
 }
 HEADS = ("Model", "ForSequenceClassification", "ForTokenClassification")
-ROUTES = (torch_steps.paddle_step, torch_steps.onnx_step, torch_steps.torchscript_step)
+ROUTES = (paddle_step, onnx_step, torchscript_step)
 
 
 def save(steps: Steps, folder: str, family: str, head: str, safe: bool = True) -> None:

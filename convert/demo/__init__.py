@@ -1,0 +1,1 @@
+"""The demo: its headlines, vocabulary and model, the training, and its conversion."""

@@ -1,0 +1,124 @@
+"""The demo, end to end: from headlines to a trained BERT, its static program and its serving model."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convert.demo.headlines import HEADLINES_FILE, LABELS, Split, read_headlines, split_headlines
+from convert.demo.vocabulary import vocabulary, vocabulary_text
+from convert.from_paddle.conversion import export_layer, layer_parity
+from convert.output.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
+from convert.programs.engines import import_paddle, paddle_version
+from convert.programs.feeds import Feeds, sample_batches
+from convert.programs.input_spec import TensorSpec
+from convert.proof.parity import ParityReport
+from convert.result import Conversion, ConversionOptions
+from convert.to_serving.conversion import build_serving_model, parse_padding
+from pipeline.errors import ConversionError
+
+ACCURACY_NEEDED = 0.65
+FEEDS = tuple(TensorSpec(n, "int64", (-1, -1)) for n in ("input_ids", "token_type_ids", "attention_mask"))
+FETCH_ALIAS = "logits"
+PADDING = "input_ids=0,token_type_ids=0,attention_mask=0"
+TRAINING_FILE = "training.json"
+VOCABULARY_FILE = "vocab.txt"
+
+_SOURCES = tuple(sorted(Path(__file__).parent.glob("*.py")))
+_BATCH_SIZES = (1, 3, 8, 32)
+
+
+def convert_demo(out: Path = Path("models/demo"), *, options: ConversionOptions | None = None) -> Conversion:
+    """Train the demo's classifier and write its serving model, vocabulary and reports to `out`.
+
+    A result made from the same sources is left as it is, without importing Paddle. Raises ParityError when
+    a step changes the outputs, ConversionError when the held-out accuracy is below 0.65.
+    """
+    options = options or ConversionOptions()
+    check_replaceable(out)
+    fingerprint = demo_fingerprint(options)
+    if not options.force and is_current(out, fingerprint):
+        return Conversion(out, False, f"{out} is up to date")
+    if options.dry_run:
+        return Conversion(out, False, f"would train the demo and write {out}; nothing was written")
+    options.steps.step("Importing Paddle")
+    import_paddle()
+    with staged(out) as made:
+        facts, reports = _make(made, options)
+        write_stamp(made, fingerprint, {"source": "demo"})
+    message = (
+        f"held-out accuracy {facts['held_out_accuracy']:.3f} on {facts['held_out_headlines']} headlines, "
+        f"trained in {facts['seconds']:.0f} s; {out} holds the serving model"
+    )
+    return Conversion(out, True, message, reports)
+
+
+def demo_fingerprint(options: ConversionOptions) -> str:
+    """Of headlines, the demo's sources and Paddle's version."""
+    settings = {"paddle": paddle_version(), "tolerance": options.tolerance, "lengths": options.lengths}
+    return fingerprint_of([HEADLINES_FILE, *_SOURCES], settings)
+
+
+def _make(out: Path, options: ConversionOptions) -> tuple[dict[str, Any], tuple[ParityReport, ...]]:
+    from convert.demo.training import demo_tokenizer, encode, train
+
+    split, tokens = split_headlines(read_headlines()), vocabulary()
+    trained = train(split, tokens, options.steps)
+    if trained.held_out_accuracy < ACCURACY_NEEDED:
+        raise ConversionError(
+            f"the held-out accuracy is {trained.held_out_accuracy:.3f}, below {ACCURACY_NEEDED}; "
+            "restore the headlines and the demo's sources from the repository."
+        )
+    rows = encode(demo_tokenizer(tokens), split.held_out)
+    reports = _convert(trained.model, rows, out, options)
+    facts = {
+        "held_out_accuracy": trained.held_out_accuracy,
+        "seconds": round(trained.seconds, 1),
+        **_counts(split),
+    }
+    (out / TRAINING_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    return facts, reports
+
+
+def _convert(model: Any, rows: list[Any], out: Path, options: ConversionOptions) -> tuple[ParityReport, ...]:
+    """Dynamic to static to serving; every comparison is of the held-out headlines and of random ids."""
+    from convert.demo.training import pad
+
+    headlines = [pad(rows[start : start + size]) for start, size in enumerate(_BATCH_SIZES, start=10)]
+    with tempfile.TemporaryDirectory() as scratch:
+        inference = Path(scratch)
+        options.steps.step("Dynamic to static")
+        program = export_layer(model, FEEDS, inference)
+        batches: list[Feeds] = headlines + sample_batches(FEEDS, program.id_limits, options.lengths)
+        options.steps.step("Parity of dynamic and static")
+        exported = layer_parity(model, program, FEEDS, batches, options.tolerance)
+        exported.require()
+        vocabulary_file = inference / VOCABULARY_FILE
+        vocabulary_file.write_text(vocabulary_text(), encoding="utf-8")
+        reports = build_serving_model(
+            program,
+            out,
+            aliases=(FETCH_ALIAS,),
+            batches=batches,
+            rows=[pad([row]) for row in sorted(rows, key=len)[:: max(1, len(rows) // 24)]],
+            pads=parse_padding(PADDING, program.feeds),
+            labels=LABELS,
+            files=(vocabulary_file,),
+            earlier=(exported,),
+            options=options,
+        )
+    (out / VOCABULARY_FILE).write_text(vocabulary_text(), encoding="utf-8")
+    return reports
+
+
+def _counts(split: Split) -> dict[str, int]:
+    lengths = np.array([len(headline.text) for headline in split.held_out])
+    return {
+        "train_headlines": len(split.train),
+        "held_out_headlines": len(split.held_out),
+        "median_characters": int(np.median(lengths)),
+    }

@@ -1,0 +1,92 @@
+"""The demo's labelled headlines, and their split into train and held-out, fixed before the first training."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pipeline.errors import ConversionError
+
+HEADLINES_FILE = Path(__file__).parent / "headlines.tsv"
+
+# TNEWS's classes in TNEWS's order; a model's logits follow it, so it never changes.
+LABELS = (
+    "story",
+    "culture",
+    "entertainment",
+    "sports",
+    "finance",
+    "house",
+    "car",
+    "edu",
+    "tech",
+    "military",
+    "travel",
+    "world",
+    "stock",
+    "agriculture",
+    "game",
+)
+
+HELD_OUT_ONE_IN = 6
+NEAR_DUPLICATE = 0.8
+
+
+class Headline(NamedTuple):
+    """One line of headlines.tsv."""
+
+    label: str
+    text: str
+
+
+class Split(NamedTuple):
+    """Train and held-out headlines; no train headline is a near-duplicate of a held-out one."""
+
+    train: tuple[Headline, ...]
+    held_out: tuple[Headline, ...]
+
+
+def read_headlines(path: Path = HEADLINES_FILE) -> tuple[Headline, ...]:
+    """Read `class<TAB>headline` lines in file order; raises ConversionError naming the line that is wrong."""
+    headlines: list[Headline] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConversionError(f"{path} can't be read ({exc}); restore it from the repository.") from exc
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        label, tab, text = line.partition("\t")
+        if not tab or label not in LABELS or not text.strip():
+            raise ConversionError(f"{path}:{number} must be one of the 15 classes, a tab and a headline.")
+        headlines.append(Headline(label, text.strip()))
+    return tuple(headlines)
+
+
+def is_held_out(text: str) -> bool:
+    """Whether a headline is held out: decided by its own text alone, so other headlines never move it."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % HELD_OUT_ONE_IN == 0
+
+
+def split_headlines(headlines: Iterable[Headline]) -> Split:
+    """Split by headline; a train headline too much like a held-out one is left out."""
+    train: list[Headline] = []
+    held_out: list[Headline] = []
+    for headline in headlines:
+        (held_out if is_held_out(headline.text) else train).append(headline)
+    held_out_bigrams = [bigrams(headline.text) for headline in held_out]
+    kept = (h for h in train if largest_overlap(h.text, held_out_bigrams) <= NEAR_DUPLICATE)
+    return Split(tuple(kept), tuple(held_out))
+
+
+def bigrams(text: str) -> frozenset[str]:
+    """The character bigrams of a headline."""
+    return frozenset(text[i : i + 2] for i in range(len(text) - 1))
+
+
+def largest_overlap(text: str, others: Sequence[frozenset[str]]) -> float:
+    """The largest Jaccard index between the bigrams of `text` and those of any other headline."""
+    own = bigrams(text)
+    return max((len(own & other) / max(1, len(own | other)) for other in others), default=0.0)

@@ -1,0 +1,1 @@
+"""`python -m convert paddle`, of a Layer: from dynamic to static."""

@@ -1,0 +1,166 @@
+"""A PaddleNLP encoder with its head: built, made static and compared. Runs in the conversion environment."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from convert.from_paddle.conversion import export_layer, layer_parity, load_params, set_weights
+from convert.programs.engines import import_paddle
+from convert.programs.feeds import sample_batches
+from convert.programs.input_spec import TensorSpec, parse_input_spec
+from convert.steps.progress import Steps
+from pipeline.errors import ConversionError
+
+# The arguments of forward() in PaddleNLP, whose order the feeds keep.
+INPUTS = ("input_ids", "token_type_ids", "position_ids", "attention_mask")
+HEADS = {
+    "sequence-classification": "ForSequenceClassification",
+    "token-classification": "ForTokenClassification",
+}
+# By `model_type`; XLM-R is RoBERTa with a larger vocabulary.
+FAMILIES = {"bert": "Bert", "ernie": "Ernie", "roberta": "Roberta", "xlm-roberta": "Roberta"}
+_SEED = 20
+
+
+def export_step(
+    steps: Steps,
+    source: dict[str, Any],
+    task: str,
+    labels: int,
+    input_spec: str,
+    out: str,
+    tolerance: float,
+    lengths: list[int],
+) -> dict[str, Any]:
+    """Write the static program of a PaddleNLP model to `out`.
+
+    `source` has either "name", of a configuration that PaddleNLP brings, or "config", a dictionary, with
+    "weights", a file or "" for random ones. Returns the parity report as a dictionary, the feeds as text, the
+    name of the class, and the id that pads.
+    """
+    steps.step("Importing PaddleNLP")
+    paddle = import_paddle()
+    from paddlenlp import transformers
+
+    steps.step("Building the model")
+    paddle.seed(_SEED)
+    config = _configuration(transformers, source, labels)
+    model = _model_class(transformers, config, task)(config)
+    if source.get("weights"):
+        _load_weights(model, Path(source["weights"]), steps)
+    model.eval()
+    specs = parse_input_spec(input_spec) if input_spec else default_inputs(config.to_dict())
+    arguments = positional(specs)
+    steps.step("Dynamic to static")
+    static = _token_logits(paddle, model) if task == "token-classification" else model
+    program = export_layer(static, arguments, Path(out))
+    steps.step("Parity of dynamic and static")
+    batches = sample_batches(program.feeds, program.id_limits, lengths)
+    report = layer_parity(model, program, arguments, batches, tolerance)
+    return {
+        "report": asdict(report),
+        "feeds": [str(feed) for feed in program.feeds],
+        "architecture": type(model).__name__,
+        "pad_id": int(config.pad_token_id or 0),
+    }
+
+
+def default_inputs(config: dict[str, Any]) -> tuple[TensorSpec, ...]:
+    """Ids and mask, and token types where the configuration has more than one."""
+    types = ("token_type_ids",) if int(config.get("type_vocab_size") or 0) > 1 else ()
+    return tuple(TensorSpec(name, "int64", (-1, -1)) for name in ("input_ids", *types, "attention_mask"))
+
+
+def positional(specs: tuple[TensorSpec, ...]) -> list[TensorSpec | None]:
+    """The specs at the places of forward()'s arguments, None between; raises ConversionError for others."""
+    by_name = {spec.name: spec for spec in specs}
+    for name in by_name:
+        if name not in INPUTS:
+            raise ConversionError(
+                f"--input-spec: the model has no input {name!r}; it takes {', '.join(INPUTS)}."
+            )
+    if "input_ids" not in by_name:
+        raise ConversionError("--input-spec lacks input_ids, without which the model can't run.")
+    last = max(INPUTS.index(name) for name in by_name)
+    return [by_name.get(name) for name in INPUTS[: last + 1]]
+
+
+def _token_logits(paddle: Any, model: Any) -> Any:
+    """What the model's forward() computes, in a form that Paddle can make static for RoBERTa, too."""
+
+    class TokenLogits(paddle.nn.Layer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = getattr(model, model.base_model_prefix)
+            self.classifier = model.classifier
+
+        def forward(
+            self,
+            input_ids: Any,
+            token_type_ids: Any = None,
+            position_ids: Any = None,
+            attention_mask: Any = None,
+        ) -> Any:
+            hidden = self.encoder(
+                input_ids,
+                token_type_ids=token_type_ids,
+                position_ids=position_ids,
+                attention_mask=attention_mask,
+            )
+            return self.classifier(hidden[0])
+
+    return TokenLogits()
+
+
+def _configuration(transformers: Any, source: dict[str, Any], labels: int) -> Any:
+    """PaddleNLP's configuration object."""
+    if "name" in source:
+        family, values = _built_in(transformers, source["name"])
+    else:
+        values = dict(source["config"])
+        family = FAMILIES[values.pop("model_type")]
+    if labels:
+        values = {key: value for key, value in values.items() if key not in ("id2label", "label2id")}
+        values["num_labels"] = labels
+    try:
+        return getattr(transformers, f"{family}Config").from_dict(values)
+    except Exception as exc:
+        raise ConversionError(f"PaddleNLP can't use the configuration ({exc}); correct it.") from exc
+
+
+def _built_in(transformers: Any, name: str) -> tuple[str, dict[str, Any]]:
+    """Family and values of a configuration that PaddleNLP brings under a name."""
+    known: dict[str, tuple[str, dict[str, Any]]] = {}
+    for family in dict.fromkeys(FAMILIES.values()):
+        for key, values in getattr(transformers, f"{family}Model").pretrained_init_configuration.items():
+            known.setdefault(key, (family, values))
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else "name a folder or a config.json."
+        raise ConversionError(f"PaddleNLP brings no configuration {name!r} of {', '.join(FAMILIES)}; {hint}")
+    family, values = known[name]
+    return family, dict(values)
+
+
+def _model_class(transformers: Any, config: Any, task: str) -> Any:
+    family = type(config).__name__.removesuffix("Config")
+    return getattr(transformers, f"{family}{HEADS[task]}")
+
+
+def _load_weights(model: Any, path: Path, steps: Steps) -> None:
+    """Every weight of the model from the file; of others it only says that they were left out."""
+    if path.suffix == ".pdparams":
+        extra = load_params(model, path, allow_extra=True)
+    else:
+        from safetensors.numpy import load_file
+
+        try:
+            arrays = load_file(str(path))
+        except Exception as exc:
+            raise ConversionError(f"{path} can't be read ({exc}); is it whole?") from exc
+        extra = set_weights(model, arrays, path, allow_extra=True)
+    if extra:
+        steps.say(f"{path.name} holds {len(extra)} weights the model lacks, left out ({extra[0]}, ...).")

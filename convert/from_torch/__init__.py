@@ -1,0 +1,1 @@
+"""`python -m convert torch`: from a PyTorch model to Paddle, ONNX or TorchScript."""

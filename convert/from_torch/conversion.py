@@ -1,0 +1,173 @@
+"""From a PyTorch model to Paddle, ONNX or TorchScript, by the first route whose outputs are the same."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convert.from_torch.source import check_source, is_factory
+from convert.output.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
+from convert.programs.engines import paddle_version
+from convert.programs.input_spec import parse_input_spec
+from convert.proof.parity import ParityReport, report_of, write_reports
+from convert.result import Conversion, ConversionOptions
+from convert.steps.environment import conversion_python
+from convert.steps.isolation import run_isolated
+from convert.to_serving.notes import ModelNotes, tokenizer_files, write_notes
+from pipeline.errors import ConversionError, ParityError, ServingError
+
+PARITY_FILE = "parity.json"
+OPSETS = range(11, 17)
+OPSET = 16
+
+
+@dataclass(frozen=True)
+class Route:
+    """One way from PyTorch: its step, the packages that it imports, and what it makes."""
+
+    step: str
+    needs: tuple[str, ...]
+    name: str
+    made: str
+
+
+ROUTES = {
+    "paddle": Route(
+        "paddle_step", ("torch", "transformers", "paddle", "paddlenlp"), "Paddle", "Paddle program"
+    ),
+    "onnx": Route("onnx_step", ("torch", "transformers", "onnx", "onnxruntime"), "ONNX", "ONNX model"),
+    "torchscript": Route("torchscript_step", ("torch", "transformers"), "TorchScript", "TorchScript program"),
+}
+
+
+def convert_torch(
+    source: str,
+    out: Path,
+    *,
+    to: str | None = None,
+    input_spec: str = "",
+    opset: int = OPSET,
+    advise: bool = True,
+    described: Mapping[str, Any] | None = None,
+    options: ConversionOptions | None = None,
+) -> Conversion:
+    """Write the model of `source`, a Hugging Face directory or "module:factory", to the folder `out`.
+
+    `to` is one of ROUTES; without it they are tried in their order, and with it an error names the others to
+    try (`advise`). `input_spec` is text as `parse_input_spec` reads it, and may be left out for text models
+    of transformers. `described` is what `describe_torch` said, if it was asked before. Raises ConversionError
+    for what can't be used or converted, ParityError when the outputs differ on the only or last route.
+    """
+    options = options or ConversionOptions()
+    steps = options.steps
+    if to is not None and to not in ROUTES:
+        raise ConversionError(f"PyTorch models can't be made {to!r}; name one of {', '.join(ROUTES)}.")
+    if opset not in OPSETS:
+        raise ConversionError(f"opset {opset} can't be written; name one from {OPSETS[0]} to {OPSETS[-1]}.")
+    check_replaceable(out)
+    facts = described or describe_torch(source, input_spec, options)
+    routes = [to] if to else list(ROUTES)
+    settings = {
+        "routes": routes,
+        "opset": opset,
+        "paddle": paddle_version(),
+        "tolerance": options.tolerance,
+        "lengths": options.lengths,
+    }
+    tokenizer = [] if is_factory(source) else tokenizer_files(Path(source))
+    fingerprint = fingerprint_of(tokenizer, {**settings, "model": facts["fingerprint"]})
+    if options.dry_run:
+        names = " or ".join(ROUTES[route].name for route in routes)
+        message = f"would convert {source} to {names} in {out}; nothing was written"
+        return Conversion(out, False, message, fingerprint=fingerprint)
+    if not options.force and is_current(out, fingerprint):
+        return Conversion(out, False, f"{out} is up to date")
+    arguments = {
+        "source": source,
+        "input_spec": input_spec,
+        "opset": opset,
+        "lengths": options.lengths,
+        "tolerance": options.tolerance,
+    }
+    for number, name in enumerate(routes):
+        try:
+            with staged(out) as made:
+                reports = _take_route(ROUTES[name], {**arguments, "out": str(made)}, options)
+                write_reports(made / PARITY_FILE, reports)
+                outputs = list(facts["outputs"])
+                _write_notes(made, facts["notes"], tokenizer)
+                write_stamp(made, fingerprint, {"source": source, "to": name, "outputs": outputs})
+            break
+        except ServingError as exc:
+            why = exc.message.rstrip(".")
+            if number + 1 == len(routes):
+                raise _told(exc, source, name, only=to is not None, advise=advise) from exc
+            steps.say(f"{ROUTES[name].name}: {why}. Trying {ROUTES[routes[number + 1]].name}.")
+    message = f"{out} holds the {ROUTES[name].made}; outputs: {', '.join(outputs)}"
+    return Conversion(out, True, message, tuple(reports))
+
+
+def describe_torch(source: str, input_spec: str, options: ConversionOptions) -> dict[str, Any]:
+    """What `convert_torch` has to know of the model, which is loaded for it. Raises ConversionError."""
+    if input_spec:
+        parse_input_spec(input_spec)
+    check_source(source)
+    facts: dict[str, Any] = _run("describe_step", {"source": source, "input_spec": input_spec}, options)
+    return facts
+
+
+def _take_route(route: Route, arguments: dict[str, Any], options: ConversionOptions) -> list[ParityReport]:
+    told = _run(route.step, arguments, options, route.needs, f"PyTorch to {route.name}")
+    reports = [report_of(fields) for fields in told]
+    for report in reports:
+        report.require()
+    return reports
+
+
+def _write_notes(made: Path, told: dict[str, Any], tokenizer: Sequence[Path]) -> None:
+    """What the model says of itself, with the tokenizer's files, for `convert serving --with-notes`."""
+    for file in tokenizer:
+        shutil.copyfile(file, made / file.name)
+    notes = ModelNotes(
+        task=told["task"],
+        architecture=told["architecture"],
+        labels=tuple(told["labels"]),
+        padding=told["padding"],
+        outputs=tuple(told["outputs"]),
+        files=tuple(file.name for file in tokenizer),
+    )
+    write_notes(made, notes)
+
+
+def _run(
+    step: str,
+    arguments: dict[str, Any],
+    options: ConversionOptions,
+    needs: Sequence[str] = ("torch", "transformers"),
+    converter: str = "PyTorch",
+) -> Any:
+    conversion_python(needs)
+    return run_isolated(
+        f"convert.from_torch.steps:{step}",
+        arguments,
+        converter=converter,
+        needs=needs,
+        steps=options.steps,
+        timeout_s=options.step_timeout_s,
+    )
+
+
+def _told(error: ServingError, source: str, route: str, *, only: bool, advise: bool) -> ServingError:
+    """The last route's error, with the other routes where they weren't tried."""
+    if isinstance(error, ParityError):
+        return error
+    why = error.message.rstrip(".")
+    if not only:
+        return ConversionError(f"{source}: no route is left, the last said: {why}.")
+    if not advise:
+        return ConversionError(f"{source}: {why}.")
+    others = " or ".join(f"--to {name}" for name in ROUTES if name != route)
+    return ConversionError(f"{source}: {why}; {others} may go.")

@@ -1,0 +1,264 @@
+"""A PyTorch model with its feeds and outputs by name; imported in the conversion environment only."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from convert.from_paddle.conversion import call_factory, own_sources
+from convert.from_torch.source import CONFIG_FILE, is_factory, read_config
+from convert.output.staging import fingerprint_of
+from convert.programs.feeds import Array
+from convert.programs.input_spec import TensorSpec, parse_input_spec
+from convert.programs.program import first_line
+from convert.proof.parity import Runner
+from convert.to_serving.notes import labels_of, task_of, text_padding
+from pipeline.errors import ConversionError
+
+_TEXT_FEEDS = ("input_ids", "attention_mask", "token_type_ids")
+_MAX_NAMED = 3
+
+
+@dataclass(frozen=True)
+class TorchModel:
+    """A model in evaluation mode. `positional` takes tensors in the order of `feeds` and returns a tuple in
+    that of `outputs`. `id_limits` gives the rows of the embedding that looks up a feed."""
+
+    model: Any
+    positional: Any
+    feeds: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]
+    id_limits: Mapping[str, int]
+
+
+class Positional(torch.nn.Module):  # type: ignore[misc]
+    """A model that takes and returns tensors by position, as the exporters want it."""
+
+    def __init__(self, model: Any, names: Sequence[str]) -> None:
+        super().__init__()
+        self.model = model
+        self.names = tuple(names) if is_pretrained(model) else ()
+
+    def forward(self, *tensors: Any) -> tuple[Any, ...]:
+        return tuple(self.named(*tensors).values())
+
+    def named(self, *tensors: Any) -> dict[str, Any]:
+        if self.names:
+            outputs = self.model(**dict(zip(self.names, tensors, strict=True)))
+        else:
+            outputs = self.model(*tensors)
+        return _named_tensors(outputs)
+
+
+def load_torch_model(source: str, input_spec: str) -> TorchModel:
+    """Load a Hugging Face directory or what module:factory returns, and run it once.
+
+    `input_spec` may be empty for models of transformers that take token ids. Raises ConversionError.
+    """
+    model = _from_factory(source) if is_factory(source) else _from_directory(Path(source))
+    feeds = parse_input_spec(input_spec) if input_spec else _text_feeds(model, source)
+    # All of it: the exporter of ONNX gives every part back the mode of the whole.
+    positional = Positional(model, [feed.name for feed in feeds]).eval()
+    outputs, limits = _first_run(positional, feeds)
+    return TorchModel(model, positional, feeds, outputs, limits)
+
+
+def is_pretrained(model: Any) -> bool:
+    """Whether it is a model of transformers, without importing them."""
+    transformers = sys.modules.get("transformers")
+    return transformers is not None and isinstance(model, transformers.PreTrainedModel)
+
+
+def torch_runner(loaded: Any, feeds: Sequence[TensorSpec]) -> Runner:
+    """Run a module, or a TorchScript program, that takes and returns tensors by position."""
+
+    def run(arrays: Mapping[str, Array]) -> list[Array]:
+        tensors = [torch.from_numpy(arrays[feed.name].copy()) for feed in feeds]
+        try:
+            with torch.no_grad():
+                outputs = loaded(*tensors)
+        except Exception as exc:
+            shapes = ", ".join(f"{feed.name} {list(arrays[feed.name].shape)}" for feed in feeds)
+            raise ConversionError(
+                f"the PyTorch model can't run {shapes} ({first_line(exc)}); try other --lengths or inputs."
+            ) from exc
+        return [
+            output.float().numpy() if output.is_floating_point() else output.numpy() for output in outputs
+        ]
+
+    return run
+
+
+def example_inputs(feeds: Sequence[TensorSpec], batch: int, length: int) -> tuple[Any, ...]:
+    """Zeros for integers, ones for others: valid ids of any embedding."""
+    shapes = [(batch, *(length if dim < 0 else dim for dim in feed.shape[1:])) for feed in feeds]
+    made = []
+    for feed, shape in zip(feeds, shapes, strict=True):
+        dtype = getattr(torch, feed.dtype)
+        made.append(
+            torch.ones(shape, dtype=dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
+        )
+    return tuple(made)
+
+
+def model_fingerprint(model: TorchModel) -> str:
+    """Of class, config, weights, and the user's own source files."""
+    weights = hashlib.sha256()
+    for name, tensor in sorted(model.model.state_dict().items()):
+        weights.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        weights.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    config = model.model.config.to_json_string() if is_pretrained(model.model) else ""
+    facts = {
+        "class": type(model.model).__qualname__,
+        "config": config,
+        "feeds": [str(feed) for feed in model.feeds],
+        "torch": torch.__version__,
+        "weights": weights.hexdigest(),
+    }
+    return fingerprint_of(own_sources(), facts)
+
+
+def model_notes(model: TorchModel) -> dict[str, Any]:
+    """The fields of ModelNotes but for the tokenizer's files; empty where the model doesn't tell."""
+    architecture, config = "", {}
+    if is_pretrained(model.model):
+        architecture = type(model.model).__name__
+        config = json.loads(model.model.config.to_json_string(use_diff=False))
+    feeds = [feed.name for feed in model.feeds]
+    hidden = bool(config) and "attention_mask" in feeds and set(feeds) <= {*_TEXT_FEEDS, "position_ids"}
+    return {
+        "task": task_of(architecture),
+        "architecture": architecture,
+        "labels": labels_of(config),
+        "padding": text_padding(feeds, int(config.get("pad_token_id") or 0)) if hidden else "",
+        "outputs": model.outputs,
+    }
+
+
+def _from_factory(factory: str) -> Any:
+    _, model = call_factory(factory)
+    if not isinstance(model, torch.nn.Module):
+        raise ConversionError(f"{factory} returned a {type(model).__name__}, not a torch.nn.Module.")
+    return model
+
+
+def _from_directory(directory: Path) -> Any:
+    """By the class that config.json names, in fp32; every weight must come from the files."""
+    create = _transformers_class(directory)
+    try:
+        model, info = _load(create, directory)
+        missing = sorted(info["missing_keys"])
+        if missing and all("pooler." in name for name in missing):
+            model, info = _load(create, directory, add_pooling_layer=False)
+            missing = sorted(info["missing_keys"])
+    except Exception as exc:
+        raise ConversionError(
+            f"{directory}: its weights can't be loaded as {create.__name__} ({first_line(exc)}); "
+            f"do they belong to its {CONFIG_FILE}?"
+        ) from exc
+    if missing:
+        named = ", ".join(missing[:_MAX_NAMED])
+        raise ConversionError(
+            f"{directory}: {len(missing)} weights of {create.__name__} are missing ({named}); name a "
+            f"complete model, or correct `architectures` in its {CONFIG_FILE}."
+        )
+    return model
+
+
+def _load(create: Any, directory: Path, **settings: object) -> Any:
+    return create.from_pretrained(
+        directory,
+        local_files_only=True,
+        output_loading_info=True,
+        attn_implementation="eager",
+        dtype=torch.float32,
+        **settings,
+    )
+
+
+def _transformers_class(directory: Path) -> Any:
+    import transformers
+
+    path, config = directory / CONFIG_FILE, read_config(directory)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    version = transformers.__version__
+    if config["model_type"] not in transformers.CONFIG_MAPPING:
+        raise ConversionError(
+            f"{path}: transformers {version} has no model_type {config['model_type']!r}; write a function "
+            "that builds the model and name it as module:factory."
+        )
+    names = config.get("architectures") or ["AutoModel"]
+    create = getattr(transformers, str(names[0]), None)
+    if create is None:
+        raise ConversionError(
+            f"{path}: transformers {version} has no architecture {names[0]!r}; write a function that builds "
+            "the model and name it as module:factory."
+        )
+    return create
+
+
+def _text_feeds(model: Any, source: str) -> tuple[TensorSpec, ...]:
+    """The feeds of a text model of transformers, segments where it has more than one."""
+    takes = inspect.signature(model.forward).parameters if is_pretrained(model) else ()
+    if "input_ids" not in takes:
+        raise ConversionError(
+            f"{source}: a {type(model).__name__} doesn't tell its inputs; give --input-spec, names, types "
+            "and shapes in the order of forward()."
+        )
+    names = [name for name in _TEXT_FEEDS if name in takes]
+    if getattr(model.config, "type_vocab_size", 0) < 2:
+        names = [name for name in names if name != "token_type_ids"]
+    return tuple(TensorSpec(name, "int64", (-1, -1)) for name in names)
+
+
+def _first_run(positional: Positional, feeds: Sequence[TensorSpec]) -> tuple[tuple[str, ...], dict[str, int]]:
+    """The outputs' names, and the limits of the feeds that embeddings look up as they came."""
+    inputs = example_inputs(feeds, batch=2, length=4)
+    places = {tensor.data_ptr(): feed.name for tensor, feed in zip(inputs, feeds, strict=True)}
+    limits: dict[str, int] = {}
+
+    def note(embedding: Any, arguments: tuple[Any, ...]) -> None:
+        name = places.get(arguments[0].data_ptr()) if arguments else None
+        if name is not None:
+            limits[name] = min(embedding.num_embeddings, limits.get(name, embedding.num_embeddings))
+
+    embeddings = [module for module in positional.modules() if isinstance(module, torch.nn.Embedding)]
+    hooks = [embedding.register_forward_pre_hook(note) for embedding in embeddings]
+    try:
+        with torch.no_grad():
+            outputs = positional.named(*inputs)
+    except Exception as exc:
+        text = ";".join(str(feed) for feed in feeds)
+        raise ConversionError(
+            f"the PyTorch model can't run {text!r} ({first_line(exc)}); correct --input-spec."
+        ) from exc
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not outputs:
+        raise ConversionError(
+            f"{type(positional.model).__name__} returns no tensors; return what is to be served."
+        )
+    return tuple(outputs), limits
+
+
+def _named_tensors(outputs: Any) -> dict[str, Any]:
+    """The tensors that forward() returned; what else it returns (caches) is left out."""
+    if isinstance(outputs, torch.Tensor):
+        return {"output": outputs}
+    if isinstance(outputs, Mapping):
+        named = dict(outputs)
+    elif isinstance(outputs, list | tuple):
+        named = {f"output_{number}": value for number, value in enumerate(outputs)}
+    else:
+        named = {}
+    return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}

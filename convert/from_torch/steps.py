@@ -1,0 +1,170 @@
+"""The routes of a PyTorch model, one function each; they run in the conversion environment."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from convert.from_paddle.conversion import export_layer, layer_parity
+from convert.from_torch.model import (
+    TorchModel,
+    example_inputs,
+    load_torch_model,
+    model_fingerprint,
+    model_notes,
+    torch_runner,
+)
+from convert.programs.feeds import Feeds, sample_batches
+from convert.programs.program import first_line, read_program
+from convert.programs.runners import layer_runner, program_runner
+from convert.proof.parity import ParityReport, compare
+from convert.steps.progress import Steps
+from pipeline.errors import ConversionError
+
+ONNX_FILE = "model.onnx"
+TORCHSCRIPT_FILE = "model.pt"
+PADDLE, ONNX, TORCHSCRIPT = "PyTorch to Paddle", "PyTorch to ONNX", "PyTorch to TorchScript"
+
+
+def describe_step(steps: Steps, source: str, input_spec: str) -> dict[str, Any]:
+    """Load the model. Returns its fingerprint, its outputs' names, and its notes."""
+    steps.step("Reading the PyTorch model")
+    model = load_torch_model(source, input_spec)
+    return {
+        "fingerprint": model_fingerprint(model),
+        "outputs": model.outputs,
+        "notes": model_notes(model),
+    }
+
+
+def paddle_step(
+    steps: Steps,
+    source: str,
+    input_spec: str,
+    out: str,
+    lengths: list[int],
+    tolerance: float,
+    opset: int,
+) -> list[dict[str, Any]]:
+    """Write inference.json to `out`, by mapping weights into the PaddleNLP twin. Returns the reports."""
+    from convert.programs.engines import import_paddle
+
+    steps.step("Mapping the weights into PaddleNLP's model")
+    model = load_torch_model(source, input_spec)
+    import_paddle()
+    from convert.from_torch.twin import paddle_twin
+
+    twin = paddle_twin(model.model, len(model.outputs))
+    steps.step("Parity of PyTorch and Paddle")
+    batches = _batches(model, lengths)
+    dynamic = _compare(PADDLE, model, layer_runner(twin, model.feeds), batches, tolerance)
+    if not dynamic.passed:
+        return _as_json([dynamic])
+    steps.step("Dynamic to static")
+    program = export_layer(twin, model.feeds, Path(out))
+    steps.step("Parity of dynamic and static")
+    static = layer_parity(twin, program, model.feeds, batches, tolerance)
+    return _as_json([dynamic, static])
+
+
+def onnx_step(
+    steps: Steps,
+    source: str,
+    input_spec: str,
+    out: str,
+    lengths: list[int],
+    tolerance: float,
+    opset: int,
+) -> list[dict[str, Any]]:
+    """Write model.onnx to `out`. Returns the reports."""
+    steps.step("PyTorch to ONNX")
+    model = load_torch_model(source, input_spec)
+    names = [feed.name for feed in model.feeds]
+    axes = {feed.name: _open_axes(feed.shape) for feed in model.feeds} | _output_axes(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model.positional,
+            example_inputs(model.feeds, batch=2, length=4),
+            str(Path(out, ONNX_FILE)),
+            input_names=names,
+            output_names=list(model.outputs),
+            dynamic_axes=axes,
+            opset_version=opset,
+            dynamo=False,
+        )
+    program = read_program(Path(out, ONNX_FILE))
+    unused = [name for name in names if name not in {feed.name for feed in program.feeds}]
+    if unused:
+        raise ConversionError(f"forward() doesn't use {unused[0]!r}; give --input-spec without it.")
+    steps.step("Parity of PyTorch and ONNX")
+    runner = program_runner(program)
+    return _as_json([_compare(ONNX, model, runner, _batches(model, lengths), tolerance)])
+
+
+def torchscript_step(
+    steps: Steps,
+    source: str,
+    input_spec: str,
+    out: str,
+    lengths: list[int],
+    tolerance: float,
+    opset: int,
+) -> list[dict[str, Any]]:
+    """Write model.pt to `out`. Returns the reports."""
+    steps.step("PyTorch to TorchScript")
+    model = load_torch_model(source, input_spec)
+    file = str(Path(out, TORCHSCRIPT_FILE))
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        inputs = example_inputs(model.feeds, batch=2, length=4)
+        # Its own check is left out: parity tries more shapes.
+        torch.jit.trace(model.positional, inputs, strict=False, check_trace=False).save(file)
+        loaded = torch.jit.load(file, map_location="cpu")
+    steps.step("Parity of PyTorch and TorchScript")
+    runner = torch_runner(loaded, model.feeds)
+    return _as_json([_compare(TORCHSCRIPT, model, runner, _batches(model, lengths), tolerance)])
+
+
+def _as_json(reports: Sequence[ParityReport]) -> list[dict[str, Any]]:
+    return [asdict(report) for report in reports]
+
+
+def _batches(model: TorchModel, lengths: Sequence[int]) -> list[Feeds]:
+    return sample_batches(model.feeds, model.id_limits, tuple(lengths))
+
+
+def _compare(
+    step: str, model: TorchModel, runner: Any, batches: list[Feeds], tolerance: float
+) -> ParityReport:
+    reference = torch_runner(model.positional, model.feeds)
+    return compare(step, model.outputs, reference, runner, batches, tolerance)
+
+
+def _open_axes(shape: Sequence[int]) -> dict[int, str]:
+    names = {0: "batch", 1: "length"}
+    return {axis: names.get(axis, f"length_{axis}") for axis, dim in enumerate(shape) if dim < 0}
+
+
+def _output_axes(model: TorchModel) -> dict[str, dict[int, str]]:
+    """The axes of each output that change with the inputs' batch size or length."""
+    shapes = []
+    for batch, length in ((2, 4), (3, 7)):
+        with torch.no_grad():
+            try:
+                outputs = model.positional(*example_inputs(model.feeds, batch, length))
+            except Exception as exc:
+                raise ConversionError(
+                    f"the PyTorch model can't run other shapes ({first_line(exc)})."
+                ) from exc
+        shapes.append([tuple(output.shape) for output in outputs])
+    axes = {}
+    for name, one, other in zip(model.outputs, *shapes, strict=True):
+        open_ = [-1 if a != b else a for a, b in zip(one, other, strict=True)]
+        axes[name] = _open_axes(open_)
+    return axes

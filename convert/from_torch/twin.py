@@ -1,0 +1,186 @@
+"""The PaddleNLP twin of a PyTorch encoder: the same architecture, filled with its weights.
+
+Imported in the conversion environment only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import paddle
+from paddle.nn import functional
+
+from convert.programs.feeds import Array
+from pipeline.errors import ConversionError
+
+# PaddleNLP has no XLM-R of its own; it is RoBERTa with another vocabulary.
+_FAMILIES = {"Bert": "Bert", "Roberta": "Roberta", "XLMRoberta": "Roberta", "Ernie": "Ernie"}
+_HEADS = ("Model", "ForSequenceClassification", "ForTokenClassification")
+TWINS = "BERT, RoBERTa, ERNIE and XLM-R without a head, or for sequence or token classification"
+
+# From a name in transformers to that in PaddleNLP; in this order.
+_RENAMED = (
+    ("encoder.layer.", "encoder.layers."),
+    ("attention.self.query", "self_attn.q_proj"),
+    ("attention.self.key", "self_attn.k_proj"),
+    ("attention.self.value", "self_attn.v_proj"),
+    ("attention.output.dense", "self_attn.out_proj"),
+    ("attention.output.LayerNorm", "norm1"),
+    ("intermediate.dense", "linear1"),
+    ("output.dense", "linear2"),
+    ("output.LayerNorm", "norm2"),
+    ("embeddings.LayerNorm", "embeddings.layer_norm"),
+)
+_CARRIED = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "pad_token_id",
+    "num_labels",
+)
+_CARRIED_BY_ERNIE = ("use_task_id", "task_type_vocab_size")
+
+
+def tanh_gelu(x: Any) -> Any:
+    """GELU by its approximation with tanh."""
+    return functional.gelu(x, approximate=True)
+
+
+_ACTIVATIONS = {
+    "gelu": functional.gelu,
+    "gelu_new": tanh_gelu,
+    "gelu_pytorch_tanh": tanh_gelu,
+    "gelu_fast": tanh_gelu,
+    "relu": functional.relu,
+    "silu": functional.silu,
+    "swish": functional.silu,
+    "tanh": functional.tanh,
+}
+
+
+class Twin(paddle.nn.Layer):  # type: ignore[misc]
+    """A PaddleNLP model that takes the feeds of its PyTorch original and returns as many outputs.
+
+    The heads are called here: the branches around them in PaddleNLP's forward() can't be made static.
+    """
+
+    def __init__(self, model: Any, outputs: int) -> None:
+        super().__init__()
+        name = type(model).__name__
+        self.outputs = outputs
+        self.encoder = model if name.endswith("Model") else getattr(model, model.base_model_prefix)
+        self.head = None if name.endswith("Model") else model.classifier
+        # The head of RoBERTa pools by itself.
+        self.pools = name.endswith("ForSequenceClassification") and not name.startswith("Roberta")
+
+    def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
+        hidden = self.encoder(
+            input_ids, token_type_ids=token_type_ids, attention_mask=attention_mask, return_dict=False
+        )
+        if self.head is None:
+            return hidden[: self.outputs]
+        return self.head(hidden[1 if self.pools else 0])
+
+
+def paddle_twin(original: Any, outputs: int) -> Twin:
+    """The twin of a model of transformers; raises ConversionError when PaddleNLP has none that is equal."""
+    return Twin(paddlenlp_model(original), outputs)
+
+
+def paddlenlp_model(original: Any) -> Any:
+    """The model of PaddleNLP with the weights and settings of one of transformers."""
+    name = twin_name(type(original).__name__)
+    _check_config(original.config)
+    twin = _create(name, original.config)
+    _carry_settings(twin, original.config)
+    weights = {key: tensor.detach().float().numpy() for key, tensor in original.state_dict().items()}
+    twin.set_state_dict(map_weights(weights, twin))
+    twin.eval()
+    return twin
+
+
+def twin_name(name: str) -> str:
+    """The class of PaddleNLP for one of transformers: XLMRobertaModel gives RobertaModel."""
+    for family, twin in _FAMILIES.items():
+        for head in _HEADS:
+            if name == family + head:
+                return twin + head
+    raise ConversionError(f"{name} has no twin in PaddleNLP that weights can be mapped into ({TWINS} have)")
+
+
+def map_weights(weights: Mapping[str, Array], twin: Any) -> dict[str, Array]:
+    """The twin's state_dict; raises ConversionError unless each weight finds its place and shape.
+
+    A pooler that the original lacks stays as it is: nothing that the original returns depends on it.
+    """
+    linear = {
+        f"{name}.weight" for name, layer in twin.named_sublayers() if isinstance(layer, paddle.nn.Linear)
+    }
+    places = twin.state_dict()
+    mapped = {}
+    for name, array in weights.items():
+        place = _renamed(name)
+        if place.endswith((".position_ids", ".token_type_ids", ".task_type_ids")):
+            continue  # buffers, which old files hold
+        if place not in places:
+            raise ConversionError(f"weight {name!r} has no place in PaddleNLP's {type(twin).__name__}")
+        value = array.T if place in linear else array
+        if list(value.shape) != list(places[place].shape):
+            raise ConversionError(
+                f"weight {name!r} has shape {list(value.shape)}, its place in PaddleNLP's "
+                f"{type(twin).__name__} {list(places[place].shape)}"
+            )
+        mapped[place] = value
+    left = sorted(name for name in places.keys() - mapped.keys() if "pooler." not in name)
+    if left:
+        raise ConversionError(f"the PyTorch model has no weight for {left[0]!r} of {type(twin).__name__}")
+    return mapped
+
+
+def _renamed(name: str) -> str:
+    for old, new in _RENAMED:
+        name = name.replace(old, new)
+    return name
+
+
+def _check_config(config: Any) -> None:
+    """Raise ConversionError for what transformers can do and PaddleNLP's classes can't."""
+    if config.hidden_act not in _ACTIVATIONS:
+        raise ConversionError(
+            f"hidden_act {config.hidden_act!r} has no counterpart in Paddle ({', '.join(_ACTIVATIONS)} have)"
+        )
+    if getattr(config, "position_embedding_type", "absolute") != "absolute":
+        raise ConversionError(
+            f"position_embedding_type {config.position_embedding_type!r} is not in PaddleNLP (absolute is)"
+        )
+    if config.is_decoder or config.add_cross_attention:
+        raise ConversionError("is_decoder and add_cross_attention are not in PaddleNLP's encoders")
+
+
+def _create(name: str, config: Any) -> Any:
+    from paddlenlp import transformers as paddlenlp_transformers
+
+    create = getattr(paddlenlp_transformers, name, None)
+    if create is None:
+        raise ConversionError(f"PaddleNLP {metadata.version('paddlenlp')} has no {name}")
+    carried = _CARRIED + (_CARRIED_BY_ERNIE if name.startswith("Ernie") else ())
+    settings = {key: getattr(config, key) for key in carried}
+    return create(create.config_class(**settings, hidden_act="relu", use_cache=False))
+
+
+def _carry_settings(twin: Any, config: Any) -> None:
+    """What PaddleNLP's configs don't hand on: activation, epsilon, and the padding's row."""
+    for layer in twin.sublayers():
+        if isinstance(layer, paddle.nn.TransformerEncoderLayer):
+            layer.activation = _ACTIVATIONS[config.hidden_act]
+        elif isinstance(layer, paddle.nn.LayerNorm):
+            layer._epsilon = config.layer_norm_eps
+        elif isinstance(layer, paddle.nn.Embedding):
+            # Paddle answers zeros for it; PyTorch answers the row, and only leaves it out of training.
+            layer._padding_idx = None

@@ -1,0 +1,218 @@
+"""The check of a model: whether it answers as another does, alone, padded and beside others."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convert.inspection.subject import (
+    Subject,
+    as_asked,
+    common_specs,
+    given_feeds,
+    open_program,
+    open_subject,
+    serving_folder,
+)
+from convert.output.staging import STAMP_FILE, restamp
+from convert.programs.feeds import Feeds, sample_batches, sample_feeds, stored_feeds
+from convert.programs.input_spec import TensorSpec
+from convert.proof.parity import TOLERANCE, Bounds, ParityReport, compare, held_to, padding_parity, summaries
+from convert.result import Conversion, ConversionOptions
+from convert.to_serving.conversion import parse_padding
+from pipeline.errors import ConversionError
+from pipeline.model_additions import PARITY_FILE
+from pipeline.model_digests import SHA256, record_digests, replaced_files
+from pipeline.serving_model import SERVER_FOLDER, load_serving_model
+
+DEMO = "demo"  # what the demo's stamp has for a source
+PARITY, PADDING, BATCH, FILES = "check", "check padding", "check batch", "check files"
+_ROWS = 5  # of one length, for the check of batches
+
+
+def check_serving(
+    directory: Path, *, inputs: Path | None = None, options: ConversionOptions | None = None
+) -> Conversion:
+    """Compare a serving model with the model that it was made of, and store the reports in its parity.json.
+
+    One of another precision may be off as far as it was allowed to when it was made, unless `options` name a
+    tolerance of their own; its top-1 agreement counts on `inputs`, for random ones are of no class.
+    A failed one keeps the service from starting until a later check passes or the model is converted again.
+    Where the source can't be run here (the demo's training, a Layer), it is compared with its own program as
+    it is written, and fails if its files are no longer those that were proved; with a source the comparison
+    is the proof of the files that are there. Raises ConversionError when the source is not recorded or gone,
+    or the report can't be written.
+    """
+    options = options or ConversionOptions()
+    folder = serving_folder(directory)
+    if folder is None:
+        raise ConversionError(f"{directory} is no serving model; name two models: check A B.")
+    target = folder / PARITY_FILE
+    if not os.access(folder, os.W_OK):
+        raise ConversionError(f"{target} can't be written; see to the rights of the folder.")
+    root = folder.parent if folder.name == SERVER_FOLDER else folder
+    options.steps.step("Loading both models")
+    source, candidate = _recorded_source(root), open_subject(directory)
+    reference = open_program(folder) if source is None else open_subject(source)
+    reports = _check(reference, candidate, "", inputs, options)
+    stamp = _stamp(root)
+    if options.tolerance == TOLERANCE and "bounds" in stamp:
+        bounds = Bounds(**stamp["bounds"])
+        bounds = bounds if inputs is not None else replace(bounds, top1_needed=0.0)
+        reports = tuple(held_to(report, bounds) for report in reports)
+    options.steps.step("Digests of its files")
+    told = f"{source} does"
+    if source is None:
+        files, are_proved = _files_report(folder, options)
+        reports += files
+        told = (
+            "its own program does without optimisation (what it was made of, "
+            f"{_made_of(root)}, can't be run); {are_proved}"
+        )
+    passed = all(report.passed for report in reports)
+    if passed and source is not None:
+        record_digests(folder)
+    _store(target, reports)
+    restamp(root, current=passed)
+    return _outcome(directory, reports, f"{directory} answers as {told}")
+
+
+def check_models(
+    reference: Path,
+    candidate: Path,
+    *,
+    padding: str = "",
+    inputs: Path | None = None,
+    report: Path | None = None,
+    options: ConversionOptions | None = None,
+) -> Conversion:
+    """Compare two models, each a Paddle inference folder, a serving model or an ONNX model.
+
+    `padding` ("input_ids=0,...") names feeds of a candidate that declares none; `inputs` is a .npz file with
+    an array for each input of the reference, in place of random ones; `report` a file for the reports.
+    """
+    options = options or ConversionOptions()
+    options.steps.step("Loading both models")
+    reports = _check(open_subject(reference), open_subject(candidate), padding, inputs, options)
+    if report is not None:
+        _store(report, reports)
+    return _outcome(candidate, reports, f"{candidate} answers as {reference} does")
+
+
+def _check(
+    reference: Subject, candidate: Subject, padding: str, inputs: Path | None, options: ConversionOptions
+) -> tuple[ParityReport, ...]:
+    run = as_asked(candidate, reference)
+    specs, limits = common_specs(reference, candidate)
+    names = [fetch.alias for fetch in reference.fetches]
+    options.steps.step("Parity")
+    if inputs is not None:
+        feeds = given_feeds(reference, stored_feeds(inputs), inputs)
+        batches = [feeds, {name: array[:1] for name, array in feeds.items()}]
+    else:
+        batches = sample_batches(specs, limits, options.lengths)
+    parity = compare(PARITY, names, reference.run, run, batches, options.tolerance)
+    options.steps.step("Rows alone and together")
+    return (parity, *_rows_check(candidate, padding, options))
+
+
+def _files_report(folder: Path, options: ConversionOptions) -> tuple[tuple[ParityReport, ...], str]:
+    """The report of a model whose files are no longer those that were proved, and what to say of others."""
+    replaced = replaced_files(load_serving_model(folder), SHA256)
+    if replaced is None:
+        return (), "it has no digests, so whether its files are those that were proved is not known"
+    if not replaced:
+        return (ParityReport(FILES, options.tolerance, (), ()),), "its files are those that were proved"
+    note = (
+        f"{', '.join(replaced)} in {folder} {'are' if replaced[1:] else 'is'} not what was proved; copy the "
+        "model again, or convert it anew"
+    )
+    return (ParityReport(FILES, options.tolerance, (), (), note),), ""
+
+
+def _rows_check(candidate: Subject, padding: str, options: ConversionOptions) -> list[ParityReport]:
+    """Rows of different length where they may be padded, else of the same length."""
+    specs = tuple(TensorSpec(v.alias, v.dtype, v.shape) for v in candidate.feeds)
+    if any(spec.shape[:1] != (-1,) for spec in specs) or any(feed.is_lod for feed in candidate.feeds):
+        return []  # its requests run alone
+    pads = dict(candidate.padding.feeds) if candidate.padding else parse_padding(padding, specs)
+    lengths = [*options.lengths, *reversed(options.lengths)] if pads else [options.lengths[0]] * _ROWS
+    random = np.random.default_rng(1)
+    rows = [sample_feeds(specs, candidate.id_limits, random, 1, length) for length in lengths]
+    names = [fetch.alias for fetch in candidate.fetches]
+    if not pads and not _answers_by_row(candidate, rows):
+        return []
+    report, cuts = padding_parity(
+        candidate.run, names, rows, pads, options.tolerance, PADDING if pads else BATCH
+    )
+    declared = dict(candidate.padding.fetches) if candidate.padding else cuts
+    if declared != cuts:
+        note = f"serving.yml cuts back {declared or 'no output'}, but {cuts or 'none'} grow with their rows"
+        report = replace(report, note=note)
+    return [report]
+
+
+def _answers_by_row(candidate: Subject, rows: Sequence[Feeds]) -> bool:
+    """A detector finds as many boxes as there are; its requests run alone, and can't be cut apart here."""
+    together = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    return all(output.shape[:1] == (len(rows),) for output in candidate.run(together))
+
+
+def _recorded_source(directory: Path) -> Path | None:
+    """The model that a serving model was made of; None where that was none in a file."""
+    stamp = _stamp(directory)
+    if "source" not in stamp or stamp["source"] == DEMO:
+        return None
+    source = Path(str(stamp["source"]))
+    if not source.exists():
+        raise ConversionError(
+            f"{directory} was made of {source}, which is not there; name what to compare with: check MODEL "
+            f"{directory}."
+        )
+    return source
+
+
+def _made_of(directory: Path) -> str:
+    stamp = _stamp(directory)
+    return str(stamp.get("made_of") or stamp["source"])
+
+
+def _stamp(directory: Path) -> dict[str, Any]:
+    try:
+        stamp = json.loads((directory / STAMP_FILE).read_text(encoding="utf-8"))
+        if stamp.keys() & {"source", "made_of"}:
+            return dict(stamp)
+        raise KeyError("source")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise ConversionError(
+            f"{directory / STAMP_FILE} does not tell what {directory} was made of; name it: check MODEL "
+            f"{directory}."
+        ) from exc
+
+
+def _store(path: Path, reports: Sequence[ParityReport]) -> None:
+    """Replace the reports of an earlier check; those of the conversion stay."""
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        kept = [old for old in earlier if old["step"] not in (PARITY, PADDING, BATCH, FILES)]
+    except (OSError, ValueError, KeyError, TypeError):
+        kept = []  # no report that could be kept
+    partial = path.with_name(f".{path.name}.new")
+    try:
+        partial.write_text(json.dumps([*kept, *summaries(reports)], indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as exc:
+        raise ConversionError(f"{path} can't be written ({exc.strerror}).") from exc
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _outcome(out: Path, reports: tuple[ParityReport, ...], passed: str) -> Conversion:
+    failures = "; ".join(report.failure for report in reports if not report.passed)
+    return Conversion(out, False, failures or passed, reports)

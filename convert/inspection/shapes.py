@@ -1,0 +1,154 @@
+"""The TensorRT shapes of a Paddle model: ranges of its inputs and inner tensors, found by running it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from convert.inspection.shapes_text import ranges_table, shape_info_code
+from convert.output.staging import fingerprint_of
+from convert.programs.engines import paddle_version
+from convert.programs.feeds import BATCHES, SHAPE_LENGTHS, Feeds, sample_feeds, stored_feeds
+from convert.programs.program import InferenceProgram, read_program
+from convert.result import Conversion, ConversionOptions
+from pipeline.errors import ConfigError, ConversionError, InvalidInput, ModelFailed
+from pipeline.predictors.base import check_feeds
+from pipeline.serving_model import SERVER_FOLDER, Variable, load_serving_model
+
+_HEAD = "Made by `python -m convert shapes`: "
+_OF_PADDLE = "shape_range_info {"  # how a file begins that Paddle wrote
+
+
+def convert_shapes(
+    model: Path,
+    out: Path,
+    *,
+    batches: Sequence[int] = BATCHES,
+    inputs: Sequence[Path] = (),
+    options: ConversionOptions | None = None,
+) -> Conversion:
+    """Write the file for `tensorrt.shapes` of the model in the folder `model` to `out`.
+
+    Random feeds of `options.lengths` x `batches` rows are run, or else what the .npz files `inputs` hold, a
+    batch each, arrays by feed. The likeliest shape is that of the median length with the most rows. The file
+    has the feeds and each inner tensor whose shape depends on theirs, in a .json program by its place there,
+    for its name is another in each process. Raises ConversionError for what can't be used.
+    """
+    options = options or ConversionOptions(lengths=SHAPE_LENGTHS)
+    options.steps.step("Reading the model")
+    _check_replaceable(out)
+    folder = model / SERVER_FOLDER if (model / SERVER_FOLDER).is_dir() else model
+    program = read_program(folder)
+    if program.format == "onnx":
+        raise ConversionError(
+            f"{program.program} is an ONNX model: TensorRT asks for the shapes of its inputs alone; give "
+            "them in set_dynamic_shape_info or tensorrt.shapes."
+        )
+    if program.ragged:
+        raise ConversionError(
+            f"{program.program}: feed {min(program.ragged)!r} holds sequences (LoD), which TensorRT "
+            "doesn't take."
+        )
+    if not batches or min(batches) < 1 or max(batches) > 1 << 16:
+        raise ConversionError(f"the batch sizes {tuple(batches)} are not whole numbers from 1 to {1 << 16}.")
+    made = _given(program, folder, inputs) if inputs else _generated(program, options.lengths, batches)
+    settings = {"lengths": options.lengths, "batches": list(batches), "paddle": paddle_version()}
+    head = _HEAD + fingerprint_of([*program.files, *inputs], settings)
+    if options.dry_run:
+        return Conversion(out, False, f"would run {len(made)} batches and write {out}; nothing was written")
+    if not options.force and _first_line(out) == f"# {head}":
+        return Conversion(out, False, f"{out} is up to date", shown=_shown(out, program))
+    _collect(program, made, out, head, options)
+    return Conversion(
+        out, True, f"{out} is for local_service_conf.tensorrt.shapes", shown=_shown(out, program)
+    )
+
+
+def _collect(
+    program: InferenceProgram, batches: Sequence[Feeds], out: Path, head: str, options: ConversionOptions
+) -> None:
+    # Here, for it imports Paddle.
+    from pipeline.predictors.shape_collection import collect_ranges, likeliest, write_whole
+    from pipeline.predictors.shape_file import ranges_text
+
+    options.steps.step("Running the batches", total=len(batches))
+    feeds = {feed.name: feed.shape for feed in program.feeds}
+    try:
+        ranges = collect_ranges(
+            program.program, program.params, feeds, batches, likeliest(batches), options.steps.advance
+        )
+    except ModelFailed as exc:
+        raise ConversionError(
+            f"{exc.message.rstrip('.')}; name others with --lengths and --batches, or give --inputs."
+        ) from exc
+    comments = [head]
+    if program.format == "pir":
+        comments.append("inner_var_N is a place in the .json program, where each process has another name.")
+    options.steps.step("Writing")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(out, ranges_text(ranges, comments))
+    except OSError as exc:
+        raise ConversionError(f"{out} can't be written ({exc.strerror}); name another place.") from exc
+
+
+def _shown(out: Path, program: InferenceProgram) -> tuple[object, ...]:
+    from pipeline.predictors.shape_file import read_ranges
+
+    try:
+        ranges = read_ranges(out)
+    except ConfigError as exc:
+        raise ConversionError(f"{exc.message.rstrip('.')}; make it again with --force.") from exc
+    feeds = {feed.name for feed in program.feeds}
+    return ranges_table(ranges), shape_info_code(ranges, feeds)
+
+
+def _generated(program: InferenceProgram, lengths: Sequence[int], batches: Sequence[int]) -> list[Feeds]:
+    rng = np.random.default_rng(0)
+    points = [(rows, length) for rows in sorted(set(batches)) for length in sorted(set(lengths))]
+    return [sample_feeds(program.feeds, program.id_limits, rng, *point) for point in points]
+
+
+def _given(program: InferenceProgram, folder: Path, inputs: Sequence[Path]) -> list[Feeds]:
+    """The batches in the files, by the program's names; the files may use the aliases of a serving model."""
+    aliases = {}
+    if any(folder.glob("*.prototxt")):
+        try:
+            aliases = {feed.name: feed.alias for feed in load_serving_model(folder).feeds}
+        except ConfigError as exc:
+            raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
+    return [_read_batch(program, aliases, path) for path in inputs]
+
+
+def _read_batch(program: InferenceProgram, aliases: dict[str, str], path: Path) -> Feeds:
+    arrays = stored_feeds(path)
+    declared = []
+    for feed in program.feeds:
+        alias = aliases.get(feed.name, feed.name)
+        name = feed.name if feed.name in arrays else alias
+        declared.append(Variable(feed.name, name, feed.dtype, feed.shape))
+    try:
+        checked = check_feeds(declared, arrays)
+    except InvalidInput as exc:
+        raise ConversionError(f"{path}: {exc.message.rstrip('.')}.") from exc
+    return {variable.name: checked[variable.alias] for variable in declared}
+
+
+def _check_replaceable(out: Path) -> None:
+    """Raise ConversionError unless `out` is absent or a file of shapes."""
+    if out.is_dir():
+        raise ConversionError(f"{out} is a folder; name a file, such as {out / 'shapes.pbtxt'}.")
+    if out.exists() and not _first_line(out).startswith((f"# {_HEAD}", _OF_PADDLE)):
+        raise ConversionError(f"{out} is not a file of collected shapes; name another place for the result.")
+
+
+def _first_line(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.readline(1024).rstrip("\n")
+    except FileNotFoundError:
+        return ""
+    except OSError as exc:
+        raise ConversionError(f"{path} can't be read ({exc.strerror}); name another place.") from exc

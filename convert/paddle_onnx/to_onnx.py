@@ -1,0 +1,206 @@
+"""From a Paddle program to an ONNX file that gives the same outputs."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from convert.output.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
+from convert.paddle_onnx.paddle2onnx_gaps import name_outputs, restore_tanh_gelu, unsupported
+from convert.programs.engines import paddle_version
+from convert.programs.feeds import sample_batches
+from convert.programs.program import PROTOBUF_BYTES, InferenceProgram, read_program
+from convert.programs.runners import program_runner
+from convert.proof.parity import compare, write_reports
+from convert.result import Conversion, ConversionOptions
+from convert.steps.environment import conversion_python
+from convert.steps.isolation import ConverterCrashed, run_isolated
+from convert.steps.progress import Steps
+from convert.to_serving.notes import NOTES_FILE, carry_notes
+from pipeline.errors import ConversionError
+from pipeline.serving_model import SERVER_FOLDER
+
+MODEL_FILE = "model.onnx"
+PARITY_FILE = "parity.json"
+OPSETS = range(11, 22)
+OPSET = 17  # the first with LayerNormalization as one operator
+_CONVERTER = "paddle2onnx"
+_NEEDS = (_CONVERTER, "onnx", "onnxruntime")
+
+
+def convert_to_onnx(
+    source: Path, out: Path, *, opset: int = OPSET, options: ConversionOptions | None = None
+) -> Conversion:
+    """Write the program of `source`, an inference directory or a serving model, to `out` as model.onnx.
+
+    Inputs and outputs keep the program's names. `opset` is raised where an operator needs a later one.
+    Raises ConversionError for what can't be used or converted, ParityError when the outputs differ.
+    """
+    options = options or ConversionOptions()
+    steps = options.steps
+    if out.suffix == ".onnx":
+        raise ConversionError(
+            f"{out} is to be a folder, for {MODEL_FILE} and its report; name it without .onnx."
+        )
+    if opset not in OPSETS:
+        raise ConversionError(f"opset {opset} can't be written; name one from {OPSETS[0]} to {OPSETS[-1]}.")
+    check_replaceable(out)
+    conversion_python(_NEEDS)
+    steps.step("Reading the Paddle program")
+    program = _readable_program(source)
+    settings = {
+        "opset": opset,
+        "paddle": paddle_version(),
+        "tolerance": options.tolerance,
+        "lengths": options.lengths,
+    }
+    notes = program.program.parent / NOTES_FILE
+    fingerprint = fingerprint_of([*program.files, *([notes] if notes.is_file() else [])], settings)
+    if options.dry_run:
+        return Conversion(out, False, f"would convert {program.program} to {out}; nothing was written")
+    if not options.force and is_current(out, fingerprint):
+        return Conversion(out, False, f"{out} is up to date")
+    with staged(out) as made:
+        _export(program, made / MODEL_FILE, opset, options)
+        steps.step("Parity of Paddle and ONNX")
+        names = [fetch.name for fetch in program.fetches]
+        batches = sample_batches(program.feeds, program.id_limits, options.lengths)
+        paddle, onnx = program_runner(program), program_runner(read_program(made / MODEL_FILE))
+        report = compare("Paddle to ONNX", names, paddle, onnx, batches, options.tolerance)
+        report.require()
+        write_reports(made / PARITY_FILE, [report])
+        if notes.is_file():
+            carry_notes(notes.parent, made, names)
+        write_stamp(made, fingerprint, {"source": str(source)})
+    return Conversion(out, True, f"{out / MODEL_FILE} holds the ONNX model", (report,))
+
+
+def _readable_program(source: Path) -> InferenceProgram:
+    """The program of an inference directory or a serving model, if it is one that ONNX can express."""
+    served = source / SERVER_FOLDER
+    program = read_program(served if served.is_dir() else source)
+    if program.format == "onnx":
+        raise ConversionError(f"{program.program} is an ONNX model already; serve it as it is.")
+    if program.ragged:
+        raise ConversionError(
+            f"{program.program}: feed {min(program.ragged)!r} holds sequences (LoD), which ONNX lacks; "
+            "serve the model with Paddle."
+        )
+    size = program.params.stat().st_size if program.params else 0
+    if size > PROTOBUF_BYTES:
+        raise ConversionError(
+            f"{program.params} has {size / 1e9:.1f} GB of weights, more than the 2 GB that {_CONVERTER} can "
+            "write; serve the model with Paddle."
+        )
+    if program.program.suffix not in (".json", ".pdmodel"):
+        raise ConversionError(
+            f"{program.program} is not a *.json or *.pdmodel program, which {_CONVERTER} reads; "
+            "serve the model with Paddle."
+        )
+    return program
+
+
+def _export(program: InferenceProgram, file: Path, opset: int, options: ConversionOptions) -> None:
+    """Convert in the conversion environment; a failure is told with the operators that caused it."""
+    try:
+        written = run_isolated(
+            "convert.paddle_onnx.to_onnx:export_step",
+            {
+                "program": str(program.program),
+                "params": str(program.params or ""),
+                "fetches": [fetch.name for fetch in program.fetches],
+                "out": str(file),
+                "opset": opset,
+            },
+            converter=_CONVERTER,
+            needs=_NEEDS,
+            steps=options.steps,
+            timeout_s=options.step_timeout_s,
+        )
+    except ConversionError as exc:
+        lacking = run_isolated(
+            "convert.paddle_onnx.to_onnx:unsupported_step",
+            {"program": str(program.program)},
+            converter=_CONVERTER,
+            needs=_NEEDS,
+        )
+        if not lacking["operators"] and isinstance(exc, ConverterCrashed):
+            raise ConversionError(
+                f"{program.program}: {exc.message.rstrip('.')}; serve the model with Paddle, or write it "
+                "without."
+            ) from exc
+        if not lacking["operators"]:
+            raise
+        raise ConversionError(
+            f"{program.program}: paddle2onnx {lacking['version']} has no ONNX form of "
+            f"{', '.join(lacking['operators'])}; serve the model with Paddle, or write it without."
+        ) from exc
+    if written > opset:
+        options.steps.say(f"Opset {written}: an operator of the model needs more than {opset}.")
+
+
+def export_step(
+    steps: Steps,
+    program: str,
+    params: str,
+    fetches: list[str],
+    out: str,
+    opset: int,
+) -> int:
+    """Runs in the conversion environment. Returns the opset of the file written to `out`, whose outputs have
+    the names `fetches`."""
+    steps.step("Paddle to ONNX")
+    import onnx
+    import paddle2onnx
+
+    raw = Path(out).with_name("raw.onnx")
+    # Its own optimisers install packages on their way, or leave names used twice.
+    paddle2onnx.export(
+        program,
+        params,
+        str(raw),
+        opset_version=opset,
+        enable_optimize=False,
+        optimize_tool="none",
+    )
+    if not raw.is_file():
+        raise ConversionError(f"paddle2onnx wrote nothing of {program}; --debug shows what it said.")
+    model = onnx.load(str(raw))
+    restore_tanh_gelu(model, Path(program))
+    name_outputs(model, fetches)
+    onnx.save(model, str(raw))
+    steps.step("Constant folding")
+    _fold_constants(raw, Path(out))
+    raw.unlink()
+    return _tidy(Path(out))
+
+
+def unsupported_step(steps: Steps, program: str) -> dict[str, Any]:
+    """Runs in the conversion environment. The program's operators that paddle2onnx doesn't know."""
+    return {"version": metadata.version(_CONVERTER), "operators": unsupported(Path(program))}
+
+
+def _fold_constants(raw: Path, out: Path) -> None:
+    """By ONNX Runtime's basic level, which keeps to operators of the standard."""
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    settings.optimized_model_filepath = str(out)
+    settings.log_severity_level = 3
+    onnxruntime.InferenceSession(str(raw), settings, providers=["CPUExecutionProvider"])
+
+
+def _tidy(file: Path) -> int:
+    """Check the file and leave out the operator sets that ONNX Runtime names and nothing uses."""
+    import onnx
+
+    model = onnx.load(str(file))
+    used = {node.domain for node in model.graph.node} | {""}
+    kept = [entry for entry in model.opset_import if entry.domain in used]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    onnx.save(model, str(file))
+    onnx.checker.check_model(str(file), full_check=True)
+    return next(int(entry.version) for entry in kept if entry.domain == "")

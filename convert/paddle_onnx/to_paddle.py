@@ -1,0 +1,120 @@
+"""From an ONNX file to a Paddle program with the same outputs, or, where that can't be, served as ONNX."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from convert.from_paddle.conversion import PROGRAM_NAME
+from convert.output.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
+from convert.programs.engines import onnx_runtime_version, paddle_version
+from convert.programs.feeds import Feeds, sample_batches
+from convert.programs.program import PROTOBUF_BYTES, InferenceProgram, read_program
+from convert.programs.runners import program_runner
+from convert.proof.parity import ParityReport, Runner, compare, write_reports
+from convert.result import Conversion, ConversionOptions
+from convert.steps.environment import conversion_python
+from convert.steps.isolation import run_isolated
+from convert.to_serving.notes import NOTES_FILE, carry_notes
+from pipeline.errors import ConversionError, ParityError
+from pipeline.model_additions import PARITY_FILE
+
+_CONVERTER = "x2paddle"
+_NEEDS = (_CONVERTER, "onnx")
+
+
+def convert_onnx(
+    source: Path, out: Path, *, fallback: bool = True, options: ConversionOptions | None = None
+) -> Conversion:
+    """Write the Paddle program of `source`, a .onnx file or its folder, to `out`, checked by ONNX Runtime.
+
+    Feeds keep their names; the outputs' names stand in the notes beside the program. Where x2paddle can't
+    convert it, or the outputs differ, `out` becomes a folder with the ONNX model as it is, and the message
+    says why; without `fallback` that raises ConversionError or ParityError. Raises ConversionError as well
+    for what is no ONNX model, or none that ONNX Runtime can run.
+    """
+    options = options or ConversionOptions()
+    steps = options.steps
+    check_replaceable(out)
+    steps.step("Reading the ONNX model")
+    model = read_program(source)
+    if model.format != "onnx":
+        raise ConversionError(f"{model.program} is a Paddle program already; serve it as it is.")
+    conversion_python(_NEEDS)
+    settings = {
+        "paddle": paddle_version(),
+        "onnxruntime": onnx_runtime_version(),
+        "fallback": fallback,
+        "tolerance": options.tolerance,
+        "lengths": options.lengths,
+    }
+    notes = model.program.parent / NOTES_FILE
+    fingerprint = fingerprint_of([*model.files, *([notes] if notes.is_file() else [])], settings)
+    if options.dry_run:
+        return Conversion(out, False, f"would convert {model.program} to {out}; nothing was written")
+    if not options.force and is_current(out, fingerprint):
+        return Conversion(out, False, f"{out} is up to date")
+    batches = sample_batches(model.feeds, model.id_limits, options.lengths)
+    reference = program_runner(model)
+    for batch in batches:
+        reference(batch)  # a model that can't be run has no fall-back either
+    with staged(out) as made:
+        carry_notes(model.program.parent, made, [fetch.name for fetch in model.fetches])
+        reports: tuple[ParityReport, ...] = ()
+        try:
+            reports = (_to_paddle(model, made, reference, batches, options),)
+            message = f"{out} holds the Paddle model"
+        except (ConversionError, ParityError) as exc:
+            if not fallback:
+                raise
+            _keep_onnx(model, made)
+            why = exc.message.rstrip(".").removesuffix("; nothing was written")
+            message = f"{why}; {out} holds the ONNX model as it is, for ONNX Runtime to serve"
+        write_stamp(made, fingerprint, {"source": str(source)})
+    return Conversion(out, True, message, reports)
+
+
+def _to_paddle(
+    model: InferenceProgram,
+    made: Path,
+    reference: Runner,
+    batches: Sequence[Feeds],
+    options: ConversionOptions,
+) -> ParityReport:
+    """Convert in the conversion environment, compare here."""
+    names = [fetch.name for fetch in model.fetches]
+    size = sum(file.stat().st_size for file in model.files)
+    if size > PROTOBUF_BYTES:
+        raise ConversionError(
+            f"{model.program} can't become a Paddle model: it is of {size / 1e9:.1f} GB, and {_CONVERTER} "
+            "takes 2 GB at most."
+        )
+    try:
+        unused = run_isolated(
+            "convert.paddle_onnx.x2paddle_step:export_step",
+            {"model": str(model.program), "out": str(made)},
+            converter=_CONVERTER,
+            needs=_NEEDS,
+            steps=options.steps,
+            timeout_s=options.step_timeout_s,
+        )
+    except ConversionError as exc:
+        why = exc.message.rstrip(".")
+        raise ConversionError(f"{model.program} can't become a Paddle model: {why}.") from exc
+    if unused:
+        options.steps.say(f"The model doesn't use {', '.join(unused)}; the Paddle model is without.")
+    options.steps.step("Parity of ONNX and Paddle")
+    paddle = program_runner(read_program(made))
+    report = compare("ONNX to Paddle", names, reference, paddle, batches, options.tolerance)
+    report.require()
+    write_reports(made / PARITY_FILE, [report])
+    return report
+
+
+def _keep_onnx(model: InferenceProgram, made: Path) -> None:
+    """Put the ONNX model where the Paddle program would have been."""
+    for name in (*(f"{PROGRAM_NAME}{suffix}" for suffix in (".json", ".pdiparams")), PARITY_FILE):
+        (made / name).unlink(missing_ok=True)
+    for file in model.files:
+        shutil.copyfile(file, made / file.name)

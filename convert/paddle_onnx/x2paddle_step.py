@@ -1,0 +1,73 @@
+"""An ONNX model as a Paddle program by x2paddle. Runs in the conversion environment."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from convert.from_paddle.conversion import export_layer, set_weights
+from convert.paddle_onnx.x2paddle_gaps import FEED, prepare
+from convert.programs.engines import import_paddle
+from convert.programs.input_spec import TensorSpec
+from convert.programs.program import read_program
+from convert.steps.progress import Steps
+from pipeline.errors import ConversionError
+
+_PREFIX = "x2paddle_"
+
+
+def export_step(steps: Steps, model: str, out: str) -> list[str]:
+    """Write the Paddle program of a .onnx file to `out`, with its feeds; returns those it doesn't use.
+
+    Raises ConversionError, whose message is the end of a sentence, with the operator or opset in the way.
+    """
+    import onnx
+
+    steps.step("Preparing the ONNX model")
+    feeds = read_program(Path(model)).feeds
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.onnx"
+        onnx.save(prepare(onnx.load(model)), str(file))
+        steps.step("ONNX to Paddle")
+        import_paddle()
+        layer = _layer(file)
+        by_name = {f"{_PREFIX}{FEED}_{number}": feed for number, feed in enumerate(feeds)}
+        arguments: list[TensorSpec | None] = [by_name[n] for n in inspect.signature(layer.forward).parameters]
+        export_layer(layer, arguments, Path(out))
+    used = {feed.name for feed in arguments if feed}
+    return [feed.name for feed in feeds if feed.name not in used]
+
+
+def _layer(file: Path) -> Any:
+    """The Layer of the code that x2paddle writes beside the file, with its weights."""
+    from x2paddle.decoder.onnx_decoder import ONNXDecoder
+    from x2paddle.op_mapper.onnx2paddle.onnx_op_mapper import ONNXOpMapper
+    from x2paddle.op_mapper.onnx2paddle.opset15 import OpSet15
+    from x2paddle.optimizer.optimizer import GraphOptimizer
+
+    decoder = ONNXDecoder(str(file), enable_onnx_checker=True)
+    known = OpSet15(decoder, None)
+    kinds = {getattr(decoder.graph.get_node(name), "layer_type", "") for name in decoder.graph.topo_sort}
+    lacking = sorted(
+        kind
+        for kind in kinds - {"place_holder", "create_parameter"}
+        if not hasattr(known, kind) and kind not in {**known.directly_map_ops, **known.elementwise_ops}
+    )
+    if lacking:
+        raise ConversionError(f"x2paddle has no Paddle form of {', '.join(lacking)}")
+    graph = ONNXOpMapper(ONNXDecoder(str(file), enable_onnx_checker=True)).paddle_graph
+    graph.build()
+    GraphOptimizer(source_frame="onnx").optimize(graph)
+    graph.gen_code(str(file.parent))
+    code = file.parent / "x2paddle_code.py"
+    spec = importlib.util.spec_from_file_location("x2paddle_code", code)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    layer = getattr(module, graph.name)()
+    set_weights(layer, graph.parameters, file, allow_extra=True)
+    layer.eval()
+    return layer

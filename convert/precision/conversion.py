@@ -1,0 +1,189 @@
+"""A model in a smaller precision, as a serving model that was held against the fp32 one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from convert.inspection.subject import serving_folder
+from convert.output.staging import (
+    STAMP_FILE,
+    check_replaceable,
+    fingerprint_of,
+    is_current,
+    staged,
+    write_stamp,
+)
+from convert.paddle_onnx.to_onnx import MODEL_FILE, convert_to_onnx
+from convert.precision.inputs import GivenInputs, read_inputs, store_batches
+from convert.precision.proof import Original, Reduced, generated_batches, prove_and_write
+from convert.precision.routes import BF16, BOUNDS, CALIBRATED, ONNX_RUNTIME, PADDLE, engine_for
+from convert.programs.engines import onnx_runtime_version, paddle_version
+from convert.programs.program import read_program
+from convert.programs.runners import program_runner, serving_runner
+from convert.proof.parity import Bounds, ParityReport
+from convert.result import Conversion, ConversionOptions
+from convert.steps.environment import conversion_python
+from convert.steps.isolation import run_isolated
+from pipeline.errors import ConfigError, ConversionError
+from pipeline.model_additions import PARITY_FILE
+from pipeline.model_signature import signature_text
+from pipeline.serving_model import (
+    ADDITIONS,
+    SERVER_CONF,
+    ServingModel,
+    Variable,
+    load_serving_model,
+)
+
+_TRIED = 9  # batches of a calibration; as many are generated
+_NEEDS = ("onnx", "onnxruntime", "ml_dtypes")  # the last is imported by onnxruntime.quantization
+
+
+def convert_precision(
+    source: Path,
+    out: Path,
+    *,
+    to: str,
+    engine: str = "",
+    calibration: Sequence[Path] = (),
+    generated_calibration: bool = False,
+    inputs: Sequence[Path] = (),
+    tolerance: float | None = None,
+    top1: float | None = None,
+    options: ConversionOptions | None = None,
+) -> Conversion:
+    """Write the model `source`, a serving or inference model of fp32, in the precision `to` to `out`.
+
+    It is compared with `source` on the `inputs` (.npz batches or texts), else on random feeds: outputs may be
+    off by `tolerance` of their largest value, and on `inputs` the share `top1` of the rows has to keep its
+    top-1 class; both have a default for each precision. `calibration` is for int8-calibrated. Raises
+    ConversionError for what can't be done, with the other way, and ParityError when the outputs differ more.
+    """
+    options = options or ConversionOptions()
+    check_replaceable(out)
+    _check_calibration(to, calibration, generated_calibration)
+    bounds = _bounds(to, tolerance, top1, demands_classes=bool(inputs))
+    options.steps.step("Reading the model")
+    original = _read_original(source)
+    engine = engine_for(to, engine, original.program)
+    judged, calibrating = read_inputs(inputs, original.model), read_inputs(calibration, original.model)
+    if engine == ONNX_RUNTIME:
+        conversion_python(_NEEDS)
+    settings = {
+        "to": to,
+        "engine": engine,
+        **asdict(bounds),
+        "fp32": options.tolerance,
+        "lengths": options.lengths,
+        "generated": generated_calibration,
+        "given": [len(calibration), len(inputs)],
+        "versions": [onnx_runtime_version(), paddle_version()],
+    }
+    fingerprint = fingerprint_of([*original.program.files, *original.beside, *calibration, *inputs], settings)
+    if options.dry_run:
+        message = f"would write {source} in {to} for {engine} to {out}; nothing was written"
+        return Conversion(out, False, message)
+    if not options.force and is_current(out, fingerprint):
+        return Conversion(out, False, f"{out} is up to date")
+    with tempfile.TemporaryDirectory() as scratch, staged(out) as made:
+        reduced = _reduce(original, to, engine, calibrating, Path(scratch), options)
+        reports, shown = prove_and_write(original, reduced, made, to, bounds, judged, options)
+        facts = {"source": str(source.resolve()), "precision": to, "bounds": asdict(bounds)}
+        write_stamp(made, fingerprint, facts)
+    message = f"{out} holds the {to} model, for {engine}"
+    if reduced.settings:
+        told = ", ".join(f"{key}: {str(value).lower()}" for key, value in reduced.settings.items())
+        message += f"; its serving.yml has {told}, so leave that out of config.yml"
+    return Conversion(out, True, message, reports, shown)
+
+
+def _check_calibration(to: str, calibration: Sequence[Path], generated: bool) -> None:
+    if to != CALIBRATED and (calibration or generated):
+        raise ConversionError(f"inputs for a calibration are of use to {CALIBRATED} alone, not to {to}.")
+    if to == CALIBRATED and not calibration and not generated:
+        raise ConversionError(
+            f"{CALIBRATED} needs representative inputs: name texts or .npz files with --calibration (or "
+            "--generated-calibration, for random ones and rough ranges)."
+        )
+    if calibration and generated:
+        raise ConversionError("--calibration and --generated-calibration exclude each other; give one.")
+
+
+def _bounds(to: str, tolerance: float | None, top1: float | None, *, demands_classes: bool) -> Bounds:
+    """Random feeds are of no class, so that of those the top-1 agreement is only shown unless asked for."""
+    usual = BOUNDS.get(to, Bounds())  # an unknown one is told with the engines
+    bounds = Bounds(
+        usual.tolerance if tolerance is None else tolerance,
+        True,
+        (usual.top1_needed if demands_classes else 0.0) if top1 is None else top1,
+    )
+    if not 0 <= bounds.tolerance < float("inf"):
+        raise ConversionError(f"the tolerance {bounds.tolerance} is not a number from 0 up.")
+    if not 0 <= bounds.top1_needed <= 1:
+        raise ConversionError(f"the top-1 agreement {bounds.top1_needed} is not a share from 0 to 1.")
+    return bounds
+
+
+def _read_original(source: Path) -> Original:
+    folder = serving_folder(source)
+    program = read_program(folder or source)
+    if folder is None:
+        feeds, fetches = (
+            tuple(Variable(v.name, v.name, v.dtype, v.shape, v.name in program.ragged) for v in specs)
+            for specs in (program.feeds, program.fetches)
+        )
+        model = ServingModel(
+            program.program.parent, program.program, program.params, feeds, fetches, format=program.format
+        )
+        try:
+            signature_text(feeds, fetches)
+        except ConfigError as exc:
+            raise ConversionError(f"{exc.message.rstrip('.')}, or serve {source} as it is.") from exc
+        return Original(source, model, program, (), program_runner(program))
+    model = load_serving_model(folder)
+    if "precision" in model.additions:
+        raise ConversionError(f"{source} is of {model.additions['precision']} already; name the fp32 model.")
+    known = {*program.files, *(folder / name for name in (SERVER_CONF, ADDITIONS, PARITY_FILE, STAMP_FILE))}
+    beside = sorted(path for path in folder.iterdir() if path.is_file() and path not in known)
+    described = [path for path in (folder / SERVER_CONF, folder / ADDITIONS) if path.is_file()]
+    return Original(source, model, program, (*beside, *described), serving_runner(folder))
+
+
+def _reduce(
+    original: Original,
+    to: str,
+    engine: str,
+    calibrating: GivenInputs,
+    scratch: Path,
+    options: ConversionOptions,
+) -> Reduced:
+    program = original.program
+    if engine == PADDLE:  # bf16: oneDNN converts as it loads
+        return Reduced(program.program, program.params, {"precision": BF16})
+    earlier: tuple[ParityReport, ...] = ()
+    fp32 = program.program
+    if program.format != "onnx":
+        conversion = convert_to_onnx(original.source, scratch / "onnx", options=options)
+        fp32, earlier = conversion.out / MODEL_FILE, conversion.reports
+    arguments: dict[str, Any] = {"model": str(fp32), "out": str(scratch / MODEL_FILE)}
+    if to == CALIBRATED:
+        batches = calibrating.batches or generated_batches(program, options)
+        for batch in batches[:_TRIED]:
+            original.run(batch)  # what the model can't run is told as such, not as a flaw of the converter
+        store_batches(batches, scratch / "calibration")
+        arguments |= {"calibration": str(scratch / "calibration"), "feeds": list(batches[0])}
+    run_isolated(
+        f"convert.precision.onnx_steps:{to.replace('-', '_')}_step",
+        arguments,
+        converter=f"onnxruntime to {to}",
+        needs=_NEEDS,
+        steps=options.steps,
+        timeout_s=options.step_timeout_s,
+    )
+    # Its QuantizeLinear and DequantizeLinear are only fused into products of int8 by that.
+    settings = {"ir_optim": True} if to == CALIBRATED else {}
+    return Reduced(scratch / MODEL_FILE, None, settings, earlier, fp32 if program.format != "onnx" else None)

@@ -1,0 +1,97 @@
+"""An ONNX model in fp16 or int8: what runs in the conversion environment, which has `onnx`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convert.programs.feeds import Feeds
+from convert.steps.progress import Steps
+from pipeline.errors import ConversionError
+
+_DYNAMIC = ("Attention", "EmbedLayerNormalization", "Gather", "LSTM", "MatMul")
+_CALIBRATED = ("Conv", "Gather", "Gemm", "MatMul")  # of others int8 costs accuracy and saves nothing
+_QUANTISED = ("DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger")
+
+
+def fp16_step(steps: Steps, model: str, out: str) -> None:
+    """Weights and arithmetic in fp16; inputs and outputs keep their dtypes."""
+    steps.step("To fp16")
+    import onnx
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    onnx.save(convert_float_to_float16(onnx.load(model), keep_io_types=True), out)
+
+
+def int8_dynamic_step(steps: Steps, model: str, out: str) -> None:
+    """int8 weights, a scale for each channel; activations are scaled as they come, by tensor."""
+    prepared = _prepared(steps, model, out)
+    steps.step("To int8")
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(str(prepared), out, list(_DYNAMIC), per_channel=True, weight_type=QuantType.QInt8)
+    _require_quantised(model, out, _DYNAMIC, "int8-calibrated, which takes Conv, or serve it as it is")
+
+
+def int8_calibrated_step(steps: Steps, model: str, out: str, calibration: str, feeds: list[str]) -> None:
+    """As above, with fixed scales of the activations: their ranges in the batches of folder `calibration`,
+    which hold an array for each of `feeds`.
+
+    Written as QuantizeLinear and DequantizeLinear, which ONNX Runtime fuses with `ir_optim` and TensorRT
+    reads as well. Activations are uint8: x86 has no fast product of int8 with int8.
+    """
+    prepared = _prepared(steps, model, out)
+    files = sorted(Path(calibration).iterdir())
+    steps.step("Calibration and int8", total=len(files))
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+    class Batches(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._batches = _batches(steps, files, feeds)
+
+        def get_next(self) -> Feeds | None:
+            return next(self._batches, None)
+
+    quantize_static(
+        str(prepared),
+        out,
+        Batches(),
+        quant_format=QuantFormat.QDQ,
+        op_types_to_quantize=list(_CALIBRATED),
+        per_channel=True,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+    )
+    _require_quantised(model, out, _CALIBRATED, "fp16, or serve it as it is")
+
+
+def _prepared(steps: Steps, model: str, out: str) -> Path:
+    """The model with its shapes inferred and batch normalisations folded, as quantisation wants it."""
+    steps.step("Preparing")
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    logging.disable(logging.WARNING)  # it advises to do what is done here
+    prepared = Path(out).with_name("prepared.onnx")
+    quant_pre_process(model, str(prepared), skip_symbolic_shape=True)
+    return prepared
+
+
+def _batches(steps: Steps, files: list[Path], feeds: list[str]) -> Iterator[Feeds]:
+    for file in files:
+        with np.load(file, allow_pickle=False) as arrays:
+            yield {name: arrays[f"arr_{place}"] for place, name in enumerate(feeds)}
+        steps.advance()
+
+
+def _require_quantised(model: str, out: str, operators: tuple[str, ...], remedy: str) -> None:
+    import onnx
+
+    graph: Any = onnx.load(out, load_external_data=False).graph
+    if not any(node.op_type in _QUANTISED for node in graph.node):
+        raise ConversionError(
+            f"{model} has no {', '.join(operators)} with weights that could be int8; name {remedy}."
+        )

@@ -1,0 +1,188 @@
+"""The proof of a precision: the model run against fp32, alone and together, then written with the figures."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from convert.precision.figures import figures_table, timed_form
+from convert.precision.inputs import GivenInputs
+from convert.precision.texts import named_padding
+from convert.programs.feeds import Feeds, sample_batches
+from convert.programs.program import InferenceProgram
+from convert.programs.runners import serving_runner
+from convert.proof.parity import (
+    Bounds,
+    FailedParity,
+    ParityReport,
+    Runner,
+    compare,
+    held_to,
+    pad_rows,
+    padding_parity,
+    write_reports,
+)
+from convert.result import ConversionOptions
+from convert.to_serving.conversion import sample_rows
+from pipeline.errors import ConfigError, ConversionError
+from pipeline.model_additions import PARITY_FILE
+from pipeline.model_digests import KEY as DIGESTS
+from pipeline.model_digests import digests_of
+from pipeline.model_settings import KEY as SETTINGS
+from pipeline.serving_model import (
+    ADDITIONS,
+    SERVER_CONF,
+    SERVER_FOLDER,
+    Padding,
+    ServingModel,
+    write_serving_model,
+)
+
+_OWN = {"labels", "padding", "parity", DIGESTS, SETTINGS}  # keys of serving.yml that are written anew
+_ROWS = 3  # of one length, and as many again
+
+
+@dataclass(frozen=True)
+class Original:
+    """The fp32 model as it is described, and what belongs beside it."""
+
+    source: Path
+    model: ServingModel
+    program: InferenceProgram
+    beside: tuple[Path, ...]
+    run: Runner
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The files of the model in its new precision, and how they are to be run. `fp32` is it before, in the
+    same engine, where the original runs in another."""
+
+    program: Path
+    params: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    earlier: tuple[ParityReport, ...] = ()
+    fp32: Path | None = None
+
+
+def prove_and_write(
+    original: Original,
+    reduced: Reduced,
+    out: Path,
+    to: str,
+    bounds: Bounds,
+    judged: GivenInputs,
+    options: ConversionOptions,
+) -> tuple[tuple[ParityReport, ...], tuple[object, ...]]:
+    """The reports of the precision, which are stored with those of earlier steps, and a table of figures."""
+    model = original.model
+    names = [fetch.alias for fetch in model.fetches]
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Path(folder) / "trial"
+        _write(original, reduced, trial)
+        try:
+            run = serving_runner(trial / SERVER_FOLDER)
+        except ConfigError as exc:
+            raise ConversionError(
+                f"{original.source} in {to} can't be run here: {exc.message.rstrip('.')}."
+            ) from exc
+        batches = judged.batches or generated_batches(original.program, options)
+        options.steps.step(f"Parity of fp32 and {to}")
+        report = held_to(compare(f"fp32 to {to}", names, original.run, run, batches), bounds)
+        _require(report)
+        padding, rows = _prove_rows(original, run, judged.rows, bounds, options)
+        options.steps.step("Time of a run")
+        forms = [timed_form("fp32", original.program.files, original.run, batches)]
+        if reduced.fp32 is not None:
+            _write(original, Reduced(reduced.fp32), Path(folder) / "fp32")
+            fp32 = serving_runner(Path(folder) / "fp32" / SERVER_FOLDER)
+            forms.append(timed_form("fp32 as ONNX", [reduced.fp32], fp32, batches))
+        files = [path for path in (reduced.program, reduced.params) if path]
+        forms.append(timed_form(to, files, run, batches))
+    reports = (report, *rows)
+    facts = {
+        "precision": to,
+        "parity": {one.step: one.max_abs_diff for one in (*reduced.earlier, *reports)},
+        DIGESTS: digests_of(files),
+    }
+    _write(original, reduced, out, padding, facts)
+    write_reports(out / SERVER_FOLDER / PARITY_FILE, [*reduced.earlier, *reports])
+    return reports, (figures_table(forms),)
+
+
+def _prove_rows(
+    original: Original, run: Runner, rows: Sequence[Feeds], bounds: Bounds, options: ConversionOptions
+) -> tuple[Padding | None, tuple[ParityReport, ...]]:
+    """Rows alone and together, as scales may depend on the batch; padded where fp32 declares that to be safe.
+
+    A model that doesn't answer row by row has nothing to compare.
+    """
+    model = original.model
+    names = [fetch.alias for fetch in model.fetches]
+    if model.padding is None and not _takes_rows(original):
+        return None, ()
+    options.steps.step("Rows alone and together")
+    if model.padding is None:
+        rows = sample_rows(original.program, options.lengths[:1] * _ROWS)
+        if not _answers_by_row(run, rows):
+            return None, ()
+    rows = rows or sample_rows(original.program, options.lengths)
+    step = "batch" if model.padding is None else "padding"
+    report, cuts = padding_parity(run, names, rows, named_padding(model), step=step)
+    report = held_to(report, bounds)
+    _require(report)
+    return Padding(model.padding.feeds, cuts) if model.padding else None, (report,)
+
+
+def _takes_rows(original: Original) -> bool:
+    model = original.model
+    return not any(feed.is_lod or feed.shape[:1] != (-1,) for feed in model.feeds)
+
+
+def _answers_by_row(run: Runner, rows: Sequence[Feeds]) -> bool:
+    """A detector finds as many boxes as there are; its requests run alone."""
+    return all(output.shape[:1] == (len(rows),) for output in run(pad_rows(rows, {})))
+
+
+def _require(report: ParityReport) -> None:
+    if not report.passed:
+        raise FailedParity(
+            f"{report.failure}; nothing was written: try another precision, or allow it with --tolerance and "
+            "--top1.",
+            report,
+        )
+
+
+def _write(
+    original: Original,
+    reduced: Reduced,
+    out: Path,
+    padding: Padding | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    model = original.model
+    kept = {key: value for key, value in model.additions.items() if key not in _OWN}
+    settings = {**model.additions.get(SETTINGS, {}), **reduced.settings}
+    extra = [path for path in original.beside if path.name not in (SERVER_CONF, ADDITIONS)]
+    data_files = original.program.data_files if reduced.program == original.program.program else ()
+    try:
+        write_serving_model(
+            out,
+            reduced.program,
+            reduced.params,
+            model.feeds,
+            model.fetches,
+            padding=padding,
+            labels=model.labels,
+            additions={**kept, **({SETTINGS: settings} if settings else {}), **(facts or {})},
+            extra_files=[*data_files, *extra],
+        )
+    except ConfigError as exc:
+        raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
+
+
+def generated_batches(program: InferenceProgram, options: ConversionOptions) -> list[Feeds]:
+    return sample_batches(program.feeds, program.id_limits, options.lengths)

@@ -1,0 +1,54 @@
+"""Which engine runs a model in which precision, how far it may be off then, and what to do instead."""
+
+from __future__ import annotations
+
+from convert.programs.engines import paddle_version
+from convert.programs.program import InferenceProgram
+from convert.proof.parity import Bounds
+from convert.whole.route import ENGINES
+from pipeline.errors import ConversionError
+
+FP16, BF16, DYNAMIC, CALIBRATED = "fp16", "bf16", "int8-dynamic", "int8-calibrated"
+ONNX_RUNTIME, PADDLE = "onnxruntime", "paddle"
+
+# Relative to an output's largest value: some three times what classifiers and encoders were off by. int8
+# of hidden states with outliers is off by more, and so refused.
+BOUNDS = {
+    FP16: Bounds(0.005, True, 0.99),
+    BF16: Bounds(0.1, True, 0.98),
+    DYNAMIC: Bounds(0.15, True, 0.97),
+    CALIBRATED: Bounds(0.2, True, 0.97),
+}
+PRECISIONS = tuple(BOUNDS)
+_ON_ONNX = (FP16, DYNAMIC, CALIBRATED)
+
+
+def engine_for(to: str, engine: str, program: InferenceProgram) -> str:
+    """The engine asked for, or the one that has this precision. ConversionError tells the other way."""
+    if to not in PRECISIONS:
+        raise ConversionError(f"there is no precision {to!r}; name one of {', '.join(PRECISIONS)}.")
+    if engine and engine not in ENGINES:
+        raise ConversionError(f"there is no engine {engine!r}; name one of {', '.join(ENGINES)}.")
+    engine = engine or (ONNX_RUNTIME if to in _ON_ONNX else PADDLE)
+    if engine == ONNX_RUNTIME and to == BF16:
+        raise ConversionError(
+            "ONNX Runtime has no bf16 on the CPU; name --engine paddle, which has it by oneDNN, or --to fp16."
+        )
+    if engine == ONNX_RUNTIME:
+        return engine
+    if program.format == "onnx":
+        raise ConversionError(
+            f"{program.program} is an ONNX model, which Paddle doesn't run; make a Paddle model of it first "
+            "(python -m convert onnx), or name another precision of onnxruntime."
+        )
+    if to == FP16:
+        raise ConversionError(
+            f"Paddle {paddle_version()} runs fp16 on a GPU alone, where it converts a model as it loads: set "
+            "local_service_conf.precision: fp16 and device_type: 1 there, or name --engine onnxruntime."
+        )
+    if to != BF16:
+        raise ConversionError(
+            f"Paddle {paddle_version()} has no int8 for inference models: its quantisation doesn't read "
+            ".json programs and keeps fp32 weights in .pdmodel ones; name --engine onnxruntime."
+        )
+    return engine

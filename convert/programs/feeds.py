@@ -1,0 +1,84 @@
+"""Inputs that a program accepts: random ones, or those of a file."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from convert.programs.input_spec import TensorSpec
+from pipeline.errors import ConversionError
+
+Array = npt.NDArray[Any]
+Feeds = dict[str, Array]
+
+BATCH_SIZES = (1, 2, 5)
+LENGTHS = (5, 16, 33)
+BATCHES, SHAPE_LENGTHS = (1, 8), (16, 64, 128)  # what a service is likely to run
+
+
+def sample_batches(
+    feeds: Sequence[TensorSpec], id_limits: Mapping[str, int], lengths: Sequence[int] = LENGTHS
+) -> list[Feeds]:
+    """One batch for each length and batch size; the same on every call."""
+    rng = np.random.default_rng(0)
+    return [sample_feeds(feeds, id_limits, rng, size, n) for n in lengths for size in BATCH_SIZES]
+
+
+def sample_feeds(
+    feeds: Sequence[TensorSpec],
+    id_limits: Mapping[str, int],
+    rng: np.random.Generator,
+    batch: int,
+    length: int,
+) -> Feeds:
+    """One batch. Every axis that varies, the batch aside, has `length`; a batch axis that doesn't is kept.
+
+    Integers are ids below their limit where an embedding looks them up, and else masks: ones, then zeros.
+    """
+    made = {}
+    for feed in feeds:
+        sizes = (batch, *[length] * len(feed.shape))
+        shape = tuple(size if dim < 0 else dim for dim, size in zip(feed.shape, sizes, strict=False))
+        made[feed.name] = _values(feed, shape, id_limits.get(feed.name, 0), rng)
+    return made
+
+
+def stored_feeds(path: Path) -> Feeds:
+    """The arrays of an .npz file. Raises ConversionError."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as exc:
+        raise ConversionError(f"{path} is no .npz file of plain arrays ({exc}).") from exc
+    for name, array in arrays.items():
+        if array.ndim == 0 or array.size == 0:
+            raise ConversionError(f"{path}: {name} has shape {list(array.shape)}; give at least one row.")
+    return arrays
+
+
+def _values(feed: TensorSpec, shape: tuple[int, ...], limit: int, rng: np.random.Generator) -> Array:
+    if feed.dtype == "bfloat16":
+        bits = rng.standard_normal(shape).astype(np.float32).view(np.uint32) >> 16
+        return bits.astype(np.uint16)
+    if feed.dtype == "string":
+        return rng.integers(0, 1000, shape).astype(str).astype(object)
+    if feed.dtype.startswith("float"):
+        return rng.standard_normal(shape).astype(feed.dtype)
+    if limit:
+        return rng.integers(0, limit, shape).astype(feed.dtype)
+    return _masks(shape).astype(feed.dtype)
+
+
+def _masks(shape: tuple[int, ...]) -> Array:
+    """Ones on the first part of the second axis, a different part in each row, never none."""
+    if len(shape) < 2:
+        return np.ones(shape, np.int64)
+    length = shape[1]
+    kept = np.array([max(1, length - row * length // 4 % length) for row in range(shape[0])])
+    mask = np.arange(length)[None, :] < kept[:, None]
+    return np.broadcast_to(mask.reshape(mask.shape + (1,) * (len(shape) - 2)), shape)

@@ -1,0 +1,214 @@
+"""An exported program, of Paddle or ONNX: its feeds and fetches, and which ids the feeds may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convert.programs.engines import import_paddle
+from convert.programs.input_spec import TensorSpec
+from pipeline.errors import ConfigError, ConversionError
+from pipeline.onnx_file import inspect_onnx
+from pipeline.predictors.paddle_program import inspect_program, ragged_variables
+from pipeline.serving_model import SERVER_FOLDER, Format, ServingModel, find_model_files
+
+# A protobuf ends at 2 GiB: x2paddle reads one with all weights in it, and paddle2onnx writes an empty file
+# above that, also when it is to put weights apart.
+PROTOBUF_BYTES = 2_100_000_000
+
+# Between a feed of ids and the embedding that looks them up.
+_SHAPE_ONLY = {"pd_op.cast", "pd_op.reshape", "pd_op.unsqueeze", "pd_op.squeeze", "pd_op.flatten"}
+
+
+@dataclass(frozen=True)
+class InferenceProgram:
+    """A program and its parameters on disk.
+
+    Fetches carry the names under which the engine returns them. `id_limits` gives, for each feed
+    that an embedding looks up, the number of its rows: ids from 0 to below that are valid. `ragged` are the
+    feeds that hold sequences (LoD). `data_files` are the files with the weights of an ONNX model, if not all
+    are in its own.
+    """
+
+    program: Path
+    params: Path | None
+    feeds: tuple[TensorSpec, ...]
+    fetches: tuple[TensorSpec, ...]
+    id_limits: Mapping[str, int]
+    ragged: frozenset[str] = frozenset()
+    format: Format = "pir"
+    data_files: tuple[Path, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All that the program consists of."""
+        return (self.program, *([self.params] if self.params else []), *self.data_files)
+
+
+def read_program(source: Path) -> InferenceProgram:
+    """Read a .onnx file, or a folder: *.json or *.pdmodel with *.pdiparams, or *.onnx, whatever their names.
+
+    Raises ConversionError when there is none, or when it can't be read.
+    """
+    if source.is_file() and source.suffix == ".onnx":
+        return _read_onnx(source)
+    if not source.is_dir():
+        raise ConversionError(
+            f"{source} is neither a folder nor a .onnx file; name one with *.json or *.pdmodel and "
+            "*.pdiparams, or *.onnx."
+        )
+    try:
+        program, params, kind = find_model_files(source)
+    except ConfigError as exc:
+        if (source / SERVER_FOLDER).is_dir():
+            raise ConversionError(
+                f"{source} is a serving model already; serve it, or name {source / SERVER_FOLDER} to make "
+                "another of its program."
+            ) from exc
+        raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
+    if kind == "onnx":
+        return _read_onnx(program)
+    import_paddle()
+    try:
+        # Of some damage Paddle dies natively.
+        inspect_program(ServingModel(source, program, params, (), (), format=kind))
+    except ConfigError as exc:
+        raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
+    names = fetch_names(program, params)
+    if kind == "pir":
+        return _read_pir(program, params, names)
+    return _read_program_desc(program, params, names)
+
+
+def _read_onnx(path: Path) -> InferenceProgram:
+    try:
+        facts = inspect_onnx(path)
+    except ConfigError as exc:
+        raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
+    files = []
+    for name in facts.data_files:
+        file = path.parent / name
+        if Path(name).name != name:
+            raise ConversionError(
+                f"{path} has weights in {name}, in another folder; save the model with its weights beside it."
+            )
+        if not file.is_file():
+            raise ConversionError(f"{path} has weights in {name}, which is not beside it; copy it there.")
+        files.append(file)
+    feeds, fetches = (
+        tuple(TensorSpec(v.name, v.dtype, v.shape) for v in variables)
+        for variables in (facts.feeds, facts.fetches)
+    )
+    return InferenceProgram(
+        path, None, feeds, fetches, facts.id_limits, format="onnx", data_files=tuple(files)
+    )
+
+
+def unoptimised_predictor(program: Path, params: Path | None) -> Any:
+    """A Paddle Inference predictor that runs the program as it is written."""
+    import_paddle()
+    from paddle import inference
+
+    config = inference.Config(str(program), str(params) if params else "")
+    config.disable_gpu()
+    config.disable_glog_info()
+    config.switch_ir_optim(False)
+    if hasattr(config, "disable_mkldnn"):
+        config.disable_mkldnn()
+    try:
+        return inference.create_predictor(config)
+    except Exception as exc:
+        raise ConversionError(f"{program} can't be loaded by Paddle: {first_line(exc)}.") from exc
+
+
+def fetch_names(program: Path, params: Path | None) -> tuple[str, ...]:
+    """The outputs' names as Paddle Inference gives them."""
+    return tuple(unoptimised_predictor(program, params).get_output_names())
+
+
+def first_line(error: BaseException) -> str:
+    """The sentence of an error of Paddle, without its C++ stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Error:" in line or "Hint:" in line or line.startswith("(")]
+    text = (telling or lines or [type(error).__name__])[0]
+    return f"{type(error).__name__}: {text[:300]}".rstrip(".")
+
+
+def _read_pir(program: Path, params: Path | None, names: tuple[str, ...]) -> InferenceProgram:
+    import paddle
+
+    layer = paddle.jit.load(str(program.with_suffix("")))
+    # TranslatedLayer has no public way to its specs.
+    feeds = tuple(_spec(s.name, s.dtype, s.shape) for s in layer._input_spec())
+    outputs = layer._output_spec()
+    fetches = tuple(_spec(n, s.dtype, s.shape) for n, s in zip(names, outputs, strict=True))
+    limits: dict[str, int] = {}
+    for op in layer.program().global_block().ops:
+        if op.name() == "pd_op.data":
+            limit = _embedding_rows(op.result(0), depth=4)
+            if limit:
+                limits[op.attrs()["name"]] = limit
+    return InferenceProgram(program, params, feeds, fetches, limits)
+
+
+def _embedding_rows(value: Any, depth: int) -> int:
+    """Rows of the smallest embedding that looks up `value`; 0 when none does."""
+    rows = []
+    for op in value.all_used_ops():
+        if op.name() == "pd_op.embedding" and op.operand_source(0).is_same(value):
+            rows.append(int(op.operand_source(1).shape[0]))
+        elif op.name() in _SHAPE_ONLY and depth:
+            rows.append(_embedding_rows(op.result(0), depth - 1))
+    return min(filter(None, rows), default=0)
+
+
+def _spec(name: str, dtype: Any, shape: Any) -> TensorSpec:
+    dims = tuple(int(dim) if int(dim) >= 0 else -1 for dim in shape)
+    return TensorSpec(name, str(dtype).rpartition(".")[2], dims)
+
+
+_DESC_DTYPES = {
+    "BOOL": "bool",
+    "INT8": "int8",
+    "UINT8": "uint8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "FP16": "float16",
+    "BF16": "bfloat16",
+    "FP32": "float32",
+    "FP64": "float64",
+}
+
+
+def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...]) -> InferenceProgram:
+    """Read a .pdmodel as the protobuf it is: today's static API loads only programs of its own format."""
+    from paddle.base.proto import framework_pb2
+
+    desc = framework_pb2.ProgramDesc()
+    try:
+        desc.ParseFromString(program.read_bytes())
+    except Exception as exc:
+        raise ConversionError(f"{program} is not a Paddle program: {first_line(exc)}.") from exc
+    block = desc.blocks[0]
+    tensors = {v.name: v.type.dense_tensor.tensor for v in block.vars}
+
+    def spec(name: str) -> TensorSpec:
+        number = framework_pb2.VarType.Type.Name(tensors[name].data_type)
+        if number not in _DESC_DTYPES:
+            raise ConversionError(f"{program}: {name} is of type {number}, which can't be served.")
+        return _spec(name, _DESC_DTYPES[number], tensors[name].dims)
+
+    feeds = tuple(spec(op.outputs[0].arguments[0]) for op in block.ops if op.type == "feed")
+    limits = {}
+    for op in block.ops:
+        if op.type in ("lookup_table", "lookup_table_v2"):
+            inputs = {i.parameter: i.arguments[0] for i in op.inputs}
+            limits[inputs["Ids"]] = int(tensors[inputs["W"]].dims[0])
+    known = {feed.name for feed in feeds}
+    limits = {name: limit for name, limit in limits.items() if name in known}
+    fetches = tuple(spec(name) for name in names)
+    ragged = ragged_variables(program) & known
+    return InferenceProgram(program, params, feeds, fetches, limits, ragged, format="pdmodel")

@@ -1,0 +1,146 @@
+"""The three forms of a model that parity compares: dynamic Layer, exported program, serving model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convert.programs.engines import import_paddle
+from convert.programs.feeds import Array
+from convert.programs.input_spec import TensorSpec
+from convert.programs.program import InferenceProgram, first_line, unoptimised_predictor
+from convert.proof.parity import Runner
+from pipeline.config import LocalServiceConf
+from pipeline.errors import ConversionError, ServingError
+from pipeline.model_settings import with_settings_of
+from pipeline.predictors.base import LOD_SUFFIX
+from pipeline.predictors.onnx_errors import error_sentence, load_sentence
+from pipeline.serving_model import load_serving_model
+
+Arguments = Sequence[TensorSpec | None]
+"""The positional arguments of a Layer's forward(); None where one is left out."""
+
+
+def layer_runner(layer: Any, arguments: Arguments) -> Runner:
+    """Run a dynamic `paddle.nn.Layer` with its inputs as `arguments`."""
+    paddle = import_paddle()
+
+    def run(arrays: Mapping[str, Array]) -> list[Array]:
+        tensors = [feed and _tensor(paddle, arrays[feed.name], feed.dtype) for feed in arguments]
+        with paddle.no_grad():
+            try:
+                outputs = layer(*tensors)
+            except Exception as exc:
+                shapes = ", ".join(f"{f.name} {list(arrays[f.name].shape)}" for f in arguments if f)
+                raise ConversionError(
+                    f"the layer can't run {shapes} ({first_line(exc)}); try other --lengths or inputs."
+                ) from exc
+        return [_array(tensor) for tensor in flatten_outputs(outputs)]
+
+    return run
+
+
+def program_runner(program: InferenceProgram) -> Runner:
+    """Run an exported program as it is written, without optimisation. The rows of a ragged feed are one
+    sequence."""
+    if program.format == "onnx":
+        return _onnx_runner(program)
+    predictor = unoptimised_predictor(program.program, program.params)
+
+    def run(arrays: Mapping[str, Array]) -> list[Array]:
+        for feed in program.feeds:
+            handle = predictor.get_input_handle(feed.name)
+            handle.copy_from_cpu(np.ascontiguousarray(arrays[feed.name]))
+            if feed.name in program.ragged:
+                handle.set_lod([[0, len(arrays[feed.name])]])
+        try:
+            predictor.run()
+        except Exception as exc:
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+            raise ConversionError(
+                f"{program.program} can't run {shapes} ({first_line(exc)}); try other --lengths or inputs."
+            ) from exc
+        return [_float(predictor.get_output_handle(f.name).copy_to_cpu(), f.dtype) for f in program.fetches]
+
+    return run
+
+
+def _onnx_runner(program: InferenceProgram) -> Runner:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4  # errors are raised, too
+    try:
+        session = onnxruntime.InferenceSession(
+            str(program.program), sess_options=options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as exc:
+        raise ConversionError(f"{load_sentence(program.program, exc)}.") from exc
+    names = [fetch.name for fetch in program.fetches]
+
+    def run(arrays: Mapping[str, Array]) -> list[Array]:
+        try:
+            return list(map(np.asarray, session.run(names, dict(arrays))))
+        except Exception as exc:
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+            why = f"{program.program} can't run {shapes} ({error_sentence(exc)})"
+            raise ConversionError(f"{why}; try other --lengths or inputs.") from exc
+
+    return run
+
+
+def serving_runner(directory: Path) -> Runner:
+    """Run a serving model as the service will, through its predictor with default settings and its own."""
+    from pipeline.predictors import create_predictor
+
+    model = load_serving_model(directory)
+    alias_of = {feed.name: feed.alias for feed in model.feeds}
+    ragged = [feed for feed in model.feeds if feed.is_lod]
+    conf = LocalServiceConf.model_validate({"model_config": str(directory)})
+    predictor = create_predictor(model, with_settings_of(model, conf))
+
+    def run(arrays: Mapping[str, Array]) -> list[Array]:
+        feeds = {alias_of[name]: array for name, array in arrays.items()}
+        feeds |= {feed.alias + LOD_SUFFIX: np.array([0, len(arrays[feed.name])]) for feed in ragged}
+        try:
+            answers = predictor.run(feeds)
+        except ServingError as exc:
+            raise ConversionError(f"the serving model can't be run: {exc.message.rstrip('.')}.") from exc
+        return [_float(np.asarray(answers[fetch.alias]), fetch.dtype) for fetch in model.fetches]
+
+    return run
+
+
+def flatten_outputs(outputs: Any) -> list[Any]:
+    """The tensors of a Layer's return value, in the order in which export lists them."""
+    if isinstance(outputs, list | tuple):
+        return [tensor for item in outputs for tensor in flatten_outputs(item)]
+    if isinstance(outputs, dict):
+        return [tensor for item in outputs.values() for tensor in flatten_outputs(item)]
+    return [] if outputs is None else [outputs]
+
+
+def _tensor(paddle: Any, array: Array, dtype: str) -> Any:
+    if dtype == "bfloat16":
+        return paddle.to_tensor(widen_bfloat16(array)).astype("bfloat16")
+    return paddle.to_tensor(array)
+
+
+def _array(tensor: Any) -> Array:
+    if str(tensor.dtype).endswith("bfloat16"):
+        tensor = tensor.astype("float32")
+    array: Array = tensor.numpy()
+    return array
+
+
+def _float(array: Array, dtype: str) -> Array:
+    return widen_bfloat16(array) if dtype == "bfloat16" and array.dtype == np.uint16 else array
+
+
+def widen_bfloat16(array: Array) -> Array:
+    """uint16 bit patterns of bfloat16 as float32."""
+    return (array.astype(np.uint32) << 16).view(np.float32)

@@ -1,0 +1,1 @@
+"""Comparisons of two forms of a model, and what they found."""

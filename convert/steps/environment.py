@@ -1,0 +1,63 @@
+"""The conversion environment: the interpreter that has the converters, which would conflict with serving."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.errors import ConversionError
+
+CONVERT_PYTHON = "PADDLEWHEEL_CONVERT_PYTHON"
+FOLDER = Path(__file__).resolve().parents[2] / ".venv-convert"
+
+
+def conversion_python(needs: Sequence[str]) -> str:
+    """The interpreter for a step that imports the packages `needs`, by their import names.
+
+    The one that PADDLEWHEEL_CONVERT_PYTHON names; else this one if it has them all; else that of
+    `make convert-env`. Raises ConversionError when there is none.
+    """
+    named = os.environ.get(CONVERT_PYTHON)
+    if named:
+        found = shutil.which(named)
+        if found is None:
+            raise ConversionError(
+                f"{CONVERT_PYTHON} names {named!r}, which is no program; "
+                "name a Python interpreter or unset it."
+            )
+        return found
+    missing = missing_packages(needs)
+    if not missing:
+        return sys.executable
+    python = FOLDER / "bin" / "python"
+    if not python.is_file():
+        raise ConversionError(
+            f"{', '.join(missing)} can't be imported here, and there is no conversion environment "
+            f"({FOLDER}); make it with `make convert-env`."
+        )
+    return str(python)
+
+
+def missing_packages(needs: Sequence[str]) -> list[str]:
+    """Those of `needs` that this interpreter lacks; none of them is imported."""
+    return [name for name in needs if not _is_package(name)]
+
+
+def _is_package(name: str) -> bool:
+    """A plain folder of that name, which the current one may well have, is a package without origin."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None
+
+
+def require_packages(needs: Sequence[str]) -> None:
+    """Raise ConversionError unless this interpreter, chosen by `conversion_python`, has them all."""
+    missing = missing_packages(needs)
+    if missing:
+        where = "make convert-env TORCH_INDEX=..." if "torch" in missing else "make convert-env"
+        raise ConversionError(
+            f"{sys.executable} lacks {', '.join(missing)}, which this conversion needs; run `{where}`."
+        )

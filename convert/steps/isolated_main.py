@@ -1,0 +1,73 @@
+"""The process of one step in the conversion environment: calls a function, tells progress and result."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import sys
+import traceback
+from typing import Any, NoReturn
+
+from convert.steps.environment import require_packages
+from convert.steps.progress import Steps
+from pipeline.errors import ConversionError, ParityError, ServingError
+from pipeline.processes import die_with
+
+
+class ToldSteps(Steps):
+    """Progress as lines of JSON, which `convert.steps.isolation` reads and shows."""
+
+    def __init__(self, events: int) -> None:
+        self._events = os.fdopen(events, "w", encoding="utf-8")
+
+    def step(self, name: str, total: int = 1) -> None:
+        self.tell({"step": name, "total": total})
+
+    def advance(self) -> None:
+        self.tell({"advance": 1})
+
+    def say(self, text: str) -> None:
+        self.tell({"say": text})
+
+    def tell(self, event: dict[str, Any]) -> None:
+        line = json.dumps(event)
+        self._events.write(f"{line}\n")
+        self._events.flush()
+
+
+def main() -> NoReturn:
+    """argv: the pipe for events, the parent's pid. stdin: the request as JSON."""
+    events, parent = (int(argument) for argument in sys.argv[1:])
+    die_with(parent)
+    os.set_inheritable(events, False)
+    steps = ToldSteps(events)
+    try:
+        steps.tell({"result": _run(json.load(sys.stdin), steps)})
+    except ServingError as exc:
+        kind = ParityError.__name__ if isinstance(exc, ParityError) else ConversionError.__name__
+        steps.tell({"error": exc.message, "kind": kind, "traceback": traceback.format_exc()})
+    except Exception as exc:
+        from convert.output.staging import DISK_IS_FULL
+        from convert.programs.program import first_line
+
+        told: dict[str, Any] = {"error": first_line(exc), "kind": "", "traceback": traceback.format_exc()}
+        if isinstance(exc, OSError) and exc.errno in DISK_IS_FULL:
+            told |= {"error": exc.strerror, "kind": OSError.__name__, "errno": exc.errno}
+        steps.tell(told)
+    # What the converter printed may tell why. What native libraries do at exit, crash included, is of no
+    # interest: the result is told.
+    ctypes.CDLL(None).fflush(None)
+    os._exit(0)
+
+
+def _run(request: dict[str, Any], steps: Steps) -> object:
+    require_packages(request["needs"])
+    module, _, name = request["function"].partition(":")
+    function = getattr(importlib.import_module(module), name)
+    return function(steps, **request["arguments"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The ways from each kind of source to a serving model, in the order in which they are tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convert.whole.source_kind import SourceKind
+from pipeline.errors import ConversionError
+from pipeline.serving_model import Engine
+
+ENGINES: dict[Engine, str] = {"paddle": "Paddle Inference", "onnxruntime": "ONNX Runtime"}
+
+EXPORT, TWIN, TORCH_ONNX, X2PADDLE, TO_ONNX, SERVING = (
+    "dynamic to static",
+    "weights into PaddleNLP's model",
+    "PyTorch to ONNX",
+    "ONNX to Paddle",
+    "Paddle to ONNX",
+    "serving model",
+)
+
+
+@dataclass(frozen=True)
+class Route:
+    """Steps in their order, the engine that runs what they end with, and why one would go this way."""
+
+    steps: tuple[str, ...]
+    engine: Engine
+    why: str
+
+    def __str__(self) -> str:
+        return f"{', then '.join(self.steps)} for {ENGINES[self.engine]}"
+
+
+_STATIC = (
+    Route((EXPORT, SERVING), "paddle", "Paddle runs it in its own form"),
+    Route((EXPORT, TO_ONNX, SERVING), "onnxruntime", "ONNX Runtime runs what Paddle Inference does not"),
+)
+_ROUTES: dict[SourceKind, tuple[Route, ...]] = {
+    SourceKind.LAYER: _STATIC,
+    SourceKind.PADDLENLP: _STATIC,
+    SourceKind.PROGRAM: tuple(Route(route.steps[1:], route.engine, route.why) for route in _STATIC),
+    SourceKind.TORCH: (
+        Route((TWIN, SERVING), "paddle", "PaddleNLP's model of the same architecture takes its weights"),
+        Route((TORCH_ONNX, X2PADDLE, SERVING), "paddle", "its ONNX form may become a Paddle program"),
+        Route((TORCH_ONNX, SERVING), "onnxruntime", "ONNX Runtime runs what can't be a Paddle program"),
+    ),
+    SourceKind.ONNX: (
+        Route((X2PADDLE, SERVING), "paddle", "a Paddle program of it may have the same outputs"),
+        Route((SERVING,), "onnxruntime", "ONNX Runtime runs it as it is"),
+    ),
+}
+
+
+def routes_of(kind: SourceKind, engine: str = "") -> tuple[Route, ...]:
+    """The ways for a kind of source, those that end with `engine` if one is named."""
+    if engine and engine not in ENGINES:
+        raise ConversionError(f"there is no engine {engine!r}; name {' or '.join(ENGINES)}.")
+    return tuple(route for route in _ROUTES[kind] if engine in ("", route.engine))

@@ -1,0 +1,102 @@
+"""What a conversion begins with: the kind of model that a source is, found out without running it."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from pathlib import Path
+
+from convert.from_paddle.conversion import call_factory
+from convert.from_paddlenlp.conversion import CONFIG_FILES, WEIGHTS_FILES, is_written_by_paddle
+from convert.from_torch.source import WEIGHTS as TORCH_WEIGHTS
+from convert.from_torch.source import is_factory
+from convert.inspection.subject import serving_folder
+from convert.programs.engines import import_paddle
+from pipeline.errors import ConfigError, ConversionError
+from pipeline.serving_model import find_model_files
+
+_TORCH = ("torch", "transformers", "safetensors")
+_WEIGHTS_ALONE = (".pdparams", ".pdiparams", ".bin", ".pt", ".pth", ".safetensors")
+
+
+class SourceKind(Enum):
+    """The value is how a sentence calls it."""
+
+    LAYER = "a paddle.nn.Layer"
+    PADDLENLP = "a model of PaddleNLP"
+    TORCH = "a PyTorch model"
+    ONNX = "an ONNX model"
+    PROGRAM = "a Paddle inference model"
+
+
+def kind_of(source: str, *, random_weights: bool = False) -> SourceKind:
+    """Which kind `source` is: module:factory (which is called), a folder, a file, else a name of PaddleNLP's.
+
+    Raises ConversionError for what is none, with what would be one.
+    """
+    if is_factory(source):
+        return _kind_of_factory(source)
+    path = Path(source)
+    if path.is_dir():
+        return _kind_of_folder(path, random_weights)
+    if path.is_file():
+        return _kind_of_file(path)
+    if "/" in source or path.suffix:
+        raise ConversionError(
+            f"{source} is not there; name a folder, a .onnx file, module:factory or a name of PaddleNLP's."
+        )
+    return SourceKind.PADDLENLP
+
+
+def _kind_of_factory(factory: str) -> SourceKind:
+    try:
+        _, model = call_factory(factory)
+    except ConversionError as exc:
+        cause = exc.__cause__
+        # PyTorch is in the conversion environment alone, where this runs again.
+        if isinstance(cause, ModuleNotFoundError) and cause.name in _TORCH:
+            return SourceKind.TORCH
+        raise
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        return SourceKind.TORCH
+    if isinstance(model, import_paddle().nn.Layer):
+        return SourceKind.LAYER
+    raise ConversionError(
+        f"{factory} returned a {type(model).__name__}, neither a paddle.nn.Layer nor a torch.nn.Module."
+    )
+
+
+def _kind_of_folder(folder: Path, random_weights: bool) -> SourceKind:
+    if serving_folder(folder) is not None:
+        raise ConversionError(
+            f"{folder} is a serving model already; serve it, or run `python -m convert check {folder}`."
+        )
+    if any((folder / name).is_file() for name in CONFIG_FILES):
+        if random_weights:
+            return SourceKind.PADDLENLP
+        for name in (*WEIGHTS_FILES, *TORCH_WEIGHTS):
+            if (folder / name).is_file():
+                paddle = name == WEIGHTS_FILES[0] or is_written_by_paddle(folder / name)
+                return SourceKind.PADDLENLP if paddle else SourceKind.TORCH
+            if (folder / f"{name}.index.json").is_file():
+                return SourceKind.TORCH
+    try:
+        _, _, format_ = find_model_files(folder)
+    except ConfigError as exc:
+        weights = ", ".join(dict.fromkeys((*WEIGHTS_FILES, *TORCH_WEIGHTS)))
+        raise ConversionError(f"{exc.message.rstrip('.')}, or {CONFIG_FILES[0]} with {weights}.") from exc
+    return SourceKind.ONNX if format_ == "onnx" else SourceKind.PROGRAM
+
+
+def _kind_of_file(path: Path) -> SourceKind:
+    if path.suffix == ".onnx":
+        return SourceKind.ONNX
+    if path.name in CONFIG_FILES or (path.suffix == ".json" and not path.with_suffix(".pdiparams").exists()):
+        return SourceKind.PADDLENLP
+    if path.suffix in _WEIGHTS_ALONE:
+        raise ConversionError(
+            f"{path} holds weights alone; name the folder with its configuration or program, or "
+            "module:factory."
+        )
+    raise ConversionError(f"{path} is no .onnx file or configuration; name the folder of the model.")
