@@ -26,7 +26,7 @@ from convert.demo.headlines import Headline, read_headlines, split_headlines
 from convert.paddle_onnx.to_onnx import MODEL_FILE
 from convert.precision.routes import CALIBRATED, PRECISIONS
 from convert.precision.texts import named_padding, text_rows
-from convert.proof.parity import pad_rows
+from convert.proof.padding import pad_rows
 from pipeline.config import LocalServiceConf
 from pipeline.errors import ServingError
 from pipeline.model_settings import with_settings_of

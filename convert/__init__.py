@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from convert.precision.conversion import convert_precision
     from convert.result import Conversion, ConversionOptions
     from convert.to_serving.conversion import convert_serving
-    from convert.whole.conversion import Wanted, convert_all
+    from convert.whole.conversion import convert_all
+    from convert.whole.wanted import Wanted
 
 __all__ = [
     "Conversion",

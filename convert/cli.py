@@ -13,7 +13,7 @@ from rich.table import Table
 
 from convert.arguments.parser import create_parser
 from convert.commands import Command
-from convert.proof.parity import FailedParity, ParityReport
+from convert.proof.report import FailedParity, ParityReport
 from convert.result import Conversion, ConversionOptions
 from convert.steps.progress import ShownSteps
 from pipeline.commands import EXIT_MISTAKE

@@ -130,7 +130,8 @@ def check(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
 
 
 def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
-    from convert.whole.conversion import Wanted, convert_all
+    from convert.whole.conversion import convert_all
+    from convert.whole.wanted import Wanted
 
     wanted = Wanted(
         engine=arguments.engine,

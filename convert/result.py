@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from convert.programs.feeds import LENGTHS
-from convert.proof.parity import TOLERANCE, ParityReport
+from convert.proof.report import TOLERANCE, ParityReport
 from convert.steps.isolation import STEP_TIMEOUT_S
 from convert.steps.progress import SilentSteps, Steps
 from pipeline.errors import ConversionError

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from convert import commands as run
 from convert.arguments.shared import add_dynamic, add_labels, add_served, add_writing
-from convert.from_torch.conversion import OPSET, OPSETS, ROUTES
-from convert.whole.route import ENGINES
+from convert.from_torch.routes import OPSET, OPSETS, ROUTES
+from convert.programs.engines import ENGINES
 
 if TYPE_CHECKING:
     from pipeline.commands import Commands

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from convert import commands as run
 from convert.arguments.shared import add_writing
 from convert.precision.routes import BOUNDS, PRECISIONS
-from convert.whole.route import ENGINES
+from convert.programs.engines import ENGINES
 
 if TYPE_CHECKING:
     from pipeline.commands import Commands

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convert.commands import Command
-from convert.from_paddlenlp.conversion import TASKS
+from convert.from_paddlenlp.families import TASKS
 from convert.programs.feeds import LENGTHS
-from convert.proof.parity import TOLERANCE
+from convert.proof.report import TOLERANCE
 from convert.steps.isolation import STEP_TIMEOUT_S
 from pipeline.commands import add_command
 

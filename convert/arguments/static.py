@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from convert import commands as run
 from convert.arguments.shared import add_served, add_writing
-from convert.paddle_onnx.to_onnx import OPSET, OPSETS
+from convert.paddle_onnx.paddle2onnx_step import OPSET, OPSETS
 
 if TYPE_CHECKING:
     from pipeline.commands import Commands

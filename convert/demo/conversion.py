@@ -11,14 +11,16 @@ import numpy as np
 
 from convert.demo.headlines import HEADLINES_FILE, LABELS, Split, read_headlines, split_headlines
 from convert.demo.vocabulary import vocabulary, vocabulary_text
-from convert.from_paddle.conversion import export_layer, layer_parity
-from convert.output.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
+from convert.from_paddle.export import export_layer, layer_parity
+from convert.output.staging import staged
+from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
 from convert.programs.engines import import_paddle, paddle_version
 from convert.programs.feeds import Feeds, sample_batches
 from convert.programs.input_spec import TensorSpec
-from convert.proof.parity import ParityReport
+from convert.proof.padding import parse_padding
+from convert.proof.report import ParityReport
 from convert.result import Conversion, ConversionOptions
-from convert.to_serving.conversion import build_serving_model, parse_padding
+from convert.to_serving.serving_model import build_serving_model
 from pipeline.errors import ConversionError
 
 ACCURACY_NEEDED = 0.65

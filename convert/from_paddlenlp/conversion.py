@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convert.from_paddlenlp.encoder import FAMILIES, HEADS, positional
-from convert.output.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
+from convert.from_paddlenlp.encoder import positional
+from convert.from_paddlenlp.families import HEADS, TASKS
+from convert.from_paddlenlp.source import PaddleNLPSource, find_source
+from convert.output.staging import staged
+from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
 from convert.programs.engines import paddle_version
 from convert.programs.input_spec import parse_input_spec
-from convert.proof.parity import report_of, write_reports
+from convert.proof.stored_reports import report_of, write_reports
 from convert.result import Conversion, ConversionOptions
 from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated
-from convert.to_serving.notes import ModelNotes, labels_of, text_padding, tokenizer_files, write_notes
+from convert.to_serving.notes import ModelNotes, labels_of, text_padding, write_notes
 from pipeline.errors import ConversionError
 from pipeline.model_additions import PARITY_FILE
 
-TASKS = tuple(HEADS)
-CONFIG_FILES = ("config.json", "model_config.json")
-WEIGHTS_FILES = ("model_state.pdparams", "model.safetensors")
 _CONVERTER = "PaddleNLP"
 _NEEDS = ("paddlenlp",)
-_MAX_CONFIG_BYTES = 16 << 20
-_MAX_HEADER_BYTES = 100 << 20
-# By what the name of a class starts with; longer ones first.
-_PREFIXES = {"XLMRoberta": "xlm-roberta", "Roberta": "roberta", "Ernie": "ernie", "Bert": "bert"}
-
-
-@dataclass(frozen=True)
-class PaddleNLPSource:
-    """A model to be built: the name of a configuration of PaddleNLP, or one read from a file, and weights."""
-
-    name: str
-    config: dict[str, Any] | None = None
-    weights: Path | None = None
-    files: tuple[Path, ...] = ()
-    tokenizer: tuple[Path, ...] = ()
 
 
 def convert_paddlenlp(
@@ -116,106 +98,6 @@ def convert_paddlenlp(
         write_notes(made, _notes(told, task, names, found.tokenizer))
         write_stamp(made, fingerprint, {"source": source, "feeds": told["feeds"]})
     return Conversion(out, True, f"{out} holds the inference model ({'; '.join(told['feeds'])})", (report,))
-
-
-def find_source(source: str, *, random_weights: bool) -> PaddleNLPSource:
-    """What `source` names. Raises ConversionError, with the remedy, for what isn't there or can't be read."""
-    path = Path(source)
-    if path.is_file():
-        if not random_weights:
-            raise ConversionError(
-                f"{source} is a configuration without weights; name its folder, or add --random-weights."
-            )
-        return PaddleNLPSource(str(path), read_config(path), None, (path,))
-    if path.is_dir():
-        return _from_folder(path, random_weights)
-    if "/" in source or path.suffix == ".json":
-        raise ConversionError(
-            f"{source} is not there; name a folder, a config.json or a name of PaddleNLP's."
-        )
-    if random_weights:
-        return PaddleNLPSource(source)
-    home = Path(os.environ.get("PPNLP_HOME") or Path.home() / ".paddlenlp")
-    kept = home / "models" / source
-    if kept.is_dir():
-        return _from_folder(kept, random_weights)
-    raise ConversionError(
-        f"{source} is neither a folder here nor among PaddleNLP's downloads ({kept}), and nothing is "
-        "downloaded; name a folder with its files, write module:factory, or add --random-weights for a trial."
-    )
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """A configuration as PaddleNLP of today writes it; `model_type` is one of FAMILIES."""
-    try:
-        with path.open("rb") as file:
-            config = json.loads(file.read(_MAX_CONFIG_BYTES))
-    except (OSError, ValueError) as exc:
-        raise ConversionError(f"{path} is not a configuration in JSON ({exc}); is it whole?") from exc
-    if not isinstance(config, dict):
-        raise ConversionError(f"{path} holds no configuration of a model; name its config.json.")
-    # PaddleNLP 2.3 and before: {"init_args": [{...}], "init_class": "ErnieFor..."}, nested.
-    while isinstance(config.get("init_args"), list):
-        nested = [entry for entry in config.pop("init_args") if isinstance(entry, dict)]
-        for entry in nested:
-            config = {**entry, **config}
-    if "init_class" in config:
-        config["architectures"] = [config.pop("init_class")]
-    named = str(next(iter(config.get("architectures") or []), ""))
-    family = config.get("model_type") or next(
-        (kind for prefix, kind in _PREFIXES.items() if named.startswith(prefix)), ""
-    )
-    if family not in FAMILIES:
-        raise ConversionError(
-            f"{path}: model_type {family or named!r} is not one of {', '.join(FAMILIES)}; "
-            "write a module:factory for it."
-        )
-    return {**config, "model_type": family}
-
-
-def _from_folder(folder: Path, random_weights: bool) -> PaddleNLPSource:
-    config = next((folder / name for name in CONFIG_FILES if (folder / name).is_file()), None)
-    if config is None:
-        raise ConversionError(f"{folder} has no {' or '.join(CONFIG_FILES)}; name the folder of a model.")
-    tokenizer = tuple(tokenizer_files(folder))
-    values = read_config(config)
-    if random_weights:
-        return PaddleNLPSource(str(folder), values, None, (config,), tokenizer)
-    weights = next((folder / name for name in WEIGHTS_FILES if (folder / name).is_file()), None)
-    if weights is None:
-        torch = " (it has PyTorch's: use `python -m convert torch`)" if any(folder.glob("*.bin")) else ""
-        raise ConversionError(
-            f"{folder} has no weights of Paddle's, {' or '.join(WEIGHTS_FILES)}{torch}; "
-            "add them, or --random-weights for a trial."
-        )
-    if weights.suffix == ".safetensors":
-        _require_paddle_layout(weights)
-    return PaddleNLPSource(str(folder), values, weights, (config, weights), tokenizer)
-
-
-def is_written_by_paddle(path: Path) -> bool:
-    """Whether a safetensors file has Paddle's layout: PyTorch's linear weights are transposed, which a square
-    one would hide. Raises ConversionError for another file."""
-    return _writer(path) in ("pd", "paddle")
-
-
-def _require_paddle_layout(path: Path) -> None:
-    if not is_written_by_paddle(path):
-        raise ConversionError(
-            f"{path} was not written by Paddle but for {_writer(path) or 'an unnamed framework'!r}; "
-            "use `python -m convert torch`."
-        )
-
-
-def _writer(path: Path) -> str:
-    """The framework that a safetensors file names."""
-    try:
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header: dict[str, Any] = json.loads(file.read(min(size, _MAX_HEADER_BYTES)))
-        return str(header.get("__metadata__", {}).get("format", ""))
-    except (OSError, ValueError, AttributeError) as exc:
-        raise ConversionError(f"{path} is not a safetensors file ({exc}); is it whole?") from exc
 
 
 def _built_from(found: PaddleNLPSource) -> dict[str, Any]:

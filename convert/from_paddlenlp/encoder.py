@@ -7,7 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from convert.from_paddle.conversion import export_layer, layer_parity, load_params, set_weights
+from convert.from_paddle.export import export_layer, layer_parity
+from convert.from_paddle.weights import load_params, set_weights
+from convert.from_paddlenlp.families import FAMILIES, HEADS
 from convert.programs.engines import import_paddle
 from convert.programs.feeds import sample_batches
 from convert.programs.input_spec import TensorSpec, parse_input_spec
@@ -16,12 +18,6 @@ from pipeline.errors import ConversionError
 
 # The arguments of forward() in PaddleNLP, whose order the feeds keep.
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "attention_mask")
-HEADS = {
-    "sequence-classification": "ForSequenceClassification",
-    "token-classification": "ForTokenClassification",
-}
-# By `model_type`; XLM-R is RoBERTa with a larger vocabulary.
-FAMILIES = {"bert": "Bert", "ernie": "Ernie", "roberta": "Roberta", "xlm-roberta": "Roberta"}
 _SEED = 20
 
 

@@ -4,43 +4,23 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from convert.from_torch.routes import OPSET, OPSETS, ROUTES, Route
 from convert.from_torch.source import check_source, is_factory
-from convert.output.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
+from convert.output.staging import staged
+from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
 from convert.programs.engines import paddle_version
 from convert.programs.input_spec import parse_input_spec
-from convert.proof.parity import ParityReport, report_of, write_reports
+from convert.proof.report import ParityReport
+from convert.proof.stored_reports import report_of, write_reports
 from convert.result import Conversion, ConversionOptions
 from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import ModelNotes, tokenizer_files, write_notes
 from pipeline.errors import ConversionError, ParityError, ServingError
-
-PARITY_FILE = "parity.json"
-OPSETS = range(11, 17)
-OPSET = 16
-
-
-@dataclass(frozen=True)
-class Route:
-    """One way from PyTorch: its step, the packages that it imports, and what it makes."""
-
-    step: str
-    needs: tuple[str, ...]
-    name: str
-    made: str
-
-
-ROUTES = {
-    "paddle": Route(
-        "paddle_step", ("torch", "transformers", "paddle", "paddlenlp"), "Paddle", "Paddle program"
-    ),
-    "onnx": Route("onnx_step", ("torch", "transformers", "onnx", "onnxruntime"), "ONNX", "ONNX model"),
-    "torchscript": Route("torchscript_step", ("torch", "transformers"), "TorchScript", "TorchScript program"),
-}
+from pipeline.model_additions import PARITY_FILE
 
 
 def convert_torch(

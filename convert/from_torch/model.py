@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,18 +11,16 @@ from typing import Any
 
 import torch
 
-from convert.from_paddle.conversion import call_factory, own_sources
-from convert.from_torch.source import CONFIG_FILE, is_factory, read_config
-from convert.output.staging import fingerprint_of
+from convert.from_paddle.factory import call_factory, own_sources
+from convert.from_torch.pretrained import TEXT_FEEDS, is_pretrained, load_pretrained, text_feeds
+from convert.from_torch.source import is_factory
+from convert.output.stamp import fingerprint_of
+from convert.programs.engines import first_line
 from convert.programs.feeds import Array
 from convert.programs.input_spec import TensorSpec, parse_input_spec
-from convert.programs.program import first_line
-from convert.proof.parity import Runner
+from convert.programs.runners import Runner
 from convert.to_serving.notes import labels_of, task_of, text_padding
 from pipeline.errors import ConversionError
-
-_TEXT_FEEDS = ("input_ids", "attention_mask", "token_type_ids")
-_MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -63,18 +59,12 @@ def load_torch_model(source: str, input_spec: str) -> TorchModel:
 
     `input_spec` may be empty for models of transformers that take token ids. Raises ConversionError.
     """
-    model = _from_factory(source) if is_factory(source) else _from_directory(Path(source))
-    feeds = parse_input_spec(input_spec) if input_spec else _text_feeds(model, source)
+    model = _from_factory(source) if is_factory(source) else load_pretrained(Path(source))
+    feeds = parse_input_spec(input_spec) if input_spec else text_feeds(model, source)
     # All of it: the exporter of ONNX gives every part back the mode of the whole.
     positional = Positional(model, [feed.name for feed in feeds]).eval()
     outputs, limits = _first_run(positional, feeds)
     return TorchModel(model, positional, feeds, outputs, limits)
-
-
-def is_pretrained(model: Any) -> bool:
-    """Whether it is a model of transformers, without importing them."""
-    transformers = sys.modules.get("transformers")
-    return transformers is not None and isinstance(model, transformers.PreTrainedModel)
 
 
 def torch_runner(loaded: Any, feeds: Sequence[TensorSpec]) -> Runner:
@@ -133,7 +123,7 @@ def model_notes(model: TorchModel) -> dict[str, Any]:
         architecture = type(model.model).__name__
         config = json.loads(model.model.config.to_json_string(use_diff=False))
     feeds = [feed.name for feed in model.feeds]
-    hidden = bool(config) and "attention_mask" in feeds and set(feeds) <= {*_TEXT_FEEDS, "position_ids"}
+    hidden = bool(config) and "attention_mask" in feeds and set(feeds) <= {*TEXT_FEEDS, "position_ids"}
     return {
         "task": task_of(architecture),
         "architecture": architecture,
@@ -148,76 +138,6 @@ def _from_factory(factory: str) -> Any:
     if not isinstance(model, torch.nn.Module):
         raise ConversionError(f"{factory} returned a {type(model).__name__}, not a torch.nn.Module.")
     return model
-
-
-def _from_directory(directory: Path) -> Any:
-    """By the class that config.json names, in fp32; every weight must come from the files."""
-    create = _transformers_class(directory)
-    try:
-        model, info = _load(create, directory)
-        missing = sorted(info["missing_keys"])
-        if missing and all("pooler." in name for name in missing):
-            model, info = _load(create, directory, add_pooling_layer=False)
-            missing = sorted(info["missing_keys"])
-    except Exception as exc:
-        raise ConversionError(
-            f"{directory}: its weights can't be loaded as {create.__name__} ({first_line(exc)}); "
-            f"do they belong to its {CONFIG_FILE}?"
-        ) from exc
-    if missing:
-        named = ", ".join(missing[:_MAX_NAMED])
-        raise ConversionError(
-            f"{directory}: {len(missing)} weights of {create.__name__} are missing ({named}); name a "
-            f"complete model, or correct `architectures` in its {CONFIG_FILE}."
-        )
-    return model
-
-
-def _load(create: Any, directory: Path, **settings: object) -> Any:
-    return create.from_pretrained(
-        directory,
-        local_files_only=True,
-        output_loading_info=True,
-        attn_implementation="eager",
-        dtype=torch.float32,
-        **settings,
-    )
-
-
-def _transformers_class(directory: Path) -> Any:
-    import transformers
-
-    path, config = directory / CONFIG_FILE, read_config(directory)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    version = transformers.__version__
-    if config["model_type"] not in transformers.CONFIG_MAPPING:
-        raise ConversionError(
-            f"{path}: transformers {version} has no model_type {config['model_type']!r}; write a function "
-            "that builds the model and name it as module:factory."
-        )
-    names = config.get("architectures") or ["AutoModel"]
-    create = getattr(transformers, str(names[0]), None)
-    if create is None:
-        raise ConversionError(
-            f"{path}: transformers {version} has no architecture {names[0]!r}; write a function that builds "
-            "the model and name it as module:factory."
-        )
-    return create
-
-
-def _text_feeds(model: Any, source: str) -> tuple[TensorSpec, ...]:
-    """The feeds of a text model of transformers, segments where it has more than one."""
-    takes = inspect.signature(model.forward).parameters if is_pretrained(model) else ()
-    if "input_ids" not in takes:
-        raise ConversionError(
-            f"{source}: a {type(model).__name__} doesn't tell its inputs; give --input-spec, names, types "
-            "and shapes in the order of forward()."
-        )
-    names = [name for name in _TEXT_FEEDS if name in takes]
-    if getattr(model.config, "type_vocab_size", 0) < 2:
-        names = [name for name in names if name != "token_type_ids"]
-    return tuple(TensorSpec(name, "int64", (-1, -1)) for name in names)
 
 
 def _first_run(positional: Positional, feeds: Sequence[TensorSpec]) -> tuple[tuple[str, ...], dict[str, int]]:

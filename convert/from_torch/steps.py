@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from convert.from_paddle.conversion import export_layer, layer_parity
+from convert.from_paddle.export import export_layer, layer_parity
 from convert.from_torch.model import (
     TorchModel,
     example_inputs,
@@ -19,10 +19,12 @@ from convert.from_torch.model import (
     model_notes,
     torch_runner,
 )
+from convert.programs.engines import first_line
 from convert.programs.feeds import Feeds, sample_batches
-from convert.programs.program import first_line, read_program
+from convert.programs.program import read_program
 from convert.programs.runners import layer_runner, program_runner
-from convert.proof.parity import ParityReport, compare
+from convert.proof.parity import compare
+from convert.proof.report import ParityReport
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
 

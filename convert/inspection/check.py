@@ -7,33 +7,26 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from convert.inspection.subject import (
-    Subject,
-    as_asked,
-    common_specs,
-    given_feeds,
-    open_program,
-    open_subject,
-    serving_folder,
-)
-from convert.output.staging import STAMP_FILE, restamp
-from convert.programs.feeds import Feeds, sample_batches, sample_feeds, stored_feeds
+from convert.inspection.pairing import as_asked, common_specs, given_feeds
+from convert.inspection.record import made_of, record_of, recorded_source
+from convert.inspection.subject import Subject, open_program, open_subject
+from convert.output.stamp import restamp
+from convert.programs.feeds import sample_batches, sample_rows, stored_feeds
 from convert.programs.input_spec import TensorSpec
-from convert.proof.parity import TOLERANCE, Bounds, ParityReport, compare, held_to, padding_parity, summaries
+from convert.programs.program import serving_folder
+from convert.proof.padding import answers_by_row, padding_parity, parse_padding
+from convert.proof.parity import compare
+from convert.proof.report import TOLERANCE, Bounds, ParityReport, held_to
+from convert.proof.stored_reports import summaries
 from convert.result import Conversion, ConversionOptions
-from convert.to_serving.conversion import parse_padding
 from pipeline.errors import ConversionError
 from pipeline.model_additions import PARITY_FILE
 from pipeline.model_digests import SHA256, record_digests, replaced_files
 from pipeline.serving_model import SERVER_FOLDER, load_serving_model
 
-DEMO = "demo"  # what the demo's stamp has for a source
 PARITY, PADDING, BATCH, FILES = "check", "check padding", "check batch", "check files"
-_ROWS = 5  # of one length, for the check of batches
+_ROWS = 3  # of one length, and as many again, for the check of batches
 
 
 def check_serving(
@@ -58,10 +51,10 @@ def check_serving(
         raise ConversionError(f"{target} can't be written; see to the rights of the folder.")
     root = folder.parent if folder.name == SERVER_FOLDER else folder
     options.steps.step("Loading both models")
-    source, candidate = _recorded_source(root), open_subject(directory)
+    source, candidate = recorded_source(root), open_subject(directory)
     reference = open_program(folder) if source is None else open_subject(source)
     reports = _check(reference, candidate, "", inputs, options)
-    stamp = _stamp(root)
+    stamp = record_of(root)
     if options.tolerance == TOLERANCE and "bounds" in stamp:
         bounds = Bounds(**stamp["bounds"])
         bounds = bounds if inputs is not None else replace(bounds, top1_needed=0.0)
@@ -73,7 +66,7 @@ def check_serving(
         reports += files
         told = (
             "its own program does without optimisation (what it was made of, "
-            f"{_made_of(root)}, can't be run); {are_proved}"
+            f"{made_of(root)}, can't be run); {are_proved}"
         )
     passed = all(report.passed for report in reports)
     if passed and source is not None:
@@ -142,12 +135,11 @@ def _rows_check(candidate: Subject, padding: str, options: ConversionOptions) ->
     if any(spec.shape[:1] != (-1,) for spec in specs) or any(feed.is_lod for feed in candidate.feeds):
         return []  # its requests run alone
     pads = dict(candidate.padding.feeds) if candidate.padding else parse_padding(padding, specs)
-    lengths = [*options.lengths, *reversed(options.lengths)] if pads else [options.lengths[0]] * _ROWS
-    random = np.random.default_rng(1)
-    rows = [sample_feeds(specs, candidate.id_limits, random, 1, length) for length in lengths]
+    lengths = options.lengths if pads else options.lengths[:1] * _ROWS
+    rows = sample_rows(specs, candidate.id_limits, lengths)
     names = [fetch.alias for fetch in candidate.fetches]
-    if not pads and not _answers_by_row(candidate, rows):
-        return []
+    if not pads and not answers_by_row(candidate.run, rows):
+        return []  # they can't be cut apart here
     report, cuts = padding_parity(
         candidate.run, names, rows, pads, options.tolerance, PADDING if pads else BATCH
     )
@@ -156,44 +148,6 @@ def _rows_check(candidate: Subject, padding: str, options: ConversionOptions) ->
         note = f"serving.yml cuts back {declared or 'no output'}, but {cuts or 'none'} grow with their rows"
         report = replace(report, note=note)
     return [report]
-
-
-def _answers_by_row(candidate: Subject, rows: Sequence[Feeds]) -> bool:
-    """A detector finds as many boxes as there are; its requests run alone, and can't be cut apart here."""
-    together = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-    return all(output.shape[:1] == (len(rows),) for output in candidate.run(together))
-
-
-def _recorded_source(directory: Path) -> Path | None:
-    """The model that a serving model was made of; None where that was none in a file."""
-    stamp = _stamp(directory)
-    if "source" not in stamp or stamp["source"] == DEMO:
-        return None
-    source = Path(str(stamp["source"]))
-    if not source.exists():
-        raise ConversionError(
-            f"{directory} was made of {source}, which is not there; name what to compare with: check MODEL "
-            f"{directory}."
-        )
-    return source
-
-
-def _made_of(directory: Path) -> str:
-    stamp = _stamp(directory)
-    return str(stamp.get("made_of") or stamp["source"])
-
-
-def _stamp(directory: Path) -> dict[str, Any]:
-    try:
-        stamp = json.loads((directory / STAMP_FILE).read_text(encoding="utf-8"))
-        if stamp.keys() & {"source", "made_of"}:
-            return dict(stamp)
-        raise KeyError("source")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise ConversionError(
-            f"{directory / STAMP_FILE} does not tell what {directory} was made of; name it: check MODEL "
-            f"{directory}."
-        ) from exc
 
 
 def _store(path: Path, reports: Sequence[ParityReport]) -> None:

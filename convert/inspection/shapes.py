@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from convert.inspection.shapes_text import ranges_table, shape_info_code
-from convert.output.staging import fingerprint_of
+from convert.output.stamp import fingerprint_of
 from convert.programs.engines import paddle_version
 from convert.programs.feeds import BATCHES, SHAPE_LENGTHS, Feeds, sample_feeds, stored_feeds
 from convert.programs.program import InferenceProgram, read_program

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-from convert.output.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
-from convert.paddle_onnx.paddle2onnx_gaps import name_outputs, restore_tanh_gelu, unsupported
+from convert.output.staging import staged
+from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
+from convert.paddle_onnx.paddle2onnx_step import OPSET, OPSETS
 from convert.programs.engines import paddle_version
 from convert.programs.feeds import sample_batches
 from convert.programs.program import PROTOBUF_BYTES, InferenceProgram, read_program
 from convert.programs.runners import program_runner
-from convert.proof.parity import compare, write_reports
+from convert.proof.parity import compare
+from convert.proof.stored_reports import write_reports
 from convert.result import Conversion, ConversionOptions
 from convert.steps.environment import conversion_python
-from convert.steps.isolation import ConverterCrashed, run_isolated
-from convert.steps.progress import Steps
+from convert.steps.isolation import run_isolated
+from convert.steps.step_process import ConverterCrashed
 from convert.to_serving.notes import NOTES_FILE, carry_notes
 from pipeline.errors import ConversionError
+from pipeline.model_additions import PARITY_FILE
 from pipeline.serving_model import SERVER_FOLDER
 
 MODEL_FILE = "model.onnx"
-PARITY_FILE = "parity.json"
-OPSETS = range(11, 22)
-OPSET = 17  # the first with LayerNormalization as one operator
 _CONVERTER = "paddle2onnx"
 _NEEDS = (_CONVERTER, "onnx", "onnxruntime")
 
@@ -105,7 +103,7 @@ def _export(program: InferenceProgram, file: Path, opset: int, options: Conversi
     """Convert in the conversion environment; a failure is told with the operators that caused it."""
     try:
         written = run_isolated(
-            "convert.paddle_onnx.to_onnx:export_step",
+            "convert.paddle_onnx.paddle2onnx_step:export_step",
             {
                 "program": str(program.program),
                 "params": str(program.params or ""),
@@ -120,7 +118,7 @@ def _export(program: InferenceProgram, file: Path, opset: int, options: Conversi
         )
     except ConversionError as exc:
         lacking = run_isolated(
-            "convert.paddle_onnx.to_onnx:unsupported_step",
+            "convert.paddle_onnx.paddle2onnx_step:unsupported_step",
             {"program": str(program.program)},
             converter=_CONVERTER,
             needs=_NEEDS,
@@ -138,69 +136,3 @@ def _export(program: InferenceProgram, file: Path, opset: int, options: Conversi
         ) from exc
     if written > opset:
         options.steps.say(f"Opset {written}: an operator of the model needs more than {opset}.")
-
-
-def export_step(
-    steps: Steps,
-    program: str,
-    params: str,
-    fetches: list[str],
-    out: str,
-    opset: int,
-) -> int:
-    """Runs in the conversion environment. Returns the opset of the file written to `out`, whose outputs have
-    the names `fetches`."""
-    steps.step("Paddle to ONNX")
-    import onnx
-    import paddle2onnx
-
-    raw = Path(out).with_name("raw.onnx")
-    # Its own optimisers install packages on their way, or leave names used twice.
-    paddle2onnx.export(
-        program,
-        params,
-        str(raw),
-        opset_version=opset,
-        enable_optimize=False,
-        optimize_tool="none",
-    )
-    if not raw.is_file():
-        raise ConversionError(f"paddle2onnx wrote nothing of {program}; --debug shows what it said.")
-    model = onnx.load(str(raw))
-    restore_tanh_gelu(model, Path(program))
-    name_outputs(model, fetches)
-    onnx.save(model, str(raw))
-    steps.step("Constant folding")
-    _fold_constants(raw, Path(out))
-    raw.unlink()
-    return _tidy(Path(out))
-
-
-def unsupported_step(steps: Steps, program: str) -> dict[str, Any]:
-    """Runs in the conversion environment. The program's operators that paddle2onnx doesn't know."""
-    return {"version": metadata.version(_CONVERTER), "operators": unsupported(Path(program))}
-
-
-def _fold_constants(raw: Path, out: Path) -> None:
-    """By ONNX Runtime's basic level, which keeps to operators of the standard."""
-    import onnxruntime
-
-    settings = onnxruntime.SessionOptions()
-    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    settings.optimized_model_filepath = str(out)
-    settings.log_severity_level = 3
-    onnxruntime.InferenceSession(str(raw), settings, providers=["CPUExecutionProvider"])
-
-
-def _tidy(file: Path) -> int:
-    """Check the file and leave out the operator sets that ONNX Runtime names and nothing uses."""
-    import onnx
-
-    model = onnx.load(str(file))
-    used = {node.domain for node in model.graph.node} | {""}
-    kept = [entry for entry in model.opset_import if entry.domain in used]
-    del model.opset_import[:]
-    model.opset_import.extend(kept)
-    onnx.save(model, str(file))
-    onnx.checker.check_model(str(file), full_check=True)
-    return next(int(entry.version) for entry in kept if entry.domain == "")

@@ -6,13 +6,16 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from convert.from_paddle.conversion import PROGRAM_NAME
-from convert.output.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
+from convert.from_paddle.export import PROGRAM_NAME
+from convert.output.staging import staged
+from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
 from convert.programs.engines import onnx_runtime_version, paddle_version
 from convert.programs.feeds import Feeds, sample_batches
 from convert.programs.program import PROTOBUF_BYTES, InferenceProgram, read_program
-from convert.programs.runners import program_runner
-from convert.proof.parity import ParityReport, Runner, compare, write_reports
+from convert.programs.runners import Runner, program_runner
+from convert.proof.parity import compare
+from convert.proof.report import ParityReport
+from convert.proof.stored_reports import write_reports
 from convert.result import Conversion, ConversionOptions
 from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated

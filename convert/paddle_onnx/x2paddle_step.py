@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from convert.from_paddle.conversion import export_layer, set_weights
+from convert.from_paddle.export import export_layer
+from convert.from_paddle.weights import set_weights
 from convert.paddle_onnx.x2paddle_gaps import FEED, prepare
 from convert.programs.engines import import_paddle
 from convert.programs.input_spec import TensorSpec

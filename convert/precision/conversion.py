@@ -8,23 +8,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from convert.inspection.subject import serving_folder
-from convert.output.staging import (
-    STAMP_FILE,
-    check_replaceable,
-    fingerprint_of,
-    is_current,
-    staged,
-    write_stamp,
-)
+from convert.output.staging import staged
+from convert.output.stamp import STAMP_FILE, check_replaceable, fingerprint_of, is_current, write_stamp
 from convert.paddle_onnx.to_onnx import MODEL_FILE, convert_to_onnx
 from convert.precision.inputs import GivenInputs, read_inputs, store_batches
 from convert.precision.proof import Original, Reduced, generated_batches, prove_and_write
 from convert.precision.routes import BF16, BOUNDS, CALIBRATED, ONNX_RUNTIME, PADDLE, engine_for
 from convert.programs.engines import onnx_runtime_version, paddle_version
-from convert.programs.program import read_program
+from convert.programs.program import read_program, serving_folder
 from convert.programs.runners import program_runner, serving_runner
-from convert.proof.parity import Bounds, ParityReport
+from convert.proof.report import Bounds, ParityReport
 from convert.result import Conversion, ConversionOptions
 from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated

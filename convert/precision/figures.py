@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from convert.programs.feeds import Feeds
-from convert.proof.parity import Runner
+from convert.programs.runners import Runner
 
 _RUNS = 30
 

@@ -11,22 +11,14 @@ from typing import Any
 from convert.precision.figures import figures_table, timed_form
 from convert.precision.inputs import GivenInputs
 from convert.precision.texts import named_padding
-from convert.programs.feeds import Feeds, sample_batches
+from convert.programs.feeds import Feeds, sample_batches, sample_rows
 from convert.programs.program import InferenceProgram
-from convert.programs.runners import serving_runner
-from convert.proof.parity import (
-    Bounds,
-    FailedParity,
-    ParityReport,
-    Runner,
-    compare,
-    held_to,
-    pad_rows,
-    padding_parity,
-    write_reports,
-)
+from convert.programs.runners import Runner, serving_runner
+from convert.proof.padding import answers_by_row, padding_parity
+from convert.proof.parity import compare
+from convert.proof.report import Bounds, FailedParity, ParityReport, held_to
+from convert.proof.stored_reports import write_reports
 from convert.result import ConversionOptions
-from convert.to_serving.conversion import sample_rows
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.model_additions import PARITY_FILE
 from pipeline.model_digests import KEY as DIGESTS
@@ -125,11 +117,12 @@ def _prove_rows(
     if model.padding is None and not _takes_rows(original):
         return None, ()
     options.steps.step("Rows alone and together")
+    program = original.program
     if model.padding is None:
-        rows = sample_rows(original.program, options.lengths[:1] * _ROWS)
-        if not _answers_by_row(run, rows):
+        rows = sample_rows(program.feeds, program.id_limits, options.lengths[:1] * _ROWS)
+        if not answers_by_row(run, rows):
             return None, ()
-    rows = rows or sample_rows(original.program, options.lengths)
+    rows = rows or sample_rows(program.feeds, program.id_limits, options.lengths)
     step = "batch" if model.padding is None else "padding"
     report, cuts = padding_parity(run, names, rows, named_padding(model), step=step)
     report = held_to(report, bounds)
@@ -140,11 +133,6 @@ def _prove_rows(
 def _takes_rows(original: Original) -> bool:
     model = original.model
     return not any(feed.is_lod or feed.shape[:1] != (-1,) for feed in model.feeds)
-
-
-def _answers_by_row(run: Runner, rows: Sequence[Feeds]) -> bool:
-    """A detector finds as many boxes as there are; its requests run alone."""
-    return all(output.shape[:1] == (len(rows),) for output in run(pad_rows(rows, {})))
 
 
 def _require(report: ParityReport) -> None:

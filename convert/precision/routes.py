@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from convert.programs.engines import paddle_version
+from convert.programs.engines import ENGINES, paddle_version
 from convert.programs.program import InferenceProgram
-from convert.proof.parity import Bounds
-from convert.whole.route import ENGINES
+from convert.proof.report import Bounds
 from pipeline.errors import ConversionError
 
 FP16, BF16, DYNAMIC, CALIBRATED = "fp16", "bf16", "int8-dynamic", "int8-calibrated"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from convert.programs.feeds import Feeds
-from convert.proof.parity import pad_rows
+from convert.proof.padding import pad_rows
 from pipeline.errors import ConversionError
 from pipeline.serving_model import FeedPadding, ServingModel, Variable
 

@@ -1,4 +1,4 @@
-"""The engines: Paddle, imported late and without its chatter, and their versions."""
+"""The engines: their names and versions, Paddle imported late and without its chatter, its errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from importlib import metadata
 from types import ModuleType
 
 from pipeline.errors import ConversionError
+from pipeline.serving_model import Engine
+
+ENGINES: dict[Engine, str] = {"paddle": "Paddle Inference", "onnxruntime": "ONNX Runtime"}
 
 _DISTRIBUTIONS = ("paddlepaddle", "paddlepaddle-gpu")
 
@@ -55,3 +58,11 @@ def paddle_version() -> str:
         except metadata.PackageNotFoundError:
             continue
     raise ConversionError("Paddle isn't installed; run `make setup` first.")
+
+
+def first_line(error: BaseException) -> str:
+    """The sentence of an error of Paddle, without its C++ stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Error:" in line or "Hint:" in line or line.startswith("(")]
+    text = (telling or lines or [type(error).__name__])[0]
+    return f"{type(error).__name__}: {text[:300]}".rstrip(".")

@@ -29,6 +29,14 @@ def sample_batches(
     return [sample_feeds(feeds, id_limits, rng, size, n) for n in lengths for size in BATCH_SIZES]
 
 
+def sample_rows(
+    feeds: Sequence[TensorSpec], id_limits: Mapping[str, int], lengths: Sequence[int]
+) -> list[Feeds]:
+    """Batches of one: each length twice, the second time in reverse; the same on every call."""
+    rng = np.random.default_rng(1)
+    return [sample_feeds(feeds, id_limits, rng, 1, n) for n in (*lengths, *reversed(lengths))]
+
+
 def sample_feeds(
     feeds: Sequence[TensorSpec],
     id_limits: Mapping[str, int],

@@ -7,12 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convert.programs.engines import import_paddle
+from convert.programs.engines import first_line, import_paddle
 from convert.programs.input_spec import TensorSpec
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.onnx_file import inspect_onnx
 from pipeline.predictors.paddle_program import inspect_program, ragged_variables
-from pipeline.serving_model import SERVER_FOLDER, Format, ServingModel, find_model_files
+from pipeline.serving_model import (
+    SERVER_CONF,
+    SERVER_FOLDER,
+    Format,
+    ServingModel,
+    find_model_files,
+)
 
 # A protobuf ends at 2 GiB: x2paddle reads one with all weights in it, and paddle2onnx writes an empty file
 # above that, also when it is to put weights apart.
@@ -128,14 +134,6 @@ def fetch_names(program: Path, params: Path | None) -> tuple[str, ...]:
     return tuple(unoptimised_predictor(program, params).get_output_names())
 
 
-def first_line(error: BaseException) -> str:
-    """The sentence of an error of Paddle, without its C++ stack."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "Error:" in line or "Hint:" in line or line.startswith("(")]
-    text = (telling or lines or [type(error).__name__])[0]
-    return f"{type(error).__name__}: {text[:300]}".rstrip(".")
-
-
 def _read_pir(program: Path, params: Path | None, names: tuple[str, ...]) -> InferenceProgram:
     import paddle
 
@@ -212,3 +210,11 @@ def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...
     fetches = tuple(spec(name) for name in names)
     ragged = ragged_variables(program) & known
     return InferenceProgram(program, params, feeds, fetches, limits, ragged, format="pdmodel")
+
+
+def serving_folder(source: Path) -> Path | None:
+    """The folder with a serving model's prototxt, at `source` or below it; None if there is none."""
+    for folder in (source, source / SERVER_FOLDER):
+        if (folder / SERVER_CONF).is_file():
+            return folder
+    return None

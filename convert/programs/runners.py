@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from convert.programs.engines import import_paddle
+from convert.programs.engines import first_line, import_paddle
 from convert.programs.feeds import Array
 from convert.programs.input_spec import TensorSpec
-from convert.programs.program import InferenceProgram, first_line, unoptimised_predictor
-from convert.proof.parity import Runner
+from convert.programs.program import InferenceProgram, unoptimised_predictor
 from pipeline.config import LocalServiceConf
 from pipeline.errors import ConversionError, ServingError
 from pipeline.model_settings import with_settings_of
 from pipeline.predictors.base import LOD_SUFFIX
 from pipeline.predictors.onnx_errors import error_sentence, load_sentence
 from pipeline.serving_model import load_serving_model
+
+Runner = Callable[[Mapping[str, Array]], Sequence[Array]]
+"""Runs a model: feeds by name in, outputs in the order of its fetches out."""
 
 Arguments = Sequence[TensorSpec | None]
 """The positional arguments of a Layer's forward(); None where one is left out."""

@@ -49,8 +49,8 @@ def main() -> NoReturn:
         kind = ParityError.__name__ if isinstance(exc, ParityError) else ConversionError.__name__
         steps.tell({"error": exc.message, "kind": kind, "traceback": traceback.format_exc()})
     except Exception as exc:
-        from convert.output.staging import DISK_IS_FULL
-        from convert.programs.program import first_line
+        from convert.output.disk import DISK_IS_FULL
+        from convert.programs.engines import first_line
 
         told: dict[str, Any] = {"error": first_line(exc), "kind": "", "traceback": traceback.format_exc()}
         if isinstance(exc, OSError) and exc.errno in DISK_IS_FULL:

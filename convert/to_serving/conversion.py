@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from convert.output.staging import check_replaceable, fingerprint_of, is_current, staged, write_stamp
+from convert.output.staging import staged
+from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
 from convert.programs.engines import onnx_runtime_version, paddle_version
-from convert.programs.feeds import Feeds, sample_batches, sample_feeds
-from convert.programs.input_spec import TensorSpec
+from convert.programs.feeds import sample_batches, sample_rows
 from convert.programs.program import InferenceProgram, read_program
-from convert.programs.runners import program_runner, serving_runner
-from convert.proof.parity import (
-    ParityReport,
-    Runner,
-    compare,
-    padding_of,
-    padding_parity,
-    summaries,
-    write_reports,
-)
+from convert.proof.padding import parse_padding
+from convert.proof.report import ParityReport
 from convert.result import Conversion, ConversionOptions
 from convert.to_serving.notes import ModelNotes, entailment_of
-from pipeline.errors import ConfigError, ConversionError
-from pipeline.model_additions import PARITY_FILE
-from pipeline.model_digests import KEY as DIGESTS
-from pipeline.model_digests import digests_of
-from pipeline.serving_model import SERVER_FOLDER, FeedPadding, Padding, Variable, write_serving_model
+from convert.to_serving.serving_model import build_serving_model
+from pipeline.errors import ConversionError
 
 
 def convert_serving(
@@ -91,7 +76,7 @@ def convert_serving(
         return Conversion(out, False, f"{out} is up to date")
     with staged(out) as made:
         batches = sample_batches(program.feeds, program.id_limits, options.lengths)
-        rows = sample_rows(program, options.lengths) if pads else []
+        rows = sample_rows(program.feeds, program.id_limits, options.lengths) if pads else []
         reports = build_serving_model(
             program,
             made,
@@ -111,85 +96,6 @@ def convert_serving(
     return Conversion(out, True, f"{out} holds the serving model{named}", reports)
 
 
-def build_serving_model(
-    program: InferenceProgram,
-    directory: Path,
-    *,
-    aliases: Sequence[str],
-    batches: Sequence[Feeds],
-    rows: Sequence[Feeds],
-    pads: Mapping[str, FeedPadding],
-    labels: Sequence[str] = (),
-    files: Sequence[Path] = (),
-    facts: Mapping[str, Any] | None = None,
-    earlier: Sequence[ParityReport] = (),
-    options: ConversionOptions,
-) -> tuple[ParityReport, ...]:
-    """Prove the serving model on `batches`, and its padding on `rows` (batches of one), then write it.
-
-    Returns and stores the reports, after those of `earlier` steps. `facts` are further keys of serving.yml.
-    """
-    feeds = [_variable(feed, feed.name, is_lod=feed.name in program.ragged) for feed in program.feeds]
-    fetches = [_variable(fetch, alias) for fetch, alias in zip(program.fetches, aliases, strict=True)]
-    declared: Padding | None = None
-    entailment = entailment_of(labels)
-    noted = {} if entailment is None else {"entailment": entailment}
-    reference = program_runner(program)
-    with tempfile.TemporaryDirectory() as trial:
-        # Padding and parity stand in serving.yml, so they are tried on a model without one.
-        write_serving_model(
-            Path(trial) / "model",
-            program.program,
-            program.params,
-            feeds,
-            fetches,
-            extra_files=program.data_files,
-        )
-        options.steps.step("Parity of static and serving model")
-        serving = serving_runner(Path(trial) / "model")
-        report = compare("static to serving", aliases, reference, serving, batches, options.tolerance)
-        report.require()
-        reports = [*earlier, replace(report, entailment=entailment)]
-        if pads:
-            options.steps.step("Padding")
-            padded, declared = prove_padding(serving, aliases, rows, pads, options.tolerance)
-            reports.append(padded)
-    try:
-        write_serving_model(
-            directory,
-            program.program,
-            program.params,
-            feeds,
-            fetches,
-            padding=declared,
-            labels=labels,
-            additions={
-                **(facts or {}),
-                **noted,
-                "parity": _short(reports),
-                DIGESTS: digests_of(program.files),
-            },
-            extra_files=[*program.data_files, *files],
-        )
-    except ConfigError as exc:
-        raise ConversionError(exc.message) from exc
-    write_reports(directory / SERVER_FOLDER / PARITY_FILE, reports)
-    return tuple(reports)
-
-
-def prove_padding(
-    runner: Runner,
-    names: Sequence[str],
-    rows: Sequence[Feeds],
-    pads: Mapping[str, FeedPadding],
-    tolerance: float,
-) -> tuple[ParityReport, Padding]:
-    """Raise ParityError when a row answers otherwise in a padded batch than alone."""
-    report, cuts = padding_parity(runner, names, rows, pads, tolerance)
-    report.require()
-    return report, padding_of(cuts, pads)
-
-
 def fetch_aliases(program: InferenceProgram, wanted: Sequence[str]) -> tuple[str, ...]:
     """One alias for each output: those wanted, else the program's names."""
     names = tuple(alias.strip() for item in wanted for alias in item.split(",") if alias.strip())
@@ -204,48 +110,8 @@ def fetch_aliases(program: InferenceProgram, wanted: Sequence[str]) -> tuple[str
     return names
 
 
-def parse_padding(text: str, feeds: Sequence[TensorSpec]) -> dict[str, FeedPadding]:
-    """Parse "feed=value,..."; the axis is the feed's only axis, the batch aside, that varies."""
-    pads = {}
-    shapes = {feed.name: feed.shape for feed in feeds}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, equals, value = part.partition("=")
-        if name not in shapes:
-            raise ConversionError(f"--padding: {name!r} is not a feed; the model has {', '.join(shapes)}.")
-        axes = [axis for axis, dim in enumerate(shapes[name]) if axis and dim < 0]
-        if len(axes) != 1:
-            raise ConversionError(
-                f"--padding: {name!r} has {len(axes)} axes that vary; one is needed to pad along."
-            )
-        try:
-            number = float(value)
-        except ValueError:
-            number = float("nan")
-        if not equals or not np.isfinite(number):
-            raise ConversionError(f"--padding: {part!r} is not feed=value; write it like input_ids=0.")
-        pads[name] = FeedPadding(axes[0], int(number) if number.is_integer() else number)
-    return pads
-
-
-def sample_rows(program: InferenceProgram, lengths: Sequence[int]) -> list[Feeds]:
-    """Random batches of one, of every length."""
-    rng = np.random.default_rng(1)
-    return [
-        sample_feeds(program.feeds, program.id_limits, rng, 1, length)
-        for length in (*lengths, *reversed(lengths))
-    ]
-
-
 def _engine(program: InferenceProgram) -> dict[str, str]:
     """What the proof was made with: another version has to prove it again."""
     if program.format == "onnx":
         return {"onnxruntime": onnx_runtime_version()}
     return {"paddle": paddle_version()}
-
-
-def _variable(spec: TensorSpec, alias: str, *, is_lod: bool = False) -> Variable:
-    return Variable(name=spec.name, alias=alias, dtype=spec.dtype, shape=spec.shape, is_lod=is_lod)
-
-
-def _short(reports: Sequence[ParityReport]) -> dict[str, Any]:
-    return {summary["step"]: summary["max_abs_diff"] for summary in summaries(reports)}

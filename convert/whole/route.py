@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from convert.programs.engines import ENGINES
 from convert.whole.source_kind import SourceKind
 from pipeline.errors import ConversionError
 from pipeline.serving_model import Engine
-
-ENGINES: dict[Engine, str] = {"paddle": "Paddle Inference", "onnxruntime": "ONNX Runtime"}
 
 EXPORT, TWIN, TORCH_ONNX, X2PADDLE, TO_ONNX, SERVING = (
     "dynamic to static",

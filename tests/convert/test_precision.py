@@ -15,9 +15,8 @@ import yaml
 import onnx_models
 from convert.cli import main
 from convert.demo.headlines import read_headlines, split_headlines
-from convert.inspection.subject import serving_folder
 from convert.precision.texts import text_rows
-from convert.programs.program import read_program
+from convert.programs.program import read_program, serving_folder
 from convert.programs.runners import serving_runner
 from convert.steps.environment import CONVERT_PYTHON
 from pipeline.serving_model import load_serving_model

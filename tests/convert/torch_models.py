@@ -11,7 +11,7 @@ import transformers
 
 from convert.from_torch.model import load_torch_model, torch_runner
 from convert.from_torch.steps import onnx_step, paddle_step, torchscript_step
-from convert.proof.parity import report_of
+from convert.proof.stored_reports import report_of
 from convert.steps.progress import SilentSteps, Steps
 
 SIZES = {

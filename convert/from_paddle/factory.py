@@ -1,0 +1,57 @@
+"""What module:factory names: the user's code, imported and called, and its source files."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from convert.programs.engines import first_line, import_paddle
+from pipeline.errors import ConversionError
+
+
+def create_layer(factory: str) -> tuple[ModuleType, Any]:
+    """Import `module` and call `factory` of "module:factory"; raises ConversionError unless a Layer comes."""
+    module, layer = call_factory(factory)
+    if not isinstance(layer, import_paddle().nn.Layer):
+        raise ConversionError(f"{factory} returned a {type(layer).__name__}, not a paddle.nn.Layer.")
+    return module, layer
+
+
+def call_factory(factory: str) -> tuple[ModuleType, Any]:
+    """Import `module` of "module:factory" and call `factory`; returns both."""
+    module_name, colon, name = factory.partition(":")
+    if not colon or not module_name or not name:
+        raise ConversionError(f"{factory!r} is not module:factory; write it like my_model:create_model.")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        missing = exc.name or module_name
+        hint = (
+            "run from the folder that holds it"
+            if missing == module_name
+            else "install it or correct the import"
+        )
+        raise ConversionError(f"there is no module {missing!r} ({factory}); {hint}.") from exc
+    except Exception as exc:
+        raise ConversionError(f"importing {module_name!r} failed ({first_line(exc)}).") from exc
+    create = getattr(module, name, None)
+    if not callable(create):
+        raise ConversionError(f"module {module_name!r} has no function or class {name!r} to call.")
+    try:
+        return module, create()
+    except Exception as exc:
+        raise ConversionError(f"calling {factory} without arguments failed ({first_line(exc)}).") from exc
+
+
+def own_sources(*modules: ModuleType) -> list[Path]:
+    """The source files of `modules` and of every imported one that is not of an installed package."""
+    installed = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+    files = {getattr(m, "__file__", None) for m in [*sys.modules.values(), *modules]}
+    sources = (Path(f) for f in files if f and f.endswith(".py") and not f.startswith(installed))
+    return sorted(source for source in sources if source.is_file())

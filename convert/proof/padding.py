@@ -1,0 +1,136 @@
+"""Padding: rows filled up and joined, and the proof that this leaves their answers as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from convert.programs.feeds import Array, Feeds
+from convert.programs.input_spec import TensorSpec
+from convert.programs.runners import Runner
+from convert.proof.parity import compare
+from convert.proof.report import TOLERANCE, ParityReport
+from pipeline.errors import ConversionError
+from pipeline.serving_model import FeedPadding
+
+
+def padding_parity(
+    runner: Runner,
+    names: Sequence[str],
+    rows: Sequence[Feeds],
+    padding: Mapping[str, FeedPadding],
+    tolerance: float = TOLERANCE,
+    step: str = "padding",
+) -> tuple[ParityReport, dict[str, int]]:
+    """Compare rows run alone with the same rows in one batch, and each padded by itself.
+
+    `rows` are batches of one, of different lengths. Also returns, by output, the axis along which an
+    output grows with its row, and so is to be cut back. Raises ConversionError when no such axis is clear.
+    """
+    alone = [runner(row) for row in rows]
+    cuts = {}
+    for i, name in enumerate(names):
+        axis = _growing_axis(name, [output[i] for output in alone])
+        if axis is not None:
+            cuts[name] = axis
+    together = runner(pad_rows(rows, padding))
+    other: list[Sequence[Array]] = [
+        [output[n : n + 1] if output.ndim else output for output in together] for n in range(len(rows))
+    ]
+    if padding:
+        other += [runner(pad_rows([row], padding, lengths=_longest(rows, padding))) for row in rows]
+    expected = [*alone, *alone][: len(other)]
+    cut = [_cut_back(names, outputs, own, cuts) for outputs, own in zip(other, expected, strict=True)]
+    left, right = iter(expected), iter(cut)
+    fed = [*rows, *rows][: len(other)]
+    report = compare(step, names, lambda _: next(left), lambda _: next(right), fed, tolerance)
+    return report, cuts
+
+
+def pad_rows(
+    rows: Sequence[Mapping[str, Array]],
+    padding: Mapping[str, FeedPadding],
+    lengths: Mapping[str, int] | None = None,
+) -> Feeds:
+    """Fill each row up along its declared axis, to the longest unless to `lengths`, and join them.
+
+    Raises ConversionError where rows still differ in shape, for a feed that isn't in `padding`.
+    """
+    lengths = lengths or _longest(rows, padding)
+    joined = {}
+    for name in rows[0]:
+        arrays = [row[name] for row in rows]
+        if name in padding:
+            axis, value = padding[name].axis, padding[name].value
+            arrays = [_pad(array, axis, lengths[name], value) for array in arrays]
+        shapes = {array.shape[1:] for array in arrays}
+        if len(shapes) > 1:
+            raise ConversionError(
+                f"rows of {name!r} are of different length, but only {', '.join(padding)} may be padded; "
+                f"declare {name!r}, too."
+            )
+        joined[name] = np.concatenate(arrays)
+    return joined
+
+
+def answers_by_row(runner: Runner, rows: Sequence[Feeds]) -> bool:
+    """Whether rows run together have one answer each; a detector finds as many boxes as there are."""
+    return all(output.shape[:1] == (len(rows),) for output in runner(pad_rows(rows, {})))
+
+
+def _cut_back(
+    names: Sequence[str], outputs: Sequence[Array], expected: Sequence[Array], cuts: Mapping[str, int]
+) -> list[Array]:
+    """The outputs of a padded row, as long as those of the row alone."""
+    return [
+        output.take(range(min(output.shape[cuts[name]], own.shape[cuts[name]])), axis=cuts[name])
+        if name in cuts and output.ndim == own.ndim
+        else output
+        for name, output, own in zip(names, outputs, expected, strict=True)
+    ]
+
+
+def _longest(rows: Sequence[Mapping[str, Array]], padding: Mapping[str, FeedPadding]) -> dict[str, int]:
+    return {name: max(row[name].shape[rule.axis] for row in rows) for name, rule in padding.items()}
+
+
+def _pad(array: Array, axis: int, length: int, value: float) -> Array:
+    widths = [(0, 0)] * array.ndim
+    widths[axis] = (0, length - array.shape[axis])
+    return np.pad(array, widths, constant_values=value)
+
+
+def _growing_axis(name: str, outputs: Sequence[Array]) -> int | None:
+    if len({output.ndim for output in outputs}) != 1:
+        raise ConversionError(f"output {name!r} changes its rank with its input, so rows can't be padded.")
+    axes = [a for a in range(1, outputs[0].ndim) if len({output.shape[a] for output in outputs}) > 1]
+    if len(axes) > 1:
+        raise ConversionError(
+            f"output {name!r} grows along axes {axes} with its input; only one can be cut back, so padding "
+            "can't be declared."
+        )
+    return axes[0] if axes else None
+
+
+def parse_padding(text: str, feeds: Sequence[TensorSpec]) -> dict[str, FeedPadding]:
+    """Parse "feed=value,..."; the axis is the feed's only axis, the batch aside, that varies."""
+    pads = {}
+    shapes = {feed.name: feed.shape for feed in feeds}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = part.partition("=")
+        if name not in shapes:
+            raise ConversionError(f"--padding: {name!r} is not a feed; the model has {', '.join(shapes)}.")
+        axes = [axis for axis, dim in enumerate(shapes[name]) if axis and dim < 0]
+        if len(axes) != 1:
+            raise ConversionError(
+                f"--padding: {name!r} has {len(axes)} axes that vary; one is needed to pad along."
+            )
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if not equals or not np.isfinite(number):
+            raise ConversionError(f"--padding: {part!r} is not feed=value; write it like input_ids=0.")
+        pads[name] = FeedPadding(axes[0], int(number) if number.is_integer() else number)
+    return pads

@@ -1,0 +1,107 @@
+"""What a comparison found: how far outputs are off, and whether that is within bounds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+from pipeline.errors import ParityError
+
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class OutputParity:
+    """How far one output is from its reference, over all batches; `largest` |value| that the latter had."""
+
+    name: str
+    max_abs_diff: float
+    mean_abs_diff: float
+    cosine: float
+    top1_agreement: float | None
+    largest: float = 0.0
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far an output may be off: `tolerance` is absolute, or `relative` to its largest value.
+
+    `top1_needed` is the share of rows whose largest entry has to be at the same place.
+    """
+
+    tolerance: float = TOLERANCE
+    relative: bool = False
+    top1_needed: float = 0.0
+
+
+@dataclass(frozen=True)
+class ParityReport:
+    """One comparison. `batches` are the shapes of the first feed of each batch that was run; `note` tells why
+    outputs could not be compared at all, if so; `entailment` is that class of an NLI model; the others are
+    as in Bounds."""
+
+    step: str
+    tolerance: float
+    outputs: tuple[OutputParity, ...]
+    batches: tuple[tuple[int, ...], ...]
+    note: str = ""
+    entailment: int | None = None
+    relative: bool = False
+    top1_needed: float = 0.0
+
+    @property
+    def max_abs_diff(self) -> float:
+        return max((output.max_abs_diff for output in self.outputs), default=0.0)
+
+    @property
+    def passed(self) -> bool:
+        # NaN compares as false, so it fails.
+        return not self.note and all(self.within(output) for output in self.outputs)
+
+    @property
+    def failure(self) -> str:
+        """What is wrong, with the first output that is off; empty where nothing is."""
+        if self.passed:
+            return ""
+        why = self.note
+        if not why:
+            why = self._excess(next(output for output in self.outputs if not self.within(output)))
+        return f"{self.step}: {why}"
+
+    def within(self, output: OutputParity) -> bool:
+        return self._near(output) and self._same_classes(output)
+
+    def _near(self, output: OutputParity) -> bool:
+        return output.max_abs_diff <= self.tolerance * (output.largest if self.relative else 1)
+
+    def _same_classes(self, output: OutputParity) -> bool:
+        return output.top1_agreement is None or output.top1_agreement >= self.top1_needed
+
+    def _excess(self, output: OutputParity) -> str:
+        if self._near(output):
+            return (
+                f"output {output.name!r} has the same top-1 in {output.top1_agreement:.1%} of the rows, "
+                f"under the {self.top1_needed:.1%} asked for"
+            )
+        of_what = f" of its largest value {output.largest:.3g}" if self.relative else ""
+        return (
+            f"output {output.name!r} is off by {output.max_abs_diff:.3g}, over the tolerance of "
+            f"{self.tolerance:g}{of_what}"
+        )
+
+    def require(self) -> None:
+        """Raise FailedParity, a ParityError, naming the output that is off."""
+        if not self.passed:
+            raise FailedParity(f"{self.failure}; nothing was written.", self)
+
+
+class FailedParity(ParityError):
+    """A comparison that stopped a conversion, with its figures."""
+
+    def __init__(self, message: str, report: ParityReport) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+def held_to(report: ParityReport, bounds: Bounds) -> ParityReport:
+    """The same figures, judged by these bounds."""
+    return replace(report, **asdict(bounds))

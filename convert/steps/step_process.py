@@ -1,0 +1,154 @@
+"""The process of a step, followed from outside: its progress, its answer, its last words."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from convert.steps.progress import Steps
+from pipeline.errors import ConversionError, ParityError, ServingError
+
+_LOG_BYTES = 64 * 1024
+_EVENT_BYTES = 16 * 1024 * 1024
+_READ_BYTES = 64 * 1024
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_TELLING = re.compile(r"error|fail|unsupported|not support|operator|cannot|can't", re.IGNORECASE)
+_NAMING = re.compile(r"\[OP: |\boperator\b", re.IGNORECASE)
+# What faulthandler and Paddle print about a signal, below what the converter said.
+_CRASH_REPORT = re.compile(r"^(Fatal Python error|-{20}|C\+\+ Traceback|FatalError: `)", re.MULTILINE)
+
+
+class StepLog(Exception):
+    """What a failed step printed and where it was: the cause of its error, for --debug."""
+
+
+class ConverterCrashed(ConversionError):
+    """A step's process died of a signal."""
+
+
+class StepProcess:
+    """What is known of a running step: its last output, and its answer once it is there."""
+
+    def __init__(self, converter: str, steps: Steps) -> None:
+        self._converter = converter
+        self._steps = steps
+        self._log = bytearray()
+        self._events = bytearray()
+        self._answer: dict[str, Any] | None = None
+
+    def follow(self, process: subprocess.Popen[bytes], events: int, timeout_s: float) -> bool:
+        """Read what it tells until its answer is there; whether that came, or its end, in time."""
+        assert process.stdout is not None
+        process_ends = os.pidfd_open(process.pid)
+        try:
+            with process.stdout as log, selectors.DefaultSelector() as selector:
+                for source, take in ((events, self._take_events), (log.fileno(), self._take_log)):
+                    os.set_blocking(source, False)
+                    selector.register(source, selectors.EVENT_READ, take)
+                selector.register(process_ends, selectors.EVENT_READ)
+                ended = self._wait(selector, process_ends, time.monotonic() + timeout_s)
+                self._drain(log.fileno(), self._take_log)
+                if self._answer is None:
+                    self._drain(events, self._take_events)
+        finally:
+            os.close(process_ends)
+        return ended
+
+    def result(self, exit_code: int | None, timeout_s: float) -> Any:
+        """The step's result, or its error raised; `exit_code` is None for one that was stopped."""
+        if self._answer is None:
+            raise self._unanswered(exit_code, timeout_s)
+        if "result" in self._answer:
+            return self._answer["result"]
+        error = self._answer["error"]
+        cause = StepLog(f"{self._text()}\n{self._answer['traceback']}")
+        match self._answer["kind"]:
+            case "ParityError":
+                raise ParityError(error) from cause
+            case "ConversionError":
+                raise ConversionError(error) from cause
+            case "OSError":
+                raise OSError(self._answer["errno"], error) from cause
+        raise ConversionError(f"{self._converter} failed ({error}).") from cause
+
+    def _wait(self, selector: selectors.BaseSelector, process_ends: int, deadline: float) -> bool:
+        """Read until the answer is there or the process has ended; false when the deadline passes first."""
+        while self._answer is None:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                return False
+            for key, _ in selector.select(remaining_s):
+                if key.fd == process_ends:
+                    return True
+                if self._read(key.fd, key.data) == b"":
+                    selector.unregister(key.fd)
+        return True
+
+    def _drain(self, source: int, take: Callable[[bytes], None]) -> None:
+        """What is still in the pipe, of which a grandchild may hold the other end and go on writing."""
+        for _ in range(_EVENT_BYTES // _READ_BYTES):
+            if not self._read(source, take):
+                return
+
+    def _read(self, source: int, take: Callable[[bytes], None]) -> bytes | None:
+        """One read: b"" at the end of the pipe, None where nothing waits."""
+        try:
+            data = os.read(source, _READ_BYTES)
+        except BlockingIOError:
+            return None
+        take(data)
+        return data
+
+    def _take_log(self, data: bytes) -> None:
+        self._log += data
+        del self._log[:-_LOG_BYTES]
+
+    def _take_events(self, data: bytes) -> None:
+        *lines, rest = (self._events + data).split(b"\n")
+        self._events = rest
+        if len(rest) > _EVENT_BYTES:
+            raise ConversionError(f"{self._converter}: its result is over {_EVENT_BYTES} bytes of JSON.")
+        for line in lines:
+            self._take_event(json.loads(line))
+
+    def _take_event(self, event: dict[str, Any]) -> None:
+        if "step" in event:
+            self._steps.step(event["step"], event["total"])
+        elif "advance" in event:
+            self._steps.advance()
+        elif "say" in event:
+            self._steps.say(event["say"])
+        else:
+            self._answer = event
+
+    def _unanswered(self, exit_code: int | None, timeout_s: float) -> ServingError:
+        if exit_code is None:
+            what = f"took longer than {timeout_s:g} s and was stopped; give it more with --step-timeout"
+        elif exit_code == -signal.SIGKILL:
+            what = "was killed (SIGKILL), as the kernel does where memory runs out"
+        elif exit_code < 0:
+            what = f"crashed in native code ({signal.Signals(-exit_code).name})"
+        else:
+            what = f"ended with exit code {exit_code} before it had a result"
+        kind = ConverterCrashed if exit_code is not None and exit_code < 0 else ConversionError
+        error = kind(f"{self._converter} {what}{self._last_words()}.")
+        error.__cause__ = StepLog(self._text())
+        return error
+
+    def _text(self) -> str:
+        return _ESCAPES.sub("", self._log.decode("utf-8", "replace"))
+
+    def _last_words(self) -> str:
+        """The last line of the log that names an operator, else tells something, as a sentence's end."""
+        said = _CRASH_REPORT.split(self._text(), maxsplit=1)[0]
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        naming, telling = (list(filter(pattern.search, lines)) for pattern in (_NAMING, _TELLING))
+        last = (naming or telling or lines or [""])[-1]
+        return f"; the last it said: {last[:300].rstrip('.')}" if last else ""

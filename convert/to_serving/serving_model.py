@@ -1,0 +1,112 @@
+"""A serving model: its outputs and padding proven, then written with what is known of it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from convert.programs.feeds import Feeds
+from convert.programs.input_spec import TensorSpec
+from convert.programs.program import InferenceProgram
+from convert.programs.runners import Runner, program_runner, serving_runner
+from convert.proof.padding import padding_parity
+from convert.proof.parity import compare
+from convert.proof.report import ParityReport
+from convert.proof.stored_reports import summaries, write_reports
+from convert.result import ConversionOptions
+from convert.to_serving.notes import entailment_of
+from pipeline.errors import ConfigError, ConversionError
+from pipeline.model_additions import PARITY_FILE
+from pipeline.model_digests import KEY as DIGESTS
+from pipeline.model_digests import digests_of
+from pipeline.serving_model import SERVER_FOLDER, FeedPadding, Padding, Variable, write_serving_model
+
+
+def build_serving_model(
+    program: InferenceProgram,
+    directory: Path,
+    *,
+    aliases: Sequence[str],
+    batches: Sequence[Feeds],
+    rows: Sequence[Feeds],
+    pads: Mapping[str, FeedPadding],
+    labels: Sequence[str] = (),
+    files: Sequence[Path] = (),
+    facts: Mapping[str, Any] | None = None,
+    earlier: Sequence[ParityReport] = (),
+    options: ConversionOptions,
+) -> tuple[ParityReport, ...]:
+    """Prove the serving model on `batches`, and its padding on `rows` (batches of one), then write it.
+
+    Returns and stores the reports, after those of `earlier` steps. `facts` are further keys of serving.yml.
+    """
+    feeds = [_variable(feed, feed.name, is_lod=feed.name in program.ragged) for feed in program.feeds]
+    fetches = [_variable(fetch, alias) for fetch, alias in zip(program.fetches, aliases, strict=True)]
+    declared: Padding | None = None
+    entailment = entailment_of(labels)
+    noted = {} if entailment is None else {"entailment": entailment}
+    reference = program_runner(program)
+    with tempfile.TemporaryDirectory() as trial:
+        # Padding and parity stand in serving.yml, so they are tried on a model without one.
+        write_serving_model(
+            Path(trial) / "model",
+            program.program,
+            program.params,
+            feeds,
+            fetches,
+            extra_files=program.data_files,
+        )
+        options.steps.step("Parity of static and serving model")
+        serving = serving_runner(Path(trial) / "model")
+        report = compare("static to serving", aliases, reference, serving, batches, options.tolerance)
+        report.require()
+        reports = [*earlier, replace(report, entailment=entailment)]
+        if pads:
+            options.steps.step("Padding")
+            padded, declared = prove_padding(serving, aliases, rows, pads, options.tolerance)
+            reports.append(padded)
+    try:
+        write_serving_model(
+            directory,
+            program.program,
+            program.params,
+            feeds,
+            fetches,
+            padding=declared,
+            labels=labels,
+            additions={
+                **(facts or {}),
+                **noted,
+                "parity": _short(reports),
+                DIGESTS: digests_of(program.files),
+            },
+            extra_files=[*program.data_files, *files],
+        )
+    except ConfigError as exc:
+        raise ConversionError(exc.message) from exc
+    write_reports(directory / SERVER_FOLDER / PARITY_FILE, reports)
+    return tuple(reports)
+
+
+def prove_padding(
+    runner: Runner,
+    names: Sequence[str],
+    rows: Sequence[Feeds],
+    pads: Mapping[str, FeedPadding],
+    tolerance: float,
+) -> tuple[ParityReport, Padding]:
+    """Raise ParityError when a row answers otherwise in a padded batch than alone."""
+    report, cuts = padding_parity(runner, names, rows, pads, tolerance)
+    report.require()
+    return report, Padding(feeds=dict(pads), fetches=cuts)
+
+
+def _variable(spec: TensorSpec, alias: str, *, is_lod: bool = False) -> Variable:
+    return Variable(name=spec.name, alias=alias, dtype=spec.dtype, shape=spec.shape, is_lod=is_lod)
+
+
+def _short(reports: Sequence[ParityReport]) -> dict[str, Any]:
+    return {summary["step"]: summary["max_abs_diff"] for summary in summaries(reports)}

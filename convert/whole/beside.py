@@ -1,0 +1,46 @@
+"""What the files beside a model say of it: labels, tokenizer, padding."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from convert.from_paddlenlp.source import CONFIG_FILES
+from convert.programs.program import read_program
+from convert.to_serving.notes import NOTES_FILE, ModelNotes, tokenizer_files
+from convert.whole.source_kind import SourceKind
+
+MODEL_FILES = (SourceKind.ONNX, SourceKind.PROGRAM)
+
+
+def suggested_padding(model: Path, notes: ModelNotes) -> str:
+    """What may be padded, if that is proven: of the notes, else all whole-number feeds beside a mask."""
+    feeds = {feed.name: feed for feed in read_program(model).feeds}
+    if notes.padding:
+        return ",".join(part for part in notes.padding.split(",") if part.partition("=")[0] in feeds)
+    if "attention_mask" not in feeds:
+        return ""
+    rows = [f for f in feeds.values() if f.dtype in ("int64", "int32") and f.shape == (-1, -1)]
+    return ",".join(f"{feed.name}=0" for feed in rows)
+
+
+def files_beside(source: str, kind: SourceKind) -> list[Path]:
+    """The files beside an ONNX model or a program that go along with it."""
+    if kind not in MODEL_FILES:
+        return []
+    folder = Path(source) if Path(source).is_dir() else Path(source).parent
+    named = [folder / name for name in (NOTES_FILE, *CONFIG_FILES)]
+    return [path for path in (*named, *tokenizer_files(folder)) if path.is_file()]
+
+
+def config_beside(folder: Path) -> dict[str, Any]:
+    """A configuration of transformers or PaddleNLP; empty where there is none."""
+    for name in CONFIG_FILES:
+        try:
+            config = json.loads((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(config, dict):
+            return config
+    return {}

@@ -1,0 +1,179 @@
+"""The way from a source to a serving model: the steps of its routes, each done once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from convert.from_paddle.conversion import convert_paddle
+from convert.from_paddlenlp.conversion import convert_paddlenlp
+from convert.from_torch.conversion import convert_torch
+from convert.paddle_onnx.to_onnx import convert_to_onnx
+from convert.paddle_onnx.to_paddle import convert_onnx
+from convert.proof.report import FailedParity, ParityReport
+from convert.result import Conversion, ConversionOptions
+from convert.to_serving.conversion import convert_serving
+from convert.to_serving.notes import NOTES_FILE, ModelNotes, labels_of, read_notes, task_of, tokenizer_files
+from convert.whole.beside import MODEL_FILES, config_beside, suggested_padding
+from convert.whole.route import EXPORT, TO_ONNX, TORCH_ONNX, TWIN, X2PADDLE, Route
+from convert.whole.source_kind import SourceKind
+from convert.whole.wanted import Wanted
+from pipeline.errors import ServingError
+
+
+@dataclass
+class Way:
+    """What was made on the way so far; a step that two routes begin with is done once."""
+
+    source: str
+    kind: SourceKind
+    wanted: Wanted
+    told: Mapping[str, Any] | None  # of a PyTorch model
+    out: Path
+    work: Path
+    options: ConversionOptions
+    made: dict[tuple[str, ...], tuple[Path, tuple[ParityReport, ...]]] = field(default_factory=dict)
+    failed: dict[tuple[str, ...], ServingError] = field(default_factory=dict)
+
+    def first_that_goes(self, routes: Sequence[Route], out: Path) -> tuple[Route, tuple[ParityReport, ...]]:
+        say = self.options.steps.say
+        say(f"{self.source} is {self.kind.value}. Route: {routes[0]} ({routes[0].why}).")
+        error: ServingError | None = None
+        for number, route in enumerate(routes):
+            if error is not None:
+                say(f"{error.message.rstrip('.')}. Trying {route} ({route.why}).")
+            try:
+                return route, self._take(route, out)
+            except ServingError as exc:
+                error = exc
+                # The folders of the steps go away again; only their names say something.
+                told = exc.message.replace(f"{self.work}/", "").replace(str(out), str(self.out))
+                exc.args = (told, *exc.args[1:])
+                if all(self._hopeless(other) for other in routes[number + 1 :]):
+                    raise
+        raise AssertionError("there is a route for each kind")
+
+    def _hopeless(self, route: Route) -> bool:
+        return any(route.steps[: number + 1] in self.failed for number in range(len(route.steps)))
+
+    def _take(self, route: Route, out: Path) -> tuple[ParityReport, ...]:
+        place, reports = Path(self.source), tuple[ParityReport, ...]()
+        for number, step in enumerate(route.steps[:-1]):
+            done = route.steps[: number + 1]
+            if done in self.failed:
+                raise self.failed[done]
+            if done not in self.made:
+                try:
+                    target = self.work / _FOLDERS[step]
+                    result = _STEPS[step](self, place, target)
+                except ServingError as exc:
+                    self.failed[done] = exc
+                    raise
+                self.made[done] = (target, (*reports, *result.reports))
+            place, reports = self.made[done]
+        return self._serve(place, reports, out)
+
+    def _export(self, place: Path, out: Path) -> Conversion:
+        return exported(self.source, self.kind, self.wanted, out, self.options)
+
+    def _torch(self, to: str, out: Path) -> Conversion:
+        return convert_torch(
+            self.source,
+            out,
+            to=to,
+            input_spec=self.wanted.input_spec,
+            advise=False,
+            described=self.told,
+            options=self.options,
+        )
+
+    def _to_paddle(self, place: Path, out: Path) -> Conversion:
+        return convert_onnx(place, out, fallback=False, options=self.options)
+
+    def _to_onnx(self, place: Path, out: Path) -> Conversion:
+        return convert_to_onnx(place, out, options=self.options)
+
+    def _serve(self, place: Path, earlier: tuple[ParityReport, ...], out: Path) -> tuple[ParityReport, ...]:
+        """With the padding that was asked for, else with what is proven of that which suggests itself."""
+        notes, files = self._notes(place)
+        asked = self.wanted.padding
+        padding = suggested_padding(place, notes) if asked is None else asked
+
+        def serve(padding: str) -> tuple[ParityReport, ...]:
+            return convert_serving(
+                place,
+                out,
+                fetch_alias=self.wanted.fetch_alias,
+                padding=padding,
+                labels=self.wanted.labels,
+                files=[*files, *self.wanted.files],
+                notes=notes,
+                earlier=earlier,
+                options=self.options,
+            ).reports
+
+        try:
+            return serve(padding)
+        except FailedParity as exc:
+            if asked is not None or exc.report.step != "padding":
+                raise
+            why = exc.report.failure.removeprefix("padding: ")
+            self.options.steps.say(
+                f"Padding changes the answer ({why}), so requests of different length will run apart."
+            )
+            return serve("")
+
+    def _notes(self, place: Path) -> tuple[ModelNotes, list[Path]]:
+        """The notes beside the model; what they don't say is taken from a configuration beside the source."""
+        folder = place if place.is_dir() else place.parent
+        notes = read_notes(folder) if (folder / NOTES_FILE).is_file() else ModelNotes(task="")
+        if self.kind not in MODEL_FILES:
+            return notes, []
+        source = Path(self.source) if Path(self.source).is_dir() else Path(self.source).parent
+        config = config_beside(source)
+        architecture = str(next(iter(config.get("architectures") or []), ""))
+        return replace(
+            notes,
+            task=notes.task or task_of(architecture),
+            architecture=notes.architecture or architecture,
+            labels=notes.labels or labels_of(config),
+        ), [] if notes.files or not config else tokenizer_files(source)
+
+
+_STEPS: dict[str, Callable[[Way, Path, Path], Conversion]] = {
+    EXPORT: Way._export,
+    TWIN: lambda way, place, out: way._torch("paddle", out),
+    TORCH_ONNX: lambda way, place, out: way._torch("onnx", out),
+    X2PADDLE: Way._to_paddle,
+    TO_ONNX: Way._to_onnx,
+}
+
+
+# What a step makes, as sentences about it call its folder.
+_FOLDERS = {
+    EXPORT: "paddle",
+    TWIN: "paddle",
+    TORCH_ONNX: "onnx",
+    X2PADDLE: "paddle-of-onnx",
+    TO_ONNX: "onnx",
+}
+
+
+def exported(
+    source: str, kind: SourceKind, wanted: Wanted, out: Path, options: ConversionOptions
+) -> Conversion:
+    """The static program of a dynamic model of Paddle's."""
+    if kind is SourceKind.LAYER:
+        return convert_paddle(source, wanted.input_spec, out, params=wanted.params, options=options)
+    return convert_paddlenlp(
+        source,
+        out,
+        task=wanted.task,
+        labels=wanted.labels,
+        num_labels=wanted.num_labels,
+        input_spec=wanted.input_spec,
+        random_weights=wanted.random_weights,
+        options=options,
+    )
