@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +13,6 @@ import numpy as np
 import pytest
 
 from convert.cli import main
-from convert.programs.input_spec import TensorSpec, parse_input_spec
 from models import local_conf
 from pipeline.predictors import create_predictor
 from pipeline.serving_model import load_serving_model
@@ -80,14 +77,6 @@ class Interrupted(Sentiment):
         if paddle.in_dynamic_mode():
             raise KeyboardInterrupt
         return super().forward(input_ids, attention_mask)
-
-
-def broken():
-    raise RuntimeError("no such checkpoint")
-
-
-def not_a_layer():
-    return 3
 '''
 
 
@@ -232,109 +221,6 @@ def test_an_interrupt_leaves_no_half_directory(project: Path) -> None:
     assert {path.name for path in project.iterdir()} - {"__pycache__"} == before
 
 
-BAD_SPECS = {
-    "": "--input-spec is empty",
-    "input_ids": "'input_ids' is not name:dtype[dims]",
-    "input_ids:int63[-1]": "dtype 'int63'",
-    "input_ids:int64[-1,x]": "'x' in 'input_ids:int64[-1,x]' is not a dimension",
-    "input_ids:int64[-1,0]": "'0' in 'input_ids:int64[-1,0]' is not a dimension",
-    "input_ids:int64[8,-1]": "is the batch and must be -1, not 8",
-    "in put:int64[-1]": "'in put' in 'in put:int64[-1]' is not a name",
-    "x:int64[-1];x:int64[-1]": "names 'x' twice",
-}
-
-
-@pytest.mark.parametrize(("spec", "told"), BAD_SPECS.items(), ids=lambda text: text or "empty")
-def test_a_bad_input_spec_is_told_with_the_bad_part(
-    spec: str, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["paddle", "m:f", "--input-spec", spec, "out"]) == 2
-    assert_one_sentence(capsys.readouterr().err, told)
-
-
-def test_an_input_spec_is_read_as_it_is_written() -> None:
-    assert parse_input_spec(" a:int64[-1, 7] ;b:float32[-1];") == (
-        TensorSpec("a", "int64", (-1, 7)),
-        TensorSpec("b", "float32", (-1,)),
-    )
-
-
-@pytest.mark.parametrize(
-    ("factory", "told"),
-    [
-        ("own_models", "own_models is neither a folder here nor among PaddleNLP's downloads"),
-        ("absent_models:create", "there is no module 'absent_models'"),
-        ("own_models:Absent", "has no function or class 'Absent'"),
-        ("own_models:broken", "RuntimeError: no such checkpoint"),
-        ("own_models:not_a_layer", "returned a int, not a paddle.nn.Layer"),
-    ],
-)
-def test_a_factory_that_gives_no_layer_is_told_in_one_sentence(
-    project: Path, factory: str, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["paddle", factory, "--input-spec", SPEC, "inference"]) == 2
-    assert_one_sentence(capsys.readouterr().err, told)
-    assert not Path("inference").exists()
-
-
-def test_params_of_another_model_are_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import paddle
-
-    paddle.save(paddle.nn.Linear(2, 2).state_dict(), "other.pdparams")
-    assert export("Sentiment", "--params", "other.pdparams") == 2
-    assert_one_sentence(capsys.readouterr().err, "other.pdparams lacks 'out.bias'")
-    assert export("Sentiment", "--params", "absent.pdparams") == 2
-    assert_one_sentence(capsys.readouterr().err, "absent.pdparams can't be read")
-
-
-def test_a_params_file_can_not_run_code(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    class Touch:
-        def __reduce__(self) -> tuple[object, tuple[str]]:
-            return os.mkdir, ("touched",)
-
-    Path("evil.pdparams").write_bytes(pickle.dumps({"out.bias": Touch()}))
-    assert export("Sentiment", "--params", "evil.pdparams") == 2
-    assert_one_sentence(capsys.readouterr().err, "mkdir, which no array needs")
-    assert not Path("touched").exists()
-
-
-def test_arguments_of_serving_that_can_not_be_used_are_told(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("empty").mkdir()
-    Path("foreign").mkdir()
-    Path("foreign/thesis.txt").write_text("years of work")
-    assert export("Sentiment") == 0
-    capsys.readouterr()
-    for arguments, told in (
-        (["absent", "served"], "absent is neither a folder nor a .onnx file"),
-        (["empty", "served"], "empty holds no model"),
-        (["inference", "foreign"], "foreign holds files that convert didn't write"),
-        (["inference", "own_models.py"], "own_models.py is not a folder"),
-        (["inference", "served", "--fetch-alias", "a,b"], "the model has 1 outputs (fetch_name_0)"),
-        (["inference", "served", "--padding", "ids=0"], "'ids' is not a feed"),
-        (["inference", "served", "--padding", "input_ids=x"], "'input_ids=x' is not feed=value"),
-        (["inference", "served", "--padding", "input_ids=0"], "declare 'attention_mask', too"),
-        (["inference", "served", "--file", "vocab.txt"], "vocab.txt is not a file"),
-        (["inference", "served", "--tolerance", "-1"], "the tolerance -1.0"),
-    ):
-        assert main(["serving", *arguments]) == 2, arguments
-        assert_one_sentence(capsys.readouterr().err, told)
-    assert not Path("served").exists()
-    assert Path("foreign/thesis.txt").read_text() == "years of work"
-
-
-def test_a_program_cut_short_is_told_in_one_sentence(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert export("Sentiment") == 0
-    program = Path("inference/inference.json")
-    program.write_bytes(program.read_bytes()[:700])
-    capsys.readouterr()
-    assert main(["serving", "inference", "served"]) == 2
-    assert_one_sentence(capsys.readouterr().err, "inference.json is not a Paddle program")
-
-
 def test_a_program_of_paddle_2_becomes_a_serving_model(project: Path) -> None:
     code = (
         "import paddle; paddle.enable_static(); x = paddle.static.data('x', [-1, 4], 'float32');"
@@ -350,48 +236,3 @@ def test_a_program_of_paddle_2_becomes_a_serving_model(project: Path) -> None:
         ("x", "x", "float32", (-1, 4)),
         ("fc_0.tmp_1", "scores", "float32", (-1, 3)),
     ]
-
-
-COMMANDS = ("demo", "paddle", "torch", "serving", "onnx", "to-onnx", "precision", "shapes", "check", "all")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as leaving:
-        main([command, "--help"])
-    assert leaving.value.code == 0
-    assert f"Example: python -m convert {command} " in capsys.readouterr().out.replace("\n", " ")
-
-
-def test_help_lists_every_command_and_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    out = capsys.readouterr().out
-    assert re.findall(r"^    ([\w-]+)\s", out, re.MULTILINE) == list(COMMANDS)
-    assert "Example: python -m convert all" in out
-
-
-def test_each_command_is_a_function_of_the_package() -> None:
-    import convert
-
-    assert all(callable(getattr(convert, name)) for name in convert.__all__)
-    with pytest.raises(AttributeError, match="convert_nothing"):
-        _ = convert.convert_nothing
-
-
-def test_the_command_tells_a_mistake_in_one_line_without_importing_a_framework() -> None:
-    code = (
-        "import sys; from convert.cli import main; code = main(sys.argv[1:]);"
-        "sys.exit(99 if {'paddle', 'torch', 'onnxruntime'} & set(sys.modules) else code)"
-    )
-    command = [sys.executable, "-c", code, "paddle", "m:f", "--input-spec", "ids:int65[-1]", "out"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert_one_sentence(done.stderr, "dtype 'int65' in 'ids:int65[-1]'")
-
-
-def assert_one_sentence(err: str, told: str) -> None:
-    """The last line tells it; whatever progress was shown, nothing looks like a traceback."""
-    assert "Traceback" not in err
-    assert told in err.strip().splitlines()[-1]
-    assert err.rstrip().endswith(".")
