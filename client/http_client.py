@@ -27,7 +27,7 @@ from client.errors import (
 from client.exchange import Client, Reply
 from client.http_connection import ConnectionPool, HttpReply
 from client.retry import parse_retry_after
-from client.tls import Tls, tls_of
+from client.tls import Tls
 
 DEFAULT_URL = "http://127.0.0.1:18082"
 REFUSALS: dict[int, type[RequestRefused]] = {
@@ -91,22 +91,9 @@ def _error(reply: HttpReply, answer: object) -> ClientError:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    from client.script import parse_arguments, run
+    from client.script import run
 
-    options = parse_arguments("http_client.py", "--url", DEFAULT_URL, arguments)
-
-    def connect() -> HttpClient:
-        return HttpClient(
-            options.url,
-            options.service,
-            options.method,
-            options.timeout,
-            options.retries,
-            tls_of(options),
-            options.api_key,
-        )
-
-    return run(connect, options)
+    return run(HttpClient, "http_client.py", "--url", DEFAULT_URL, arguments)
 
 
 if __name__ == "__main__":

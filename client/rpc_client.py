@@ -17,7 +17,7 @@ from client.errors import TIMED_OUT_ERR_NO, RequestRefused, RequestTimedOut
 from client.exchange import Client, Reply
 from client.protos.pipeline_service_pb2 import Request, Response
 from client.rpc_channel import RpcChannel
-from client.tls import Tls, tls_of
+from client.tls import Tls
 
 DEFAULT_ADDRESS = "127.0.0.1:8088"
 
@@ -58,22 +58,9 @@ def _read(response: Response) -> Reply:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    from client.script import parse_arguments, run
+    from client.script import run
 
-    options = parse_arguments("rpc_client.py", "--address", DEFAULT_ADDRESS, arguments)
-
-    def connect() -> RpcClient:
-        return RpcClient(
-            options.address,
-            options.service,
-            options.method,
-            options.timeout,
-            options.retries,
-            tls_of(options),
-            options.api_key,
-        )
-
-    return run(connect, options)
+    return run(RpcClient, "rpc_client.py", "--address", DEFAULT_ADDRESS, arguments)
 
 
 if __name__ == "__main__":

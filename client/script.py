@@ -12,7 +12,7 @@ from rich.table import Table
 from client.api_key import add_api_key_option
 from client.errors import ClientError
 from client.exchange import Answer, Client
-from client.tls import add_tls_options
+from client.tls import add_tls_options, tls_of
 from client.values import Value, parse_value
 
 EXAMPLES = """examples:
@@ -32,7 +32,13 @@ def parse_arguments(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="sent together, as one request")
-    parser.add_argument(address_option, default=default, help="where the service is (default: %(default)s)")
+    parser.add_argument(
+        address_option,
+        dest="address",
+        metavar=address_option.strip("-").upper(),
+        default=default,
+        help="where the service is (default: %(default)s)",
+    )
     parser.add_argument("--service", default="bert", help="its name (default: %(default)s)")
     parser.add_argument("--method", default="prediction", help="(default: %(default)s)")
     parser.add_argument(
@@ -52,10 +58,25 @@ def plain_console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
-def run(connect: Callable[[], Client], options: argparse.Namespace) -> int:
+def run(
+    client_class: Callable[..., Client],
+    name: str,
+    address_option: str,
+    default: str,
+    arguments: Sequence[str] | None,
+) -> int:
     """Asks and prints; returns the exit code, 1 when there was no answer."""
+    options = parse_arguments(name, address_option, default, arguments)
     try:
-        with connect() as client:
+        with client_class(
+            options.address,
+            options.service,
+            options.method,
+            timeout_s=options.timeout,
+            retries=options.retries,
+            tls=tls_of(options),
+            api_key=options.api_key,
+        ) as client:
             answer = client.predict(options.texts)
     except (ClientError, ValueError) as error:
         plain_console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", soft_wrap=True)
