@@ -11,7 +11,7 @@ from typing import Any
 from convert.programs.feeds import Feeds
 from convert.programs.input_spec import TensorSpec
 from convert.programs.program import InferenceProgram
-from convert.programs.runners import Runner, program_runner, serving_runner
+from convert.programs.runners import program_runner, serving_runner
 from convert.proof.padding import padding_parity
 from convert.proof.parity import compare
 from convert.proof.report import ParityReport
@@ -45,29 +45,10 @@ def build_serving_model(
     """
     feeds = [_variable(feed, feed.name, is_lod=feed.name in program.ragged) for feed in program.feeds]
     fetches = [_variable(fetch, alias) for fetch, alias in zip(program.fetches, aliases, strict=True)]
-    declared: Padding | None = None
+    (parity, *padding), declared = _proven(program, feeds, fetches, batches, rows, pads, options)
     entailment = entailment_of(labels)
     noted = {} if entailment is None else {"entailment": entailment}
-    reference = program_runner(program)
-    with tempfile.TemporaryDirectory() as trial:
-        # Padding and parity stand in serving.yml, so they are tried on a model without one.
-        write_serving_model(
-            Path(trial) / "model",
-            program.program,
-            program.params,
-            feeds,
-            fetches,
-            extra_files=program.data_files,
-        )
-        options.steps.step("Parity of static and serving model")
-        serving = serving_runner(Path(trial) / "model")
-        report = compare("static to serving", aliases, reference, serving, batches, options.tolerance)
-        report.require()
-        reports = [*earlier, replace(report, entailment=entailment)]
-        if pads:
-            options.steps.step("Padding")
-            padded, declared = prove_padding(serving, aliases, rows, pads, options.tolerance)
-            reports.append(padded)
+    reports = (*earlier, replace(parity, entailment=entailment), *padding)
     try:
         write_serving_model(
             directory,
@@ -88,20 +69,39 @@ def build_serving_model(
     except ConfigError as exc:
         raise ConversionError(exc.message) from exc
     write_reports(directory / SERVER_FOLDER / PARITY_FILE, reports)
-    return tuple(reports)
+    return reports
 
 
-def prove_padding(
-    runner: Runner,
-    names: Sequence[str],
+def _proven(
+    program: InferenceProgram,
+    feeds: Sequence[Variable],
+    fetches: Sequence[Variable],
+    batches: Sequence[Feeds],
     rows: Sequence[Feeds],
     pads: Mapping[str, FeedPadding],
-    tolerance: float,
-) -> tuple[ParityReport, Padding]:
-    """Raise ParityError when a row answers otherwise in a padded batch than alone."""
-    report, cuts = padding_parity(runner, names, rows, pads, tolerance)
-    report.require()
-    return report, Padding(feeds=dict(pads), fetches=cuts)
+    options: ConversionOptions,
+) -> tuple[list[ParityReport], Padding | None]:
+    """The reports of outputs and of padding, and what may be declared of the latter.
+
+    Raises ParityError when an output is off, or a row answers otherwise in a padded batch than alone.
+    """
+    aliases = [fetch.alias for fetch in fetches]
+    with tempfile.TemporaryDirectory() as trial:
+        # Padding and parity stand in serving.yml, so they are tried on a model without one.
+        folder = Path(trial) / "model"
+        write_serving_model(
+            folder, program.program, program.params, feeds, fetches, extra_files=program.data_files
+        )
+        options.steps.step("Parity of static and serving model")
+        reference, serving = program_runner(program), serving_runner(folder)
+        parity = compare("static to serving", aliases, reference, serving, batches, options.tolerance)
+        parity.require()
+        if not pads:
+            return [parity], None
+        options.steps.step("Padding")
+        padding, cuts = padding_parity(serving, aliases, rows, pads, options.tolerance)
+        padding.require()
+    return [parity, padding], Padding(feeds=dict(pads), fetches=cuts)
 
 
 def _variable(spec: TensorSpec, alias: str, *, is_lod: bool = False) -> Variable:
