@@ -37,7 +37,10 @@ WORKER_GRACE_S = 5.0  # what workers have for leaving, after the drain
 
 
 class Engine:
-    """One service: its batchers, their workers, and the requests on their way."""
+    """One service: its batchers, their workers, and the requests on their way.
+
+    takes_messages: whether the app makes the inputs from the message: a Request then holds its bytes alone.
+    """
 
     def __init__(self, app: App, metrics: Metrics) -> None:
         self.app = app
@@ -46,6 +49,7 @@ class Engine:
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
         self.requests = RequestFigures()
         self._dag = app.dag
+        self.takes_messages = app.dag.source == MESSAGE
         self._deadlines = Deadlines()
         self._turns = Turns()
         self._anyone = Client()  # stands for clients that no door tells apart
@@ -87,11 +91,6 @@ class Engine:
     def pending(self) -> int:
         """Admitted requests without an answer."""
         return self._pending
-
-    @property
-    def takes_messages(self) -> bool:
-        """Whether the app makes the inputs from the message: a Request then holds its bytes alone."""
-        return self._dag.source == MESSAGE
 
     @property
     def crews(self) -> Mapping[str, Crew]:

@@ -12,11 +12,13 @@ from pipeline.errors import TooLarge
 from pipeline.unread import UnreadTensor
 from pipeline.unread_rows import UnreadRows
 
+_UNREAD = UnreadTensor, UnreadRows
+
 
 def check_texts(inputs: Mapping[str, Any], limits: Limits) -> None:
     """Raise TooLarge for a text, or an element of BYTES, over `limits.text_chars`; InvalidInput as `read`."""
     for name, value in inputs.items():
-        if isinstance(value, UnreadTensor | UnreadRows) and len(value.data) > limits.text_chars:
+        if isinstance(value, _UNREAD) and len(value.data) > limits.text_chars:
             longest = _longest(value.read())
             if longest > limits.text_chars:
                 raise TooLarge(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from pipeline.answer_form import AnswerForm, WantedOutput, Wish
 from pipeline.request import Request
@@ -24,8 +25,7 @@ _NOT_FOR_HOOKS = (_ALLOWED, "sequence_id", "sequence_start", "sequence_end")
 _INTEGERS = range(-(1 << 63), 1 << 64)
 
 
-@dataclass(slots=True)
-class Asked:
+class Asked(msgspec.Struct, eq=False):
     """inputs: by name, as written. outputs: those asked for, None for all. binary: how HTTP sends the others.
 
     priority: 1 is the highest, 0 none given. timeout_us: microseconds, 0 for none. parameters: for the hooks.
@@ -33,12 +33,12 @@ class Asked:
     """
 
     request_id: str = ""
-    inputs: dict[str, Given] = field(default_factory=dict)
+    inputs: dict[str, Given] = {}
     outputs: dict[str, WantedOutput] | None = None
     binary: bool = False
     priority: int = 0
     timeout_us: int = 0
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = {}
     spans: dict[str, Span] | None = None
     shared_bytes: int = 0
 
@@ -71,8 +71,7 @@ class Asked:
             raise of_request(
                 self.request_id, f"{len(self.inputs)} inputs were given; limits.tensors is {limits.tensors}"
             )
-        inputs = checked(model, self.request_id, self.inputs, limits.tensor_rank)
-        values = inputs.values
+        values, rows = checked(model, self.request_id, self.inputs, limits.tensor_rank)
         check_texts(values, limits)
         if engine.takes_messages and not model.op:
             values = as_message(model.name, values)
@@ -96,7 +95,7 @@ class Asked:
         request.op = model.op
         if self.request_id or self.priority or self.timeout_us or self.parameters:
             request.options = RequestOptions(self.request_id, self.priority, self.timeout_us, self.parameters)
-        request.rows = inputs.rows
+        request.rows = rows
         request.priority = max(0, self.priority - 1)  # none given counts as the highest
         if self.spans and self.outputs:
             spans = [self.spans[name] for name, wanted in self.outputs.items() if wanted.room is not None]

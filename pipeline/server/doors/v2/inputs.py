@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from pipeline.server.doors.v2.models import V2Model
@@ -19,7 +20,7 @@ _DTYPES = {
     for name, dtype in DATATYPES.items()
     if dtype != "string"
 }
-_LENGTHS = range(1 << 63)  # as the protocol's messages hold them
+_MOST_LENGTH = (1 << 63) - 1  # as the protocol's messages hold them
 _NOT_IN_JSON = ("FP16", "BF16")
 _HINT = (
     " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended"
@@ -29,7 +30,7 @@ _HINT = (
 )
 
 
-class Given(NamedTuple):
+class Given(msgspec.Struct, eq=False):
     """One input, its elements as they were written."""
 
     name: str
@@ -37,13 +38,6 @@ class Given(NamedTuple):
     shape: list[int]
     data: Part | Span
     written: Written
-
-
-class Inputs(NamedTuple):
-    """values: what the engine is given, by name. rows: the batch, 1 where there is none."""
-
-    values: dict[str, Any]
-    rows: int
 
 
 def refuse_in_json(name: str, datatype: str) -> None:
@@ -61,13 +55,21 @@ def add(given: dict[str, Given], one: Given, request_id: str) -> None:
         raise of_request(request_id, f"input '{one.name}' already exists in request")
 
 
-def checked(model: V2Model, request_id: str, given: dict[str, Given], most_rank: int) -> Inputs:
-    """Raises V2Refusal, in Triton's words, for inputs that the model does not take."""
+def checked(
+    model: V2Model, request_id: str, given: dict[str, Given], most_rank: int
+) -> tuple[dict[str, Any], int]:
+    """What the engine is given, by name; and the rows of the batch, 1 where there is none.
+
+    Raises V2Refusal, in Triton's words, for inputs that the model does not take.
+    """
     if _are_as_declared(model.signature, given, most_rank):
         rows = next(iter(given.values())).shape[0] if model.signature.max_batch_size else 1
     else:
         rows = _checked_in_turn(model, request_id, given, most_rank)
-    return Inputs({name: _value(model, request_id, one) for name, one in given.items()}, rows)
+    values = {}
+    for name, one in given.items():
+        values[name] = _value(model, request_id, one)
+    return values, rows
 
 
 def _are_as_declared(signature: Signature, given: dict[str, Given], most_rank: int) -> bool:
@@ -119,7 +121,7 @@ def _checked_in_turn(model: V2Model, request_id: str, given: dict[str, Given], m
         for one in newest_first:
             shape = expected[one.name].shape
             if len(one.shape) != len(shape) and _is_column_of_texts(one, shape):
-                given[one.name] = one._replace(shape=one.shape[:1])
+                one.shape = one.shape[:1]
             else:
                 _check_shape(model, request_id, one, shape)
     return rows
@@ -187,7 +189,7 @@ def _text(shape: Sequence[int]) -> str:
 def _value(model: V2Model, request_id: str, one: Given) -> Any:
     if one.datatype not in DATATYPES:
         raise of_request(request_id, f"input '{one.name}' has the datatype '{one.datatype[:40]}'")
-    if any(length not in _LENGTHS for length in one.shape):
+    if one.shape and not 0 <= min(one.shape) <= max(one.shape) <= _MOST_LENGTH:
         raise of_request(request_id, f"input '{one.name}' has the shape {_text(one.shape)}")
     as_texts = one.datatype == "BYTES" and model.signature.open
     data = one.data

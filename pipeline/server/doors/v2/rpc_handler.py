@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -25,6 +26,7 @@ from pipeline.server.doors.v2.repository import Control, index
 from pipeline.server.doors.v2.rpc_extensions import RpcExtensions, RpcPage
 from pipeline.server.doors.v2.rpc_infer import InferMessage, infer_message, parse_infer
 from pipeline.server.doors.v2.rpc_stream import Stream
+from pipeline.server.doors.v2.shared_memory import Span
 from pipeline.server.doors.v2.statistics import statistics
 from pipeline.server.engine.clients import CALLER, named
 from pipeline.server.engine.engine import Engine
@@ -50,6 +52,7 @@ class V2Handler:
         self._control = control
         self._memory = extensions.memory
         self._journal = engine.journal
+        self._limits = engine.app.config.limits
         others = RpcExtensions(extensions, models)
         pages: dict[str, RpcPage] = {
             "ServerLive": (messages.ServerLiveRequest, lambda _: messages.ServerLiveResponse(live=True)),
@@ -146,7 +149,7 @@ class V2Handler:
     async def _infer(self, data: bytes, context: Context) -> bytes:
         began = time.monotonic()
         try:
-            message = infer_message(data, self._engine.app.config.limits)
+            message = infer_message(data, self._limits)
             request = self.request_of(message, context)
             answer = await self._engine.infer(request)
         except ServingError as exc:
@@ -168,16 +171,19 @@ class V2Handler:
         """The engine's request. Raises V2Refusal."""
         fields = message.fields
         model = self._models.find(fields.model_name, fields.model_version)
-        asked = parse_infer(
-            message, model, lambda name, at, size: self._memory.span(context.peer(), name, at, size)
-        )
+        asked = parse_infer(message, model, partial(self._span, context))
         request = asked.request(model, AnswerForm.V2_PROTO, self._engine)
         request.client = CALLER.get() or self._engine.peers.of(context.peer())
         remaining_s = context.time_remaining()
         given_s = math.inf if remaining_s is None else remaining_s
-        request.deadline = self._engine.deadline(min(given_s, asked.timeout_s))
+        if asked.timeout_us:
+            given_s = min(given_s, asked.timeout_s)
+        request.deadline = self._engine.deadline(given_s)
         request.version = fields.model_version
         return request
+
+    def _span(self, context: Context, region: str, offset: int, size: int) -> Span:
+        return self._memory.span(context.peer(), region, offset, size)
 
     async def _stream(self, requests: Any, context: Context) -> None:
         await Stream(self._engine, self.request_of, context, DOOR).run()
