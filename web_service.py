@@ -1,5 +1,6 @@
 """The default service: news headlines to one of 15 classes, with the model of `python -m convert demo`."""
 
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -35,24 +36,26 @@ class BertOp(Op):
     def preprocess_batch(self, requests):
         texts = each(lambda request: numbered_texts(request.inputs, MAX_CHARS), requests)
         good = [text for many in texts if not isinstance(many, ServingError) for text in many]
-        encoded = iter(self.tokenizer.encode_batch(good))
-        return each(lambda many: self.feed(many, encoded), texts)
+        ids = iter([encoded.ids for encoded in self.tokenizer.encode_batch(good)])
+        return each(lambda many: self.feed(many, ids), texts)
 
-    def feed(self, texts, encoded):
+    def feed(self, texts, ids):
         if isinstance(texts, ServingError):
             raise texts
-        return bert_feed([next(encoded).ids for _ in texts], MAX_TOKENS)
+        return bert_feed(list(islice(ids, len(texts))), MAX_TOKENS)
 
     def postprocess_batch(self, requests, fetches):
         logits = np.concatenate([fetch["logits"] for fetch in fetches])
         scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
         label_ids = scores.argmax(axis=-1)
         confidences = scores.max(axis=-1) / scores.sum(axis=-1)
+        labels = self.labels[label_ids]
         outputs, start = [], 0
         for fetch in fetches:
             rows = slice(start, start + len(fetch["logits"]))
-            ids = label_ids[rows]
-            outputs.append({"label": self.labels[ids], "label_id": ids, "confidence": confidences[rows]})
+            outputs.append(
+                {"label": labels[rows], "label_id": label_ids[rows], "confidence": confidences[rows]}
+            )
             start = rows.stop
         return outputs
 

@@ -90,17 +90,19 @@ def render_error(error: ServingError | tuple[int, str], form: AnswerForm) -> byt
 
 
 def _texts(values: list[Any]) -> list[str]:
-    """Runs in the context that prints as NumPy 1 did."""
-    if all(_is_tensor(value) for value in values):
-        return [array_repr(value) if isinstance(value, np.ndarray) else repr(value) for value in values]
-    return [_text(value) for value in values]
+    """Runs in the context that prints as NumPy 1 did.
 
-
-def _is_tensor(value: Any) -> bool:
-    """What Paddle Serving took for an output of a model; a list goes by its first element."""
-    return isinstance(value, np.ndarray) or (
-        isinstance(value, list) and bool(value) and isinstance(value[0], str)
-    )
+    Arrays and lists are what Paddle Serving took for outputs of a model; a list goes by its first element.
+    """
+    texts = []
+    for value in values:
+        if isinstance(value, np.ndarray):
+            texts.append(array_repr(value))
+        elif isinstance(value, list) and value and isinstance(value[0], str):
+            texts.append(repr(value))
+        else:
+            return [_text(value) for value in values]
+    return texts
 
 
 def _text(value: Any) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,10 @@ _PREFIX = "array("
 _LINE_WIDTH = 75
 _PRECISION = 8
 _TYPELESS = ("int64", "float64")  # dtypes that the literal itself has
+_INTEGERS_AND_TEXT = "bhilqBHILQU"
+# Below, the shortest digits that tell a float32 or float64 from its neighbours are exact before the point.
+_ALL_DIGITS_TELL = 2.0**23
+_LAYOUTS_KEPT = 256  # texts have a dtype for each length
 
 
 def array_repr(array: npt.NDArray[Any]) -> str:
@@ -26,9 +31,11 @@ def array_repr(array: npt.NDArray[Any]) -> str:
     dtype = array.dtype
     if type(array) is not np.ndarray or not array.size or not array.ndim or not dtype.isnative:
         return repr(array)
-    word = _only_word(array) if array.size == 1 else None
-    if word is not None:
-        return _with_dtype(f"{_PREFIX}{'[' * array.ndim}{word}{']' * array.ndim}", dtype)
+    if array.size == 1 and (word := _only_word(array)) is not None:
+        before, after, room = _around_one_word(dtype, array.ndim)
+        if len(word) <= room:
+            return f"{before}{word}{after}"
+        return _with_dtype(f"{before}{word}{']' * array.ndim}", dtype)
     words: list[str] | None = None
     if dtype.kind in "iu":
         words = _integer_words(array)
@@ -41,17 +48,33 @@ def array_repr(array: npt.NDArray[Any]) -> str:
 
 def _only_word(array: npt.NDArray[Any]) -> str | None:
     """The word of a single element: one text's label, id or confidence, which most answers hold."""
-    kind = array.dtype.kind
-    if kind in "iuU":
+    kind = array.dtype.char
+    if kind in _INTEGERS_AND_TEXT:
         return repr(array.item())
-    if kind == "f" and array.dtype.itemsize <= 8:
-        number = array.flat[0]
-        if number == 0 or 0.0001 <= abs(float(number)) < 1e8:
-            return np.format_float_positional(number, precision=_PRECISION, min_digits=0, trim=".")
-    return None
+    if kind not in "efd":
+        return None
+    value: float = array.item()
+    if value != 0 and not 0.0001 <= abs(value) < 1e8:
+        return None
+    if kind == "e" or abs(value) >= _ALL_DIGITS_TELL:
+        return np.format_float_positional(array.flat[0], precision=_PRECISION, min_digits=0, trim=".")
+    # Half the time. Of more digits than are printed, both round the exact value half to even.
+    word = repr(value) if kind == "d" else str(array.flat[0])
+    if len(word) - word.index(".") - 1 > _PRECISION:
+        return f"{value:.{_PRECISION}f}".rstrip("0")
+    return word[:-1] if word.endswith(".0") else word
 
 
-@functools.cache
+@functools.lru_cache(_LAYOUTS_KEPT)
+def _around_one_word(dtype: np.dtype[Any], ndim: int) -> tuple[str, str, int]:
+    """What stands before and after the only word, and how many characters it may have to stay on the line."""
+    before, brackets, ending = f"{_PREFIX}{'[' * ndim}", "]" * ndim, _ending(dtype)
+    if not ending:
+        return before, f"{brackets})", sys.maxsize
+    return before, f"{brackets}, {ending}", _LINE_WIDTH - len(before) - ndim - len(", ") - len(ending)
+
+
+@functools.lru_cache(_LAYOUTS_KEPT)
 def _ending(dtype: np.dtype[Any]) -> str:
     """What follows the brackets; empty for a type that the literal itself has."""
     if dtype.name in _TYPELESS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -50,7 +51,7 @@ class Variable:
     shape: tuple[int, ...]
     is_lod: bool = False
 
-    @property
+    @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype of its arrays: bfloat16 travels as uint16, strings as object."""
         return np.dtype({"bfloat16": "uint16", "string": "object"}.get(self.dtype, self.dtype))

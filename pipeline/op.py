@@ -51,7 +51,8 @@ class OpRequest:
         """The output of the only input Op. Raises InvalidInput when there are several."""
         if len(self.input_dicts) != 1:
             raise InvalidInput(f"the Op has the inputs {sorted(self.input_dicts)}: read request.input_dicts")
-        return next(iter(self.input_dicts.values()))
+        (only,) = self.input_dicts.values()
+        return only
 
 
 class Op:

@@ -76,7 +76,29 @@ def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
     and InvalidInput for what such a tensor holds.
     """
 
-    def extension(code: int, data: bytes) -> Any:
+    return _Decoding(parts, allow_pickle).unpack(parts[0])
+
+
+class _Decoding:
+    """One value on its way from parts."""
+
+    __slots__ = ("allow_pickle", "parts")
+
+    def __init__(self, parts: Sequence[Part], allow_pickle: bool) -> None:
+        self.parts = parts
+        self.allow_pickle = allow_pickle
+
+    def unpack(self, data: Part) -> Any:
+        return msgpack.unpackb(
+            data,
+            ext_hook=self._extension,
+            strict_map_key=False,
+            unicode_errors="surrogatepass",
+            use_list=True,
+        )
+
+    def _extension(self, code: int, data: bytes) -> Any:
+        unpack, part = self.unpack, self._part
         if code == _TUPLE:
             return tuple(unpack(data))
         if code == _ARRAY:
@@ -94,21 +116,14 @@ def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
         if code == _UNREAD_ROWS:
             index, *told = unpack(data)
             return UnreadRows(part(index), *told).read()
-        if code == _PICKLE and allow_pickle:
+        if code == _PICKLE and self.allow_pickle:
             return pickle.loads(data)  # noqa: S301 - made by a worker of ours, see the module's first lines
         raise ValueError(f"unknown extension {code} in a value")
 
-    def part(index: int) -> Part:
-        if not 0 < index < len(parts):
-            raise ValueError(f"a value points to part {index} of {len(parts)}")
-        return parts[index]
-
-    def unpack(data: Part) -> Any:
-        return msgpack.unpackb(
-            data, ext_hook=extension, strict_map_key=False, unicode_errors="surrogatepass", use_list=True
-        )
-
-    return unpack(parts[0])
+    def _part(self, index: int) -> Part:
+        if not 0 < index < len(self.parts):
+            raise ValueError(f"a value points to part {index} of {len(self.parts)}")
+        return self.parts[index]
 
 
 class _Encoding:

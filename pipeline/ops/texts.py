@@ -40,13 +40,23 @@ def numbered_texts(inputs: Mapping[str, Any], max_chars: int) -> list[str]:
         texts = [_decoded(element, number) for number, element in enumerate(tensor.ravel())]
         if not texts:
             raise InvalidInput(f"the tensor '{TENSOR}' has no elements")
-        return [_checked(text, f"element {n} of '{TENSOR}'", max_chars) for n, text in enumerate(texts)]
+        for number, text in enumerate(texts):
+            if fault := _fault(text, max_chars):
+                raise InvalidInput(f"element {number} of '{TENSOR}' {fault}")
+        return texts
     if not inputs:
         raise _refusal("the request has no texts")
-    try:
-        return [_numbered(inputs, str(number), max_chars) for number in range(len(inputs))]
-    except InvalidInput as exc:
-        raise _refusal(exc.message) from None
+    texts = []
+    for number in range(len(inputs)):
+        text = inputs.get(str(number))
+        if text is None:
+            raise _refusal(
+                f"key '{number}' is missing: {len(inputs)} texts have the keys '0' to '{len(inputs) - 1}'"
+            )
+        if fault := _fault(text, max_chars):
+            raise _refusal(f"the text under key '{number}' {fault}")
+        texts.append(text)
+    return texts
 
 
 def _decoded(element: Any, number: int) -> Any:
@@ -58,22 +68,15 @@ def _decoded(element: Any, number: int) -> Any:
         ) from None
 
 
-def _numbered(inputs: Mapping[str, Any], key: str, max_chars: int) -> str:
-    if inputs.get(key) is None:
-        raise InvalidInput(
-            f"key '{key}' is missing: {len(inputs)} texts have the keys '0' to '{len(inputs) - 1}'"
-        )
-    return _checked(inputs[key], f"the text under key '{key}'", max_chars)
-
-
-def _checked(text: Any, which: str, max_chars: int) -> str:
+def _fault(text: Any, max_chars: int) -> str:
+    """What is wrong with it; empty when nothing is."""
     if not isinstance(text, str):
-        raise InvalidInput(f"{which} is no text but {type(text).__name__}")
+        return f"is no text but {type(text).__name__}"
     if not text.strip():
-        raise InvalidInput(f"{which} is empty")
+        return "is empty"
     if len(text) > max_chars:
-        raise InvalidInput(f"{which} has {len(text)} characters, {max_chars} are allowed")
-    return text
+        return f"has {len(text)} characters, {max_chars} are allowed"
+    return ""
 
 
 def bert_feed(token_ids: Sequence[Sequence[int]], max_tokens: int) -> Feed:

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.answer_form import AnswerForm
 from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, text_of
 from pipeline.op import Op, OpRequest
 from pipeline.request_options import NO_OPTIONS, RequestOptions
 from pipeline.values import decode
 from pipeline.wire import FEED, Tail
 
+_FORMS = tuple(AnswerForm)  # by number; looking a member up by its value takes ten times as long
 _data_ids = itertools.count(1)
 
 
@@ -47,7 +49,8 @@ class Call:
         """Rebuild the request's inputs; an object of the app's that can't be is this request's error."""
         self.id: int
         self.deadline: float
-        self.id, log_id, self.form, self.wish, told, self.deadline, stowed = row
+        self.id, log_id, form, self.wish, told, self.deadline, stowed = row
+        self.form = _FORMS[form]
         self.own = own
         self.error: ServingError | None = None
         self.feeds: list[Any] | None = None
@@ -74,30 +77,27 @@ class Call:
         if self.direct:
             self.feeds = [inputs[FEED]]
 
-    @property
-    def fetched(self) -> bool:
-        """Whether every fetch is there."""
-        return self._missing == 0
-
     def skip_model(self, fetch: Any) -> None:
         """Take what preprocess returned for the fetch."""
         self.feeds = None
         self._fetches = [[fetch]]
 
-    def expect(self, slices: list[int]) -> None:
-        """How many slices each of the request's feeds is run in."""
-        self._fetches = [[None] * count for count in slices]
-        self._missing = sum(slices)
+    def expect(self, slices: int) -> None:
+        """In how many slices the request's next feed is run."""
+        self._fetches.append([None] * slices)
+        self._missing += slices
 
-    def take(self, feed: int, at: int, fetch: Any) -> None:
-        """Keep one slice's fetch."""
+    def take(self, feed: int, at: int, fetch: Any) -> bool:
+        """Keep one slice's fetch; whether every fetch is there now."""
         self._fetches[feed][at] = fetch
         self._missing -= 1
+        return self._missing == 0
 
     def fetch(self) -> Any:
         """What postprocess is given: the fetch dict, or a list of them for a mini-batch."""
-        whole = [_rejoined(slices) for slices in self._fetches]
-        return whole if self.feed_is_list else whole[0]
+        if self.feed_is_list:
+            return [_rejoined(slices) for slices in self._fetches]
+        return _rejoined(self._fetches[0])
 
 
 def _rejoined(slices: list[Any]) -> Any:

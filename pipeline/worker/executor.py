@@ -142,28 +142,37 @@ class Executor:
         if skip or nothing or not self._runs_model:
             call.skip_model(feed)
             return
-        hook = "preprocess_batch" if self._hooks.batch_preprocess else "preprocess"
-        wrong = wrong_feed(self._hooks.op.name, hook, feed, arrays=self._takes_arrays)
-        call.error = wrong and self._hooks.failure(wrong, hook, call.request)
         call.feed_is_list = isinstance(feed, list)
-        call.feeds = feed if isinstance(feed, list) else [feed]
+        call.feeds = feed if call.feed_is_list else [feed]
 
     def _pieces(self, calls: Sequence[Call]) -> list[Piece]:
         pieces: list[Piece] = []
         for call in calls:
             if call.error is not None or call.feeds is None:
                 continue
-            counts = []
+            first = len(pieces)
             for number, feed in enumerate(call.feeds):
-                parts = slices(feed, item := describe(feed, self._joining), self._limits.rows)
-                counts.append(len(parts))
+                item = describe(feed, self._joining)
+                # What can be joined to others is a dict of arrays: only the rest may be no feed at all.
+                if item.shape is None and self._refuses(call):
+                    del pieces[first:]
+                    break
+                parts = slices(feed, item, self._limits.rows)
+                call.expect(len(parts))
                 if len(parts) == 1:
                     pieces.append(Piece(call, number, 0, feed, item))
                     continue
                 for at, part in enumerate(parts):
                     pieces.append(Piece(call, number, at, part, describe(part, self._joining)))
-            call.expect(counts)
         return pieces
+
+    def _refuses(self, call: Call) -> bool:
+        """Whether preprocess has returned something that is no feed, which is the call's error then."""
+        feed = call.feeds if call.feed_is_list or call.feeds is None else call.feeds[0]
+        hook = "preprocess_batch" if self._hooks.batch_preprocess else "preprocess"
+        wrong = wrong_feed(self._hooks.op.name, hook, feed, arrays=self._takes_arrays)
+        call.error = wrong and self._hooks.failure(wrong, hook, call.request)
+        return wrong is not None
 
     def _settled_early(self, calls: Sequence[Call]) -> list[Call]:
         """Refused by preprocess, or without a run of the model."""
@@ -193,22 +202,22 @@ class Executor:
     ) -> tuple[list[Call], list[int]]:
         """The calls that this batch was the last of, postprocessed, and its timings."""
         done: list[Call] = []
-        for piece, fetch in zip(batch, fetches, strict=True):
+        rows = tokens = longest = answered = 0
+        for (call, feed, at, _, item), fetch in zip(batch, fetches, strict=True):
+            rows += item.rows
+            tokens += item.rows * item.length
+            longest = max(longest, item.length)
             if isinstance(fetch, ServingError):
-                piece.call.error = piece.call.error or fetch
+                call.error = call.error or fetch
                 fetch = None
-            piece.call.take(piece.feed_number, piece.slice_number, fetch)
-            if piece.call.fetched:
-                done.append(piece.call)
+            else:
+                answered += item.rows
+            if call.take(feed, at, fetch):
+                done.append(call)
         started = time.perf_counter_ns()
         self._postprocess([call for call in done if call.error is None])
         postprocess_ns = time.perf_counter_ns() - started
-        rows = sum(piece.item.rows for piece in batch)
-        tokens = sum(piece.item.rows * piece.item.length for piece in batch)
-        padded = rows * max(piece.item.length for piece in batch)
-        pairs = zip(batch, fetches, strict=True)
-        answered = sum(piece.item.rows for piece, fetch in pairs if not isinstance(fetch, ServingError))
-        timings = [self._preprocess_ns, process_ns, postprocess_ns, 1, rows, tokens, padded, answered]
+        timings = [self._preprocess_ns, process_ns, postprocess_ns, 1, rows, tokens, rows * longest, answered]
         self._preprocess_ns = 0
         return done, timings
 
@@ -267,7 +276,10 @@ class Executor:
             requests, fetches = [call.request for call, _ in fetched], [fetch for _, fetch in fetched]
             outputs = self._hooks.postprocess_batch(requests, fetches)
             for (call, _), output in zip(fetched, outputs, strict=True):
-                _take_output(call, output)
+                if isinstance(output, ServingError):
+                    call.error = output
+                else:
+                    call.output = output
             return
         for call, fetch in fetched:
             assert call.own is not None
@@ -283,10 +295,3 @@ class Executor:
             rows.append(self._outputs.row(call, tail))
             call.sent = True
         send(Reply(rows, tail, timings), last)
-
-
-def _take_output(call: Call, output: Any) -> None:
-    if isinstance(output, ServingError):
-        call.error = output
-    else:
-        call.output = output

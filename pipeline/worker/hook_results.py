@@ -84,10 +84,9 @@ def of_batch_hook(op: str, hook: str, results: Any, requests: int) -> list[Any]:
 
 def wrong_feed(op: str, hook: str, feed: Any, *, arrays: bool) -> WrongResult | None:
     """What is wrong with a feed: it is a dict or a list of them, for a predictor a dict of ndarrays."""
-    feeds = feed if isinstance(feed, list) else [feed]
-    if not all(isinstance(one, dict) for one in feeds):
-        return WrongResult(op, hook, feed, _FEED)
-    for one in feeds:
+    for one in feed if isinstance(feed, list) else (feed,):
+        if not isinstance(one, dict):
+            return WrongResult(op, hook, feed, _FEED)
         for name, value in one.items():
             if arrays and not isinstance(value, np.ndarray) and not str(name).endswith(LOD_SUFFIX):
                 return WrongResult(op, hook, value, "an ndarray", part=f" as feed {name!r}")

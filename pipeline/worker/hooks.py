@@ -86,7 +86,7 @@ class Hooks:
     def postprocess_batch(self, requests: Sequence[OpRequest], fetches: Sequence[Any]) -> list[Any]:
         """An output or a ServingError for each request."""
         outputs = self._by_halves("postprocess_batch", self.op.postprocess_batch, requests, fetches)
-        return [self._checked_or_error(output) for output in outputs]
+        return [output if type(output) is dict else self._checked_or_error(output) for output in outputs]
 
     def jump(self, own: Op, request: OpRequest, output: Any) -> bool:
         channel_data = ChannelData(output, data_id=request.data_id, log_id=request.log_id)

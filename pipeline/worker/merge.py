@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from pipeline.predictors.base import LOD_SUFFIX
-from pipeline.serving_model import Padding
+from pipeline.serving_model import FeedPadding, Padding
 from pipeline.worker.plan import Item, bucket
 
 Feed = Mapping[str, Any]
+
+_ALONE = Item(1, 1, None)
 
 
 @dataclass(frozen=True)
@@ -24,20 +26,22 @@ class Joining:
     most: Mapping[str, int] | None = None
 
 
-def describe(feed: Feed, joining: Joining) -> Item:
+def describe(feed: object, joining: Joining) -> Item:
     """A feed as the plan sees it.
 
     Where its padded feeds differ in length it runs alone and as it is: padding was declared for feeds that
     belong together, and filling up the shorter one would hide the client's mistake. So does one with offsets
     of sequences ("x.lod"): its rows are not instances.
     """
+    if not isinstance(feed, dict):
+        return _ALONE
     padded = joining.padding.feeds if joining.padding else {}
     rows = length = -1
     shape: list[Hashable] = []
     for name, value in feed.items():
         dims = value.shape if isinstance(value, np.ndarray) else ()
         if not dims or (rows != dims[0] and rows != -1) or name.endswith(LOD_SUFFIX):
-            return Item(1, 1, None)
+            return _ALONE
         rows = dims[0]
         rule = padded.get(name)
         if rule is not None and 0 < (axis := rule.axis) < len(dims):
@@ -48,7 +52,7 @@ def describe(feed: Feed, joining: Joining) -> Item:
         else:
             shape += name, value.dtype.char, dims[1:]
     if rows <= 0:
-        return Item(1, 1, None)
+        return _ALONE
     return Item(rows, 1 if length < 0 else length, tuple(shape))
 
 
@@ -57,30 +61,30 @@ def join(feeds: Sequence[Feed], items: Sequence[Item], joining: Joining) -> dict
     if len(feeds) == 1 and (not joining.padding or items[0].shape is None):
         return dict(feeds[0])
     merged: dict[str, Any] = {}
-    for name in feeds[0]:
-        arrays = [feed[name] for feed in feeds]
-        rule = joining.padding.feeds.get(name) if joining.padding else None
-        if rule is not None and isinstance(arrays[0], np.ndarray) and 0 < rule.axis < arrays[0].ndim:
-            longest = max(a.shape[rule.axis] for a in arrays)
+    padded = joining.padding.feeds if joining.padding else {}
+    longest = max([item.length for item in items])
+    for name, first in feeds[0].items():
+        rule = padded.get(name)
+        if rule is not None and isinstance(first, np.ndarray) and 0 < rule.axis < first.ndim:
             most = joining.most.get(name) if joining.most else None
-            merged[name] = _pad(arrays, rule.axis, bucket(longest, joining.buckets, most), rule.value)
+            length = bucket(longest, joining.buckets, most)
+            merged[name] = _pad([feed[name] for feed in feeds], items, rule, length)
         else:
-            merged[name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+            merged[name] = first if len(feeds) == 1 else np.concatenate([feed[name] for feed in feeds])
     return merged
 
 
-def _pad(arrays: Sequence[np.ndarray], axis: int, length: int, value: float) -> np.ndarray:
-    first = arrays[0]
-    if len(arrays) == 1 and first.shape[axis] == length:
+def _pad(arrays: Sequence[np.ndarray], items: Sequence[Item], rule: FeedPadding, length: int) -> np.ndarray:
+    first, axis = arrays[0], rule.axis
+    if len(arrays) == 1 and items[0].length == length:
         return first
-    rows = sum(a.shape[0] for a in arrays)
-    shape = (rows, *first.shape[1:axis], length, *first.shape[axis + 1 :])
-    padded = np.zeros(shape, first.dtype) if value == 0 else np.full(shape, value, first.dtype)
+    shape = (sum([item.rows for item in items]), *first.shape[1:axis], length, *first.shape[axis + 1 :])
+    padded = np.zeros(shape, first.dtype) if rule.value == 0 else np.full(shape, rule.value, first.dtype)
     start = 0
     before = (slice(None),) * (axis - 1)
-    for array in arrays:
-        stop = start + array.shape[0]
-        padded[(slice(start, stop), *before, slice(array.shape[axis]))] = array
+    for array, item in zip(arrays, items, strict=True):
+        stop = start + item.rows
+        padded[(slice(start, stop), *before, slice(item.length))] = array
         start = stop
     return padded
 
@@ -94,9 +98,10 @@ def split(
     The parts are copies where there are several, so that nobody's answer keeps the whole batch alive or can
     be changed through a neighbour's.
     """
-    rows = sum(item.rows for item in items)
-    if any(_rows(fetch) != rows for fetch in fetches.values()):
-        return None
+    rows = sum([item.rows for item in items])
+    for fetch in fetches.values():
+        if _rows(fetch) != rows:
+            return None
     cuts = padding.fetches if padding else {}
     parts = []
     start = 0

@@ -53,21 +53,19 @@ class Outputs:
     def _settle(self, call: Call, tail: list[Part]) -> list[Any]:
         output = call.output
         if call.direct:
-            return self._answer(call, _as_tensors(call, output, self._fetches), tail)
+            parts = _as_tensors(call, output, self._fetches)
+            return [call.id, Outcome.ANSWER, stow(parts, tail)]
         if self._hooks.jumps and self._hooks.jump(call.own or self._hooks.op, call.request, output):
             return [call.id, Outcome.JUMP, stow(self._encoded(output), tail)]
         if self._answers:
-            return self._answer(call, self._rendered(call), tail)
+            return [call.id, Outcome.ANSWER, stow(self._rendered(call), tail)]
         if self._hooks.unpacks:
             log_id = call.request.log_id.to_bytes(8, "little", signed=True)
             return [call.id, Outcome.INPUTS, stow([log_id, *self._encoded(output)], tail)]
         return [call.id, Outcome.VALUE, stow(self._encoded(output), tail)]
 
-    def _answer(self, call: Call, parts: list[Part], tail: list[Part]) -> list[Any]:
-        return [call.id, Outcome.ANSWER, stow(parts, tail)]
-
     def _rendered(self, call: Call) -> list[Part]:
-        output, form = call.output, AnswerForm(call.form)
+        output, form = call.output, call.form
         own = isinstance(output, Response)  # the app's ResponseOp made it
         if call.wish is not None:
             tensors = outputs_of(output) if own else output
@@ -90,4 +88,4 @@ def _as_tensors(call: Call, output: Mapping[str, Any], specs: Sequence[TensorSpe
     """The complete answer of a request over KServe v1 or v2."""
     if call.form == AnswerForm.V1_JSON:
         return [render_v1(output, V1Wish(*call.wish), specs)]
-    return render_v2(output, AnswerForm(call.form), Wish(*call.wish), specs)
+    return render_v2(output, call.form, Wish(*call.wish), specs)

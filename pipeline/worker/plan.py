@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -37,31 +38,24 @@ def plan(items: Sequence[Item], limits: BatchLimits) -> list[list[int]]:
     batches: list[list[int]] = []
     open_shape: Hashable = None
     rows = 0
-    order = sorted(range(len(items)), key=lambda i: (hash(items[i].shape), items[i].length))
-    for index in order:
+    most_rows, most_tokens = limits.rows or sys.maxsize, limits.tokens or sys.maxsize
+    for _, length, index in sorted([(hash(item.shape), item.length, at) for at, item in enumerate(items)]):
         item = items[index]
+        rows += item.rows
         joins = (
-            bool(batches)
-            and item.shape is not None
+            item.shape is not None
             and item.shape == open_shape
-            and _fits(len(batches[-1]) + 1, rows + item.rows, item.length, limits)
+            and len(batches[-1]) < limits.requests
+            and rows <= most_rows
+            and rows * length <= most_tokens
         )
         if joins:
             batches[-1].append(index)
-            rows += item.rows
         else:
             batches.append([index])
             open_shape, rows = item.shape, item.rows
     batches.sort(key=lambda batch: items[batch[-1]].length)
     return batches
-
-
-def _fits(requests: int, rows: int, longest: int, limits: BatchLimits) -> bool:
-    return (
-        requests <= limits.requests
-        and (limits.rows is None or rows <= limits.rows)
-        and (limits.tokens is None or rows * longest <= limits.tokens)
-    )
 
 
 def bucket(length: int, buckets: Sequence[int] | None, most: int | None = None) -> int:
