@@ -63,8 +63,11 @@ def test_all_workers_killed_at_once_make_no_request_a_poison(threads: bool, tmp_
         ]
         for gate in gates:
             wait_until(Path(f"{gate}.waiting").exists, "a request is under way")
-        for pid in service.worker_pids():
+        workers = service.worker_pids()
+        os.kill(service.process.pid, signal.SIGSTOP)  # else the first one's request could begin in the last
+        for pid in workers:
             os.kill(pid, signal.SIGKILL)
+        os.kill(service.process.pid, signal.SIGCONT)
         for gate in gates:
             gate.touch()
         assert [one.result()["err_msg"] for one in held] == [""] * 3
