@@ -118,11 +118,14 @@ class Batcher:
 
     def put(self, walk: Walk, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
-        now = time.monotonic()
+        now, request, number = time.monotonic(), walk.request, next(_numbers)
         if self._timeout_s:
-            self._push(self._timed_job(walk, inputs, next(_numbers), now, self._tries))
+            job: Job = self._timed_job(walk, inputs, number, now, self._tries)
         else:
-            self._push(Job(walk, self.op, inputs, next(_numbers), now, walk.request.deadline))
+            job = Job(walk, self.op, inputs, number, now, request.deadline)
+        heapq.heappush(self._queue, (request.priority, request.turn, number, job))
+        if not self._dispatching:
+            self._dispatch_soon()
 
     def _timed_job(self, walk: Walk, inputs: Inputs, number: int, now: float, tries: int) -> TimedJob:
         due = now + self._timeout_s
@@ -149,18 +152,13 @@ class Batcher:
             )
         )
 
-    def _push(self, job: Job) -> None:
-        request = job.walk.request
-        heapq.heappush(self._queue, (request.priority, request.turn, job.number, job))
-        if not self._dispatching:
-            self._dispatch_soon()
-
     def _push_again(self, job: Job) -> None:
         if job.suspect:
             self._suspects.append(job)
-            self._dispatch_soon()
         else:
-            self._push(job)
+            request = job.walk.request
+            heapq.heappush(self._queue, (request.priority, request.turn, job.number, job))
+        self._dispatch_soon()
 
     def _dispatch_soon(self) -> None:
         if not self._dispatching:
@@ -246,9 +244,7 @@ class Batcher:
             if not jobs:
                 return
         deadline = max([job.deadline for job in jobs])
-        note_queue = self._figures.queue_s.note
-        for job in jobs:
-            note_queue(now - job.queued_at)
+        self._figures.queue_s.note_all([now - job.queued_at for job in jobs])
         try:
             instance.hand_over(jobs, deadline + HANG_GRACE_S if deadline < math.inf else math.inf)
         except Exception as exc:  # a fault of ours: better told to these requests than waited out by them

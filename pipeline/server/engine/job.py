@@ -55,8 +55,9 @@ class Job(msgspec.Struct, eq=False):
         return [index, request.log_id, int(request.form), *told, inputs]
 
     def settle(self, outcome: Outcome, parts: list[Part]) -> None:
-        if self.wanted:
-            self.walk.settle(self.node, outcome, parts)
+        walk, node = self.walk, self.node
+        if walk.awaited.get(node) is self.inputs:  # `wanted`
+            walk.settle(node, outcome, parts)
 
     def fail(self, error: ServingError) -> None:
         if not self.wanted:

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from pipeline.errors import ServingError
 from pipeline.values import Part
 from pipeline.wire import (
@@ -51,17 +53,18 @@ class State(Enum):
 _READY = State.READY
 
 
-class Handover:
-    """Jobs that travel to a worker together; a settled one leaves a None."""
+class Handover(msgspec.Struct, eq=False):
+    """Jobs that travel to a worker together; a settled one leaves a None.
 
-    __slots__ = ("began", "id", "jobs", "kill_at", "preprocess_ns")
+    kill_at: when the worker is late with it; began: when it could begin; time.monotonic. preprocess_ns: as
+    the first reply tells, for `Events.replying`.
+    """
 
-    def __init__(self, number: int, jobs: Sequence[Job], kill_at: float) -> None:
-        self.id = number
-        self.jobs: list[Job | None] = list(jobs)
-        self.began = time.monotonic()  # when the worker could begin with it
-        self.kill_at = kill_at  # when the worker is late with it, time.monotonic
-        self.preprocess_ns = 0  # as the first reply tells, for `Events.replying`
+    id: int
+    jobs: list[Job | None]
+    kill_at: float
+    began: float
+    preprocess_ns: int = 0
 
     def open_jobs(self) -> list[Job]:
         return [job for job in self.jobs if job is not None]
@@ -137,7 +140,7 @@ class Instance:
 
     def hand_over(self, jobs: Sequence[Job], kill_at: float) -> None:
         """Send jobs to the worker, which is killed when it still has them at `kill_at` (time.monotonic)."""
-        handover = Handover(self._handovers, jobs, kill_at)
+        handover = Handover(self._handovers, list(jobs), kill_at, time.monotonic())
         self._handovers += 1
         tail: list[Part] = []
         rows = [job.row(index, tail) for index, job in enumerate(jobs)]
