@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import socket
@@ -333,3 +334,20 @@ def test_no_more_connections_are_open_than_allowed(service: ServiceProcess) -> N
         for client in idle:
             client.close()
     wait_until(lambda: service.rpc({"number": "1"}).err_no == 0, "there is room again")
+
+
+def test_what_connections_needed_is_given_back_when_they_are_closed() -> None:
+    with ServiceProcess(APPS / "echo.py", {}) as service:
+        before = front_bytes(service)
+        with contextlib.ExitStack() as opened:
+            for _ in range(900):
+                client = opened.enter_context(connected(service))
+                client.sendall(http2.opening())
+                assert client.recv(65536), "it is the service's, not the kernel's alone"
+            grown = front_bytes(service) - before
+            assert grown > 10e6, "there is something to give back"
+        wait_until(lambda: front_bytes(service) < before + 0.75 * grown, "a part of it is given back")
+
+
+def front_bytes(service: ServiceProcess) -> float:
+    return service.metric("paddlewheel_resident_bytes", process="front")

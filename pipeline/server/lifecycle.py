@@ -16,7 +16,8 @@ import uvloop
 from pipeline.app import App, read_app
 from pipeline.errors import ConfigError, StartFailed
 from pipeline.log import set_up_logging
-from pipeline.memory import give_back_large_blocks, settle_memory
+from pipeline.memory import settle_memory
+from pipeline.server import heaps
 from pipeline.server.engine.engine import Engine
 from pipeline.server.hangup import Hangup
 from pipeline.server.listeners import Listeners
@@ -45,6 +46,7 @@ async def serve(app: App) -> None:
         if not await _ready_or_stopped(engine, stop_requested):
             return
         settle_memory()
+        await stack.enter_async_context(heaps.trimmed())
         log.info(
             "Service %s is ready: %s%s",
             app.name,
@@ -105,7 +107,7 @@ def main(arguments: list[str]) -> None:
     """`python -m pipeline.server APP_FD`: what `run_service` becomes."""
     app = read_app(int(arguments[0]))
     set_up_logging(app.config.logging, app.name, "front")
-    give_back_large_blocks()
+    heaps.give_back_large_blocks()
     try:
         uvloop.run(serve(app))
     except (StartFailed, ConfigError) as exc:
