@@ -109,10 +109,8 @@ class Admission:
         runs_s: dict[str, float] = {}
         wait_s = 0.0
         for op in order:
-            batcher, inputs = (
-                self._batchers[op],
-                [name for name in self._dag.nodes[op].inputs if name in ahead],
-            )
+            batcher = self._batchers[op]
+            inputs = [name for name in self._dag.nodes[op].inputs if name in ahead]
             upstream = max((ahead[name] for name in inputs), default=0)
             ahead[op] = min(pending, batcher.ahead(place) + upstream)
             runs_s[op] = batcher.pace.run_s + max((runs_s[name] for name in inputs), default=0.0)
