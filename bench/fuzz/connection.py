@@ -7,8 +7,9 @@ from typing import Any
 
 from pipeline.config import Limits
 from pipeline.errors import ServingError
+from pipeline.server.doors.http_listener import Listener
 from pipeline.server.doors.http_protocol import Connection
-from pipeline.server.doors.http_request import HttpRequest, Listener
+from pipeline.server.doors.http_request import HttpRequest
 
 
 class _Transport(asyncio.Transport):

@@ -19,7 +19,8 @@ from pipeline.answer_form import AnswerForm
 from pipeline.answers import render_error
 from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge, Unauthenticated
 from pipeline.server.doors.codecs.key_value import EXAMPLE
-from pipeline.server.doors.http_request import Headers, HttpRequest, Listener
+from pipeline.server.doors.http_listener import Listener
+from pipeline.server.doors.http_request import Headers, HttpRequest
 from pipeline.server.engine.clients import Client
 from pipeline.v2_errors import v2_error_body
 from pipeline.values import Part

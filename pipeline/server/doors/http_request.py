@@ -1,28 +1,20 @@
-"""A request over HTTP as the application sees it, and what the connections of one port share."""
+"""A request over HTTP as the application sees it."""
 
 from __future__ import annotations
 
-import asyncio
-import heapq
-import time
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from pipeline.config import Limits
 from pipeline.errors import ServingError
-from pipeline.server.engine.clients import Client, HttpGuard, named
+from pipeline.server.engine.clients import Client, named
 from pipeline.values import Part
 
 if TYPE_CHECKING:
     from pipeline.server.doors.http_protocol import Connection
 
 Headers = list[tuple[bytes, bytes]]
-
-REQUESTS_A_TURN = 128  # of the loop, which has others to serve
-SPARED_S = 1.0  # a connection that was heard of within this time may be about to ask
 
 
 class HttpRequest(msgspec.Struct, eq=False):
@@ -58,48 +50,3 @@ class RequestTaker(Protocol):
 
     def take(self, request: HttpRequest) -> None: ...
     def note_refusal(self, error: ServingError) -> None: ...
-
-
-class Listener:
-    """What the connections of one port share."""
-
-    def __init__(self, app: RequestTaker, limits: Limits, guard: HttpGuard | None = None) -> None:
-        self.app = app
-        self.limits = limits
-        self.guard = guard  # None: anyone may ask
-        self.connections: set[Connection] = set()
-        self.date_line = b""  # the Date header, renewed by the listener's clock
-        self.draining = False  # each answer is the last of its connection
-        self._begun = 0  # requests, since the loop's other work has had its turn
-        self._postponed: deque[Connection] = deque()
-
-    def may_begin(self, connection: Connection) -> bool:
-        """Whether to begin with a request in this turn of the loop; if not, `go_on` is called in a later one.
-
-        While 1,024 sockets are readable libuv polls again, up to 48 times (its issue 282): without a bound,
-        timers, hand-overs and gRPC would stand still for seconds.
-        """
-        if self._begun == REQUESTS_A_TURN:
-            self._postponed.append(connection)
-            return False
-        self._begun += 1
-        if self._begun == REQUESTS_A_TURN:
-            asyncio.get_running_loop().call_soon(self._next_turn)
-        return True
-
-    def _next_turn(self) -> None:
-        self._begun = 0
-        while self._postponed and self._begun < REQUESTS_A_TURN:
-            self._postponed.popleft().go_on()
-
-    def make_room(self) -> bool:
-        """Close the connections that have been silent for longest, a hundredth of all; false: there are none.
-
-        So those who only hold connections open shut nobody out.
-        """
-        silent = [connection for connection in self.connections if not connection.busy]
-        many = max(1, self.limits.max_connections // 100)
-        longest = heapq.nsmallest(many, silent, key=lambda connection: connection.seen_at)
-        silent_since = time.monotonic() - SPARED_S
-        closed = [connection.close_if_silent(silent_since) for connection in longest]
-        return any(closed)

@@ -12,8 +12,9 @@ from typing import Any
 
 from pipeline.config import Limits
 from pipeline.errors import StartFailed
+from pipeline.server.doors.http_listener import Listener
 from pipeline.server.doors.http_protocol import Connection
-from pipeline.server.doors.http_request import Listener, RequestTaker
+from pipeline.server.doors.http_request import RequestTaker
 from pipeline.server.engine.clients import HttpGuard
 from pipeline.tls import Certificates
 
