@@ -170,6 +170,7 @@ def test_memory_is_told_of_each_process_and_on_cards_where_the_driver_tells(tmp_
 def test_the_kernel_is_told_to_take_workers_before_the_front_where_memory_runs_out(tmp_path: Path) -> None:
     """A stand-in for running out of memory, which takes a memory cgroup: bench/out_of_memory.py does it."""
     with service_of(tmp_path, concurrency=2) as service:
+        wait_until(lambda: service.metric(READY, op="moody") == 2, "both instances are ready")
         front, *workers = (
             int(Path(f"/proc/{pid}/oom_score_adj").read_text())
             for pid in (service.process.pid, *service.worker_pids())
