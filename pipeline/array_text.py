@@ -58,7 +58,7 @@ def _only_word(array: npt.NDArray[Any]) -> str | None:
         return None
     if kind == "e" or abs(value) >= _ALL_DIGITS_TELL:
         return np.format_float_positional(array.flat[0], precision=_PRECISION, min_digits=0, trim=".")
-    # Half the time. Of more digits than are printed, both round the exact value half to even.
+    # Cheaper than the above. Of more digits than are printed, both round the exact value half to even.
     word = repr(value) if kind == "d" else str(array.flat[0])
     if len(word) - word.index(".") - 1 > _PRECISION:
         return f"{value:.{_PRECISION}f}".rstrip("0")

@@ -181,8 +181,6 @@ class Tail:
 
     def unstow(self, stowed: Sequence[Any]) -> list[Part]:
         """The parts that `stow` was given; the large ones are copies."""
-        if not self._data:
-            return list(stowed)
         return [self._next(part) if type(part) is int else part for part in stowed]
 
     def _next(self, size: int) -> bytes | bytearray:

@@ -42,6 +42,17 @@ def test_numbers_are_printed_as_numpy_prints_them(dtype: str, shape: tuple[int, 
             assert array_repr(array) == repr(array), name
 
 
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_a_single_number_is_printed_as_numpy_prints_it(dtype: str) -> None:
+    rng = np.random.default_rng(11)
+    shares, halves = rng.random(500), rng.integers(-(2**26), 2**26, 500) / 2.0 ** rng.integers(0, 30, 500)
+    values = np.concatenate([shares, np.round(shares, 3), halves, [0.0, -0.0, 1.0, 2.0**23, 2.0**23 - 0.5]])
+    with np.printoptions(legacy="1.25"), np.errstate(over="ignore"):
+        for number in values.astype(dtype):
+            array = np.array([number])
+            assert array_repr(array) == repr(array)
+
+
 @pytest.mark.parametrize(
     "array",
     [
