@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from pipeline.errors import ConfigError, ModelFailed
-from pipeline.predictors.base import LOD_SUFFIX, Array, PredictorConf, check_feeds, select_fetches
+from pipeline.predictors.base import Array, PredictorConf, check_feeds, select_fetches
+from pipeline.predictors.device import Device, resolve_device
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.paddle_config import build_config
 from pipeline.predictors.paddle_errors import error_sentence
 from pipeline.predictors.paddle_import import inference
+from pipeline.predictors.paddle_kept_tensors import KeptTensors
 from pipeline.predictors.paddle_program import corrected_feeds, inspect_program, rows_found_by
+from pipeline.predictors.paddle_session import Session
 from pipeline.serving_model import ServingModel, Variable
 
 log = logging.getLogger(__name__)
@@ -37,20 +38,22 @@ class PaddlePredictor:
         self.merges = self._merges(model)
         config = build_config(model, conf, instance_index=instance_index, dynamic_shapes=dynamic_shapes)
         try:
-            self._predictor = inference.create_predictor(config)
+            predictor = inference.create_predictor(config)
         except Exception as exc:
             raise ConfigError(f"{model.program} can't be loaded: {error_sentence(exc)}") from exc
-        _compare_names(model.feeds, self._predictor.get_input_names(), "feed", model)
-        outputs = self._predictor.get_output_names()
+        _compare_names(model.feeds, predictor.get_input_names(), "feed", model)
+        outputs = predictor.get_output_names()
         own_names = _own_names(model, outputs)
         _compare_names(self.fetches, [*outputs, *own_names], "fetch", model)
-        self._ragged = {v.alias for v in self.feeds if v.is_lod}
-        self._has_sequences = model.format == "pdmodel"  # a PIR program's outputs have none
-        # A handle stays valid as long as the predictor, and looking it up costs as much as a small copy.
-        self._inputs = {v.alias: self._predictor.get_input_handle(v.name) for v in self.feeds}
-        self._outputs = {
-            v.alias: self._predictor.get_output_handle(own_names.get(v.name, v.name)) for v in self.fetches
-        }
+        session = Session(
+            predictor,
+            {v.alias: v.name for v in self.feeds},
+            {v.alias: own_names.get(v.name, v.name) for v in self.fetches},
+            ragged={v.alias for v in self.feeds if v.is_lod},
+            has_sequences=model.format == "pdmodel",  # a PIR program's outputs have none
+        )
+        keeps = model.format == "pir" and resolve_device(conf) is Device.CPU
+        self._runs: Session | KeptTensors | None = KeptTensors(session) if keeps else session
 
     @staticmethod
     def _merges(model: ServingModel) -> bool:
@@ -61,33 +64,18 @@ class PaddlePredictor:
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Arrays by alias in and out. Raises InvalidInput, or ModelFailed with Paddle's reason."""
-        if self._predictor is None:
+        if self._runs is None:
             raise ModelFailed("the predictor is closed")
         checked = check_feeds(self.feeds, feeds)
         try:
-            for alias, handle in self._inputs.items():
-                handle.copy_from_cpu(checked[alias])
-                if alias in self._ragged:
-                    handle.set_lod([checked[alias + LOD_SUFFIX].tolist()])
-            self._predictor.run()
-            return self._fetched()
+            return self._runs.run(checked)
         except Exception as exc:
             shapes = ", ".join(f"{alias} {list(array.shape)}" for alias, array in checked.items())
             raise ModelFailed(f"Paddle refused the feeds {shapes}: {error_sentence(exc)}") from exc
 
-    def _fetched(self) -> dict[str, Array]:
-        """The outputs; of one with sequences, the offsets as int32 under its alias and ".lod"."""
-        fetches = {}
-        for alias, handle in self._outputs.items():
-            fetches[alias] = handle.copy_to_cpu()
-            if self._has_sequences and (lod := handle.lod()):
-                fetches[alias + LOD_SUFFIX] = np.array(lod[0], np.int32)
-        return fetches
-
     def close(self) -> None:
         """Free the model."""
-        self._inputs, self._outputs = {}, {}
-        self._predictor = None
+        self._runs = None
 
 
 def _refuse_unfeedable(model: ServingModel) -> None:
