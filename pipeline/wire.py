@@ -179,6 +179,10 @@ class Tail:
         self._at = 0
         self._copy: type[bytes] | type[bytearray] = bytearray if writable else bytes
 
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
     def unstow(self, stowed: Sequence[Any]) -> list[Part]:
         """The parts that `stow` was given; the large ones are copies."""
         return [self._next(part) if type(part) is int else part for part in stowed]

@@ -41,10 +41,12 @@ def test_a_request_whose_worker_died_once_is_answered_by_the_next(
     one_worker: ServiceProcess, tmp_path: Path
 ) -> None:
     worker = one_worker.predict({"number": "1"})["pid"]
+    retried = one_worker.metric("paddlewheel_op_retried_total")
     answer = one_worker.predict({"number": "5", "action": "die_once", "argument": str(tmp_path / "died")})
     assert answer["doubled"] == "10"
     assert answer["pid"] != worker
     assert answer["pid"] in map(str, one_worker.worker_pids())
+    assert one_worker.metric("paddlewheel_op_retried_total") == retried + 1
 
 
 @pytest.mark.parametrize("threads", [True, False], ids=["threads", "processes"])

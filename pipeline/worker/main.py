@@ -38,6 +38,7 @@ from pipeline.values import Part
 from pipeline.wire import Arena, Frame, FrameReader, Kind, arena_fds, frame, reply_region
 from pipeline.worker.executor import Executor, Reply, Send
 from pipeline.worker.hook_results import of_init_op
+from pipeline.worker.lifeline import hold_lifeline
 from pipeline.worker.model import Model
 from pipeline.worker.outputs import Outputs
 from pipeline.worker.package_hooks import hooks_of
@@ -174,12 +175,13 @@ class Worker:
 
 
 def main(arguments: list[str]) -> None:
-    """`python -m pipeline.worker FRONT_PID SOCKET_FD ARENA_FD ...`: started by the front alone.
+    """`python -m pipeline.worker FRONT_PID LIFELINE_FD SOCKET_FD ARENA_FD ...`: started by the front alone.
 
     There are as many sockets and arenas as instances.
     """
-    front_pid, *fds = map(int, arguments)
+    front_pid, lifeline_fd, *fds = map(int, arguments)
     die_with(front_pid)
+    hold_lifeline(lifeline_fd)  # before this process gives way, so that its thread never does
     _leave_signals_to_the_front()
     _give_way()
     fronts = [Front(*ends) for ends in zip(fds[::2], fds[1::2], strict=True)]

@@ -14,17 +14,11 @@ from typing import Any
 
 from pipeline.answer_form import Wish
 from pipeline.app import App
-from pipeline.errors import (
-    DeadlineExceeded,
-    PoisonRequest,
-    ServingError,
-    UnknownVersion,
-    WorkerLost,
-    text_of,
-)
+from pipeline.errors import DeadlineExceeded, ServingError, UnknownVersion, text_of
 from pipeline.server.engine.batching import BatchPolicy, gathered_in, handover_size, may_queue_behind, ripe_in
 from pipeline.server.engine.deadlines import Deadlines
 from pipeline.server.engine.job import Inputs, Job, TimedJob
+from pipeline.server.engine.lost_jobs import refuse_blamed, tried_again
 from pipeline.server.engine.turns import Turns
 from pipeline.server.engine.walk import Walk
 from pipeline.server.telemetry.figures import OpFigures
@@ -37,7 +31,6 @@ from pipeline.server.workers.worker_process import WorkerProcess
 log = logging.getLogger(__name__)
 
 HANG_GRACE_S = 5.0  # after the latest deadline of a hand-over its worker is taken for stuck
-UNSEEN_DEATHS = 5  # so often a request is tried again whose worker died before it began with it
 
 _numbers = itertools.count()
 
@@ -275,7 +268,7 @@ class Batcher:
         """Take the next jobs that are still wanted."""
         jobs: list[Job] = []
         while self._queue and len(jobs) < size:
-            *_, job = heapq.heappop(self._queue)
+            job = heapq.heappop(self._queue)[-1]
             if job.wanted:
                 jobs.append(job)
         if jobs:
@@ -312,26 +305,16 @@ class Batcher:
         self.on_pace()
         self._dispatch_soon()
 
-    def died(self, process: WorkerProcess) -> None:
-        """Queue the lost jobs again: as suspects those that any instance had begun, the others as before."""
-        for instance in process.instances:
-            for age, handover in enumerate(instance.in_flight):
-                for job in handover.open_jobs():
-                    job.tries += age == 0
-                    if age == 0 and (instance.began(handover) or job.tries > UNSEEN_DEATHS):
-                        self._suspect(job, process)
-                    if job.wanted:
-                        self._push_again(job)
-        self.crew.died(process)
+    def lost(self, process: WorkerProcess) -> None:
+        for job in tried_again(process, self._crash_retry):
+            self._figures.retried += 1
+            self._push_again(job)
         self._dispatch_soon()
 
-    def _suspect(self, job: Job, process: WorkerProcess) -> None:
-        why = f"the worker of Op {self.op} died under this request ({process.describe_death()})"
-        if job.suspect:
-            job.fail(PoisonRequest(f"{why} twice, the second time alone; it is not tried again"))
-        elif not self._crash_retry:
-            job.fail(WorkerLost(f"{why}; crash_retry is off for this Op, so it was not tried again"))
-        job.suspect = True
+    def died(self, process: WorkerProcess) -> None:
+        refuse_blamed(process)
+        self.crew.died(process)
+        self._dispatch_soon()
 
 
 def _idle_since(instance: Instance) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.app import App
 from pipeline.dag import MESSAGE
-from pipeline.errors import NotReady, ServingError, StartFailed, UnprintableAnswer
+from pipeline.errors import NotReady, StartFailed, UnprintableAnswer
 from pipeline.model_versions import UNVERSIONED
 from pipeline.request import Request
 from pipeline.server.engine.admission import Admission
@@ -130,7 +130,8 @@ class Engine:
 
     def deadline(self, timeout_s: float = math.inf, began: float = 0.0) -> float:
         """The instant (time.monotonic) until which a request may take. began: when it came, now without."""
-        return (began or time.monotonic()) + min(timeout_s, self._timeout_s)
+        least_s = timeout_s if timeout_s < self._timeout_s else self._timeout_s
+        return (began or time.monotonic()) + least_s
 
     def begin(self, request: Request, answered: Callable[[Answer], None]) -> Walk:
         """Start on a request. `answered` is called once, later, with the complete response body or an error.
@@ -190,7 +191,7 @@ class Engine:
         self.metrics.request_s.note(took_s)
         if self._awaited_ends or not self._accepting:
             self._tell_of_end(walk.began)
-        if answer is not None and not isinstance(answer, ServingError):
+        if isinstance(answer, list):
             size = sum(map(len, answer))
             if size > self._most_bytes:
                 answer = UnprintableAnswer(
@@ -201,7 +202,7 @@ class Engine:
         if answer is None:
             return
         if not request.op:
-            self.requests.note(took_s, request.rows, failed=isinstance(answer, ServingError))
+            self.requests.note(took_s, request.rows, failed=not isinstance(answer, list))
         try:
             walk.answered(answer)
         except Exception:  # a door's fault must not reach the worker's connection, whose reply this is

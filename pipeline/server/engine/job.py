@@ -52,7 +52,7 @@ class Job(msgspec.Struct, eq=False):
         request = self.walk.request
         inputs = [[name, stow(parts, tail)] for name, parts in self.inputs]
         told = request.wish, request.options, request.deadline
-        return [index, request.log_id, int(request.form), *told, inputs]
+        return [index, request.log_id, request.form, *told, inputs]
 
     def settle(self, outcome: Outcome, parts: list[Part]) -> None:
         walk, node = self.walk, self.node

@@ -29,7 +29,8 @@ class Turns:
 
     def admit(self, client: Client) -> int:
         """One more request of this client is pending; its turn."""
-        turn = client.turn = max(client.turn, self.now) + 1  # `next`
+        behind = client.turn if client.turn > self.now else self.now
+        turn = client.turn = behind + 1  # `next`
         if turn > self.latest:
             self.latest = turn
         if not client.pending:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,7 +24,7 @@ Answer = list[Part] | ServingError
 """A complete response body, in one part or in those that the request's form says, or why there is none."""
 
 
-class Course(NamedTuple):
+class Course(msgspec.Struct, frozen=True, eq=False):
     """What the walks of a service share.
 
     on_end: called once for each, with the walk and its answer; with None when the client left. tries: of a
@@ -146,7 +146,7 @@ class Walk(msgspec.Struct, eq=False):
         for consumer in dag.consumers[node]:
             inputs = dag.inputs_of(consumer, node, outputs, self.awaited)
             if inputs is not None:
-                given = self.awaited[consumer] = list(map(outputs.__getitem__, inputs))
+                given = self.awaited[consumer] = [outputs[name] for name in inputs]
                 course.batchers[consumer].put(self, given)
         if dag.first_arrival:
             for name in dag.superfluous(self.awaited):

@@ -1,4 +1,4 @@
-"""Figures: totals since the start of a service's requests and of an Op's runs; times in nanoseconds.
+"""Figures: totals since the start of a service's requests and of an Op's runs.
 
 Plain numbers, which a request only adds to: `Metrics` makes of them what /metrics says when it is asked.
 """
@@ -53,24 +53,23 @@ class Outcomes(dict[tuple[str, int], int]):
 
 @dataclass(slots=True)
 class RequestFigures:
-    """The requests of the service, whole walks. last_ms: when the latest ended, since 1970."""
+    """The requests of the service, whole walks. last_s: when the latest ended, since 1970."""
 
     succeeded: int = 0
-    succeeded_ns: int = 0
+    succeeded_s: float = 0.0
     failed: int = 0
-    failed_ns: int = 0
+    failed_s: float = 0.0
     rows: int = 0
-    last_ms: int = 0
+    last_s: float = 0.0
 
     def note(self, took_s: float, rows: int, *, failed: bool) -> None:
-        self.last_ms = time.time_ns() // 1_000_000
-        took_ns = int(took_s * _NS)
+        self.last_s = time.time()
         if failed:
             self.failed += 1
-            self.failed_ns += took_ns
+            self.failed_s += took_s
         else:
             self.succeeded += 1
-            self.succeeded_ns += took_ns
+            self.succeeded_s += took_s
             self.rows += rows
 
 
@@ -96,6 +95,7 @@ class OpFigures:
 
     by_rows: the batches that were answered, by their rows; of an Op without a model by their requests.
     batch_rows: of all predictor batches. tokens: their rows x own length; padding: what was added to them.
+    retried: requests that were queued again because their worker had died.
     """
 
     queue_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
@@ -104,6 +104,7 @@ class OpFigures:
     tokens: int = 0
     padding: int = 0
     failed: int = 0
+    retried: int = 0
     preprocess_ns: int = 0
     postprocess_ns: int = 0
     shares: RunFigures = field(default_factory=RunFigures)

@@ -26,6 +26,7 @@ _OP_COUNTERS: dict[str, tuple[str, Callable[[OpFigures], float]]] = {
     "tokens": ("Rows x own length given to the predictor.", lambda op: op.tokens),
     "padding_tokens": ("What padding added to them.", lambda op: op.padding),
     "errors": ("Requests that this Op refused or failed.", lambda op: op.failed),
+    "retried": ("Requests tried again because their worker had died.", lambda op: op.retried),
     "preprocess_seconds": ("Time in preprocess hooks.", lambda op: op.preprocess_ns * _NS),
     "postprocess_seconds": ("Time in postprocess hooks.", lambda op: op.postprocess_ns * _NS),
 }

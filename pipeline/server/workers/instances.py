@@ -83,6 +83,7 @@ class Events(Protocol):
     def replied(
         self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int], settled: int
     ) -> None: ...
+    def lost(self, process: WorkerProcess) -> None: ...
     def died(self, process: WorkerProcess) -> None: ...
 
 
@@ -251,6 +252,7 @@ class Instance:
         if self._events.profiles:
             self._events.replying(handover, rows, timings)
         jobs, tail = handover.jobs, received.tail
+        has_large = tail.size > LARGE_BYTES
         for row in rows:
             job, outcome = jobs[row[0]], row[1]
             jobs[row[0]] = None
@@ -261,7 +263,7 @@ class Instance:
                 continue
             parts = tail.unstow(row[2])
             job.settle(_OUTCOMES[outcome], parts)
-            if sum(map(len, parts)) > LARGE_BYTES:
+            if has_large and sum(map(len, parts)) > LARGE_BYTES:
                 yield
         if last:
             self.in_flight.popleft()
@@ -305,7 +307,7 @@ class Instance:
             self._close_our_end()
 
     def disconnect(self) -> None:
-        """The process is gone: take what it still said; what is in flight then is lost."""
+        """The process is dying: take what it still said; what is in flight then is lost."""
         if self._paused is not None:
             self._paused.cancel()
         with contextlib.suppress(BlockingIOError, OSError):
@@ -319,8 +321,7 @@ class Instance:
         self._socket.close()
 
     def forget(self) -> None:
-        """Let go of what was in flight, and of the memory that tells what had begun."""
-        self.in_flight.clear()
+        """Let go of the memory that tells what had begun."""
         self._arena.close()
 
     def _cancel_timer(self) -> None:

@@ -7,10 +7,11 @@ import contextlib
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.app import App
 from pipeline.environment import MODEL_PROCESS
@@ -21,6 +22,9 @@ from pipeline.server.workers.oom import oom_kills
 from pipeline.server.workers.placement import shares_process
 from pipeline.tensor_spec import Signature
 from pipeline.wire import Kind
+
+if TYPE_CHECKING:
+    from pipeline.server.engine.job import Job
 
 OUT_OF_MEMORY = " when memory ran out: give the service more, fewer instances, or a max_worker_rss"
 
@@ -34,6 +38,7 @@ class WorkerProcess:
     signature: what its model is fed and fetched, once it is ready; None for an Op without one.
     ready_at, ready_bytes: when that was, 0 before, and its resident memory then.
     failure: why it could not start, and whether another try is useless.
+    refused: requests that are told how it died once that is known.
     """
 
     def __init__(self, app: App, op: str, numbers: range, events: Events, version: str) -> None:
@@ -44,6 +49,7 @@ class WorkerProcess:
         self.instances = [Instance(op, number, self, events, run_timeout_s) for number in numbers]
         self.reserved = False
         self.failure: tuple[str, bool] | None = None
+        self.refused: list[Job] = []
         self.ready_at = 0.0
         self.ready_bytes = 0.0
         self.signature: Signature | None = None
@@ -64,6 +70,7 @@ class WorkerProcess:
             raise
         self._pidfd = os.pidfd_open(self._process.pid)
         loop.add_reader(self._pidfd, self._ended)
+        loop.add_reader(self._lifeline, self._lost)
         for instance in self.instances:
             instance.listen()
         shares = shares_process(self._app, self.op)
@@ -74,8 +81,10 @@ class WorkerProcess:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         with contextlib.ExitStack() as until_spawned:
+            self._lifeline, theirs = socket.socketpair()
+            until_spawned.enter_context(theirs)
             ends = [instance.connect(until_spawned) for instance in self.instances]
-            fds = tuple(itertools.chain.from_iterable(ends))
+            fds = (theirs.fileno(), *itertools.chain.from_iterable(ends))
             return subprocess.Popen(
                 [*python_module(WORKER), str(os.getpid()), *map(str, fds)],
                 pass_fds=fds,
@@ -134,14 +143,23 @@ class WorkerProcess:
         name = signal.Signals(-code).name
         return f"killed by {name}{OUT_OF_MEMORY if self._ran_out_of_memory else ''}"
 
-    def _ended(self) -> None:
-        """The process is gone: read what it still said, then let go of everything it had."""
-        asyncio.get_running_loop().remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        self._ran_out_of_memory = self._process.wait() == -signal.SIGKILL and oom_kills() > self._oom_kills
+    def _lost(self) -> None:
+        """The process is dying: read what it still said."""
+        asyncio.get_running_loop().remove_reader(self._lifeline)
+        self._lifeline.close()
+        self._process.kill()  # in case that it only broke the connection
         self._cancel_start_timer()
         for instance in self.instances:
             instance.disconnect()
+        self._events.lost(self)
+
+    def _ended(self) -> None:
+        """The process is gone, and known how: let go of everything it had."""
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._ran_out_of_memory = self._process.wait() == -signal.SIGKILL and oom_kills() > self._oom_kills
+        if self._lifeline.fileno() >= 0:
+            self._lost()
         self._events.died(self)
         for instance in self.instances:
             instance.forget()

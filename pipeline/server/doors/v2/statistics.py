@@ -28,12 +28,12 @@ def statistics(engine: Engine, model: V2Model) -> dict[str, Any]:
     return {
         "name": model.name,
         "version": model.version,
-        "last_inference": requests.last_ms,
+        "last_inference": int(requests.last_s * 1e3),
         "inference_count": requests.rows,
         "execution_count": answering.runs,
         "inference_stats": {
-            "success": _duration(requests.succeeded, requests.succeeded_ns),
-            "fail": _duration(requests.failed, requests.failed_ns),
+            "success": _duration(requests.succeeded, int(requests.succeeded_s * 1e9)),
+            "fail": _duration(requests.failed, int(requests.failed_s * 1e9)),
             "queue": _duration(requests.succeeded, sum(op.queued_ns for op in ops.values())),
             **_computed(total),
             **_NO_CACHE,
