@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgpack
@@ -21,26 +21,9 @@ from pipeline.unread_rows import UnreadRows
 __all__ = ["INLINE_BYTES", "NotEncodable", "Part", "decode", "encode"]
 
 INLINE_BYTES = 4096  # smaller arrays stay in the tree: a part of its own costs about as much as copying 4 KB
+_MOST_NESTED = 32  # tuples in one another: `decode` takes 40 KB of the stack for each
 
 _TUPLE, _ARRAY, _ARRAY_PART, _SCALAR, _PICKLE, _UNREAD, _UNREAD_ROWS = 1, 2, 3, 4, 5, 6, 7
-
-
-class _NotPlain(Exception):
-    """A value holds something besides what msgpack itself knows."""
-
-
-def _refuse(value: object) -> Any:
-    raise _NotPlain
-
-
-class _PlainPacking(threading.local):
-    """A packer for texts and numbers, as most requests are, made once for each thread that packs."""
-
-    def __init__(self) -> None:
-        self.pack = msgpack.Packer(default=_refuse, strict_types=True, unicode_errors="surrogatepass").pack
-
-
-_plain = _PlainPacking()
 
 
 class NotEncodable(TypeError):
@@ -52,21 +35,7 @@ def encode(value: object, *, allow_pickle: bool) -> list[Part]:
 
     Raises NotEncodable for what has no encoding.
     """
-    try:
-        return [_plain.pack(value)]
-    except (_NotPlain, OverflowError, ValueError, RecursionError):
-        return _encode_any(value, allow_pickle)
-
-
-def _encode_any(value: object, allow_pickle: bool) -> list[Part]:
-    encoding = _Encoding(allow_pickle)
-    try:
-        encoding.parts[0] = encoding.pack(value)
-    except (OverflowError, ValueError, RecursionError) as exc:  # ints over 64 bits, very deep nesting
-        if not allow_pickle:
-            raise NotEncodable(f"a {type(value).__name__} can't be passed on: {exc}") from exc
-        return [_pack_ext(_PICKLE, _pickled(value))]
-    return encoding.parts
+    return _of_thread.encoding.encode(value, allow_pickle)
 
 
 def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
@@ -75,7 +44,6 @@ def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
     A tensor that nobody has read yet is read here. Raises ValueError for bytes that `encode` did not make,
     and InvalidInput for what such a tensor holds.
     """
-
     return _Decoding(parts, allow_pickle).unpack(parts[0])
 
 
@@ -127,24 +95,35 @@ class _Decoding:
 
 
 class _Encoding:
-    """One value on its way to parts. Nothing refers back to it: large parts are gone when it is."""
+    """One value after another on its way to parts. Nothing of it stays: large parts are gone when it is."""
 
-    __slots__ = ("allow_pickle", "parts")
+    __slots__ = ("_allow_pickle", "_depth", "_pack", "_pack_plain", "_parts")
 
-    def __init__(self, allow_pickle: bool) -> None:
-        self.allow_pickle = allow_pickle
-        self.parts: list[Part] = [b""]
+    def __init__(self) -> None:
+        self._parts: list[Part] = []
+        self._allow_pickle = False
+        self._depth = 0  # of tuples in one another
+        self._pack = _packer(self._extension).pack
+        self._pack_plain = _packer(None).pack  # of what an extension holds: `_pack` is busy
 
-    def pack(self, value: object) -> bytes:
-        packed: bytes = msgpack.packb(
-            value, default=self._extension, strict_types=True, unicode_errors="surrogatepass"
-        )
-        return packed
+    def encode(self, value: object, allow_pickle: bool) -> list[Part]:
+        self._allow_pickle = allow_pickle
+        parts: list[Part] = [b""]
+        self._parts = parts
+        try:
+            parts[0] = self._pack(value)
+        except (OverflowError, ValueError, RecursionError) as exc:  # ints over 64 bits, deep nesting
+            if not allow_pickle:
+                raise NotEncodable(f"a {type(value).__name__} can't be passed on: {exc}") from exc
+            return [_pack_ext(_PICKLE, _pickled(value))]
+        finally:
+            self._parts = []
+        return parts
 
     def _extension(self, value: object) -> msgpack.ExtType:
-        parts, plain = self.parts, _plain.pack
+        parts, plain = self._parts, self._pack_plain
         if type(value) is tuple:
-            return msgpack.ExtType(_TUPLE, self.pack(list(value)))
+            return msgpack.ExtType(_TUPLE, self._pack_nested(list(value)))
         if type(value) is np.ndarray and value.dtype.kind not in "OV":
             flat = np.ascontiguousarray(value)
             if flat.nbytes < INLINE_BYTES:
@@ -159,9 +138,33 @@ class _Encoding:
         if type(value) is UnreadRows:
             parts.append(value.data)
             return msgpack.ExtType(_UNREAD_ROWS, plain([len(parts) - 1, *value[1:]]))
-        if self.allow_pickle:
+        if self._allow_pickle:
             return msgpack.ExtType(_PICKLE, _pickled(value))
         raise NotEncodable(f"a {type(value).__name__} can't be passed on")
+
+    def _pack_nested(self, values: list[object]) -> bytes:
+        if self._depth == _MOST_NESTED:
+            raise ValueError(f"tuples are nested over {_MOST_NESTED} deep")
+        self._depth += 1
+        try:
+            packed: bytes = _packer(self._extension).pack(values)
+        finally:
+            self._depth -= 1
+        return packed
+
+
+def _packer(default: Callable[[object], msgpack.ExtType] | None) -> msgpack.Packer:
+    return msgpack.Packer(default=default, strict_types=True, unicode_errors="surrogatepass")
+
+
+class _OfThread(threading.local):
+    """Made once for each thread that encodes: a packer that two share would mix their values."""
+
+    def __init__(self) -> None:
+        self.encoding = _Encoding()
+
+
+_of_thread = _OfThread()
 
 
 def _pickled(value: object) -> bytes:

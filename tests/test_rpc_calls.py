@@ -24,8 +24,8 @@ def changed(folder: Path, *lines: str, wait: bool = True) -> ServiceProcess:
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ("del cygrpc._handle_rpc", "_handle_rpc"),
-        ("del cygrpc._send_error_status_from_server", "_send_error_status_from_server"),
+        ("del cygrpc.execute_batch", "execute_batch"),
+        ("del cygrpc._schedule_rpc_coro", "_schedule_rpc_coro"),
         ("cygrpc.AioServer = type('AioServer', (), {})", "_make_request_call_future"),
     ],
     ids=["function", "another-function", "method"],
@@ -46,12 +46,13 @@ def test_a_grpc_server_that_ends_by_itself_ends_the_service_with_the_reason(tmp_
     broken = tmp_path / "broken"
     lines = (
         "from grpc._cython import cygrpc",
-        "handle = cygrpc._handle_rpc",
-        "def failing(*given):",
-        f"    if os.path.exists({str(broken)!r}):",
-        "        raise RuntimeError('grpcio has a fault')",
-        "    return handle(*given)",
-        "cygrpc._handle_rpc = failing",
+        "class Failing(cygrpc.AioServer):",
+        "    async def _request_registered_call(self, name):",
+        "        call = await super()._request_registered_call(name)",
+        f"        if os.path.exists({str(broken)!r}):",
+        "            raise RuntimeError('grpcio has a fault')",
+        "        return call",
+        "cygrpc.AioServer = Failing",
     )
     with changed(tmp_path, *lines) as service:
         assert service.rpc({"number": "2"}).value[1] == "4"

@@ -108,6 +108,13 @@ def test_an_unknown_method_is_unimplemented(service: ServiceProcess, method: str
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
+def test_a_call_without_a_message_is_refused_by_the_transport(service: ServiceProcess) -> None:
+    with service.channel() as channel, pytest.raises(grpc.RpcError) as caught:
+        channel.stream_unary(RPC_METHOD)(iter(()), timeout=PATIENCE_S)
+    assert caught.value.code() == grpc.StatusCode.INTERNAL
+    assert caught.value.details() == "the call has no message"
+
+
 def test_more_than_max_pending_requests_are_told_when_to_come_again_on_both_doors(
     service: ServiceProcess, tmp_path: Path
 ) -> None:

@@ -96,13 +96,14 @@ def test_not_a_number_stays_one() -> None:
     assert np.isnan(passed_on(np.float32("nan")))
 
 
+@pytest.mark.parametrize("depth", [30, 250, 600])
 @pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: (v,), lambda v: {"a": v}])
-def test_deep_nesting_is_passed_on(wrap: Any) -> None:
+def test_deep_nesting_is_passed_on(wrap: Any, depth: int) -> None:
     value: Any = 1
-    for _ in range(600):
+    for _ in range(depth):
         value = wrap(value)
     received = passed_on(value)
-    for _ in range(600):
+    for _ in range(depth):
         assert type(received) is type(value)
         received = received["a"] if isinstance(received, dict) else received[0]
     assert received == 1

@@ -149,15 +149,11 @@ class RpcServer:
         for name, port in self._ports.items():
             self._open(name, port)
         await self._server.start()
-        watching = [
-            asyncio.create_task(self._watch(), name="rpc-watch"),
-            asyncio.create_task(self._server.watch(), name="rpc-slow-calls"),
-        ]
+        watching = asyncio.create_task(self._watch(), name="rpc-watch")
         try:
             yield
         finally:
-            for task in watching:
-                task.cancel()
+            watching.cancel()
             await self.stop(grace_s=0)
 
     async def _watch(self) -> None:
