@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import re
+import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -167,6 +168,26 @@ def test_headers_of_too_many_bytes_are_431(service: ServiceProcess, end: bytes) 
     code, headers, answer = parsed(exchange(service, head + end))
     assert (code, headers["connection"], answer["err_no"]) == (431, "close", 5000)
     assert "8192 bytes" in str(answer["err_msg"])
+
+
+@pytest.mark.parametrize("start", [b"0\r\nX: ", b"2;"], ids=["trailer", "extension of a chunk"])
+def test_an_endless_line_between_and_after_chunks_is_431(service: ServiceProcess, start: bytes) -> None:
+    raw = b""
+    with socket.create_connection(("127.0.0.1", service.http_port), timeout=10) as client:
+        client.sendall(post("Transfer-Encoding: chunked") + b"%x\r\n%b\r\n" % (len(GOOD), GOOD) + start)
+        while not select.select([client], [], [], 0)[0]:
+            client.sendall(b"x" * 3000)
+        while data := client.recv(65536):
+            raw += data
+    code, headers, answer = parsed(raw)
+    assert (code, headers["connection"], answer["err_no"]) == (431, "close", 5000)
+
+
+def test_short_chunks_do_not_count_as_headers(service: ServiceProcess) -> None:
+    body = key_value({"number": "3", **{f"more {i}": "x" * 900 for i in range(20)}})
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    raw = exchange(service, post("Transfer-Encoding: chunked", "Connection: close"), chunks, b"0\r\n\r\n")
+    assert parsed(raw)[2]["err_no"] == 0
 
 
 def test_a_body_after_headers_in_pieces_does_not_count_as_headers(service: ServiceProcess) -> None:

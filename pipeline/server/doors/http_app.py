@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable
@@ -62,14 +63,15 @@ class HttpApp(HttpDoor):
         if page is not None:
             self._answer_page(page, request)
             return
-        segments = path.split("/")
-        if len(segments) != 3 or not segments[1] or not segments[2] or ":" in segments[2]:
+        asked = _service_and_method(path)
+        if asked is None:
             self._refuse_with(404, request, UnknownService(f"there is nothing at {path}; {self._usage()}"))
         elif request.method != "POST":
             refusal = ServingError(f"{request.method} is not answered at {path}; {self._usage()}")
             self._refuse_with(405, request, refusal, b"allow: POST\r\n")
         else:
-            self._predict(request, self._request, segments[1], segments[2])
+            service, method = asked
+            self._predict(request, self._request, service, method)
 
     def note_refusal(self, error: ServingError) -> None:
         """A connection has refused what was no request yet."""
@@ -113,9 +115,16 @@ class HttpApp(HttpDoor):
         return f"POST /{self._service}/prediction with a body like {EXAMPLE}"
 
 
+@functools.lru_cache(maxsize=64)
+def _service_and_method(path: str) -> tuple[str, str] | None:
+    """The two segments of a path for key/value requests; None for any other path."""
+    segments = path.split("/")
+    if len(segments) != 3 or not segments[1] or not segments[2] or ":" in segments[2]:
+        return None
+    return segments[1], segments[2]
+
+
 def _timeout_s(request: HttpRequest) -> float:
     """What the client gives us, in the header that the original's gateway honoured."""
-    for name, value in request.headers:
-        if name == _TIMEOUT:
-            return seconds_of(value)
-    return math.inf
+    given = request.headers.get(_TIMEOUT)
+    return math.inf if given is None else seconds_of(given)

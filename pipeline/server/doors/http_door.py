@@ -60,14 +60,14 @@ class HttpDoor(ABC):
         head = b""
         if asked is not None and asked.timings is not None:
             head = b"server-timing: %b\r\n" % asked.timings.header().encode()
-        error = answer if isinstance(answer, ServingError) else None
         if self._journal.tells_each:
+            error = answer if isinstance(answer, ServingError) else None
             self._journal.tell(self.name, request.peer, f"POST {request.path}", request.began, error)
-        if isinstance(answer, ServingError):
-            self._refuse(request, answer, head)
-        else:
+        if isinstance(answer, list):
             self._journal.answered(self.name)
             self._send(request, answer, head)
+        else:
+            self._refuse(request, answer, head)
 
 
 def retry_after(error: ServingError) -> bytes:
@@ -78,7 +78,4 @@ def retry_after(error: ServingError) -> bytes:
 
 def header(request: HttpRequest, name: bytes) -> str:
     """A header's value; empty where it is not there."""
-    for given, value in request.headers:
-        if given == name:
-            return value.decode("latin-1")
-    return ""
+    return request.headers.get(name, b"").decode("latin-1")

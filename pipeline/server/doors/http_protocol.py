@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import http
 import logging
 import struct
@@ -15,26 +16,20 @@ from typing import cast
 
 import httptools
 
-from pipeline.answer_form import AnswerForm
-from pipeline.answers import render_error
-from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge, Unauthenticated
-from pipeline.server.doors.codecs.key_value import EXAMPLE
+from pipeline.errors import NotReady, ServingError, Unauthenticated
 from pipeline.server.doors.http_listener import Listener
+from pipeline.server.doors.http_refusals import headers_too_large, no_http, refusal, too_large, too_slow
 from pipeline.server.doors.http_request import Headers, HttpRequest
 from pipeline.server.engine.clients import Client
-from pipeline.v2_errors import v2_error_body
 from pipeline.values import Part
 
 log = logging.getLogger(__name__)
 
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
 _JOIN_BYTES = 64 * 1024  # copying more than this costs more than a second system call
-_USAGE = f"Send POST /{{service}}/{{method}} with a body like {EXAMPLE}"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 LINGER_S = 10.0  # how long a refused client may go on sending before the connection is closed
-HEADER_TOO_LARGE = 431
-REQUEST_TIMEOUT = 408
 
 
 class Connection(asyncio.Protocol):
@@ -43,8 +38,9 @@ class Connection(asyncio.Protocol):
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._limits = limits = listener.limits
-        # What is looked at for each header; an attribute of a model of pydantic's costs more.
+        # What is looked at for each request; an attribute of a model of pydantic's costs more.
         self._most_headers, self._most_header_bytes = limits.header_count, limits.header_bytes
+        self._most_body_bytes = limits.body_bytes
         self._parser = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._transport: asyncio.Transport
@@ -53,10 +49,10 @@ class Connection(asyncio.Protocol):
         self._in_body = False
         self._header_bytes = 0
         self._body_bytes = 0
-        self._arrived_bytes = 0
+        self._arrived_bytes = 0  # since the last piece of a body: headers, trailers, extensions of chunks
         self._client = Client()  # until a request shows a key
         self._url = b""
-        self._headers: Headers = []
+        self._headers: Headers = {}
         self._body: bytes | bytearray = b""
         self._current: HttpRequest | None = None
         self._waiting: deque[HttpRequest] = deque()
@@ -86,8 +82,7 @@ class Connection(asyncio.Protocol):
             return
         if self._receiving_since is None:
             self._receiving_since = self.seen_at
-        if not self._in_body:
-            self._arrived_bytes += len(data)
+        self._arrived_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as stopped:
@@ -95,8 +90,8 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._refuse_now("Invalid HTTP request received.")
         else:
-            if not self._in_body and self._arrived_bytes > self._most_header_bytes:
-                self._refuse_at_once(_headers_too_large(f"headers over {self._most_header_bytes} bytes"))
+            if self._arrived_bytes > self._most_header_bytes:
+                self._refuse_at_once(headers_too_large(f"headers over {self._most_header_bytes} bytes"))
         if self._waiting or self._continue_due:
             self.go_on()
 
@@ -110,7 +105,7 @@ class Connection(asyncio.Protocol):
             self._refuse_now("CONNECT is not served.")
             return
         lines = [b"%b %b HTTP/1.1" % (method, self._url)]
-        lines += [b"%b: %b" % header for header in self._headers if header[0] not in _UPGRADE_HEADERS]
+        lines += [b"%b: %b" % header for header in self._headers.items() if header[0] not in _UPGRADE_HEADERS]
         self._parser = httptools.HttpRequestParser(self)
         self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
 
@@ -118,7 +113,7 @@ class Connection(asyncio.Protocol):
         self._receiving_since = self.seen_at
         self._header_bytes = 0
         self._url = b""
-        self._headers = []
+        self._headers = {}
         self._body = b""
 
     def on_url(self, url: bytes) -> None:
@@ -128,34 +123,34 @@ class Connection(asyncio.Protocol):
         headers = self._headers
         size = self._header_bytes = self._header_bytes + len(name) + len(value) + 4
         if size > self._most_header_bytes:
-            self._refuse(_headers_too_large(f"headers over {self._most_header_bytes} bytes"))
+            self._refuse(headers_too_large(f"headers over {self._most_header_bytes} bytes"))
         if len(headers) >= self._most_headers:
-            self._refuse(_headers_too_large(f"more than {self._most_headers} headers"))
-        name = name.lower()
-        headers.append((name, value))
-        if name == b"content-length":
-            most = self._limits.body_bytes
-            if value.isdigit() and int(value) > most:
-                self._refuse(_too_large(f"content-length {value.decode()} is over {most} bytes"))
-        elif name == b"expect" and value.lower() == b"100-continue":
-            self._continue_due = True
+            self._refuse(headers_too_large(f"more than {self._most_headers} headers"))
+        headers.setdefault(name.lower(), value)
 
     def on_headers_complete(self) -> None:
         if self._parser.should_upgrade():
             return
+        headers = self._headers
+        length, most = headers.get(b"content-length", b""), self._most_body_bytes
+        if length.isdigit() and int(length) > most:
+            self._refuse(too_large(f"content-length {length.decode()} is over {most} bytes"))
+        if b"expect" in headers:
+            self._continue_due = headers[b"expect"].lower() == b"100-continue"
         guard = self._listener.guard
         if guard is not None:  # before the body: who may not ask may not fill our memory either
             try:
-                self._client = guard.client(self._url, self._headers)
+                self._client = guard.client(self._url, headers.items())
             except Unauthenticated as error:
                 self._refuse(error)
         self._in_body = True
         self._body_bytes = 0
 
     def on_body(self, body: bytes) -> None:
+        self._arrived_bytes = 0
         self._body_bytes += len(body)
-        if self._body_bytes > self._limits.body_bytes:
-            self._refuse(_too_large(f"the body is over {self._limits.body_bytes} bytes"))
+        if self._body_bytes > self._most_body_bytes:
+            self._refuse(too_large(f"the body is over {self._most_body_bytes} bytes"))
         if not self._body:
             self._body = body
         elif isinstance(self._body, bytearray):
@@ -171,10 +166,14 @@ class Connection(asyncio.Protocol):
         self._in_body = False
         self._continue_due = False
         self._arrived_bytes = 0
-        body, self._body = bytes(self._body), b""
+        headers, body, self._body = self._headers, self._body, b""
+        if isinstance(body, bytearray):
+            body = bytes(body)
         method, path = parser.get_method().decode(), _path(self._url)
-        keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
-        self._waiting.append(HttpRequest(self, self._client, method, path, self._headers, body, keep_alive))
+        keep_alive = parser.should_keep_alive()
+        if b"connection" in headers and parser.get_http_version() == "1.0":
+            keep_alive = False  # such a client would wait for a header of ours that says so
+        self._waiting.append(HttpRequest(self, self._client, method, path, headers, body, keep_alive))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.connections.discard(self)
@@ -260,7 +259,7 @@ class Connection(asyncio.Protocol):
         raise httptools.HttpParserError(error.message)
 
     def _refuse_now(self, message: str) -> None:
-        self._refuse_at_once(self._refusal or InvalidInput(f"{message} {_USAGE}"))
+        self._refuse_at_once(self._refusal or no_http(message))
 
     def _refuse_at_once(self, error: ServingError) -> None:
         """Answer what is no HTTP, or over a limit, after what came before it, and end the connection."""
@@ -271,12 +270,7 @@ class Connection(asyncio.Protocol):
         if last is not None:  # whole requests came before: the answer to the latest is the connection's last
             last.keep_alive = False
             return
-        head = b"content-type: application/json\r\nconnection: close\r\n"
-        if isinstance(error, Unauthenticated):
-            head += b"www-authenticate: Bearer\r\n"
-        # The clients of KServe know another form.
-        kserve = self._url == b"/v2" or self._url.startswith((b"/v1/", b"/v2/"))
-        body = v2_error_body(error.message) if kserve else render_error(error, AnswerForm.JSON)
+        head, body = refusal(error, self._url)
         self._write(error.http_status, head, body)
         self._listener.app.note_refusal(error)
         # Not closed yet: with input unread the kernel would reset the connection, and a client that sends all
@@ -296,9 +290,7 @@ class Connection(asyncio.Protocol):
         limit_s = self._limits.body_timeout_s if self._in_body else self._limits.header_timeout_s
         if now - self._receiving_since > limit_s:
             what = "body" if self._in_body else "headers"
-            error = InvalidInput(f"the {what} did not arrive within {limit_s:g} s. {_USAGE}")
-            error.http_status = REQUEST_TIMEOUT
-            self._refuse_at_once(error)
+            self._refuse_at_once(too_slow(what, limit_s))
 
     def _abort_if_unread(self, now: float) -> None:
         unsent = self._transport.get_write_buffer_size()
@@ -336,6 +328,7 @@ class Connection(asyncio.Protocol):
         return int(struct.unpack("i", counted)[0])
 
 
+@functools.lru_cache(maxsize=64)  # nearly all requests have one of a few targets
 def _path(url: bytes) -> str:
     """Raises HttpParserError for a target that is no path."""
     if b"?" in url or b"#" in url or not url.startswith(b"/"):
@@ -345,13 +338,3 @@ def _path(url: bytes) -> str:
     except UnicodeDecodeError as exc:
         raise httptools.HttpParserError("the path is not ASCII") from exc
     return urllib.parse.unquote(path) if "%" in path else path
-
-
-def _headers_too_large(what: str) -> ServingError:
-    return _too_large(f"the request has {what}", HEADER_TOO_LARGE)
-
-
-def _too_large(what: str, http_status: int = 413) -> ServingError:
-    error = TooLarge(f"{what}; the limits of this service are in config.yml under limits")
-    error.http_status = http_status
-    return error

@@ -14,15 +14,16 @@ from pipeline.values import Part
 if TYPE_CHECKING:
     from pipeline.server.doors.http_protocol import Connection
 
-Headers = list[tuple[bytes, bytes]]
+Headers = dict[bytes, bytes]
+"""By name in lower case; of one that was sent twice the first."""
 
 
 class HttpRequest(msgspec.Struct, eq=False):
     """A request that has arrived whole. It is answered once, by `respond`, sooner or later.
 
-    client: who asks. path: percent-decoded, without the query. headers: names in lower case. began: when it
-    had come and those before it on its connection were answered (time.monotonic). on_left: set by whoever
-    works on the request; called when the client leaves before the answer.
+    client: who asks. path: percent-decoded, without the query. began: when it had come and those before it
+    on its connection were answered (time.monotonic). on_left: set by whoever works on the request; called
+    when the client leaves before the answer.
     """
 
     _connection: Connection

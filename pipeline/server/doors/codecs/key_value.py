@@ -160,7 +160,8 @@ def _inputs(keys: Any, values: Any, limits: Limits) -> dict[str, Any]:
             f"'value' {count}; give each key its value"
         )
     inputs = {}
-    for key, value in zip(keys, values, strict=False):
+    for index, key in enumerate(keys):
+        value = values[index]
         if value is None:
             value = ""
         elif len(value) > limits.text_chars:
