@@ -28,6 +28,7 @@ def test_no_fault_costs_a_caller_its_own_answer() -> None:
     assert code == 0
     assert all(count >= 1 for count in report["faults"].values())
     assert all(report["doors"][door]["answered"] > 10 for door in DOORS)
+    assert len(report["deaths"]["retried"]) == report["faults"]["kill"]
     assert report["refused"]["poison"] == report["faults"]["poison"]
     assert report["refused"]["malformed"] == 7 * report["faults"]["malform"]
     assert set(report["refused"]) <= {"poison", "malformed", "overloaded", "restarting"}

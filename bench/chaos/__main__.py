@@ -43,6 +43,7 @@ async def run(options: argparse.Namespace) -> Report:
         began = time.monotonic()
         async with world.served():
             load = Load(world, questions, options.callers)
+            alone_s = await load.alone_s()
             async with load.running():
                 await asyncio.sleep(options.settle)
                 before = await world.resident()
@@ -53,7 +54,7 @@ async def run(options: argparse.Namespace) -> Report:
             await world.until_idle()
         took_s = time.monotonic() - began
         growth = None if options.growth is None else 1 + options.growth / 100
-        return Report(load.tally, faults, took_s, before, after, world.broken, growth)
+        return Report(load.tally, faults, took_s, alone_s, before, after, world.broken, growth)
 
 
 def _config(options: argparse.Namespace) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from bench.chaos.doors import KeyValueHttp, PipelineGrpc, V2Grpc
 from bench.chaos.load import Load, doors
-from bench.chaos.outcome import Kind, Outcome
+from bench.chaos.outcome import Death, Kind, Outcome
 from bench.chaos.questions import POISON, Question
 
 CROWD = 400  # callers of a flood, more than `max_pending_requests` of the service under test
@@ -24,19 +24,21 @@ Fault = Callable[[Load, random.Random], Awaitable[None]]
 
 async def kill(load: Load, chance: random.Random) -> None:
     """SIGKILL for a worker, as the kernel does when memory runs out."""
-    await _signal_worker(load, chance, signal.SIGKILL)
+    world = load.world
+    before = await world.retried()
+    worker = chance.choice(world.workers())
+    os.kill(worker, signal.SIGKILL)
+    death = Death(time.monotonic())
+    load.tally.deaths.append(death)
+    await world.until_replaced(worker)
+    death.retried = await world.retried() - before
+    death.over = True
 
 
 async def hang(load: Load, chance: random.Random) -> None:
     """SIGSTOP for a worker: it never answers again, and has to be found out."""
-    await _signal_worker(load, chance, signal.SIGSTOP)
-
-
-async def _signal_worker(load: Load, chance: random.Random, number: signal.Signals) -> None:
     worker = chance.choice(load.world.workers())
-    os.kill(worker, number)
-    if number == signal.SIGKILL:
-        load.tally.deaths.append(time.monotonic())
+    os.kill(worker, signal.SIGSTOP)
     await load.world.until_replaced(worker)
 
 

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
+from statistics import median
 
 import grpc
 
-from bench.chaos.doors import DOORS, OVER_HTTP, Door, HttpConnection
+from bench.chaos.doors import DOORS, OVER_HTTP, Door, HttpConnection, KeyValueHttp
 from bench.chaos.outcome import HEALTH, Kind, Outcome, Tally
 from bench.chaos.questions import Question, Questions
 from bench.chaos.world import World
@@ -18,6 +19,7 @@ PATIENCE_S = 45.0  # longer than any deadline of the service: who waits longer w
 HEALTH_PATIENCE_S = 5.0
 HEALTH_EVERY_S = 0.1
 _PAUSE_S = 0.05  # after a refusal
+_LONE_REQUESTS = 200
 
 
 class Load:
@@ -44,6 +46,17 @@ class Load:
                 yield
             finally:
                 self._stop = True
+
+    async def alone_s(self) -> float:
+        """What a request takes while there is no other: the median."""
+        door = KeyValueHttp(self.world.http_port)
+        took_s = []
+        for _ in range(_LONE_REQUESTS):
+            began = time.monotonic()
+            await self.ask_alone(door, self.questions.next())
+            took_s.append(time.monotonic() - began)
+        await door.close()
+        return median(took_s)
 
     async def _call(self, door: Door) -> None:
         while not self._stop:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -24,11 +25,24 @@ class Outcome(NamedTuple):
     reason: str = ""
 
 
+@dataclass
+class Death:
+    """A worker was killed `at` (time.monotonic).
+
+    retried: requests that it had, as the service counts them. bereft_s: how long after it those were answered
+    that were under way then, the worker's and all others. over: a successor is ready.
+    """
+
+    at: float
+    retried: int = 0
+    bereft_s: array[float] = field(default_factory=lambda: array("d"))
+    over: bool = False
+
+
 class Tally:
     """Outcomes and the longest wait, by door.
 
-    deaths: when workers were killed, time.monotonic. usual_s: what answers took under which nobody died;
-    bereft_s: how long after a death those were answered that were under way then.
+    usual_s: what answers took while no worker was dead or being replaced after its death.
     """
 
     def __init__(self) -> None:
@@ -36,8 +50,8 @@ class Tally:
         self.refusals: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()  # reasons of what failed or mismatched
         self.max_wait_s: dict[str, float] = {}
-        self.deaths: list[float] = []
-        self.usual_s, self.bereft_s = array("d"), array("d")
+        self.deaths: list[Death] = []
+        self.usual_s = array("d")
 
     def note(self, door: str, outcome: Outcome, began: float) -> None:
         """A request that was sent at `began` (time.monotonic) has come to its end."""
@@ -51,9 +65,9 @@ class Tally:
             self.faults[f"{door}: {outcome.reason}"] += 1
         elif door == HEALTH:
             return
-        elif self.deaths and began < self.deaths[-1]:
-            self.bereft_s.append(ended - self.deaths[-1])
-        else:
+        elif self.deaths and began < self.deaths[-1].at:
+            self.deaths[-1].bereft_s.append(ended - self.deaths[-1].at)
+        elif not self.deaths or self.deaths[-1].over:
             self.usual_s.append(waited_s)
 
     def total(self, kind: Kind) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import mean
 from typing import Any
 
 from rich.console import Console
@@ -18,14 +19,16 @@ FRONT_GROWTH_MB, WORKER_GROWTH_MB = 32.0, 256.0
 
 @dataclass
 class Report:
-    """faults: how often each was done. before_mb, after_mb: resident memory by process, under load.
+    """faults: how often each was done. alone_s: what a request takes while there is no other.
 
+    before_mb, after_mb: resident memory by process, under load.
     growth: most MB after by MB before; None for what a short run may show.
     """
 
     tally: Tally
     faults: Mapping[str, int]
     seconds: float
+    alone_s: float
     before_mb: Mapping[str, float]
     after_mb: Mapping[str, float]
     broken: list[str] = field(default_factory=list)
@@ -63,6 +66,7 @@ class Report:
             "refused": dict(tally.refusals),
             "wrong": dict(tally.faults),
             "ms": {name: [1e3 * q for q in _quantiles(seconds)] for name, seconds in self._seconds().items()},
+            "deaths": self._deaths(),
             "before_mb": dict(self.before_mb),
             "after_mb": dict(self.after_mb),
             "broken": self.promises_broken(),
@@ -74,6 +78,8 @@ class Report:
         done = ", ".join(f"{name} {count}" for name, count in self.faults.items()) or "none"
         refused = ", ".join(f"{reason} {count}" for reason, count in self.tally.refusals.most_common())
         console.print(self._waits())
+        if self.tally.deaths:
+            console.print(self._told_deaths(), highlight=False)
         console.print(f"faults: {done}\nrefused: {refused or 'none'}", highlight=False)
         for reason, count in self.tally.faults.most_common(10):
             console.print(f"{count} x {reason}", style="red", markup=False)
@@ -107,8 +113,34 @@ class Report:
         return table
 
     def _seconds(self) -> dict[str, Sequence[float]]:
-        tally = self.tally
-        return {"usually": tally.usual_s, "of those under way, after a worker's death": tally.bereft_s}
+        deaths = self.tally.deaths
+        return {
+            "usually": self.tally.usual_s,
+            "of those under way, after a worker's death": [s for death in deaths for s in death.bereft_s],
+            "the same, less its requests' time alone": [
+                s - death.retried * self.alone_s for death in deaths for s in death.bereft_s
+            ],
+        }
+
+    def _deaths(self) -> dict[str, Any]:
+        """Whether a death cost its bound at most: twice a usual wait, and a run alone for each request."""
+        usual, _, beyond = (_quantiles(seconds)[1] * 1e3 for seconds in self._seconds().values())
+        return {
+            "retried": [death.retried for death in self.tally.deaths],
+            "alone_ms": self.alone_s * 1e3,
+            "p99_less_alone_ms": beyond,
+            "bound_ms": 2 * usual,
+            "held": beyond < 2 * usual,
+        }
+
+    def _told_deaths(self) -> str:
+        deaths = self._deaths()
+        retried, held = deaths["retried"], "held" if deaths["held"] else "missed"
+        return (
+            f"killed workers: {len(retried)}, of whose requests {mean(retried):.0f} were tried again "
+            f"({min(retried)} to {max(retried)}), {deaths['alone_ms']:.1f} ms each alone; p99 less that "
+            f"{deaths['p99_less_alone_ms']:.0f} ms, twice the usual p99 {deaths['bound_ms']:.0f}: {held}"
+        )
 
     def _memory(self) -> Table:
         table = Table("resident memory, MB", title_justify="left")

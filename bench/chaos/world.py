@@ -116,11 +116,15 @@ class World:
     async def until_idle(self) -> None:
         """Return when no request is pending; notes those that stay."""
         until = time.monotonic() + START_S
-        while (pending := await asyncio.to_thread(self._pending)) > 0:
+        while (pending := await asyncio.to_thread(self._metric, "paddlewheel_pending_requests")) > 0:
             if time.monotonic() > until:
                 self.broken.append(f"{pending:g} requests are still pending, of which nobody waits for one")
                 return
             await asyncio.sleep(_POLL_S)
+
+    async def retried(self) -> int:
+        """Requests that were tried again because their worker had died, since the service's start."""
+        return int(await asyncio.to_thread(self._metric, 'paddlewheel_op_retried_total{op="bert"}'))
 
     def log_tail(self) -> str:
         return self._log_text()[-4000:]
@@ -156,7 +160,7 @@ class World:
             content = exc.read()
         return content
 
-    def _pending(self) -> float:
+    def _metric(self, sample: str) -> float:
         lines = self._ask("/metrics").decode().splitlines()
-        (line,) = (line for line in lines if line.startswith("paddlewheel_pending_requests "))
+        (line,) = (line for line in lines if line.startswith(f"{sample} "))
         return float(line.split()[1])
