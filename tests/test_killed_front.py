@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from service_process import APPS, ServiceProcess, is_running, wait_until
+from service_process import APPS, PATIENCE_S, ServiceProcess, is_running, wait_until
 
 WORKERS = 3
 
@@ -34,7 +34,8 @@ def test_workers_end_with_the_front_in_a_native_call_and_after_a_hook_forked(
             native = {"do": "native", "argument": str(tmp_path / "inside")}
             asked = pool.submit(service.ask, native)
             wait_until((tmp_path / "inside").exists, "a worker is inside the call")
-            os.kill(service.process.pid, signal.SIGKILL)
+            service.process.kill()
+            service.process.wait(PATIENCE_S)  # its last thread closes the ports
             wait_until(lambda: not any(map(is_running, workers)), "the workers are gone")
             assert isinstance(asked.exception(), OSError)
         assert is_running(child), "a forked child is its hook's own affair"
