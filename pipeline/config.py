@@ -1,7 +1,8 @@
-"""What config.yml says: frozen models in which an unknown key is a mistake, and how to read them."""
+"""What config.yml says: frozen models, and how to read them: a misspelt key is a mistake."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from pipeline.config_op import (
     TensorRtConf,
     TensorShapes,
 )
-from pipeline.config_report import BETWEEN_KEYS, describe_mistakes, read_yaml
+from pipeline.config_report import BETWEEN_KEYS, describe_mistakes, read_yaml, without_strangers
 from pipeline.config_types import ClientType, Int, Port, PositiveInt, Seconds, Section
 from pipeline.errors import ConfigError
 
@@ -45,6 +46,8 @@ __all__ = [
     "dump_config",
     "load_config",
 ]
+
+log = logging.getLogger(__name__)
 
 RESERVED_SERVICE_NAMES = ("v1", "v2", "health", "metrics", "docs")  # first segments of our own paths
 DEFAULT_MAX_PENDING_REQUESTS = 1000
@@ -302,21 +305,37 @@ def load_config(
     """Read config.yml (a path, or its content as a mapping).
 
     `op_overrides` are the arguments of the app's Ops by Op name; they win over the file, and None among
-    them is not given. Raises one ConfigError with every mistake, one a line.
+    them is not given. Keys that Paddle Serving ignored are warned of. Raises one ConfigError with every
+    mistake, one a line.
     """
+    notes: list[str] = []
     if isinstance(source, Mapping):
         name, data = "configuration", dict(source)
     else:
-        name, data = str(source), read_yaml(Path(source))
+        name, data = str(source), read_yaml(Path(source), notes)
     overrides = {
         op: {key: value for key, value in given.items() if value is not None}
         for op, given in (op_overrides or {}).items()
     }
     data = _merged(data, overrides)
     try:
-        return ServiceConfig.model_validate(data, by_name=False, by_alias=True)
+        try:
+            config = _validated(data)
+        except ValidationError as error:
+            data, ignored = without_strangers(name, data, error, ServiceConfig)
+            if not ignored:
+                raise
+            notes += ignored
+            config = _validated(data)
     except ValidationError as error:
         raise ConfigError(describe_mistakes(name, error, ServiceConfig, overrides)) from None
+    for note in notes:
+        log.warning(note)
+    return config
+
+
+def _validated(data: Mapping[str, Any]) -> ServiceConfig:
+    return ServiceConfig.model_validate(data, by_name=False, by_alias=True)
 
 
 def _merged(data: dict[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -13,8 +13,9 @@ Schema = Mapping[str, Any]
 HEAD = """\
 # Keys of config.yml
 
-Printed by `python -m pipeline config`. A key that is not listed is refused with the nearest known name; \
-a key without a value counts as absent. `--print-config` prints what is in force for a service.
+Printed by `python -m pipeline config`. A key that is not listed is refused with the nearest known name, or, \
+where Paddle Serving ignored it and it looks like no misspelt one, ignored with a warning; a key without a \
+value counts as absent. `--print-config` prints what is in force for a service.
 
 Without effect in this version, though read and checked: \
 `op.<name>.{client_config, encryption_key}`, \

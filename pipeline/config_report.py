@@ -35,8 +35,17 @@ EXPECTED = {
 }
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice, of which it would silently keep the last."""
+# The sections that Paddle Serving has: what it did not know there it ignored, and apps keep their own there.
+ORIGINAL_SECTIONS = ((), ("dag",), ("dag", "tracer"), ("op", "*"), ("op", "*", "local_service_conf"))
+MISSPELT = 0.65  # how like a known key one is that is taken for it, of difflib's 0 to 1
+
+
+class _NotingLoader(yaml.SafeLoader):
+    """SafeLoader that notes each key given twice, of which it keeps the last."""
+
+    def __init__(self, stream: bytes) -> None:
+        super().__init__(stream)
+        self.notes: list[str] = []
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -45,16 +54,18 @@ class _UniqueKeyLoader(yaml.SafeLoader):
                 continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, str) and key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{key!r} is given twice", key_node.start_mark
-                )
+                line = key_node.start_mark.line + 1
+                self.notes.append(f"line {line}: {key!r} is given twice; the last counts")
             if isinstance(key, str):
                 seen.add(key)
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; ConfigError when it can't be read, is too big or is no mapping."""
+def read_yaml(path: Path, notes: list[str] | None = None) -> dict[str, Any]:
+    """The mapping in a YAML file; ConfigError when it can't be read, is too big or is no mapping.
+
+    What is odd in it and can be read all the same is added to `notes`.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -63,7 +74,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if len(content) > MAX_FILE_BYTES:
         raise ConfigError(f"{path} is over {MAX_FILE_BYTES} bytes; a configuration file is some KB.")
     try:
-        data = yaml.load(content, Loader=_UniqueKeyLoader)
+        loader = _NotingLoader(content)
+        data = loader.get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -73,7 +85,58 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         given = "is empty" if data is None else f"holds {_shown(data)}"
         raise ConfigError(f"{path} {given}; expected keys and values, e.g. `http_port: 18082`.")
+    if notes is not None:
+        notes += [f"{path}: {note}" for note in dict.fromkeys(loader.notes)]
     return data
+
+
+def without_strangers(
+    source: str, data: Mapping[str, Any], error: ValidationError, root: type[BaseModel]
+) -> tuple[dict[str, Any], list[str]]:
+    """The configuration without the unknown keys that Paddle Serving ignored, and a note for each.
+
+    A key that is probably a misspelt one stays, for it to be refused.
+    """
+    kept: dict[str, Any] = dict(data)
+    notes = []
+    for mistake in error.errors(include_url=False):
+        path = mistake["loc"]
+        if mistake["type"] != "extra_forbidden" or not _of_original(path[:-1]):
+            continue
+        section = _section(data, path[:-1])
+        if not _misspells(root, path, section):
+            kept = _without(kept, path)
+            where = ".".join(map(str, path))
+            notes.append(f"{source}: {where}: unknown key, without effect; {_suggestion(root, path)}")
+    return kept, notes
+
+
+def _of_original(section: tuple[Any, ...]) -> bool:
+    any_op = tuple("*" if at == 1 and section[0] == "op" else part for at, part in enumerate(section))
+    return any_op in ORIGINAL_SECTIONS
+
+
+def _section(data: Any, path: Sequence[Any]) -> Mapping[str, Any]:
+    for part in path:
+        data = data[part]
+    return data  # type: ignore[no-any-return]  # of YAML
+
+
+def _without(data: Mapping[str, Any], path: Sequence[Any]) -> dict[str, Any]:
+    """A copy without the key that the path leads to."""
+    first, *rest = path
+    if not rest:
+        return {key: value for key, value in data.items() if key != first}
+    return {**data, first: _without(data[first], rest)}
+
+
+def _misspells(root: type[BaseModel], path: Sequence[Any], section: Mapping[str, Any]) -> bool:
+    """Whether the key at the end of `path` is like one that its section lacks, and none of another's."""
+    key = str(path[-1])
+    if any(name == key for _, name in _all_keys(root)):
+        return False
+    missing = [known for known in _keys(_model_at(root, path[:-1])) if known not in section]
+    return bool(difflib.get_close_matches(key, missing, n=1, cutoff=MISSPELT))
 
 
 def describe_mistakes(
@@ -125,12 +188,12 @@ def _suggestion(root: type[BaseModel], path: Sequence[Any]) -> str:
     key = str(path[-1])
     section = _model_at(root, path[:-1])
     known = list(_keys(section))
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {near[0]}?"
     homes = [home for home, name in _all_keys(root) if name == key]
     if homes:
         return f"it belongs in {' or '.join(home or 'the top level' for home in homes)}"
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {near[0]}?"
     return f"known here: {', '.join(known)}"
 
 

@@ -90,6 +90,8 @@ class Op:
     """In `preprocess` and `postprocess`: the request's `id`, `priority`, `timeout_us` and `parameters`, as
     clients of KServe v2 and v1 send them. Batch-wise hooks find them in each request."""
 
+    _settings: Mapping[str, Any] = {}  # in a worker, see `pipeline.worker.settings`
+
     packs_tensors = False  # how a remote Pipeline service is sent the feed, see set_pack_tensor_format
 
     preprocess_batch: ClassVar[Any] = None
@@ -140,6 +142,19 @@ class Op:
         self.set_input_ops(input_ops)
         self.set_jump_to_ops(jump_to_ops)
         self.set_dynamic_shape_info()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What Paddle Serving kept of config.yml on each Op, where the app has nothing of that name."""
+            try:
+                return self._settings[name]
+            except KeyError:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from None
+
+    def _log(self, info: Any) -> str:
+        """Paddle Serving's: a line for the log with the Op's name before it."""
+        return f"{self.name} {info}"
 
     def _checked(self, ops: Sequence[Op] | Op | None, argument: str) -> list[Op]:
         ops = [ops] if isinstance(ops, Op) else ops

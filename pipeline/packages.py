@@ -41,8 +41,9 @@ def array_and_lod_of(tensor: Tensor) -> tuple[Any, Any]:
 
 def response_of(channel_data: ChannelData, *, as_tensors: bool) -> Response:
     """What the service answers with, or the same with every value as a `Tensor`."""
-    if channel_data.error_code:
-        return Response(err_no=channel_data.error_code, err_msg=channel_data.error_info)
+    if channel_data.refusal is not None:
+        err_no, message = channel_data.refusal
+        return Response(err_no=err_no, err_msg=message)
     output = channel_data.parse()
     if as_tensors:
         return Response(tensors=[to_message(name, np.asarray(value)) for name, value in output.items()])

@@ -139,9 +139,21 @@ def test_a_hook_of_0_9_finds_outputs_and_refusals_where_it_looks_for_them() -> N
     assert (given.npdata, given.dictdata, given.prod_error_code) == (arrays, None, None)
     texts = ChannelData({"a": "x"})
     assert (texts.npdata, texts.dictdata) == (None, {"a": "x"})
-    refusal = ChannelData(None, error_code=50, error_info="none left")
-    assert (refusal.prod_error_code, refusal.prod_error_info) == (50, "none left")
+    for number in (0, 50, 52, 901):
+        own = ChannelData.of_refusal(number, "none left", data_id=1, log_id=2)
+        assert (own.error_code, own.error_info) == (50, "")
+        assert (own.prod_error_code, own.prod_error_info) == (number, "none left")
+    refusal = ChannelData.of_refusal(6000, "too late", data_id=1, log_id=2)
+    assert (refusal.error_code, refusal.error_info, refusal.prod_error_code) == (6000, "too late", None)
     assert (refusal.datatype, refusal.npdata, refusal.dictdata) == (2, None, None)
+
+
+def test_checks_of_what_hooks_pass_on() -> None:
+    arrays, texts = {"a": np.array([1])}, {"a": "x"}
+    assert ChannelData.check_batch_npdata([arrays, arrays]) == ChannelData.check_npdata(arrays) == (0, None)
+    assert ChannelData.check_dictdata([arrays, texts]) == (0, None)
+    for code, told in (ChannelData.check_batch_npdata([arrays, texts]), ChannelData.check_dictdata("x")):
+        assert (code, "get <class 'str'>" in (told or "")) == (7000, True)
 
 
 def test_a_web_service_may_bring_its_own_request_op() -> None:

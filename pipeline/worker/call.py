@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from pipeline.values import decode
 from pipeline.wire import FEED, Tail
 
 _FORMS = tuple(AnswerForm)  # by number; calling the enum costs more
-_data_ids = itertools.count(1)
 
 
 class Call:
@@ -49,7 +47,7 @@ class Call:
         """Rebuild the request's inputs; an object of the app's that can't be is this request's error."""
         self.id: int
         self.deadline: float
-        self.id, log_id, form, self.wish, told, self.deadline, stowed = row
+        self.id, data_id, log_id, form, self.wish, told, self.deadline, stowed = row
         self.form = _FORMS[form]
         self.own = own
         self.error: ServingError | None = None
@@ -70,7 +68,7 @@ class Call:
             except Exception as exc:
                 self.error = HookFailed(f"input {name!r} can't be rebuilt: {text_of(exc)}")
         options = NO_OPTIONS if told is None else RequestOptions(*told)
-        self.request = OpRequest(inputs, next(_data_ids), log_id, options)
+        self.request = OpRequest(inputs, data_id, log_id, options)
         if told is not None and own is not None:
             own.request_options = options
         self.direct = FEED in inputs

@@ -100,6 +100,46 @@ class Executor:
             self._send(rest, [0] * 8, send, last=True)
 
     def _run(self, calls: list[Call], started: int, send: Send) -> None:
+        if len(calls) == 1 or not self._one_by_one:
+            self._run_together(calls, started, send, ends=True)
+        elif self._runs_model:
+            for call in calls:
+                self._run_together([call], started, send, ends=call is calls[-1])
+                started = time.perf_counter_ns()
+        else:
+            self._run_hooks(calls, started, send)
+
+    @property
+    def _one_by_one(self) -> bool:
+        """Whether a request's hooks are through before the next one's begin.
+
+        So it was there with `batch_size: 1`, and apps keep what is a request's own where it is not: in the
+        attributes of a class, in a list that `init_op` made.
+        """
+        whole = self._hooks.batch_preprocess or self._hooks.batch_postprocess
+        return self._limits.requests == 1 and self._pool is None and not whole
+
+    def _run_hooks(self, calls: list[Call], started: int, send: Send) -> None:
+        """The same for an Op without a model. What is small travels together; an array is sent before the
+        next request's hooks may fill it anew."""
+        reply = Reply([], [], [0] * 8)
+        for call in calls:
+            self._preprocess([call] if call.error is None and not call.direct else [])
+            between = time.perf_counter_ns()
+            self._settled_early([call])
+            reply.rows.append(self._outputs.row(call, reply.tail))
+            ended = time.perf_counter_ns()
+            reply.timings[0] += between - started
+            reply.timings[2] += ended - between
+            reply.timings[7] += call.error is None
+            started = ended
+            call.sent = True
+            if reply.tail and call is not calls[-1]:
+                send(reply, False)
+                reply = Reply([], [], [0] * 8)
+        send(reply, True)
+
+    def _run_together(self, calls: list[Call], started: int, send: Send, *, ends: bool) -> None:
         self._preprocess([call for call in calls if call.error is None and not call.direct])
         pieces = self._pieces(calls)
         self._preprocess_ns = time.perf_counter_ns() - started
@@ -110,12 +150,12 @@ class Executor:
         processed = self._processed([[pieces[i] for i in batch] for batch in batches])
         for number, (batch, fetches, process_ns) in enumerate(processed, 1):
             done, timings = self._finish(batch, fetches, process_ns)
-            self._send(settled + done, timings, send, last=number == len(batches))
+            self._send(settled + done, timings, send, last=ends and number == len(batches))
             settled = []
         if not batches:
             answered = 0 if self._runs_model else sum(call.error is None for call in settled)
             timings = [self._preprocess_ns, 0, early_ns, 0, 0, 0, 0, answered]
-            self._send(settled, timings, send, last=True)
+            self._send(settled, timings, send, last=ends)
 
     def _calls(self, rows: Sequence[list[Any]], tail: Tail) -> list[Call]:
         copies = not self._hooks.batch_preprocess or not self._hooks.batch_postprocess

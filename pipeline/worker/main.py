@@ -42,6 +42,7 @@ from pipeline.worker.lifeline import hold_lifeline
 from pipeline.worker.model import Model
 from pipeline.worker.outputs import Outputs
 from pipeline.worker.package_hooks import hooks_of
+from pipeline.worker.settings import settings_of
 
 # The front does little and everybody waits for it: where cores are short it goes first, health included.
 WORKER_NICENESS = 5
@@ -155,6 +156,7 @@ class Worker:
         if model.predictor is not None and model.serving_model is not None:
             op.client = LocalClient(model.predictor)
             op._fetch_names = op.client.fetch_names_
+        op._settings = settings_of(config, op.client)
         of_init_op(op.name, op.init_op())
         keep_our_loggers()
         model.warm_up()

@@ -98,4 +98,4 @@ def _channel_data(value: Any, request: OpRequest, refusal: ServingError | None) 
     if refusal is None:
         return ChannelData(value, data_id=request.data_id, log_id=request.log_id)
     code, _, _, info = described(refusal)
-    return ChannelData(None, data_id=request.data_id, log_id=request.log_id, error_code=code, error_info=info)
+    return ChannelData.of_refusal(code, info, data_id=request.data_id, log_id=request.log_id)

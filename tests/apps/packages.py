@@ -66,8 +66,11 @@ class WordsOp(Op):
 class OwnResponseOp(ResponseOp):
     def pack_response_package(self, channeldata):
         if channeldata.error_code:
-            text = f"packed {channeldata.datatype} {channeldata.log_id}: {channeldata.error_info}"
-            return Response(err_no=channeldata.error_code, err_msg=text)
+            code, info = channeldata.error_code, channeldata.error_info
+            if code == 50:  # the app's own: number and text are beside it
+                code, info = channeldata.prod_error_code, channeldata.prod_error_info
+            text = f"packed {channeldata.datatype} {channeldata.log_id}: {info}"
+            return Response(err_no=code, err_msg=text)
         output = channeldata.parse()
         action = output.pop("pack", "")
         if action == "list":

@@ -284,7 +284,8 @@ class Batcher:
     def replying(self, handover: Handover, rows: Sequence[list[Any]], timings: Sequence[int]) -> None:
         """Note with each request what its share took, before it is settled: its answer tells."""
         preprocess_ns, process_ns, postprocess_ns = timings[:3]
-        handover.preprocess_ns += preprocess_ns  # 0 but in the first reply
+        if preprocess_ns:  # told in the first reply; in each where requests are run one by one
+            handover.preprocess_ns = preprocess_ns
         spent_ns = handover.preprocess_ns, process_ns, postprocess_ns
         for row in rows:
             job = handover.jobs[row[0]]

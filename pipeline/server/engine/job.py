@@ -47,12 +47,12 @@ class Job(msgspec.Struct, eq=False):
     def row(self, index: int, tail: list[Part]) -> list[Any]:
         """How it stands in a hand-over:
 
-        [index, log_id, form, wish, options, deadline, [[input, value], ...]].
+        [index, data_id, log_id, form, wish, options, deadline, [[input, value], ...]].
         """
         request = self.walk.request
         inputs = [[name, stow(parts, tail)] for name, parts in self.inputs]
         told = request.wish, request.options, request.deadline
-        return [index, request.log_id, request.form, *told, inputs]
+        return [index, self.walk.data_id, request.log_id, request.form, *told, inputs]
 
     def settle(self, outcome: Outcome, parts: list[Part]) -> None:
         walk, node = self.walk, self.node

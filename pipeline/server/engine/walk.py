@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pipeline.server.engine.job import Inputs
 
 _ANSWER = Outcome.ANSWER
+_data_ids = itertools.count(1)
 
 Answer = list[Part] | ServingError
 """A complete response body, in one part or in those that the request's form says, or why there is none."""
@@ -44,8 +46,9 @@ class Walk(msgspec.Struct, eq=False):
     With `dag.channel_recv_frist_arrive` an Op starts on the first input alone: what comes later is dropped,
     and an input that fails is one that does not come, until there is none left that could.
 
-    answered: for the engine to call with the answer. began: time.monotonic. due_key: its place among the
-    deadlines. awaited: by node, what it was last started on; nothing once the walk has ended.
+    answered: for the engine to call with the answer. began: time.monotonic. data_id: what the hooks of every
+    Op know the request by. due_key: its place among the deadlines. awaited: by node, what it was last started
+    on; nothing once the walk has ended.
     """
 
     request: Request
@@ -55,6 +58,7 @@ class Walk(msgspec.Struct, eq=False):
     _hops_left: int
     _tries_left: int
     _ended: bool = False
+    data_id: int = msgspec.field(default_factory=_data_ids.__next__)
     due_key: int | None = None
     awaited: dict[str, Inputs] = {}
     # By node: under which name its consumers see the output, and the output. They differ after a jump.

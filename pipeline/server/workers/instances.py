@@ -57,7 +57,7 @@ class Handover(msgspec.Struct, eq=False):
     """Jobs that travel to a worker together; a settled one leaves a None.
 
     kill_at: when the worker is late with it; began: when it could begin; time.monotonic. preprocess_ns: as
-    the first reply tells, for `Events.replying`.
+    the latest reply that has any tells, for `Events.replying`.
     """
 
     id: int
