@@ -56,7 +56,7 @@ def test_the_server_and_its_model_tell_what_they_are(simple: ServiceProcess) -> 
     with v2.InferenceServerClient(address(simple)) as asking:
         assert asking.is_server_live() and asking.is_server_ready() and asking.is_model_ready("simple")
         assert not asking.is_model_ready("nope")
-        assert asking.get_server_metadata().name == "paddlewheel"
+        assert asking.get_server_metadata().name == "triton"
         metadata = asking.get_model_metadata("simple", as_json=True)
         assert metadata["inputs"][0] == {"name": "INPUT0", "datatype": "INT32", "shape": ["-1", "16"]}
         assert [model.name for model in asking.get_model_repository_index().models] == ["simple"]

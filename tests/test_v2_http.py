@@ -61,6 +61,10 @@ def test_the_server_and_its_model_tell_what_they_are(triton: Callable[[str], Ser
     asking = client(triton("simple"))
     assert asking.is_server_live() and asking.is_server_ready() and asking.is_model_ready("simple", "1")
     assert not asking.is_model_ready("simple", "2") and not asking.is_model_ready("nope")
+    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/simple/ready"):
+        checked = triton("simple").http(path)
+        assert (checked.status, checked.body, checked.headers["content-type"]) == (200, b"", "text/plain")
+    assert asking.get_server_metadata()["name"] == "triton"
     metadata = asking.get_model_metadata("simple")
     assert metadata["inputs"][1] == {"name": "INPUT1", "datatype": "INT32", "shape": [-1, 16]}
     assert asking.get_model_repository_index() == [{"name": "simple", "version": "1", "state": "READY"}]

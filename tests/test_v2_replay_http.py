@@ -1,7 +1,7 @@
 """Requests recorded from Triton 2.51 over HTTP, sent to stand-ins for its models: answers as recorded.
 
 What equals: status, JSON document, binary payload; of refusals the names and numbers in the text. What need
-not: the order of members, the server's own name, headers, wording.
+not: the order of members, the server's version, headers, wording.
 """
 
 from __future__ import annotations

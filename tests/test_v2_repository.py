@@ -293,7 +293,7 @@ def test_an_order_that_can_t_be_followed_is_refused_in_triton_s_words(
 ) -> None:
     with pytest.raises(InferenceServerException, match="failed to load 'zzz', failed to poll"):
         client.load_model("zzz")
-    with pytest.raises(InferenceServerException, match="parameter 'config' is not supported"):
+    with pytest.raises(InferenceServerException, match="failed to load 'model', parameter 'config' is not"):
         client.load_model("model", config='{"max_batch_size": 2}')
     client.unload_model("zzz")  # is as good as unloaded
     refused = service.http("/v2/repository/models/model/load", "{")

@@ -116,6 +116,19 @@ def test_the_configuration_tells_tensors_batching_and_instances(service: Service
     assert (config.max_batch_size, config.input[0].dims) == (16, [-1])
 
 
+def test_the_configuration_tells_how_pixels_lie(triton: Callable[[str], ServiceProcess]) -> None:
+    told = triton("pixels").http("/v2/models/pixels/config").json["input"]
+    assert {one["name"]: one["format"] for one in told} == {
+        "FIRST": "FORMAT_NCHW",
+        "LAST": "FORMAT_NHWC",
+        "BOTH": "FORMAT_NONE",
+        "TEXTS": "FORMAT_NONE",
+    }
+    with v2_grpc.InferenceServerClient(f"127.0.0.1:{triton('pixels').rpc_port}") as asking:
+        config = asking.get_model_config("pixels").config
+    assert [one.format for one in config.input] == [2, 1, 0, 0]
+
+
 def test_more_rows_than_a_model_takes_are_refused(service: ServiceProcess) -> None:
     asking = v2.InferenceServerClient(f"127.0.0.1:{service.http_port}")
     with pytest.raises(v2.InferenceServerException, match="batch-size must be <= 16 for 'model'"):

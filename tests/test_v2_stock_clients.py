@@ -66,7 +66,7 @@ def test_it_asks_and_waits(told: dict[str, Any], protocol: str) -> None:
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_it_learns_what_there_is(told: dict[str, Any], protocol: str) -> None:
     assert told[f"{protocol} told"] == {
-        "server": "paddlewheel",
+        "server": "triton",
         "inputs": ["INPUT0", "INPUT1"],
         "max_batch_size": 8,
         "counted": True,

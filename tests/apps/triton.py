@@ -114,6 +114,16 @@ class ParamsOp(TritonOp):
         return {"OUTPUT0": [f"{options.id}|{options.timeout_us}|{parameters}"]}
 
 
+class PixelsOp(TritonOp):
+    input_tensors = {
+        "FIRST": "FP32 [-1, 3, -1, -1]",
+        "LAST": "UINT8 [-1, 28, 28, 1]",
+        "BOTH": "FP32 [-1, 3, 8, 3]",
+        "TEXTS": "BYTES [-1, 3, 8, 8]",
+    }
+    output_tensors = {"OUTPUT0": "FP32 [-1, 1000]"}
+
+
 class VersionsOp(TritonOp):
     max_batch_size = 0
     input_tensors = {"INPUT0": "INT32 [1]"}
@@ -127,6 +137,7 @@ OPS = {
     "gen": GenOp,
     "identity_queue": QueueOp,
     "params": ParamsOp,
+    "pixels": PixelsOp,
     "versions": VersionsOp,
 }
 

@@ -8,7 +8,7 @@ from pipeline.config import V2Config
 from pipeline.server.doors.v2.settings import LogSettings, TraceSettings
 from pipeline.server.doors.v2.shared_memory import SharedMemory
 
-SERVER_NAME = "paddlewheel"
+SERVER_NAME = "triton"  # its own example programs stop at any other name
 SERVER_VERSION = "0.1.0"
 _NAMES = (
     "classification",

@@ -32,7 +32,8 @@ from pipeline.values import Part
 
 log = logging.getLogger(__name__)
 
-_BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
+_BINARY = b"content-type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
+_TEXT = b"content-type: text/plain\r\n"
 _EVENTS = b"content-type: text/event-stream; charset=utf-8\r\n"
 _MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>\d+))?(?:/(?P<what>[a-z_]+))?")
 _INFERENCE = ("infer", "generate", "generate_stream")
@@ -83,7 +84,10 @@ class V2HttpApp(HttpDoor):
         except ServingError as exc:
             self._refuse(request, exc)
             return
-        request.respond(200, JSON, b"" if document is None else _json(document))
+        if document is None:  # as Triton: of a check the status is all, which is no JSON
+            request.respond(200, JSON if request.method == "POST" else _TEXT, b"")
+        else:
+            request.respond(200, JSON, _json(document))
 
     def _document(self, request: HttpRequest, asked: re.Match[str] | None) -> Any:
         page = self._pages.get(request.path)

@@ -8,6 +8,8 @@ from pipeline.config import OpConfig, ServiceConfig
 from pipeline.server.doors.v2.models import V2Model
 from pipeline.tensor_spec import TensorSpec
 
+_CHANNELS = (1, 3)  # of grey and coloured images
+
 
 def model_config(model: V2Model, config: ServiceConfig, answering_op: str) -> dict[str, Any]:
     """ModelConfig as JSON; `answering_op` stands for the service where the model is the service."""
@@ -73,7 +75,7 @@ def _input(spec: TensorSpec, most: int) -> dict[str, Any]:
     return {
         "name": spec.name,
         "data_type": _type(spec),
-        "format": "FORMAT_NONE",
+        "format": _format(spec, most),
         "dims": _dims(spec, most),
         "is_shape_tensor": False,
         "allow_ragged_batch": False,
@@ -91,6 +93,17 @@ def _output(spec: TensorSpec, most: int) -> dict[str, Any]:
         "is_shape_tensor": False,
         "is_non_linear_format_io": False,
     }
+
+
+def _format(spec: TensorSpec, most: int) -> str:
+    """How pixels lie in what looks like an image: clients of image models don't go on with FORMAT_NONE."""
+    dims = _dims(spec, most)
+    if len(dims) != 3 or spec.datatype == "BYTES":
+        return "FORMAT_NONE"
+    first, last = (length in _CHANNELS for length in (dims[0], dims[-1]))
+    if first == last:
+        return "FORMAT_NONE"
+    return "FORMAT_NCHW" if first else "FORMAT_NHWC"
 
 
 def _dims(spec: TensorSpec, most: int) -> list[int]:

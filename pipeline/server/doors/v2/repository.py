@@ -84,7 +84,7 @@ def _refuse_override(model: str, parameter: str) -> None:
     """Raises V2Refusal: what is served is said on the server's disk, not by its clients."""
     if parameter == "config" or parameter.startswith("file:"):
         raise V2Refusal(
-            f"load failed for model '{model}': parameter '{parameter[:100]}' is not supported: the model's "
+            f"failed to load '{model}', parameter '{parameter[:100]}' is not supported: the model's "
             "configuration is config.yml's, its files are those on disk",
             "UNIMPLEMENTED",
         )
