@@ -197,6 +197,10 @@ def test_what_is_unloaded_is_refused_until_it_is_loaded(
             ask(client, model)
         with pytest.raises(InferenceServerException, match=GONE):
             client.get_model_metadata(model)
+        with pytest.raises(InferenceServerException, match=f"requested model '{model}' is not available"):
+            client.get_inference_statistics(model)
+    every = {"as_json": True} if isinstance(client, v2_grpc.InferenceServerClient) else {}
+    assert not client.get_inference_statistics(**every).get("model_stats")
     assert states(client) == [
         ("model", served, "UNAVAILABLE", "unloaded"),
         ("test", served, "UNAVAILABLE", "unloaded"),

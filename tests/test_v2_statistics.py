@@ -106,6 +106,23 @@ def test_the_metrics_by_tritons_names_are_the_statistics(service: ServiceProcess
             assert service.metric(f"nv_inference_{name}_duration_us", **labels) == expected
 
 
+def test_those_of_what_is_not_there_are_refused_in_words_of_their_own(
+    triton: Callable[[str], ServiceProcess],
+) -> None:
+    service = triton("simple")
+    addresses = {v2: service.http_port, v2_grpc: service.rpc_port}
+    for client, port in addresses.items():
+        asking = client.InferenceServerClient(f"127.0.0.1:{port}")
+        for asked, told in (
+            (("nope",), "requested model 'nope' is not available"),
+            (("simple", "7"), "requested model version is not available for model 'simple'"),
+            (("simple", "0"), "failed to get model version from specified version string '0'"),
+        ):
+            with pytest.raises(v2.InferenceServerException, match=told) as refusal:
+                asking.get_inference_statistics(*asked)
+            assert refusal.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
+
+
 def test_the_configuration_tells_tensors_batching_and_instances(service: ServiceProcess) -> None:
     told = v2.InferenceServerClient(f"127.0.0.1:{service.http_port}").get_model_config("model")
     assert told["max_batch_size"] == 16

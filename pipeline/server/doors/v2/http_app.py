@@ -25,7 +25,7 @@ from pipeline.server.doors.v2.http_refusals import check_method
 from pipeline.server.doors.v2.model_config import model_config
 from pipeline.server.doors.v2.models import V2Model, V2Models, check_version
 from pipeline.server.doors.v2.repository import Control, asks_for_ready_alone, index, parameters_of
-from pipeline.server.doors.v2.statistics import statistics
+from pipeline.server.doors.v2.statistics import model_stats
 from pipeline.server.engine.engine import Engine
 from pipeline.v2_errors import V2Refusal, for_clients, v2_error_body
 from pipeline.values import Part
@@ -63,7 +63,7 @@ class V2HttpApp(HttpDoor):
             "/v2": extensions.server_metadata,
             "/v2/health/live": lambda: None,
             "/v2/health/ready": self._readiness,
-            "/v2/models/stats": lambda: {"model_stats": [statistics(engine, m) for m in models.all()]},
+            "/v2/models/stats": lambda: model_stats(engine, models),
         }
 
     def take(self, request: HttpRequest) -> None:
@@ -128,11 +128,11 @@ class V2HttpApp(HttpDoor):
 
     def _about(self, name: str, version: str, what: str | None) -> Any:
         if what != "ready":
+            if what == "stats":
+                return model_stats(self._engine, self._models, name, version)
             model = self._models.find(name, version)
             if what == "config":
                 return model_config(model, self._engine.app.config, self._engine.app.response)
-            if what == "stats":
-                return {"model_stats": [statistics(self._engine, model)]}
             return model.metadata()
         if version:
             check_version(version)

@@ -58,6 +58,10 @@ class V2Models:
         models += [model for name in self._op_of if (model := self._op_model(name)) is not None]
         return sorted(models, key=lambda model: model.name)
 
+    def loaded(self) -> Iterable[V2Model]:
+        """Those that may be asked."""
+        return [model for model in self.all() if not self._engine.has_unloaded(model.op)]
+
     def find(self, name: str, version: str = "") -> V2Model:
         """Raises V2Refusal for a model that is not there or unloaded, and for a version that is no number,
         UnknownVersion for one that is not served."""

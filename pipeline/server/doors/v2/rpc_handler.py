@@ -27,7 +27,7 @@ from pipeline.server.doors.v2.rpc_extensions import RpcExtensions, RpcPage
 from pipeline.server.doors.v2.rpc_infer import InferMessage, infer_message, parse_infer
 from pipeline.server.doors.v2.rpc_stream import Stream
 from pipeline.server.doors.v2.shared_memory import Span
-from pipeline.server.doors.v2.statistics import statistics
+from pipeline.server.doors.v2.statistics import model_stats
 from pipeline.server.engine.clients import CALLER, named
 from pipeline.server.engine.engine import Engine
 from pipeline.v2_errors import V2Refusal, for_clients
@@ -118,9 +118,8 @@ class V2Handler:
         return ParseDict({"config": document}, messages.ModelConfigResponse())
 
     def _statistics(self, asked: messages.ModelStatisticsRequest) -> Message:
-        named = [self._models.find(asked.name, asked.version)] if asked.name else self._models.all()
-        told = [statistics(self._engine, model) for model in named]
-        return ParseDict({"model_stats": told}, messages.ModelStatisticsResponse())
+        told = model_stats(self._engine, self._models, asked.name, asked.version)
+        return ParseDict(told, messages.ModelStatisticsResponse())
 
     def _index(self, asked: messages.RepositoryIndexRequest) -> Message:
         rows = index(self._models, ready_alone=asked.ready)

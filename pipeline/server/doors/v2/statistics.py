@@ -8,9 +8,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.server.doors.v2.models import V2Model
+from pipeline.errors import UnknownVersion
+from pipeline.server.doors.v2.models import V2Model, V2Models, check_version
 from pipeline.server.engine.engine import Engine
 from pipeline.server.telemetry.figures import OpFigures, RunFigures
+from pipeline.v2_errors import V2Refusal
+
+
+def model_stats(engine: Engine, models: V2Models, name: str = "", version: str = "") -> dict[str, Any]:
+    """The answer: of one model, or of all that are loaded. Raises V2Refusal, in words of their own."""
+    if not name:
+        return {"model_stats": [statistics(engine, model) for model in models.loaded()]}
+    if version:
+        check_version(version)
+    try:
+        model = models.find(name, version)
+    except UnknownVersion:
+        raise V2Refusal(f"requested model version is not available for model '{name}'") from None
+    except V2Refusal:
+        raise V2Refusal(f"requested model '{name}' is not available") from None
+    return {"model_stats": [statistics(engine, model)]}
 
 
 def statistics(engine: Engine, model: V2Model) -> dict[str, Any]:
