@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -92,6 +93,24 @@ def test_a_stream_has_several_requests_in_flight(held: tuple[ServiceProcess, Pat
         results = [answers.get(timeout=PATIENCE_S)[0] for _ in range(3)]
         found = {result.get_response().id: result.as_numpy("OUTPUT0")[0, 0] for result in results if result}
         assert found == {"77": 78, "1": 2, "2": 3}
+        asking.stop_stream()
+
+
+def test_a_refusal_ends_a_stream_whose_client_asks_for_codes(simple: ServiceProcess) -> None:
+    answers: queue.Queue[tuple[v2.InferResult | None, Any]] = queue.Queue()
+    with v2.InferenceServerClient(address(simple)) as asking:
+        asking.start_stream(
+            lambda result, error: answers.put((result, error)), headers={"triton_grpc_error": "true"}
+        )
+        asking.async_stream_infer("simple", inputs(1))
+        result, error = answers.get(timeout=PATIENCE_S)
+        assert error is None and result is not None and result.as_numpy("OUTPUT0")[0, 0] == 2
+        asking.async_stream_infer("nope", inputs(1))
+        result, error = answers.get(timeout=PATIENCE_S)
+        assert result is None and error.status() == "StatusCode.NOT_FOUND"
+        assert error.message() == "Request for unknown model: 'nope' is not found"
+        with pytest.raises(InferenceServerException, match="stream is no longer in valid state"):
+            asking.async_stream_infer("simple", inputs(1))
         asking.stop_stream()
 
 

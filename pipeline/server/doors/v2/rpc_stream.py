@@ -21,6 +21,7 @@ from pipeline.v2_errors import for_clients
 
 log = logging.getLogger(__name__)
 
+_STRICT = ("triton_grpc_error", "true")  # metadata of clients that want a refusal as the end of the stream
 IN_FLIGHT = 256  # most requests of one stream; further ones are not read before one of these is answered
 _INFER_RESPONSE = b"\x12"  # field 2 of ModelStreamInferResponse
 _FINAL = ModelInferResponse()
@@ -32,7 +33,10 @@ RequestOf = Callable[[InferMessage, Context], Request]
 
 
 class Stream:
-    """Reads requests while others are answered; a refusal is a message of the stream, which stays open."""
+    """Reads requests while others are answered; a refusal is a message of the stream, which stays open.
+
+    A client may ask for its end instead, with the refusal's code.
+    """
 
     def __init__(self, engine: Engine, request_of: RequestOf, context: Context, door: str) -> None:
         self._engine = engine
@@ -40,7 +44,8 @@ class Stream:
         self._context = context
         self._door = door
         self._walks: set[Walk] = set()
-        self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._strict = _STRICT in tuple(context.invocation_metadata() or ())
+        self._answers: asyncio.Queue[bytes | ServingError | None] = asyncio.Queue()
         self._free = asyncio.Semaphore(IN_FLIGHT)
 
     async def run(self) -> None:
@@ -48,6 +53,9 @@ class Stream:
         reading = asyncio.create_task(self._read(), name="stream-reader")
         try:
             while (answer := await self._answers.get()) is not None:
+                if isinstance(answer, ServingError):
+                    _, code, told = for_clients(answer)
+                    await self._context.abort(getattr(grpc.StatusCode, code), told)
                 await self._context.write(answer)
                 self._free.release()
             reading.result()
@@ -86,6 +94,9 @@ class Stream:
             self._walks.discard(walk)
         if isinstance(answer, ServingError):
             self._engine.journal.refused(self._door, answer)
+            if self._strict:
+                self._answers.put_nowait(answer)
+                return
             refusal = ModelStreamInferResponse(error_message=for_clients(answer)[2])
             refusal.infer_response.id = request_id
             self._answers.put_nowait(refusal.SerializeToString())
