@@ -17,7 +17,8 @@ class App:
     """What the front knows of a service, and what a worker needs to run the script again.
 
     signature: the tensors that the Ops declare; examples: requests that they say are answered.
-    script: the file that called run_service; arguments: its sys.argv[1:]; folder: where it was started.
+    script: the file that called run_service; module: its name where it was started by that, as in
+    `python -m app.web_service`; arguments: its sys.argv[1:]; folder: where it was started.
     """
 
     name: str
@@ -29,6 +30,7 @@ class App:
     folder: str
     signature: Signature
     examples: Examples
+    module: str = ""
 
     @property
     def dag(self) -> Dag:
@@ -54,6 +56,7 @@ class App:
             folder=fields["folder"],
             signature=Signature.of_data(fields["signature"]),
             examples=Examples(*fields["examples"]),
+            module=fields["module"],
         )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -159,9 +161,17 @@ class Service:
 
     def _as_app(self) -> App:
         ops, last, config = self.resolve()
-        script = getattr(sys.modules["__main__"], "__file__", None)
+        main = sys.modules["__main__"]
+        script, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
         if script is None:
             raise ConfigError("a service needs a script: workers run it again; save it as web_service.py")
+        beside = threading.current_thread() is not threading.main_thread()
+        if beside or multiprocessing.parent_process() is not None:
+            where = "thread" if beside else "process"
+            raise ConfigError(
+                f"service {self.name} is started in a {where} of the script's own: it takes over the process it is started in, and its workers run the script again; call "
+                "run_service in the script itself, and start what else it does from another script"
+            )
         dag, signature = dag_of(ops, last), signature_of(ops, last)
         return App(
             name=self.name,
@@ -173,6 +183,7 @@ class Service:
             folder=str(Path.cwd()),
             signature=signature,
             examples=examples_of(ops, signature),
+            module=spec.name if spec else "",
         )
 
 

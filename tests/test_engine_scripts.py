@@ -108,3 +108,50 @@ def test_what_this_version_cannot_serve_is_refused_at_start_up() -> None:
         assert "op.echo.client_type: 'brpc' given; there is no brpc client for this Python" in service.log
         assert "pipeline_grpc for another Pipeline service, grpc for a KServe v2 service" in service.log
         assert "op.echo.use_encryption_model: encrypted models" in service.log
+
+
+PACKAGED = """
+import sys
+from pipeline import WebService
+from .ops import SeenOp
+
+class PackagedService(WebService):
+    def get_pipeline_response(self, read_op):
+        return SeenOp("seen", [read_op])
+
+service = PackagedService(name="test")
+service.prepare_pipeline_config(sys.argv[1])
+service.run_service()
+"""
+SEEN = """
+from pipeline import Op
+
+class SeenOp(Op):
+    def preprocess(self, input_dicts, data_id, log_id):
+        from app import ops
+        return {"package": __package__, "same": str(ops.SeenOp is SeenOp)}, False, None, ""
+"""
+
+
+@pytest.mark.parametrize("name", ["app.web_service", "app"])
+def test_a_script_in_a_package_is_started_by_its_name(tmp_path: Path, name: str) -> None:
+    app = tmp_path / "app"
+    app.mkdir()
+    for file, text in (("__init__.py", ""), ("web_service.py", PACKAGED), ("ops.py", SEEN)):
+        (app / file).write_text(text, "utf-8")
+    shutil.copy(app / "web_service.py", app / "__main__.py")
+    with ServiceProcess("-m", arguments=[name, "{config}"], folder=tmp_path) as service:
+        assert service.predict({"x": "1"}) == {"package": "app", "same": "True"}
+
+
+@pytest.mark.parametrize(("module", "kind"), [("threading", "Thread"), ("multiprocessing", "Process")])
+def test_a_service_beside_the_rest_of_a_script_is_refused(tmp_path: Path, module: str, kind: str) -> None:
+    start = f"from {module} import {kind}\nstarted = {kind}(target=service.run_service)\nstarted.start()\n"
+    text = PACKAGED.replace("from .ops", "from ops").replace(
+        "service.run_service()\n", start + "started.join()\n"
+    )
+    (tmp_path / "web_service.py").write_text(text, "utf-8")
+    (tmp_path / "ops.py").write_text(SEEN, "utf-8")
+    with ServiceProcess(tmp_path, arguments=["{config}"], wait=False) as service:
+        service.exit_code()
+        assert f"service test is started in a {kind.lower()} of the script's own" in service.log

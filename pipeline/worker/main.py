@@ -107,10 +107,14 @@ class Worker:
         service.serve_instead = self.serve
         sys.argv = [self._app.script, *self._app.arguments]
         os.chdir(self._app.folder)
-        sys.path.insert(0, str(Path(self._app.script).parent))
+        module = self._app.module
+        sys.path.insert(0, self._app.folder if module else str(Path(self._app.script).parent))
         offer_paddle_serving_names()
         install_numpy_1_names()
-        runpy.run_path(self._app.script, run_name="__main__")
+        if module:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(self._app.script, run_name="__main__")
         raise StartFailed(f"{self._app.script} ended without calling run_service")
 
     def serve(self, web_service: service.Service) -> NoReturn:
