@@ -78,6 +78,12 @@ class DagConfig(Section):
         default=False, description="Server-Timing: a header of HTTP answers, trailing metadata over gRPC."
     )
     tracer: TracerConfig = Field(default=TracerConfig(), description="Summaries in the log.")
+    enable_prometheus: bool = Field(
+        default=False, description="/metrics has Paddle Serving's own counters, `pd_*`, too."
+    )
+    prometheus_port: Port | None = Field(
+        default=None, description="With enable_prometheus: /metrics alone on this port, too."
+    )
     channel_size: Annotated[Int, Field(ge=0)] = Field(
         default=0, description="Bounds what is admitted; 0: no bound of its own."
     )
@@ -269,6 +275,7 @@ class ServiceConfig(Section):
     def _one_port_each(cls, v2: V2Config, info: ValidationInfo) -> V2Config:
         ports = [(key, info.data.get(key)) for key in ("http_port", "rpc_port")]
         ports += [(f"v2.{key}", getattr(v2, key)) for key in V2Config.model_fields if "port" in key]
+        ports += _ports_of(info.data.get("dag", DagConfig())).items()
         taken: dict[int, str] = {}
         for name, port in ports:
             if port is not None and taken.setdefault(port, name) != name:
@@ -282,7 +289,11 @@ class ServiceConfig(Section):
         """Those to be opened, by their keys."""
         own = {"http_port": self.http_port, "rpc_port": self.rpc_port}
         beside = {f"v2.{name}": getattr(self.v2, name) for name in V2Config.model_fields if "port" in name}
-        return {name: port for name, port in (own | beside).items() if port}
+        return {name: port for name, port in (own | beside | _ports_of(self.dag)).items() if port}
+
+
+def _ports_of(dag: DagConfig) -> dict[str, int | None]:
+    return {"dag.prometheus_port": dag.prometheus_port if dag.enable_prometheus else None}
 
 
 def check_service_name(name: str) -> None:

@@ -169,8 +169,9 @@ class Service:
         if beside or multiprocessing.parent_process() is not None:
             where = "thread" if beside else "process"
             raise ConfigError(
-                f"service {self.name} is started in a {where} of the script's own: it takes over the process it is started in, and its workers run the script again; call "
-                "run_service in the script itself, and start what else it does from another script"
+                f"service {self.name} is started in a {where} of the script's own: it takes over the process "
+                "it is started in, and its workers run the script again; call run_service in the script "
+                "itself, and start what else it does from another script"
             )
         dag, signature = dag_of(ops, last), signature_of(ops, last)
         return App(

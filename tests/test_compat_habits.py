@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import models
 from client.protos.pipeline_service_pb2 import Request
-from service_process import APPS, ROOT, ServiceProcess
+from service_process import APPS, ROOT, ServiceProcess, free_port
 
 ENV = {"PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}"}
 CLIENTS = 8
@@ -76,3 +77,20 @@ def test_an_own_process_and_an_own_answer_in_the_words_of_the_defaults(model_fol
         assert (unknown["err_no"], unknown["key"], unknown["value"]) == (0, ["type"], ["unknown type"])
         wrong = service.ask({"number": "one"})
         assert wrong["err_no"] == 10000 and "invalid literal" in wrong["err_msg"]
+
+
+def test_paddle_servings_counters_are_at_the_port_of_its_configuration(model_folder: Path) -> None:
+    dag = {"enable_prometheus": True, "prometheus_port": free_port()}
+    config = {"dag": dag, "op": {"checking": local(models.images(model_folder))}}
+    with ServiceProcess(APPS / "habits.py", config, arguments=["checking"], env=ENV) as service:
+        assert service.predict({"number": "1"})
+        assert service.ask({"number": "one"})["err_no"] == 10000
+        for port in (dag["prometheus_port"], service.http_port):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+                lines = answer.read().decode().splitlines()
+            counters = dict(line.split() for line in lines if line.startswith("pd_"))
+            assert counters["pd_query_request_success_total"] == "1.0"
+            assert counters["pd_query_request_failure_total"] == "1.0"
+            assert counters["pd_inference_count_total"] == "1.0"
+            assert float(counters["pd_query_request_duration_us_total"]) > 0
+            assert float(counters["pd_inference_duration_us_total"]) > 0

@@ -143,6 +143,10 @@ http_port: 18084
         ({"http_port": 65535}, "rpc_port: 65536 given; it must be less than or equal to 65535"),
         ({"rpc_port": 18082}, "http_port and rpc_port are both 18082; give each a port of its own"),
         (
+            {"dag": {"enable_prometheus": True, "prometheus_port": 18082}},
+            "http_port and dag.prometheus_port are both 18082; give each a port of its own",
+        ),
+        (
             {"v2": {"grpc_port": 18083}},
             "rpc_port and v2.grpc_port are both 18083; give each a port of its own",
         ),

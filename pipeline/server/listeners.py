@@ -20,6 +20,7 @@ from pipeline.server.doors.v2.triton_metrics import triton_metrics
 from pipeline.server.engine.clients import HttpGuard
 from pipeline.server.engine.engine import Engine
 from pipeline.server.repository import Repository
+from pipeline.server.telemetry.serving_metrics import serving_metrics
 from pipeline.tls import Certificates
 
 
@@ -43,7 +44,9 @@ class Listeners:
         if http := _named(ports, "http_port", "v2.http_port"):
             v1, v2 = V1HttpApp(engine, models), V2HttpApp(engine, models, control, extensions)
             self._http.append(HttpServer(HttpApp(engine, models, v1, v2), http, config.limits, tls, guard))
-        if metrics := _named(ports, "v2.metrics_port"):
+        if config.dag.enable_prometheus:
+            engine.metrics.add(lambda: serving_metrics(engine.metrics))
+        if metrics := _named(ports, "v2.metrics_port", "dag.prometheus_port"):
             self._http.append(HttpServer(MetricsApp(engine), metrics, config.limits, tls, guard))
         if rpc := _named(ports, "rpc_port", "v2.grpc_port"):
             self._rpc.append(RpcServer(engine, models, control, extensions, rpc, tls))

@@ -1,4 +1,4 @@
-"""The HTTP port of `v2.metrics_port`: /metrics and nothing else."""
+"""The HTTP port of `v2.metrics_port` and of `dag.prometheus_port`: /metrics and nothing else."""
 
 from __future__ import annotations
 
