@@ -37,7 +37,9 @@ EXPECTED = {
 
 # The sections that Paddle Serving has: what it did not know there it ignored, and apps keep their own there.
 ORIGINAL_SECTIONS = ((), ("dag",), ("dag", "tracer"), ("op", "*"), ("op", "*", "local_service_conf"))
-MISSPELT = 0.65  # how like a known key one is that is taken for it, of difflib's 0 to 1
+# How like a known key one must be to be taken for it, 0 to 1; less will do where nothing works without it.
+MISSPELT, MISSPELT_NEED = 0.8, 0.65
+NEEDS = ("http_port", "rpc_port", "model_config")
 
 
 class _NotingLoader(yaml.SafeLoader):
@@ -136,7 +138,11 @@ def _misspells(root: type[BaseModel], path: Sequence[Any], section: Mapping[str,
     if any(name == key for _, name in _all_keys(root)):
         return False
     missing = [known for known in _keys(_model_at(root, path[:-1])) if known not in section]
-    return bool(difflib.get_close_matches(key, missing, n=1, cutoff=MISSPELT))
+    needs = [known for known in missing if known in NEEDS]
+    return bool(
+        difflib.get_close_matches(key, missing, n=1, cutoff=MISSPELT)
+        or difflib.get_close_matches(key, needs, n=1, cutoff=MISSPELT_NEED)
+    )
 
 
 def describe_mistakes(

@@ -112,7 +112,7 @@ http_port: 18082
 grpc_gateway: false
 dag: {tracer: {interval_s: 10, file: trace.log}}
 op:
-  pre_det: {concurrency: 3, device_type: 0, devices: ""}
+  pre_det: {concurrency: 3, device_type: 0, devices: "", thread_pool: 4}
   det:
     score_threshold: 0.5
     local_service_conf: {client_type: local_predictor, model_config: m, ipu_config: ./ipu}
@@ -130,6 +130,7 @@ http_port: 18084
         "dag.tracer.file",
         "op.pre_det.device_type: unknown key, without effect; it belongs in op.<name>.local_service_conf",
         "op.pre_det.devices: unknown key, without effect; it belongs in op.<name>.local_service_conf",
+        "op.pre_det.thread_pool",
         "op.det.local_service_conf.ipu_config: unknown key, without effect; did you mean model_config?",
         "op.det.score_threshold",
         "grpc_gateway",
