@@ -129,6 +129,7 @@ def test_a_cancelled_request_is_dropped_from_the_queue(held: tuple[ServiceProces
         for call in calls:
             call.cancel()
         wait_until(lambda: service.metric(pending) == 0, "none is pending any more")
+        assert service.metric("nv_inference_request_failure", reason="CANCELED") == 3
         assert all("CANCELLED" in str(results.get(timeout=PATIENCE_S)[1]).upper() for _ in calls)
         gate.touch()
         assert asking.infer("simple", inputs(1)).as_numpy("OUTPUT0")[0, 0] == 2

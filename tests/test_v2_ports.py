@@ -76,6 +76,9 @@ def test_the_metrics_port_has_metrics_alone(simple: ServiceProcess, v2: dict[str
     status, body = page(v2["metrics_port"], "/metrics")
     assert status == 200 and b"paddlewheel_pending_requests" in body
     assert b'nv_inference_request_success{model="simple",version="1"}' in body
+    assert 0 <= simple.metric("nv_cpu_utilization") <= 1
+    used, total = (simple.metric(f"nv_cpu_memory_{one}_bytes") for one in ("used", "total"))
+    assert 0 < used < total
     assert page(v2["metrics_port"], "/v2/health/live")[0] == 404
     assert page(v2["metrics_port"], "/v2/models/simple/infer", "POST", b"{}")[0] == 404
     assert page(v2["metrics_port"], "/metrics", "POST", b"") == (405, b'{"error":"Method Not Allowed"}')

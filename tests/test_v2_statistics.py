@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,21 @@ def test_those_of_what_is_not_there_are_refused_in_words_of_their_own(
             with pytest.raises(v2.InferenceServerException, match=told) as refusal:
                 asking.get_inference_statistics(*asked)
             assert refusal.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
+
+
+def test_failures_are_counted_by_what_they_come_from(triton: Callable[[str], ServiceProcess]) -> None:
+    service = triton("err_each")
+    page = "/v2/models/err_each/infer"
+
+    def counted() -> dict[str, float]:
+        labels = ("OTHER", "CANCELED", "REJECTED", "BACKEND")
+        return {one: service.metric("nv_inference_request_failure", reason=one) for one in labels}
+
+    before = counted()
+    one = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 1]}
+    assert service.http(page, json.dumps({"inputs": [{**one, "data": [7]}]})).status == 500  # the hook raises
+    assert service.http(page, json.dumps({"inputs": [{**one, "data": ["x"]}]})).status == 500
+    assert counted() == {**before, "BACKEND": before["BACKEND"] + 1, "OTHER": before["OTHER"] + 1}
 
 
 def test_the_configuration_tells_tensors_batching_and_instances(service: ServiceProcess) -> None:

@@ -13,6 +13,7 @@ from pipeline.server.doors.metrics_app import MetricsApp
 from pipeline.server.doors.rpc_server import RpcServer
 from pipeline.server.doors.v1.http_app import V1HttpApp
 from pipeline.server.doors.v2.extensions import Extensions
+from pipeline.server.doors.v2.host_metrics import HostMetrics
 from pipeline.server.doors.v2.http_app import V2HttpApp
 from pipeline.server.doors.v2.models import V2Models
 from pipeline.server.doors.v2.repository import Control
@@ -37,7 +38,8 @@ class Listeners:
         self._extensions = extensions = Extensions(config.v2)
         models = V2Models(engine, repository)
         control = Control(models, repository, explicit=config.v2.model_control == "explicit")
-        engine.metrics.add(lambda: triton_metrics(engine, models))
+        host = HostMetrics()
+        engine.metrics.add(lambda: triton_metrics(engine, models, host))
         self.certificates = tls = None if config.tls is None else Certificates(config.tls)
         guard = None if engine.keys is None else HttpGuard(engine.keys, config.security)
         ports = config.ports()

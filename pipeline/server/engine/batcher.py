@@ -105,9 +105,10 @@ class Batcher:
         self._queue = [entry for entry in self._queue if entry[-1] is not job]
         heapq.heapify(self._queue)
 
-    def note_error(self) -> None:
+    def note_error(self, error: ServingError) -> None:
         """The Op has refused or failed a request."""
         self._figures.failed += 1
+        self._figures.failures.note(error)
 
     def put(self, walk: Walk, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""

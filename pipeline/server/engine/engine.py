@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.app import App
 from pipeline.dag import MESSAGE
-from pipeline.errors import NotReady, StartFailed, UnprintableAnswer
+from pipeline.errors import NotReady, ServingError, StartFailed, UnprintableAnswer
 from pipeline.model_versions import UNVERSIONED
 from pipeline.request import Request
 from pipeline.server.engine.admission import Admission
@@ -22,7 +22,7 @@ from pipeline.server.engine.deadlines import Deadlines
 from pipeline.server.engine.gauges import register_gauges
 from pipeline.server.engine.turns import Turns
 from pipeline.server.engine.walk import Answer, Course, Walk
-from pipeline.server.telemetry.figures import OpFigures, RequestFigures
+from pipeline.server.telemetry.figures import Failures, OpFigures, RequestFigures
 from pipeline.server.telemetry.journal import Journal
 from pipeline.server.telemetry.metrics import Metrics
 from pipeline.server.telemetry.timings import Timings
@@ -147,9 +147,13 @@ class Engine:
                 f"/v2/repository/models/{request.op or self.app.name}/load loads it"
             )
         client = request.client or self._anyone
-        if client.limited:
-            client.check()
-        self._admission.check(request, client, self._pending)
+        try:
+            if client.limited:
+                client.check()
+            self._admission.check(request, client, self._pending)
+        except ServingError as exc:
+            self._failures(request).note(exc)
+            raise
         if self._profiles:
             request.timings = Timings()
         if request.finish is not None:
@@ -200,13 +204,20 @@ class Engine:
         if request.finish is not None:
             answer = request.finish.end(answer)
         if answer is None:
+            self._failures(request).canceled += 1
             return
         if not request.op:
             self.requests.note(took_s, request.rows, failed=not isinstance(answer, list))
+            if not isinstance(answer, list):
+                self.requests.failures.note(answer)
         try:
             walk.answered(answer)
         except Exception:  # a door's fault must not reach the worker's connection, whose reply this is
             log.exception("A fault of ours in giving an answer")
+
+    def _failures(self, request: Request) -> Failures:
+        """Of the service or, for a request to a model alone, of its Op, which counts its own errors."""
+        return self.metrics.of_ops[request.op].failures if request.op else self.requests.failures
 
     def _tell_of_end(self, began: float) -> None:
         for ends in self._awaited_ends:

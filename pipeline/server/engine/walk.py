@@ -109,7 +109,7 @@ class Walk(msgspec.Struct, eq=False):
 
     def refuse(self, node: str, error: ServingError) -> None:
         """An Op's refusal ends the request, by way of the app's own ResponseOp where it has one."""
-        self._course.batchers[node].note_error()
+        self._course.batchers[node].note_error(error)
         if self._goes_on_without(node):
             return
         if not self._course.dag.packs or node == RESPONSE_OP or self.request.op:

@@ -10,6 +10,16 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pipeline.errors import (
+    BadPackage,
+    DeadlineExceeded,
+    InvalidInput,
+    Overloaded,
+    ServingError,
+    Unauthenticated,
+    UnknownService,
+)
+
 _NS = 1_000_000_000
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -52,8 +62,35 @@ class Outcomes(dict[tuple[str, int], int]):
 
 
 @dataclass(slots=True)
+class Failures:
+    """What was not answered. rejected: for want of time or room; canceled: the client left; broken: the app's
+    code or its model failed; other: the request could not be read or used.
+    """
+
+    rejected: int = 0
+    canceled: int = 0
+    broken: int = 0
+    other: int = 0
+
+    def note(self, error: ServingError) -> None:
+        if error.err_no in _OF_TIME_AND_ROOM:
+            self.rejected += 1
+        elif error.err_no in _OF_REQUESTS:
+            self.other += 1
+        else:
+            self.broken += 1
+
+
+_OF_TIME_AND_ROOM = Overloaded.err_no, DeadlineExceeded.err_no
+_OF_REQUESTS = InvalidInput.err_no, BadPackage.err_no, UnknownService.err_no, Unauthenticated.err_no
+
+
+@dataclass(slots=True)
 class RequestFigures:
-    """The requests of the service, whole walks. last_s: when the latest ended, since 1970."""
+    """The requests of the service, whole walks. last_s: when the latest ended, since 1970.
+
+    failed: of those that were admitted, while their clients waited.
+    """
 
     succeeded: int = 0
     succeeded_s: float = 0.0
@@ -61,6 +98,7 @@ class RequestFigures:
     failed_s: float = 0.0
     rows: int = 0
     last_s: float = 0.0
+    failures: Failures = field(default_factory=Failures)
 
     def note(self, took_s: float, rows: int, *, failed: bool) -> None:
         self.last_s = time.time()
@@ -104,6 +142,7 @@ class OpFigures:
     tokens: int = 0
     padding: int = 0
     failed: int = 0
+    failures: Failures = field(default_factory=Failures)
     retried: int = 0
     preprocess_ns: int = 0
     postprocess_ns: int = 0

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pipeline.server.doors.v2.host_metrics import HostMetrics
 from pipeline.server.doors.v2.models import V2Model, V2Models
 from pipeline.server.doors.v2.statistics import statistics
 from pipeline.server.engine.engine import Engine
+from pipeline.server.telemetry.figures import Failures
 
 Stats = dict[str, Any]  # an element of `model_stats`
 
@@ -46,26 +48,33 @@ _COUNTERS: dict[str, tuple[str, Callable[[Stats], int]]] = {
     ),
 }
 _FAILURES = "nv_inference_request_failure", "Number of failed inference requests, all batch sizes"
+_REASONS = {"OTHER": "other", "CANCELED": "canceled", "REJECTED": "rejected", "BACKEND": "broken"}
 _PENDING = (
     "nv_inference_pending_request_count",
     "Instantaneous number of pending requests awaiting execution per-model.",
 )
 
 
-def triton_metrics(engine: Engine, models: V2Models) -> bytes:
-    """In Prometheus' text format: every model, with the figures that `statistics` has of it."""
+def triton_metrics(engine: Engine, models: V2Models, host: HostMetrics) -> bytes:
+    """In Prometheus' text format: every model, with the figures that `statistics` has of it; the machine."""
     known = [(model, statistics(engine, model)) for model in models.all()]
     lines: list[str] = []
     for name, (told, read) in _COUNTERS.items():
         rows = ((_labels(model), read(stats)) for model, stats in known)
         lines += _family(name, told, "counter", rows)
     failed = (
-        (_labels(model, reason="OTHER"), stats["inference_stats"]["fail"]["count"]) for model, stats in known
+        (_labels(model, reason=reason), getattr(_failures(engine, model), kind))
+        for model, _ in known
+        for reason, kind in _REASONS.items()
     )
     lines += _family(*_FAILURES, "counter", failed)
     pending = ((_labels(model), _pending(engine, model)) for model, _ in known)
     lines += _family(*_PENDING, "gauge", pending)
-    return "".join(lines).encode()
+    return "".join([*lines, host.text()]).encode()
+
+
+def _failures(engine: Engine, model: V2Model) -> Failures:
+    return engine.metrics.of_ops[model.op].failures if model.op else engine.requests.failures
 
 
 def _pending(engine: Engine, model: V2Model) -> int:
