@@ -207,7 +207,10 @@ def as_array(key: str, value: Any) -> NDArray[Any]:
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, list):
-        return np.array(value)
+        try:
+            return np.array(value)
+        except ValueError:  # lists of several lengths, which NumPy 1 took for objects
+            return np.array(value, object)
     raise TypeError(f"{key!r}: {type(value).__name__} can't be sent, only str, ndarray and list")
 
 

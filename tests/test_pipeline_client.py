@@ -122,3 +122,12 @@ def test_pipeline_client_retries_what_crosses_a_goaway() -> None:
     with pipeline_client(refuse(grpc.StatusCode.CANCELLED), reply()) as (client, server):
         assert client.predict({"0": "text"}).err_no == 0
     assert len(server.seen) == 2
+
+
+def test_pipeline_client_sends_lists_of_several_lengths_as_numpy_1_printed_them() -> None:
+    with pipeline_client(reply()) as (client, server):
+        client.predict({"texts": [["a"], ["b", "c"]]})
+        with pytest.raises(TypeError, match="'texts': a Tensor can't hold object"):
+            client.predict({"texts": [["a"], ["b", "c"]]}, pack_tensor_format=True)
+    printed = "array([list(['a']), list(['b', 'c'])], dtype=object)"
+    assert Request.FromString(server.seen[0]).value == [printed]
