@@ -57,9 +57,22 @@ def bare_predictor() -> Iterator[BarePredictorProcess]:
 @contextlib.contextmanager
 def bare_asgi(answer_bytes: int) -> Iterator[tuple[str, int]]:
     """The URL and process id of `bench.bare_asgi`."""
+    with _server("bench.bare_asgi", str(answer_bytes)) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def bare_pipeline() -> Iterator[tuple[str, int]]:
+    """The URL and process id of `bench.bare_pipeline`; its worker is its child."""
+    with _server("bench.bare_pipeline", str(DEMO_MODEL), str(ROOT / "config.yml")) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def _server(module: str, *arguments: str) -> Iterator[tuple[str, int]]:
+    """The URL and process id of a module that serves HTTP on the port that is its first argument."""
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "bench.bare_asgi", str(port), str(answer_bytes)]
-    process = subprocess.Popen(command, cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-m", module, str(port), *arguments], cwd=ROOT)
     try:
         url = f"http://127.0.0.1:{port}"
         _wait_for(url, process)
@@ -74,4 +87,4 @@ def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=1):
             return
         time.sleep(0.05)
-    raise CannotMeasure("the bare ASGI application did not start")
+    raise CannotMeasure(f"nothing has answered at {url}")

@@ -18,13 +18,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from bench.baselines import BarePredictorProcess, bare_asgi, bare_predictor
+from bench.baselines import BarePredictorProcess, bare_asgi, bare_pipeline, bare_predictor
 from bench.figures import (
     BARE,
     BARE_PACED,
     GRPC,
     HTTP,
     HTTP_ONE,
+    PIPELINE_ONE,
     PREDICTOR,
     PREDICTOR_ONE,
     Figures,
@@ -33,7 +34,7 @@ from bench.figures import (
 )
 from bench.instrumented_service import FOLDER_VARIABLE, ROOT, read_inside
 from bench.load import CannotMeasure, Load, bodies_file, h2load, wrk
-from bench.processes import cpu_s
+from bench.processes import children, cpu_s
 from bench.running import RunningService, default_config, running_service
 from bench.texts import grpc_body, headlines, http_body
 
@@ -61,6 +62,7 @@ class Bench:
         self._service: RunningService = stack.enter_context(running_service(SCRIPT, config, env))
         answer = self._service.post(PATH, http_body(texts[0]))
         self._bare_url, self._bare_pid = stack.enter_context(bare_asgi(len(answer)))
+        self._pipeline_url, self._pipeline_pid = stack.enter_context(bare_pipeline())
         self._predictor: BarePredictorProcess = stack.enter_context(bare_predictor())
         self._predictor.measure(1, 0.1)
         self._service_gap_ms = 0  # between two requests of a connection, as the service answered them of late
@@ -76,6 +78,7 @@ class Bench:
             yield GRPC, lambda: self._of_service(self._h2load, seconds)
         yield PREDICTOR_ONE, lambda: self._predictor.measure(1, alone_s)
         yield HTTP_ONE, lambda: self._of_service(lambda s: self._wrk(1, s), seconds / 2)
+        yield PIPELINE_ONE, lambda: self._bare_pipeline(seconds / 2)
         for batch in BATCHES:
             yield PREDICTOR.format(batch), partial(self._predictor.measure, batch, alone_s)
 
@@ -123,6 +126,22 @@ class Bench:
         done = load(self._options.seconds)
         cpu_ms = (cpu_s([self._bare_pid]) - began) * 1e3 / done.requests
         return Figures(done.per_s, done.p50_ms, done.p90_ms, done.p99_ms, done.errors, cpu_ms)
+
+    def _bare_pipeline(self, seconds: float) -> Figures:
+        def load(seconds: float) -> Load:
+            return wrk(self._pipeline_url, PATH, connections=1, seconds=seconds, bodies=self._bodies)
+
+        load(self._options.warm_up)
+        pids = [self._pipeline_pid], children(self._pipeline_pid)
+        began = [cpu_s(some) for some in pids]
+        done = load(seconds)
+        front_ms, worker_ms = (
+            (cpu_s(some) - then) * 1e3 / done.requests for some, then in zip(pids, began, strict=True)
+        )
+        return Figures(
+            done.per_s, done.p50_ms, done.p90_ms, done.p99_ms, done.errors,
+            front_ms + worker_ms, front_ms, worker_ms,
+        )  # fmt: skip
 
 
 def _refused(outcomes: dict[str, int]) -> int:
