@@ -12,12 +12,19 @@ SERVICE_ERR_NOS = frozenset((3000, 3001, 3002, 3003, 3004, *range(4000, 11000, 1
 _TYPE_ERROR = 7000
 
 
+def _is_array(value: Any) -> bool:
+    """A list goes by its first element, as where answers are printed."""
+    return isinstance(value, np.ndarray) or (
+        isinstance(value, list) and bool(value) and isinstance(value[0], str)
+    )
+
+
 class ChannelData:
     """An Op's output, or the refusal that takes its place.
 
     id: the request's number, the same in every Op. log_id: the client's own. error_code: 0, or the err_no of
-    the refusal; error_info: its message. datatype: 0 a dict, 1 a dict of ndarrays alone, 2 a refusal.
-    prod_error_code, prod_error_info: of a refusal by the app itself, whose error_code is 50 and whose
+    the refusal; error_info: its message. datatype: 0 a dict, 1 a dict of ndarrays and lists of str alone,
+    2 a refusal. prod_error_code, prod_error_info: of a refusal by the app itself, whose error_code is 50 and whose
     error_info is empty.
     """
 
@@ -54,19 +61,17 @@ class ChannelData:
     def datatype(self) -> int:
         if self.error_code:
             return _ERROR
-        arrays = isinstance(self._output, dict) and all(
-            isinstance(value, np.ndarray) for value in self._output.values()
-        )
-        return _ARRAYS if arrays and self._output else _DICT
+        arrays = isinstance(self._output, dict) and all(map(_is_array, self._output.values()))
+        return _ARRAYS if arrays else _DICT
 
     @property
     def npdata(self) -> Any:
-        """The output where it holds ndarrays alone, else None."""
+        """The output of datatype 1, else None."""
         return self._output if self.datatype == _ARRAYS else None
 
     @property
     def dictdata(self) -> Any:
-        """The output where it holds other things, too, else None."""
+        """The output of datatype 0, else None."""
         return self._output if self.datatype == _DICT else None
 
     def parse(self) -> Any:
@@ -84,13 +89,13 @@ class ChannelData:
 
     @staticmethod
     def check_npdata(npdata: Any) -> tuple[int, str | None]:
-        """(0, None) for a dict of ndarrays or a list of them, else 7000 and why."""
+        """(0, None) for a dict of ndarrays (or lists of str) or a list of them, else 7000 and why."""
         code, info = ChannelData.check_dictdata(npdata)
         if code:
             return code, info
         for one in npdata if isinstance(npdata, list) else (npdata,):
             for value in one.values():
-                if not isinstance(value, np.ndarray):
+                if not _is_array(value):
                     told = f"the value of data must be np.ndarray, but get {type(value)}."
                     return _TYPE_ERROR, f"Failed to check data: {told}"
         return 0, None

@@ -137,6 +137,8 @@ def test_a_hook_of_0_9_finds_outputs_and_refusals_where_it_looks_for_them() -> N
     arrays = {"a": np.array([1])}
     given = ChannelData(arrays)
     assert (given.npdata, given.dictdata, given.prod_error_code) == (arrays, None, None)
+    lists = ChannelData({"a": ["x", "y"], "b": np.array([1])})
+    assert (lists.datatype, ChannelData({"a": []}).datatype, ChannelData({}).datatype) == (1, 0, 1)
     texts = ChannelData({"a": "x"})
     assert (texts.npdata, texts.dictdata) == (None, {"a": "x"})
     for number in (0, 50, 52, 901):
