@@ -24,8 +24,8 @@ class ChannelData:
 
     id: the request's number, the same in every Op. log_id: the client's own. error_code: 0, or the err_no of
     the refusal; error_info: its message. datatype: 0 a dict, 1 a dict of ndarrays and lists of str alone,
-    2 a refusal. prod_error_code, prod_error_info: of a refusal by the app itself, whose error_code is 50 and whose
-    error_info is empty.
+    2 a refusal. prod_error_code, prod_error_info: of a refusal by the app itself, whose error_code is 50 and
+    whose error_info is empty.
     """
 
     def __init__(

@@ -96,7 +96,8 @@ class Op:
 
     preprocess_batch: ClassVar[Any] = None
     """Optional: `preprocess_batch(self, requests: list[OpRequest]) -> list[feed dict or Exception]`, for all
-    requests that travel together; an exception as an element refuses that request alone."""
+    requests that travel together; an exception as an element refuses that request alone. Beside an overridden
+    `preprocess` it is no hook but the app's own method; the same holds of postprocess."""
     postprocess_batch: ClassVar[Any] = None
     """Optional: `postprocess_batch(self, requests: list[OpRequest], fetches: list[fetch dict])
     -> list[dict or Exception]`, for the requests of one predictor batch."""

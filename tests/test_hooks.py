@@ -292,6 +292,19 @@ def test_postprocess_batch_sees_each_fetch_with_its_request_also_by_halves() -> 
     assert isinstance(results[1], ServingError)
 
 
+def test_a_method_called_like_a_batch_wise_hook_beside_the_hook_of_single_requests_is_the_apps_own() -> None:
+    op = op_with(
+        preprocess=lambda self, input_dicts: self.preprocess_batch([input_dicts], size=1),
+        preprocess_batch=lambda self, images, size: {"images": len(images) * size},
+        postprocess=lambda self, input_dicts, fetch: self.postprocess_batch(fetch),
+        postprocess_batch=lambda self, fetch: {"seen": fetch},
+    )
+    hooks, (request,) = Hooks(op), requests_of("a")
+    assert (hooks.batch_preprocess, hooks.batch_postprocess) == (False, False)
+    assert hooks.preprocess(op, request) == ({"images": 1}, False)
+    assert hooks.postprocess(op, request, 7) == {"seen": 7}
+
+
 def test_state_set_in_preprocess_batch_is_found_in_postprocess_batch() -> None:
     request = request_of()
     request.state.length = 3

@@ -33,8 +33,12 @@ class Hooks:
         """Raises ConfigError for a hook that can't be called."""
         kind = type(op)
         self.op = op
-        self.batch_preprocess = kind.preprocess_batch is not None
-        self.batch_postprocess = kind.postprocess_batch is not None
+        # Beside a hook for single requests it is a method of the app's own, from before there was this hook.
+        own_postprocess = _is_own(op.postprocess, Op.postprocess)
+        self.batch_preprocess = kind.preprocess_batch is not None and not _is_own(
+            op.preprocess, Op.preprocess
+        )
+        self.batch_postprocess = kind.postprocess_batch is not None and not own_postprocess
         self.own_process = _is_own(op.process, Op.process)
         self.jumps = bool(op.jump_to_ops)
         self._preprocess = Arguments.of(op, "preprocess", ("input_dicts", "data_id", "log_id"), 1)
@@ -42,7 +46,7 @@ class Hooks:
         given = ("input_dicts", "fetch_dict", "data_id", "log_id")
         self._postprocess = Arguments.of(op, "postprocess", given, 2)
         makes_feed = "preprocess_batch" if self.batch_preprocess else "preprocess"
-        self._makes_output = "postprocess" if _is_own(op.postprocess, Op.postprocess) else makes_feed
+        self._makes_output = "postprocess" if own_postprocess else makes_feed
         self._copies_plainly = (
             not hasattr(kind, "__copy__")
             and kind.__getstate__ is object.__getstate__
