@@ -13,6 +13,8 @@ MODELS := $(CONVERT_VENV)/.models-installed
 TEST_PROCESSES ?= 3
 # Where PyTorch comes from: empty for pip's own index, the address of another, or `none` to leave it out.
 TORCH_INDEX ?=
+# Each process of a service would compile the project's modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test check convert-env test-convert bench docker protos lock clean
