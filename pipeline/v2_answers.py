@@ -14,7 +14,7 @@ from pipeline.answer_form import AnswerForm, WantedOutput, Wish
 from pipeline.errors import UnprintableAnswer
 from pipeline.tensor_spec import DATATYPE_OF, DATATYPES, TensorSpec
 from pipeline.unread import Part
-from pipeline.v2_errors import V2Refusal, of_request
+from pipeline.v2_errors import V2Refusal
 from pipeline.v2_tensors import BYTES, Array, to_raw
 
 _json = msgspec.json.encode
@@ -50,9 +50,7 @@ def _wanted(output: Mapping[str, Any], wish: Wish, declared: Mapping[str, Tensor
     wanted = None if wish.outputs is None else {name: WantedOutput(name, *how) for name, *how in wish.outputs}
     for name in wanted or ():
         if name not in output and name not in declared:
-            raise of_request(
-                wish.request_id, f"unexpected inference output {name!r} for model {wish.model!r}"
-            )
+            raise V2Refusal(f"unexpected inference output {name!r} for model {wish.model!r}")
     for name, value in output.items():
         if (wanted is not None and name not in wanted) or (declared and name not in declared):
             continue

@@ -87,6 +87,20 @@ def test_inputs_and_outputs_are_binary_or_json_or_both(
     assert sizes == ([{"binary_data_size": 128}, None] if binary else [None, {"binary_data_size": 128}])
 
 
+def test_the_request_says_how_outputs_are_sent_that_it_does_not_list(
+    triton: Callable[[str], ServiceProcess],
+) -> None:
+    one = {"shape": [1, 16], "datatype": "INT32", "data": list(range(16)), "parameters": None}
+    inputs = [{"name": name, **one} for name in ("INPUT0", "INPUT1")]
+    body = {"inputs": inputs, "parameters": {"binary_data_output": True}}
+    listed = {**body, "outputs": [{"name": "OUTPUT0", "parameters": None}]}
+    page = "/v2/models/simple/infer"
+    every = triton("simple").http(page, json.dumps(body))
+    assert len(every.body) - int(every.headers["inference-header-content-length"]) == 2 * 64
+    told = triton("simple").http(page, json.dumps(listed)).json["outputs"]
+    assert [(output["name"], output["data"][:2]) for output in told] == [("OUTPUT0", [0, 2])]
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_bodies_are_compressed_both_ways(triton: Callable[[str], ServiceProcess], encoding: str) -> None:
     how = {"request_compression_algorithm": encoding, "response_compression_algorithm": encoding}

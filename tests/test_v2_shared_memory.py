@@ -247,6 +247,9 @@ def test_what_is_registered_twice_or_not_in_the_file_is_refused(simple: Asking) 
     register = simple.client.register_system_shared_memory
     key = f"/{simple.register(bytes(64), 'in').name}"
     assert refusal(register, "in", key, 64) == "shared memory region 'in' already in manager"
+    with pytest.raises(InferenceServerException) as twice:
+        register("in", key, 64)
+    assert twice.value.status() in ("400", "StatusCode.ALREADY_EXISTS")
     assert refusal(register, "again", key, 64).startswith(f"Invalid shared memory region: '{key}'")
     other = f"/{simple.file(bytes(64)).name}"
     for size, offset in ((65, 0), (64, 1), (0, 0), (1 << 63, 1 << 63)):

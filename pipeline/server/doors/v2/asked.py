@@ -80,9 +80,7 @@ class Asked(msgspec.Struct, eq=False):
             known = {spec.name for spec in signature.outputs}
             for name in self.outputs:
                 if name not in known:
-                    raise of_request(
-                        self.request_id, f"unexpected inference output '{name}' for model '{model.name}'"
-                    )
+                    raise V2Refusal(f"unexpected inference output '{name}' for model '{model.name}'")
         wish = Wish(
             model.name,
             model.version,

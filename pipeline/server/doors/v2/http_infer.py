@@ -36,7 +36,11 @@ class _Input(msgspec.Struct):
     shape: list[int]
     datatype: str
     data: msgspec.Raw = _NO_DATA  # a union with None would not be taken
-    parameters: dict[str, Any] = {}
+    given_parameters: dict[str, Any] | None = msgspec.field(default=None, name="parameters")
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return self.given_parameters or {}
 
 
 class _Document(msgspec.Struct):
@@ -83,9 +87,9 @@ def parse_infer(
     if at != len(binary):
         raise V2Refusal(f"unexpected additional input data for model '{model.name}'")
     for output in read.outputs or ():
-        parameters = json_fields.parameters_of(output) if isinstance(output, dict) else {}
+        parameters = json_fields.parameters_of_tensor(output) if isinstance(output, dict) else {}
         shared = "shared_memory_region" in parameters
-        wanted = _wanted(output, asked.binary and not shared)
+        wanted = _wanted(output)
         asked.want(wanted, _output_span(wanted, parameters, find) if shared else None)
     return asked
 
@@ -147,7 +151,7 @@ def _read_slowly(document: Any) -> _Document:
         data = _NO_DATA
         if "data" in given:
             data = msgspec.Raw(json.dumps(json_fields.array(given, "data")).encode())
-        read.inputs.append(_Input(name, shape, datatype, data, dict(json_fields.parameters_of(given))))
+        read.inputs.append(_Input(name, shape, datatype, data, dict(json_fields.parameters_of_tensor(given))))
     if "outputs" in document:
         read.outputs = json_fields.array(document, "outputs")
     return read
@@ -206,10 +210,11 @@ def _of_json(one: _Input) -> Given:
     return Given(one.name, one.datatype, one.shape, memoryview(one.data), Written.JSON)
 
 
-def _wanted(output: Mapping[str, Any], binary: bool) -> WantedOutput:
+def _wanted(output: Mapping[str, Any]) -> WantedOutput:
+    """`binary_data_output` of the request holds for outputs that it does not list."""
     name = json_fields.text(output, "name")
-    parameters = json_fields.parameters_of(output)
-    classes = 0
+    parameters = json_fields.parameters_of_tensor(output)
+    classes, binary = 0, False
     if "classification" in parameters:
         classes = json_fields.unsigned(parameters["classification"], "classification", verb="set")
     if "binary_data" in parameters:

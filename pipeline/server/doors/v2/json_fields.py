@@ -85,6 +85,12 @@ def parameters_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return given
 
 
+def parameters_of_tensor(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of an input or output, where what is no object is none: clients write null."""
+    given = document.get("parameters")
+    return given if isinstance(given, dict) else {}
+
+
 def unparsed(name: str, what: str, verb: str = "parse") -> V2Refusal:
     """name: empty where Triton does not tell it."""
     return V2Refusal(f"Unable to {verb} '{name}': {what}" if name else what, "INTERNAL")
