@@ -2,49 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from pipeline.errors import (
-    DeadlineExceeded,
-    InvalidInput,
-    ModelFailed,
-    Overloaded,
-    RemoteRefused,
-    RemoteUnreachable,
-    ServingError,
-    text_of,
-)
-from pipeline.predictors.base import Predictor
-from pipeline.predictors.remote import RemotePredictor
+from pipeline.errors import ServingError
 from pipeline.values import Part
 from pipeline.wire import Tail
 from pipeline.worker.call import Call
 from pipeline.worker.hook_results import wrong_feed
 from pipeline.worker.hooks import Hooks
-from pipeline.worker.merge import Feed, Joining, describe, join, slices, split
+from pipeline.worker.merge import describe, slices
 from pipeline.worker.outputs import Outputs
-from pipeline.worker.plan import BatchLimits, Item, plan
-
-log = logging.getLogger(__name__)
-
-CALLS_UNDER_WAY = 32  # most remote calls of one hand-over at once
-# Of a remote model, and not of these feeds: halves of the batch would only fail again, and take as long.
-_REMOTE_ERRORS = (DeadlineExceeded, Overloaded, RemoteRefused, RemoteUnreachable)
-
-
-class Piece(NamedTuple):
-    """A feed, or a slice of one, on its way through the model."""
-
-    call: Call
-    feed_number: int
-    slice_number: int
-    feed: Feed
-    item: Item
+from pipeline.worker.runner import Piece, Run, Runner
 
 
 class Reply(NamedTuple):
@@ -62,25 +32,12 @@ class Executor:
     """The part of a worker that knows the Op and its model."""
 
     def __init__(
-        self,
-        hooks: Hooks,
-        predictor: Predictor | None,
-        limits: BatchLimits,
-        joining: Joining,
-        outputs: Outputs,
-        probe: Callable[[], str] = str,
+        self, hooks: Hooks, runner: Runner, outputs: Outputs, probe: Callable[[], str] = str
     ) -> None:
         self.probe = probe  # runs the model for nobody; why it failed, or empty
         self._hooks = hooks
-        self._predictor = predictor
-        self._limits = limits
-        self._joining = joining
+        self._runner = runner
         self._outputs = outputs
-        self._runs_model = predictor is not None or hooks.own_process
-        self._remote = predictor if isinstance(predictor, RemotePredictor) and not hooks.own_process else None
-        # The app's own `process` and a remote Pipeline service take other values, too.
-        self._takes_arrays = not hooks.own_process and (self._remote is None or self._remote.merges)
-        self._pool = ThreadPoolExecutor(CALLS_UNDER_WAY) if self._remote is not None else None
 
     def run(self, rows: Sequence[list[Any]], tail: Tail, send: Send) -> None:
         """Answer every request of a hand-over. Each predictor batch's replies are sent as it ends.
@@ -102,7 +59,7 @@ class Executor:
     def _run(self, calls: list[Call], started: int, send: Send) -> None:
         if len(calls) == 1 or not self._one_by_one:
             self._run_together(calls, started, send, ends=True)
-        elif self._runs_model:
+        elif self._runner.runs_model:
             for call in calls:
                 self._run_together([call], started, send, ends=call is calls[-1])
                 started = time.perf_counter_ns()
@@ -117,27 +74,27 @@ class Executor:
         attributes of a class, in a list that `init_op` made.
         """
         whole = self._hooks.batch_preprocess or self._hooks.batch_postprocess
-        return self._limits.requests == 1 and self._pool is None and not whole
+        return self._runner.one_by_one and not whole
 
     def _run_hooks(self, calls: list[Call], started: int, send: Send) -> None:
         """The same for an Op without a model. What is small travels together; an array is sent before the
         next request's hooks may fill it anew."""
-        reply = Reply([], [], [0] * 8)
+        reply, told = Reply([], [], [0] * 8), list[Call]()
         for call in calls:
             self._preprocess([call] if call.error is None and not call.direct else [])
             between = time.perf_counter_ns()
             self._settled_early([call])
             reply.rows.append(self._outputs.row(call, reply.tail))
+            told.append(call)
             ended = time.perf_counter_ns()
             reply.timings[0] += between - started
             reply.timings[2] += ended - between
             reply.timings[7] += call.error is None
             started = ended
-            call.sent = True
-            if reply.tail and call is not calls[-1]:
-                send(reply, False)
-                reply = Reply([], [], [0] * 8)
-        send(reply, True)
+            if reply.tail or call is calls[-1]:
+                _mark_sent(told)
+                send(reply, call is calls[-1])
+                reply, told = Reply([], [], [0] * 8), []
 
     def _run_together(self, calls: list[Call], started: int, send: Send, *, ends: bool) -> None:
         self._preprocess([call for call in calls if call.error is None and not call.direct])
@@ -146,14 +103,13 @@ class Executor:
         started = time.perf_counter_ns()
         settled = self._settled_early(calls)
         early_ns = time.perf_counter_ns() - started
-        batches = plan([piece.item for piece in pieces], self._limits) if pieces else []
-        processed = self._processed([[pieces[i] for i in batch] for batch in batches])
-        for number, (batch, fetches, process_ns) in enumerate(processed, 1):
-            done, timings = self._finish(batch, fetches, process_ns)
+        batches = self._runner.plan(pieces)
+        for number, run in enumerate(self._runner.run(batches), 1):
+            done, timings = self._finish(run)
             self._send(settled + done, timings, send, last=ends and number == len(batches))
             settled = []
         if not batches:
-            answered = 0 if self._runs_model else sum(call.error is None for call in settled)
+            answered = 0 if self._runner.runs_model else sum(call.error is None for call in settled)
             timings = [self._preprocess_ns, 0, early_ns, 0, 0, 0, 0, answered]
             self._send(settled, timings, send, last=ends)
 
@@ -179,7 +135,7 @@ class Executor:
             call.error = feed
             return
         nothing = isinstance(feed, list) and not feed  # of an image without text, say: no feed, no fetch
-        if skip or nothing or not self._runs_model:
+        if skip or nothing or not self._runner.runs_model:
             call.skip_model(feed)
             return
         call.feed_is_list = isinstance(feed, list)
@@ -192,25 +148,25 @@ class Executor:
                 continue
             first = len(pieces)
             for number, feed in enumerate(call.feeds):
-                item = describe(feed, self._joining)
+                item = describe(feed, self._runner.joining)
                 # What can be joined to others is a dict of arrays: only the rest may be no feed at all.
                 if item.shape is None and self._refuses(call):
                     del pieces[first:]
                     break
-                parts = slices(feed, item, self._limits.rows)
+                parts = slices(feed, item, self._runner.limits.rows)
                 call.expect(len(parts))
                 if len(parts) == 1:
                     pieces.append(Piece(call, number, 0, feed, item))
                     continue
                 for at, part in enumerate(parts):
-                    pieces.append(Piece(call, number, at, part, describe(part, self._joining)))
+                    pieces.append(Piece(call, number, at, part, describe(part, self._runner.joining)))
         return pieces
 
     def _refuses(self, call: Call) -> bool:
         """Whether preprocess has returned something that is no feed, which is the call's error then."""
         feed = call.feeds if call.feed_is_list or call.feeds is None else call.feeds[0]
         hook = "preprocess_batch" if self._hooks.batch_preprocess else "preprocess"
-        wrong = wrong_feed(self._hooks.op.name, hook, feed, arrays=self._takes_arrays)
+        wrong = wrong_feed(self._hooks.op.name, hook, feed, arrays=self._runner.takes_arrays)
         call.error = wrong and self._hooks.failure(wrong, hook, call.request)
         return wrong is not None
 
@@ -220,30 +176,11 @@ class Executor:
         self._postprocess([call for call in early if call.error is None])
         return early
 
-    def _processed(self, batches: list[list[Piece]]) -> Iterator[tuple[list[Piece], list[Any], int]]:
-        """Each batch, a fetch or a ServingError for each of its pieces, and the nanoseconds that it took.
-
-        Calls of a remote model are under way together, and come as they are answered.
-        """
-        if self._pool is None or len(batches) == 1:
-            yield from map(self._run_batch, batches)
-            return
-        futures = [self._pool.submit(self._run_batch, batch) for batch in batches]
-        for future in as_completed(futures):
-            yield future.result()
-
-    def _run_batch(self, batch: list[Piece]) -> tuple[list[Piece], list[Any], int]:
-        started = time.perf_counter_ns()
-        fetches = self._process(batch)
-        return batch, fetches, time.perf_counter_ns() - started
-
-    def _finish(
-        self, batch: list[Piece], fetches: list[Any], process_ns: int
-    ) -> tuple[list[Call], list[int]]:
+    def _finish(self, run: Run) -> tuple[list[Call], list[int]]:
         """The calls that this batch was the last of, postprocessed, and its timings."""
         done: list[Call] = []
         rows = tokens = longest = answered = 0
-        for (call, feed, at, _, item), fetch in zip(batch, fetches, strict=True):
+        for (call, feed, at, _, item), fetch in zip(run.batch, run.fetches, strict=True):
             rows += item.rows
             tokens += item.rows * item.length
             longest = max(longest, item.length)
@@ -257,47 +194,18 @@ class Executor:
         started = time.perf_counter_ns()
         self._postprocess([call for call in done if call.error is None])
         postprocess_ns = time.perf_counter_ns() - started
-        timings = [self._preprocess_ns, process_ns, postprocess_ns, 1, rows, tokens, rows * longest, answered]
+        timings = [
+            self._preprocess_ns,
+            run.took_ns,
+            postprocess_ns,
+            1,
+            rows,
+            tokens,
+            rows * longest,
+            answered,
+        ]
         self._preprocess_ns = 0
         return done, timings
-
-    def _process(self, batch: list[Piece]) -> list[Any]:
-        """A fetch or a ServingError for each piece; an engine error is traced to its feed by halves."""
-        try:
-            merged = join([p.feed for p in batch], [p.item for p in batch], self._joining)
-            if self._remote is not None:
-                fetches = self._remote.run(merged, deadline=max(piece.call.deadline for piece in batch))
-            elif self._hooks.own_process:
-                fetches = self._hooks.process(merged, batch[0].call.request.log_id)
-            else:
-                assert self._predictor is not None
-                fetches = self._predictor.run(merged)
-        except Exception as exc:
-            if self._remote is not None and isinstance(exc, _REMOTE_ERRORS):
-                return [exc] * len(batch)
-            if len(batch) == 1:
-                return [self._as_model_error(exc, batch[0])]
-            half = len(batch) // 2
-            return self._process(batch[:half]) + self._process(batch[half:])
-        parts = split(fetches, [piece.item for piece in batch], self._joining.padding)
-        if parts is not None:
-            return parts
-        if len(batch) == 1:  # a fetch without a batch axis belongs to the only request
-            return [fetches]
-        # As many boxes as images can be a coincidence next time, and would be cut apart wrongly.
-        self._limits = replace(self._limits, requests=1)
-        log.warning(
-            "[%s] answers without a row for each row fed: its requests run alone", self._hooks.op.name
-        )
-        return [result for piece in batch for result in self._process([piece])]
-
-    def _as_model_error(self, exc: Exception, piece: Piece) -> ServingError:
-        name = self._hooks.op.name
-        if self._hooks.own_process:
-            return self._hooks.failure(exc, "process", piece.call.request)
-        if isinstance(exc, InvalidInput):
-            return InvalidInput(f"[{name}] the feed of preprocess: {exc.message}")
-        return ModelFailed(f"[{name}] failed to predict. {text_of(exc)}. Please check the input dict")
 
     def _postprocess(self, calls: Sequence[Call]) -> None:
         """Give each call its output or its error."""
@@ -330,8 +238,12 @@ class Executor:
 
     def _send(self, calls: Iterable[Call], timings: list[int], send: Send, *, last: bool) -> None:
         tail: list[Part] = []
-        rows = []
-        for call in calls:
-            rows.append(self._outputs.row(call, tail))
-            call.sent = True
+        calls = list(calls)
+        rows = [self._outputs.row(call, tail) for call in calls]
+        _mark_sent(calls)
         send(Reply(rows, tail, timings), last)
+
+
+def _mark_sent(calls: Iterable[Call]) -> None:
+    for call in calls:
+        call.sent = True

@@ -42,6 +42,7 @@ from pipeline.worker.lifeline import hold_lifeline
 from pipeline.worker.model import Model
 from pipeline.worker.outputs import Outputs
 from pipeline.worker.package_hooks import hooks_of
+from pipeline.worker.runner import Runner
 from pipeline.worker.settings import settings_of
 
 # The front does little and everybody waits for it: where cores are short it goes first, health included.
@@ -174,7 +175,7 @@ class Worker:
             fetches=() if signature is None else signature.outputs,
         )
         executors = [
-            Executor(hooks, model.predictor, model.limits, model.joining, outputs, model.probe)
+            Executor(hooks, Runner(hooks, model.predictor, model.limits, model.joining), outputs, model.probe)
             for _ in self._fronts
         ]
         return executors, signature
