@@ -46,7 +46,7 @@ def render(outputs: Mapping[str, Any], form: AnswerForm) -> bytes:
     keys, values = list(outputs), list(outputs.values())
     for value in values:
         if type(value) is not str:
-            values = _numpy_1.copy().run(_texts, values)
+            values = _numpy_1.copy().run(_texts, keys, values)
             break
     for key in keys:
         if type(key) is not str:
@@ -89,7 +89,7 @@ def render_error(error: ServingError | tuple[int, str], form: AnswerForm) -> byt
     return Response(err_no=err_no, err_msg=message).SerializeToString()
 
 
-def _texts(values: list[Any]) -> list[str]:
+def _texts(keys: list[Any], values: list[Any]) -> list[str]:
     """Runs in the context that prints as NumPy 1 did.
 
     Arrays and lists are what Paddle Serving took for outputs of a model; a list goes by its first element.
@@ -101,16 +101,16 @@ def _texts(values: list[Any]) -> list[str]:
         elif isinstance(value, list) and value and isinstance(value[0], str):
             texts.append(repr(value))
         else:
-            return [_text(value) for value in values]
+            return [_text(*pair) for pair in zip(keys, values, strict=True)]
     return texts
 
 
-def _text(value: Any) -> str:
+def _text(key: Any, value: Any) -> str:
     if isinstance(value, str):
         return str(value)  # np.str_ among them
     raise UnprintableAnswer(
         f"@DAGExecutor fetch var type must be str({type(value)}). An answer holds either str values "
-        "alone, or ndarray and list-of-str values alone."
+        f"alone, or ndarray and list-of-str values alone; have postprocess make str(...) of {key!r}, say."
     )
 
 

@@ -177,6 +177,11 @@ def _reachable(last: Op) -> dict[str, Op]:
     todo: list[Op] = [last]
     while todo:
         op = todo.pop()
+        if "name" not in vars(op):
+            kind = type(op).__name__
+            raise ConfigError(
+                f"{kind}.__init__ has not called super().__init__(**kwargs); let it, or use init_op"
+            )
         if ops.get(op.name) is op or (isinstance(op, RequestOp) and not op.unpacks):
             continue
         if op.name in ops:

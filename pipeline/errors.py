@@ -170,6 +170,8 @@ class WrongResult(HookFailed):
         kind = type(returned).__name__
         if isinstance(returned, list | tuple):
             kind += f" of {len(returned)}"
+        if kind in ("coroutine", "generator", "async_generator"):  # of a hook that has not run at all
+            expected += "; write it without async and yield"
         super().__init__(f"[{op}] {hook} returned {kind}{part}; expected {expected}")
 
 

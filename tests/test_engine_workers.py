@@ -142,8 +142,10 @@ def test_a_script_whose_init_op_raises_ends_with_its_traceback(tmp_path: Path) -
     config = {"dag": {"is_thread_op": False}, "op": {"broken": {"concurrency": 2}}}
     with ServiceProcess(APPS / "broken.py", config, arguments=["init_op"], wait=False) as service:
         assert service.exit_code() == 1
-        assert "Op broken can't be started" in service.log
-        assert "RuntimeError: there is no vocabulary" in service.log
+        told = "init_op of Op broken raised RuntimeError: there is no vocabulary\n"
+        assert f"did not start: {told}" in service.log
+        assert service.log.endswith(f"Op broken can't be started: {told}")
+        assert "pipeline/worker/main.py" not in service.log, "only the app's own lines"
         assert 'broken.py", line' in service.log
 
 

@@ -20,7 +20,7 @@ _FETCH = "a fetch dict {name: ndarray}, or (fetch dict, err_code, err_info)"
 def of_init_op(op: str, result: Any) -> None:
     """Raises WrongResult where the hook has not run at all: `async def init_op`, or one with a `yield`."""
     if inspect.isawaitable(result) or inspect.isgenerator(result):
-        raise WrongResult(op, "init_op", result, "nothing; write it without async and yield")
+        raise WrongResult(op, "init_op", result, "nothing")
 
 
 def of_preprocess(op: str, result: Any) -> tuple[Any, bool]:
@@ -89,8 +89,15 @@ def wrong_feed(op: str, hook: str, feed: Any, *, arrays: bool) -> WrongResult | 
             return WrongResult(op, hook, feed, _FEED)
         for name, value in one.items():
             if arrays and not isinstance(value, np.ndarray) and not str(name).endswith(LOD_SUFFIX):
-                return WrongResult(op, hook, value, "an ndarray", part=f" as feed {name!r}")
+                return WrongResult(op, hook, value, f"an ndarray{_remedy(value)}", part=f" as feed {name!r}")
     return None
+
+
+def _remedy(value: Any) -> str:
+    """How an array is made of what should have been one."""
+    if callable(getattr(value, "numpy", None)):  # a tensor of Paddle or PyTorch
+        return "; call its .numpy()"
+    return "; np.array(...) makes one of it" if isinstance(value, list | tuple | int | float) else ""
 
 
 def product_error(code: Any, info: Any) -> ServingError:

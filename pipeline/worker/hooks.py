@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from pipeline.worker.hook_results import (
     of_preprocess,
     of_process,
 )
+from pipeline.worker.traces import trace_of
 
 log = logging.getLogger(__name__)
 
@@ -106,10 +106,10 @@ class Hooks:
             log.error("request %d: %s", request.data_id, exc.message)
         if isinstance(exc, ServingError):
             return exc
-        trace = "".join(traceback.format_exception(exc))  # here: logging would print its own failure instead
+        trace = trace_of(exc)  # made here: logging would print its own failure instead
         log.error("request %d: %s of Op %s raised\n%s", request.data_id, hook, self.op.name, trace)
         return HookFailed(
-            f"Log_id: {request.log_id}  Raise_msg: {text_of(exc)}  "
+            f"Log_id: {request.log_id}  Raise_msg: {text_of(exc) or type(exc).__name__}  "
             f"ClassName: {type(self.op).__name__}  FunctionName: {hook}"
         )
 

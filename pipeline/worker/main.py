@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from contextvars import copy_context
 from functools import partial
@@ -44,6 +43,7 @@ from pipeline.worker.outputs import Outputs
 from pipeline.worker.package_hooks import hooks_of
 from pipeline.worker.runner import Runner
 from pipeline.worker.settings import settings_of
+from pipeline.worker.traces import said_by, trace_of
 
 # The front does little and everybody waits for it: where cores are short it goes first, health included.
 WORKER_NICENESS = 5
@@ -162,7 +162,7 @@ class Worker:
             op.client = LocalClient(model.predictor)
             op._fetch_names = op.client.fetch_names_
         op._settings = settings_of(config, op.client)
-        of_init_op(op.name, op.init_op())
+        _init(op)
         keep_our_loggers()
         model.warm_up()
         print_as_numpy_1()
@@ -201,8 +201,19 @@ def main(arguments: list[str]) -> None:
     set_up_logging(app.config.logging, app.name, name)
     try:
         Worker(fronts, app, op_name, first, shares).run_script()
-    except BaseException as exc:  # the script may also raise SystemExit
+    except BaseException as exc:
         _die_of(exc, fronts[0])
+
+
+def _init(op: Op) -> None:
+    """The Op's `init_op`. Raises StartFailed with what it raised, and where."""
+    try:
+        result = op.init_op()
+    except ServingError:
+        raise
+    except BaseException as exc:  # it may raise SystemExit as well
+        raise StartFailed(f"init_op of Op {op.name} raised {said_by(exc)}\n{trace_of(exc)}") from exc
+    of_init_op(op.name, result)
 
 
 def _answer(front: Front, executor: Executor) -> None:
@@ -224,7 +235,10 @@ def _answer_or_die(front: Front, executor: Executor) -> None:
 
 def _die_of(exc: BaseException, front: Front) -> NoReturn:
     """Tell the front why, and whether another try is useless."""
-    reason = exc.message if isinstance(exc, ServingError) else traceback.format_exc()
+    if isinstance(exc, ServingError):
+        reason = exc.message
+    else:  # the script may also raise SystemExit
+        reason = f"{Path(sys.argv[0]).name} raised {said_by(exc)}\n{trace_of(exc)}"
     try:
         front.tell(Kind.FAILED, [reason, isinstance(exc, ConfigError)])
     finally:

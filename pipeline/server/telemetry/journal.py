@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 
-from pipeline.errors import InvalidInput, ServingError, Unauthenticated, UnknownService
+from pipeline.errors import InvalidInput, ModelFailed, ServingError, Unauthenticated, UnknownService
 from pipeline.log import one_line
 from pipeline.server.telemetry.metrics import Metrics
 
@@ -19,7 +19,8 @@ _CLIENTS_MISTAKES = (InvalidInput, UnknownService, Unauthenticated)
 class Journal:
     """Each request at DEBUG; refusals of ours a line a kind in ten seconds, so that no client fills the log.
 
-    What a hook raised is told by its worker; what it refused is between the app and its clients.
+    What a hook raised is told by its worker; what it refused is between the app and its clients. What a model
+    refused to run is told here: by mistake of the app or its clients, and the operator is to know of either.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -33,8 +34,10 @@ class Journal:
     def refused(self, door: str, error: ServingError) -> None:
         self._outcomes[door, error.err_no] += 1
         kind = type(error)
-        if kind is ServingError:
-            return
+        if kind is ServingError:  # of a worker
+            if error.err_no != ModelFailed.err_no:
+                return
+            kind = ModelFailed
         if kind in self._untold:
             self._untold[kind] += 1
             return

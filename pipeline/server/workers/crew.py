@@ -266,7 +266,7 @@ class Crew:
         # What raises on the very first start raises on every one; later a reason may pass (a full disk, say).
         hopeless = final or (process.failure is not None and not self._was_ready)
         if hopeless or self._failed_starts >= FAILED_STARTS_ALLOWED:
-            self.on_fatal(StartFailed(f"Op {self.op} can't be started: {reason}"))
+            self.on_fatal(StartFailed(f"Op {self.op} can't be started: {reason.partition(chr(10))[0]}"))
             return False
         return True
 

@@ -1,0 +1,31 @@
+"""Exceptions of the user's code as the log tells them: in a sentence, and by the user's own lines."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from pipeline.errors import text_of
+
+_OURS = str(Path(__file__).resolve().parents[1]) + "/"
+_RUNNERS = ("<frozen runpy>", "<frozen importlib")
+
+
+def said_by(exc: BaseException) -> str:
+    """The class of an exception and its text: many a text says nothing without, that of a KeyError say."""
+    text = text_of(exc)
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+
+
+def trace_of(exc: BaseException) -> str:
+    """Its traceback, without the frames of ours that come before the first of the user's."""
+    trace = exc.__traceback__
+    while trace is not None and _leads_there(trace):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(exc), exc, trace or exc.__traceback__)).rstrip()
+
+
+def _leads_there(trace: TracebackType) -> bool:
+    file = trace.tb_frame.f_code.co_filename
+    return file.startswith((_OURS, *_RUNNERS))
