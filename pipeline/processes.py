@@ -29,6 +29,24 @@ def python_module(module: str, python: str = sys.executable) -> list[str]:
     return [python, "-P", "-c", start]
 
 
+def open_standard_files() -> None:
+    """Give the numbers 0, 1 and 2 to /dev/null where nothing has them that the next program would inherit.
+
+    What it opens first would get them otherwise, and libuv aborts a process that closes one of them.
+    """
+    for number in range(3):
+        try:
+            lasts = os.get_inheritable(number)
+        except OSError:
+            lasts = False
+        if not lasts:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, number)  # which may be the number itself
+            if null != number:
+                os.close(null)
+            os.set_inheritable(number, True)
+
+
 def _ending(module: str) -> str:
     return f"runpy.run_module({module!r}, run_name='__main__')"
 

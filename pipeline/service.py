@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import sys
@@ -23,7 +24,7 @@ from pipeline.log import flaw_of_directory
 from pipeline.model_settings import with_settings_of
 from pipeline.model_versions import choose_version
 from pipeline.op import Op, RequestOp, ResponseOp
-from pipeline.processes import SERVER, python_module
+from pipeline.processes import SERVER, open_standard_files, python_module
 from pipeline.remote_key import flaws_of_remote_key
 from pipeline.serving_model import load_serving_model
 from pipeline.tls import flaws_of
@@ -110,7 +111,8 @@ class Service:
                 model = load_serving_model(choose_version(folder, conf.model_version).directory)
                 with_settings_of(model, conf)  # the worker does it again, of the version that it loads
             except ConfigError as exc:
-                flaws.append(f"op.{name}.local_service_conf.model_config: {exc.message}")
+                sought = self._sought(conf.model_dir) if not folder.exists() else ""
+                flaws.append(f"op.{name}.local_service_conf.model_config: {exc.message}{sought}")
             conf = conf.model_copy(update={"model_dir": str(folder)})
             sections[name] = section.model_copy(update={"local_service_conf": conf})
         tls = config.tls
@@ -140,6 +142,13 @@ class Service:
             path = Path(self._config_source).resolve().parent / path
         return path.absolute()
 
+    def _sought(self, given: str) -> str:
+        """Where a relative path that leads nowhere was looked for, as the end of a message."""
+        if Path(given).is_absolute():
+            return ""
+        places = dict.fromkeys((str(Path.cwd()), str(self._locate(given).parent)))
+        return f"; {given!r} was looked for in {' and '.join(places)}"
+
     def serve(self) -> None:
         """Serves until SIGTERM or SIGINT. Does not return: the server takes over this process.
 
@@ -152,11 +161,14 @@ class Service:
         try:
             app = self._as_app()
         except ConfigError as exc:
-            sys.stderr.write(f"{exc.message}\n")
+            if sys.stderr is not None:
+                sys.stderr.write(f"{exc.message}\n")
             sys.exit(2)
+        open_standard_files()
         fd = write_app(app)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None: the script was started without
+            with contextlib.suppress(OSError):
+                stream.flush()
         os.execve(sys.executable, [*python_module(SERVER), str(fd)], {**FRONT_PROCESS, **os.environ})
 
     def _as_app(self) -> App:

@@ -236,7 +236,8 @@ def _server_folder(directory: Path) -> Path:
     if folder is not None:
         return folder
     if not directory.is_dir():
-        raise ConfigError(f"the serving model {directory} is not a directory: check model_config")
+        what = "not a directory" if directory.exists() else "not there"
+        raise ConfigError(f"the serving model {directory} is {what}: check the path")
     raise ConfigError(
         f"{directory} has neither {SERVER_CONF} nor {SERVER_FOLDER}/{SERVER_CONF}, nor versions 1/, 2/, ...: "
         "convert the model with `python -m convert serving INFERENCE_DIR OUT`"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -176,6 +177,17 @@ def test_a_request_that_never_ends_is_given_up_after_drain_timeout(tmp_path: Pat
         assert service.exit_code() == 0
         assert all(call.exception() is not None for call in asked)
         assert not any(map(is_running, workers))
+
+
+def test_without_standard_files_it_serves_and_stops_in_order(tmp_path: Path) -> None:
+    # A shell in between: it closes what a service started by cron or a supervisor may lack.
+    script = tmp_path / "web_service.py"
+    closed = "exec {python} {app} <&- >&- 2>&-".format(python=sys.executable, app=APPS / "echo.py")
+    script.write_text(f"import os\nos.execl('/bin/sh', 'sh', '-c', {closed!r})\n")
+    with ServiceProcess(script) as service:
+        assert service.http("/health/live").status == 200
+        service.terminate()
+        assert service.exit_code() == 0
 
 
 def test_sigterm_before_it_is_ready_ends_it_at_once(tmp_path: Path) -> None:
