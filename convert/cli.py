@@ -25,7 +25,7 @@ EXIT_PARITY, EXIT_INTERRUPTED = 1, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 outputs disagree, 2 it can't be done, 130 interrupted."""
     arguments = create_parser().parse_args(argv)
-    errors = Console(stderr=True, soft_wrap=True)
+    errors = Console(stderr=True, soft_wrap=True, emoji=False)
     # A stop request leaves through the same door as Ctrl-C, so that no half result stays.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -47,12 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.debug:
             raise
         if isinstance(exc, FailedParity):
-            Console().print(parity_table([exc.report]))
-        errors.print(f"{exc.message.rstrip('.')}.", markup=False, highlight=False)
+            Console(emoji=False).print(parity_table([exc.report]))
+        end = "" if exc.message.endswith("?") else "."
+        errors.print(f"{exc.message.rstrip('.')}{end}", markup=False, highlight=False)
         return EXIT_PARITY if isinstance(exc, ParityError) else EXIT_MISTAKE
     finally:
         signal.signal(signal.SIGTERM, before)
-    console = Console()
+    console = Console(emoji=False)
     if conversion.reports:
         console.print(parity_table(conversion.reports))
     for item in conversion.shown:

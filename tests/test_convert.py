@@ -206,11 +206,18 @@ def test_padding_that_changes_answers_is_refused(project: Path, capsys: pytest.C
     ]
 
 
-def test_a_dry_run_writes_nothing(project: Path) -> None:
+def test_labels_that_fit_no_output_are_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert export("Sentiment") == 0
+    assert main(["serving", "inference", "served", "--fetch-alias", "logits", "--labels", "bad,good"]) == 0
+    assert "its 2 labels fit no output: logits has 3 columns." in capsys.readouterr().out
+
+
+def test_a_dry_run_writes_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert export("Sentiment") == 0
     before = snapshot(project)
     assert export("Tagger", "--dry-run") == 0
-    assert main(["serving", "inference", "served", "--dry-run"]) == 0
+    assert main(["serving", "inference", "served:two:", "--dry-run"]) == 0
+    assert "to served:two:; nothing was written" in capsys.readouterr().out, "no word of it is an emoji"
     assert main(["demo", "--out", "demo", "--dry-run"]) == 0
     assert snapshot(project) == before
 

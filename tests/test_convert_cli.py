@@ -38,6 +38,16 @@ def test_each_command_is_a_function_of_the_package() -> None:
         _ = convert.convert_nothing
 
 
+@pytest.mark.parametrize("command", ["paddle", "all"])
+def test_a_script_is_refused_with_the_way_to_name_its_model(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").touch()
+    assert main([command, "net.py", "out", "--input-spec", "image:float32[-1,3,32,32]"]) == 2
+    assert "net.py is a script; name the class or function" in capsys.readouterr().err
+
+
 def test_the_command_tells_a_mistake_in_one_line_without_importing_a_framework() -> None:
     code = (
         "import sys; from convert.cli import main; code = main(sys.argv[1:]);"

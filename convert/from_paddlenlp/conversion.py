@@ -9,7 +9,7 @@ from typing import Any
 
 from convert.from_paddlenlp.encoder import positional
 from convert.from_paddlenlp.families import HEADS, TASKS
-from convert.from_paddlenlp.source import PaddleNLPSource, find_source
+from convert.from_paddlenlp.source import PaddleNLPSource, find_source, refuse_script
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
 from convert.programs.engines import paddle_version
@@ -46,6 +46,7 @@ def convert_paddlenlp(
     mask as the architecture has them. Raises ConversionError and ParityError; then nothing is written.
     """
     options = options or ConversionOptions()
+    refuse_script(source)
     check_replaceable(out)
     if input_spec:
         positional(parse_input_spec(input_spec))

@@ -66,6 +66,15 @@ def find_source(source: str, *, random_weights: bool) -> PaddleNLPSource:
     )
 
 
+def refuse_script(source: str) -> None:
+    """Raise ConversionError for a file of Python, which is to be named as a module with its factory."""
+    path = Path(source)
+    if path.suffix == ".py":
+        raise ConversionError(
+            f"{source} is a script; name the class or function that makes the model, as in {path.stem}:build."
+        )
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """A configuration as PaddleNLP of today writes it; `model_type` is one of FAMILIES."""
     try:

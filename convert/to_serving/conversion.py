@@ -93,7 +93,17 @@ def convert_serving(
         write_stamp(made, fingerprint, {"source": str(source.resolve())})
     entailment = entailment_of(labels)
     named = "" if entailment is None else f"; class {entailment} ({labels[entailment]}) is entailment"
+    named += _mismatch(labels, program, aliases)
     return Conversion(out, True, f"{out} holds the serving model{named}", reports)
+
+
+def _mismatch(labels: Sequence[str], program: InferenceProgram, aliases: Sequence[str]) -> str:
+    """What is to be said where there are labels and no output has as many scores."""
+    sizes = [fetch.shape[-1] if fetch.shape else 1 for fetch in program.fetches]
+    if not labels or len(labels) in sizes or -1 in sizes:
+        return ""
+    outputs = ", ".join(f"{alias} has {size} columns" for alias, size in zip(aliases, sizes, strict=True))
+    return f"; its {len(labels)} labels fit no output: {outputs}"
 
 
 def fetch_aliases(program: InferenceProgram, wanted: Sequence[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 
 from convert.from_paddle.factory import call_factory
-from convert.from_paddlenlp.source import CONFIG_FILES, WEIGHTS_FILES, is_written_by_paddle
+from convert.from_paddlenlp.source import CONFIG_FILES, WEIGHTS_FILES, is_written_by_paddle, refuse_script
 from convert.from_torch.source import WEIGHTS as TORCH_WEIGHTS
 from convert.from_torch.source import is_factory
 from convert.programs.engines import import_paddle
@@ -99,4 +99,5 @@ def _kind_of_file(path: Path) -> SourceKind:
             f"{path} holds weights alone; name the folder with its configuration or program, or "
             "module:factory."
         )
+    refuse_script(str(path))
     raise ConversionError(f"{path} is no .onnx file or configuration; name the folder of the model.")
