@@ -39,6 +39,7 @@ EXPECTED = {
 ORIGINAL_SECTIONS = ((), ("dag",), ("dag", "tracer"), ("op", "*"), ("op", "*", "local_service_conf"))
 # How like a known key one must be to be taken for it, 0 to 1; less will do where nothing works without it.
 MISSPELT, MISSPELT_NEED = 0.8, 0.65
+_FULL_WIDTH = "\uff1a"  # the colon of Chinese texts
 NEEDS = ("http_port", "rpc_port", "model_config")
 
 
@@ -81,15 +82,41 @@ def read_yaml(path: Path, notes: list[str] | None = None) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"{path}:{where}: no valid YAML: {error.problem}") from None
+        hint = _hint(error, content) if mark else ""
+        raise ConfigError(f"{path}:{where}: no valid YAML: {error.problem}{hint}") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{path}: no valid YAML: {str(error).splitlines()[0]}") from None
+        why = _no_utf8(content) or f" no valid YAML: {str(error).splitlines()[0]}"
+        raise ConfigError(f"{path}:{why}") from None
     if not isinstance(data, dict):
         given = "is empty" if data is None else f"holds {_shown(data)}"
         raise ConfigError(f"{path} {given}; expected keys and values, e.g. `http_port: 18082`.")
     if notes is not None:
         notes += [f"{path}: {note}" for note in dict.fromkeys(loader.notes)]
     return data
+
+
+def _no_utf8(content: bytes) -> str:
+    """Where a file is no UTF-8, and the remedy; empty where it is."""
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        return f" line {line}: byte 0x{content[error.start]:02x} is no UTF-8; save the file as UTF-8"
+    return ""
+
+
+def _hint(error: yaml.MarkedYAMLError, content: bytes) -> str:
+    """The remedy for what people write and YAML's own words don't tell."""
+    assert error.problem_mark is not None
+    last = error.problem_mark.line
+    lines = content.decode(errors="replace").splitlines()
+    for number in range(max(0, last - 2), min(last + 1, len(lines))):
+        if _FULL_WIDTH in lines[number].partition("#")[0]:
+            return f"; line {number + 1} has the full-width {_FULL_WIDTH!r}, write ':'"
+    problem = error.problem or ""
+    if "'\\t'" in problem:
+        return "; indent with spaces, not with tabs"
+    return "; the keys of a section begin in one column" if "expected <block end>" in problem else ""
 
 
 def without_strangers(

@@ -11,6 +11,7 @@ from pipeline.errors import ConfigError
 from pipeline.op import Op, RequestOp
 from pipeline.tensor_spec import Signature, TensorSpec
 
+LONGEST_EXAMPLE = 400  # characters of one in the message of a refusal: in a longer one nobody finds anything
 _ANY_LENGTH = 3  # of an axis that may have any
 _MOST_ELEMENTS = 4096  # an image's worth of ones helps nobody
 _ONE: dict[str, Any] = {"BYTES": "text", "BOOL": True, "FP16": 1.0, "FP32": 1.0, "FP64": 1.0}
@@ -50,6 +51,13 @@ def examples_of(ops: Mapping[str, Op], signature: Signature) -> Examples:
     if flaws:
         raise ConfigError("\n".join(flaws))
     return examples
+
+
+def message_of(key_values: Mapping[str, str], otherwise: str) -> str:
+    """A key/value message in JSON with what the Ops declare; `otherwise` where that is nothing, or long."""
+    message = {"key": list(key_values), "value": list(key_values.values())}
+    text = json.dumps(message, ensure_ascii=False) if key_values else otherwise
+    return text if len(text) <= LONGEST_EXAMPLE else otherwise
 
 
 def row_of(signature: Signature, given: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,13 +13,19 @@ from pipeline.errors import InvalidInput
 from pipeline.predictors.base import Array, check_feeds
 from pipeline.serving_model import Variable
 
+_PRINTED = re.compile(r"\s*array\((\[.*\])(?:,\s*(?:dtype=[\w']+|shape=\([\d, ]*\)))*\)\s*", re.DOTALL)
+_POINT = re.compile(r"\.(?!\d)")  # NumPy prints 1.0 as 1.
+_WORD = re.compile(r"\b[a-zA-Z]{3,}\b")
+_WORDS = {"nan": "NaN", "inf": "Infinity", "True": "true", "False": "false"}
+
 
 def read_feeds(
     inputs: Mapping[str, Any], variables: Sequence[Variable], *, alike: Sequence[str] = ()
 ) -> dict[str, Array]:
     """One array per variable, from the input named as its alias; other inputs are left alone.
 
-    An input is an ndarray, or a text with a JSON list of numbers, `[[1, 2, 3]]`. The arrays have the
+    An input is an ndarray, or a text with a JSON list of numbers, `[[1, 2, 3]]`, or of an array as NumPy
+    prints it, `array([[1, 2, 3]])`. The arrays have the
     variables' dtypes, fit their shapes and have equally many rows. `alike` names feeds that have equal shapes
     within a request, ids and their mask say: padding would hide that they don't. Raises InvalidInput that
     names the feed.
@@ -51,7 +58,7 @@ def _from_text(text: str, variable: Variable) -> Array:
     if variable.dtype in ("bfloat16", "string"):
         raise InvalidInput(f"{where} is {variable.dtype}, which has no form as text; send it as a tensor")
     try:
-        numbers = np.asarray(json.loads(text))
+        numbers = np.asarray(json.loads(_as_json(text, where)))
     except (ValueError, RecursionError):
         raise InvalidInput(
             f"{where} is not a list of numbers with rows of equal length, like {_example(variable, 3)}"
@@ -68,6 +75,19 @@ def _from_text(text: str, variable: Variable) -> Array:
         worst = numbers[~survived].flat[0]
         raise InvalidInput(f"{where} holds {worst.item()}, which is no {variable.dtype}")
     return array
+
+
+def _as_json(text: str, where: str) -> str:
+    """The JSON of an array as NumPy prints it, and `PipelineClient` sends it; else the text itself."""
+    printed = _PRINTED.fullmatch(text)
+    if printed is None:
+        return text
+    if "..." in text:
+        raise InvalidInput(
+            f"{where} was shortened by NumPy's repr; send a tensor, in PipelineClient "
+            "by predict(..., pack_tensor_format=True), or str(array.tolist())"
+        )
+    return _WORD.sub(lambda word: _WORDS.get(word[0], word[0]), _POINT.sub(".0", printed[1]))
 
 
 def _check_equal(what: str, shapes: Mapping[str, tuple[int, ...]]) -> None:

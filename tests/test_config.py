@@ -211,10 +211,14 @@ def test_a_wrong_argument_of_an_op_is_told_as_one() -> None:
             b"a: !!python/object/apply:os.getcwd []",
             "config.yml: line 1, column 4: no valid YAML: could not determine",
         ),
-        (b"a: \xff", "config.yml: no valid YAML: "),
+        (
+            "# \u79d2\nb: \u79d2".encode("gbk"),
+            "config.yml: line 1: byte 0xc3 is no UTF-8; save the file as UTF-8",
+        ),
+        (b"dag:\n\tretry: 1", "config.yml: line 2, column 1: no valid YAML: found character '\\t'"),
         (b"#" * (1 << 21), "config.yml is over 1048576 bytes"),
     ],
-    ids=["syntax", "empty", "list", "python-tag", "not-utf8", "huge"],
+    ids=["syntax", "empty", "list", "python-tag", "gbk", "tab", "huge"],
 )
 def test_a_file_that_is_no_configuration_is_refused_with_its_place(
     content: bytes, told: str, tmp_path: Path
@@ -224,6 +228,28 @@ def test_a_file_that_is_no_configuration_is_refused_with_its_place(
     with pytest.raises(ConfigError) as caught:
         load_config(path)
     assert caught.value.message.removeprefix(f"{tmp_path}/").startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("content", "remedy"),
+    [
+        ("dag:\n\tretry: 1\n", "; indent with spaces, not with tabs"),
+        (
+            "op:\n  bert:\n    retry\uff1a 1\n    batch_size: 2\n",
+            "; line 3 has the full-width '\uff1a', write ':'",
+        ),
+        ("dag:\n  retry: 1\n use_profile: true\n", "; the keys of a section begin in one column"),
+    ],
+    ids=["tab", "full-width colon", "columns"],
+)
+def test_what_people_write_that_is_no_yaml_is_told_with_its_remedy(
+    content: str, remedy: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.yml"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert caught.value.message.endswith(remedy)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

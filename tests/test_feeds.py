@@ -30,6 +30,21 @@ class TestFeeds:
         with pytest.raises(InvalidInput, match=r"'image' holds 1e\+300, which is no float32"):
             read_feeds({"image": "[[[[1e300]], [[2]], [[3]]]]"}, [IMAGE])
 
+    @pytest.mark.parametrize(
+        "array", [np.array([[3, 200]]), np.array([[3.0, 200.0]], "float32"), np.eye(2) > 0]
+    )
+    def test_arrays_as_numpy_prints_them_are_taken(self, array: np.ndarray) -> None:
+        read = read_feeds({"pixels": repr(array)}, [PIXELS])["pixels"]
+        assert np.array_equal(read, array)
+
+    def test_numbers_that_are_not_finite_are_taken_as_numpy_prints_them(self) -> None:
+        image = np.array([[[[np.nan]], [[np.inf]], [[-np.inf]]]], "float32")
+        assert np.array_equal(read_feeds({"image": repr(image)}, [IMAGE])["image"], image, equal_nan=True)
+
+    def test_an_array_that_numpy_shortened_is_refused_with_the_way_to_send_it(self) -> None:
+        with pytest.raises(InvalidInput, match=r"'input_ids' was shortened .* pack_tensor_format=True"):
+            read_feeds({"input_ids": repr(np.zeros((1, 2000), np.int64))}, [IDS])
+
     def test_a_dtype_without_a_text_form_asks_for_a_tensor(self) -> None:
         with pytest.raises(InvalidInput, match=r"'halves' is bfloat16, .* tensor"):
             read_feeds({"halves": "[[1, 2]]"}, [HALVES])

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from client.pipeline_client import PipelineClient
 from client.protos.pipeline_service_pb2 import Request, Tensor
 from client.values import parse_value
 from command_line import paddlewheel
@@ -62,6 +63,29 @@ class TestNewService:
         assert response.err_no == 0, response.err_msg
         from_texts = service.predict(feeds_of([5, 9, 2]))
         assert dict(zip(response.key, response.value, strict=True)) == from_texts
+
+    def test_it_takes_the_arrays_of_pipeline_client(self, service: ServiceProcess) -> None:
+        texts = feeds_of([5, 9, 2])
+        arrays = {name: np.array(json.loads(text)) for name, text in texts.items()}
+        with PipelineClient() as client:
+            client.connect([f"127.0.0.1:{service.rpc_port}"])
+            for tensors in (False, True):
+                response = client.predict(arrays, pack_tensor_format=tensors)
+                assert response.err_no == 0, response.err_msg
+                assert dict(zip(response.key, response.value, strict=True)) == service.predict(texts)
+
+    def test_what_the_model_refuses_is_told_in_the_log_as_well(self, service: ServiceProcess) -> None:
+        answer = service.http("/news/prediction", key_value(feeds_of([5, 10**9, 2])))
+        assert (answer.status, answer.json["err_no"]) == (500, 9000)
+        service.wait_for_log("WARNING [front] ModelFailed over http: [news] failed to predict. ")
+
+    def test_a_list_that_is_no_text_is_refused_with_the_service_s_own_example(
+        self, service: ServiceProcess
+    ) -> None:
+        answer = service.http("/news/prediction", '{"key": ["input_ids"], "value": [[[1, 2]]]}')
+        told, _, valid = answer.json["err_msg"].partition(". A valid message: ")
+        assert "'value[0]'" in told and "in quotes" in told
+        assert service.http("/news/prediction", valid).json["err_no"] == 0
 
     def test_kserve_v1_and_v2_know_its_tensors(
         self, service: ServiceProcess, classifier: ServingModel

@@ -74,6 +74,8 @@ def _fault(text: Any, max_chars: int) -> str:
         return f"is no text but {type(text).__name__}"
     if not text.strip():
         return "is empty"
+    if 2 * text.count("\ufffd") > len(text):
+        return "is hardly anything but U+FFFD: it was sent in GBK, say; send UTF-8"
     if len(text) > max_chars:
         return f"has {len(text)} characters, {max_chars} are allowed"
     return ""

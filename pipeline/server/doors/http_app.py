@@ -12,6 +12,7 @@ import msgspec
 from pipeline.answer_form import AnswerForm
 from pipeline.answers import render_error
 from pipeline.errors import DeadlineExceeded, ServingError, UnknownService
+from pipeline.examples import message_of
 from pipeline.request import Request
 from pipeline.server.doors import docs_page
 from pipeline.server.doors.codecs.key_value import EXAMPLE, parse_http, pass_http_on
@@ -42,6 +43,7 @@ class HttpApp(HttpDoor):
         self._doors: dict[str, V1HttpApp | V2HttpApp] = {"/v1/": v1, "/v2/": v2, "/v2": v2}
         self._service = engine.app.name
         self._limits = engine.app.config.limits
+        self._example = message_of(engine.app.examples.key_values, EXAMPLE)
         self._parse = pass_http_on if engine.takes_messages else parse_http
         self._statuses = engine.app.config.dag.http_errors == "status"
         self._pages: dict[str, Page] = {
@@ -80,7 +82,7 @@ class HttpApp(HttpDoor):
     def _request(self, request: HttpRequest, service: str, method: str) -> Request:
         if service != self._service:
             raise UnknownService(f"Service name error: there is no service {service!r}; {self._usage()}")
-        asked = self._parse(request.body, service, method, self._limits)
+        asked = self._parse(request.body, service, method, self._limits, self._example)
         asked.deadline = self._engine.deadline(_timeout_s(request), request.began)
         return asked
 
@@ -112,7 +114,7 @@ class HttpApp(HttpDoor):
         return 200 if ready else 503, JSON, body
 
     def _usage(self) -> str:
-        return f"POST /{self._service}/prediction with a body like {EXAMPLE}"
+        return f"POST /{self._service}/prediction with a body like {self._example}"
 
 
 @functools.lru_cache(maxsize=64)

@@ -16,6 +16,7 @@ import grpc.aio
 from pipeline.answer_form import AnswerForm
 from pipeline.answers import render_error
 from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed, UnknownService
+from pipeline.examples import message_of
 from pipeline.server.doors.codecs.key_value import EXAMPLE, parse_proto, pass_proto_on
 from pipeline.server.doors.rpc_guard import guarded
 from pipeline.server.doors.v2.extensions import Extensions
@@ -48,6 +49,7 @@ class PipelineHandler:
         self._journal = engine.journal
         self._name = engine.app.name
         self._limits = engine.app.config.limits
+        self._example = message_of(engine.app.examples.key_values, EXAMPLE)
         self._parse = pass_proto_on if engine.takes_messages else parse_proto
         self.methods: Methods = {METHOD: grpc.unary_unary_rpc_method_handler(self._infer)}
 
@@ -55,11 +57,11 @@ class PipelineHandler:
         began = time.monotonic()
         request = None
         try:
-            request = self._parse(data, self._limits)
+            request = self._parse(data, self._limits, self._example)
             if request.service and request.service != self._name:
                 raise UnknownService(
                     f"Service name error: there is no service {request.service!r}; leave name empty or send "
-                    f"{self._name!r}, as in {EXAMPLE}"
+                    f"{self._name!r}, as in {self._example}"
                 )
             request.client = CALLER.get() or self._engine.peers.of(context.peer())
             remaining_s = context.time_remaining()

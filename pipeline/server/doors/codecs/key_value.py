@@ -37,7 +37,7 @@ _JSON, _PROTO = AnswerForm.JSON, AnswerForm.PROTO  # looking a member up costs a
 _decoder = msgspec.json.Decoder(Body)
 
 
-def parse_http(body: bytes, service: str, method: str, limits: Limits) -> Request:
+def parse_http(body: bytes, service: str, method: str, limits: Limits, example: str = EXAMPLE) -> Request:
     """The request in an HTTP body; `deadline` and an empty `client_ip` are for the server to set.
 
     `service` and `method` are the path's and win over the body's. Raises MalformedBody (HTTP 400 always),
@@ -53,11 +53,11 @@ def parse_http(body: bytes, service: str, method: str, limits: Limits) -> Reques
         log_id = 0 if message.logid is None else integer(message.logid, INT64, "'logid'")
         client_ip = message.clientip or ""
     except (BadPackage, TooLarge) as error:
-        raise _with_example(error) from None
+        raise _with_example(error, example) from None
     return Request(service, method, inputs, log_id, client_ip, _JSON)
 
 
-def pass_http_on(body: bytes, service: str, method: str, limits: Limits) -> Request:
+def pass_http_on(body: bytes, service: str, method: str, limits: Limits, example: str = EXAMPLE) -> Request:
     """The request in an HTTP body for an app that unpacks messages itself: `inputs` holds the message alone.
 
     Raises as parse_http does, but nothing for a package that the app may judge otherwise.
@@ -75,17 +75,17 @@ def pass_http_on(body: bytes, service: str, method: str, limits: Limits) -> Requ
         )
         _check_texts(message, limits)
     except (BadPackage, TooLarge) as error:
-        raise _with_example(error) from None
+        raise _with_example(error, example) from None
     return _passed_on(message, message.SerializeToString(), _JSON)
 
 
-def pass_proto_on(data: bytes, limits: Limits) -> Request:
+def pass_proto_on(data: bytes, limits: Limits, example: str = EXAMPLE) -> Request:
     """As `pass_http_on`, of a serialized `Request`. Raises MalformedBody and TooLarge."""
     message = _message(data, limits)
     try:
         _check_texts(message, limits)
     except TooLarge as error:
-        raise _with_example(error) from None
+        raise _with_example(error, example) from None
     return _passed_on(message, data, _PROTO)
 
 
@@ -100,7 +100,7 @@ def _check_texts(message: RequestMessage, limits: Limits) -> None:
             raise TooLarge(f"a value has {len(value)} characters; limits.text_chars is {limits.text_chars}")
 
 
-def parse_proto(data: bytes, limits: Limits) -> Request:
+def parse_proto(data: bytes, limits: Limits, example: str = EXAMPLE) -> Request:
     """The request in a serialized `Request`; `service` and `method` are empty where the message names none.
 
     Raises MalformedBody for bytes that are no such message, BadPackage and TooLarge.
@@ -112,7 +112,7 @@ def parse_proto(data: bytes, limits: Limits) -> Request:
         if not inputs and not message.value:
             raise BadPackage("the message has neither key, value nor tensors")
     except (BadPackage, TooLarge) as error:
-        raise _with_example(error) from None
+        raise _with_example(error, example) from None
     return Request(
         message.name,
         message.method,
@@ -179,5 +179,5 @@ def _refuse_nothing(message: Body) -> None:
         raise BadPackage("the body has neither 'key', 'value' nor 'tensors'")
 
 
-def _with_example(error: BadPackage | TooLarge) -> BadPackage | TooLarge:
-    return type(error)(f"{error.message}. A valid message: {EXAMPLE}")
+def _with_example(error: BadPackage | TooLarge, example: str) -> BadPackage | TooLarge:
+    return type(error)(f"{error.message}. A valid message: {example}")

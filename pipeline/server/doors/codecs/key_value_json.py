@@ -179,7 +179,8 @@ def decode_leniently(body: bytes) -> Body:
     except msgspec.ValidationError as exc:
         reason, _, path = str(exc).partition(" - at `$")
         where = path.strip(".`") or "the body"
-        raise MalformedBody(f"'{where}': {reason}") from None
+        quoted = "; a value is a text, a list of numbers in quotes as well" if where[:6] == "value[" else ""
+        raise MalformedBody(f"'{where}': {reason}{quoted}") from None
 
 
 def integer(given: Integer, bounds: range, what: str) -> int:

@@ -10,7 +10,7 @@ import msgspec
 
 from pipeline.answer_form import AnswerForm, V1Wish
 from pipeline.errors import ServingError
-from pipeline.examples import row_of
+from pipeline.examples import LONGEST_EXAMPLE, row_of
 from pipeline.request import Request
 from pipeline.request_options import RequestOptions
 from pipeline.server.doors.http_door import JSON, HttpDoor, retry_after
@@ -94,11 +94,12 @@ class V1HttpApp(HttpDoor):
             row: dict[str, Any] | None = examples.key_values or {"...": "..."}
         else:
             row = row_of(model.signature, {} if model.op else examples.row)
-        if row is None:
+        body = row and json.dumps({"instances": [row]}, ensure_ascii=False)
+        if not body or len(body) > LONGEST_EXAMPLE:
             return (
                 f"; the fields of an instance are {', '.join(spec.name for spec in model.signature.inputs)}"
             )
-        return f"; a valid body: {json.dumps({'instances': [row]}, ensure_ascii=False)}"
+        return f"; a valid body: {body}"
 
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
         request.respond(200, JSON + head, parts[0])
