@@ -78,7 +78,9 @@ async def test_requests_over_asyncio_are_answered_each_with_its_own(simple: Serv
     assert [result.as_numpy("OUTPUT0")[0, 0] for result in results] == list(range(1, 21))
 
 
-def test_a_stream_has_several_requests_in_flight(held: tuple[ServiceProcess, Path]) -> None:
+def test_a_stream_has_several_requests_in_flight_and_answers_them_in_order(
+    held: tuple[ServiceProcess, Path],
+) -> None:
     service, gate = held
     answers: queue.Queue[tuple[v2.InferResult | None, Exception | None]] = queue.Queue()
     with v2.InferenceServerClient(address(service)) as asking:
@@ -86,13 +88,14 @@ def test_a_stream_has_several_requests_in_flight(held: tuple[ServiceProcess, Pat
         for number in (77, 1, 2):
             asking.async_stream_infer("simple", inputs(number), request_id=str(number))
         asking.async_stream_infer("nope", inputs(1), request_id="bad")
-        result, error = answers.get(timeout=PATIENCE_S)  # the refusal overtakes what waits, and ends nothing
-        assert result is None and "unknown model: 'nope'" in str(error)
-        assert service.metric("paddlewheel_pending_requests") == 3
+        asking.async_stream_infer("simple", inputs(3), request_id="3")
+        wait_until(lambda: service.metric("paddlewheel_pending_requests") == 4, "all are in flight")
+        assert answers.empty()  # the refusal is there already, and waits for its turn as in Triton
         gate.touch()
-        results = [answers.get(timeout=PATIENCE_S)[0] for _ in range(3)]
-        found = {result.get_response().id: result.as_numpy("OUTPUT0")[0, 0] for result in results if result}
-        assert found == {"77": 78, "1": 2, "2": 3}
+        told = [answers.get(timeout=PATIENCE_S) for _ in range(5)]
+        assert "unknown model: 'nope'" in str(told.pop(3)[1])
+        found = [(one.get_response().id, one.as_numpy("OUTPUT0")[0, 0]) for one, _ in told if one]
+        assert found == [("77", 78), ("1", 2), ("2", 3), ("3", 4)]
         asking.stop_stream()
 
 

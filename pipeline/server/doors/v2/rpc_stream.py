@@ -1,4 +1,4 @@
-"""Stream: one ModelStreamInfer call, with several requests in flight, answered as they end."""
+"""Stream: one ModelStreamInfer call, with several requests in flight, answered in their order."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ _FINAL.parameters["triton_final_response"].bool_param = True
 _FINAL_BYTES = _FINAL.SerializeToString()  # behind an answer's own fields they add to it
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
+Place = asyncio.Future[bytes | ServingError]  # of a request's answer in the stream
 RequestOf = Callable[[InferMessage, Context], Request]
 
 
 class Stream:
     """Reads requests while others are answered; a refusal is a message of the stream, which stays open.
 
+    Messages come in the order of the requests, as Triton's do: what is answered early waits for its turn.
     A client may ask for its end instead, with the refusal's code.
     """
 
@@ -45,14 +47,19 @@ class Stream:
         self._door = door
         self._walks: set[Walk] = set()
         self._strict = _STRICT in tuple(context.invocation_metadata() or ())
-        self._answers: asyncio.Queue[bytes | ServingError | None] = asyncio.Queue()
+        self._places: asyncio.Queue[Place | None] = asyncio.Queue()
         self._free = asyncio.Semaphore(IN_FLIGHT)
 
     async def run(self) -> None:
         """Until the client has said all and has all answers, or has left: then what is queued is dropped."""
         reading = asyncio.create_task(self._read(), name="stream-reader")
         try:
-            while (answer := await self._answers.get()) is not None:
+            while (place := await self._places.get()) is not None:
+                if not place.done():
+                    await asyncio.wait((place, reading), return_when=asyncio.FIRST_COMPLETED)
+                    if not place.done():
+                        break  # reading ends before the last answer only where the client has left
+                answer = place.result()
                 if isinstance(answer, ServingError):
                     _, code, told = for_clients(answer)
                     await self._context.abort(getattr(grpc.StatusCode, code), told)
@@ -72,36 +79,44 @@ class Stream:
             for _ in range(IN_FLIGHT):  # all places are free once every answer is written
                 await self._free.acquire()
         finally:
-            self._answers.put_nowait(None)
+            self._places.put_nowait(None)
 
     def _begin(self, data: Any) -> None:
         request_id = ""
+        place: Place = asyncio.get_running_loop().create_future()
+        self._places.put_nowait(place)
         try:
             message = infer_message(data, self._engine.app.config.limits)
             request_id = message.fields.id
             request = self._request_of(message, self._context)
-            walk = self._engine.begin(request, lambda answer: self._answered(request_id, answer, walk))
+            walk = self._engine.begin(request, lambda answer: self._answered(place, request_id, answer, walk))
         except ServingError as exc:
-            self._answered(request_id, exc)
+            self._answered(place, request_id, exc)
         except Exception:
             log.exception("A fault of ours in ModelStreamInfer")
-            self._answered(request_id, ServingError("internal error; the server's log has its reason"))
+            fault = ServingError("internal error; the server's log has its reason")
+            self._answered(place, request_id, fault)
         else:
             self._walks.add(walk)
 
-    def _answered(self, request_id: str, answer: Answer, walk: Walk | None = None) -> None:
+    def _answered(self, place: Place, request_id: str, answer: Answer, walk: Walk | None = None) -> None:
         if walk is not None:
             self._walks.discard(walk)
         if isinstance(answer, ServingError):
             self._engine.journal.refused(self._door, answer)
             if self._strict:
-                self._answers.put_nowait(answer)
+                _fill(place, answer)
                 return
             refusal = ModelStreamInferResponse(error_message=for_clients(answer)[2])
             refusal.infer_response.id = request_id
-            self._answers.put_nowait(refusal.SerializeToString())
+            _fill(place, refusal.SerializeToString())
             return
         self._engine.journal.answered(self._door)
         size = len(answer[0]) + len(_FINAL_BYTES)
         parts = [_INFER_RESPONSE, varint(size), answer[0], _FINAL_BYTES]
-        self._answers.put_nowait(b"".join(parts))
+        _fill(place, b"".join(parts))
+
+
+def _fill(place: Place, answer: bytes | ServingError) -> None:
+    if not place.done():  # cancelled with the call that waited for it
+        place.set_result(answer)
