@@ -61,14 +61,24 @@ class UnreadTensor(NamedTuple):
         expected = math.prod(self.shape)
         elements: list[bytes] = []
         data, at = bytes(self.data), 0
-        while at + LENGTH.size <= len(data) and len(elements) <= expected:
+        about = f"for inference input {self.name!r} for model {self.model!r}"
+        while at < len(data) and len(elements) <= expected:
+            if (left := len(data) - at) < LENGTH.size:
+                raise of_request(
+                    self.request_id,
+                    f"incomplete string length indicator {about}, expecting {LENGTH.size} bytes but only "
+                    f"{left} bytes available. Please make sure the string length indicator is in one buffer.",
+                )
             (length,) = LENGTH.unpack_from(data, at)
             at += LENGTH.size + length
             elements.append(data[at - length : at])
-        whole = at == len(data)
-        if whole and len(elements) == expected:
+        if len(elements) == expected and at == len(data):
             return elements
-        about = f"for inference input {self.name!r} for model {self.model!r}"
+        if len(elements) == expected:
+            raise V2Refusal(
+                f"incomplete string data for inference input {self.name!r}, expecting string of length "
+                f"{length} but only {len(elements[-1])} bytes available"
+            )
         if len(elements) > expected:
             message = f"unexpected number of string elements {len(elements)} {about}, expecting {expected}"
         else:

@@ -23,7 +23,7 @@ from pipeline.server.doors.v2.http_generate import AsEvent, parse_generate
 from pipeline.server.doors.v2.http_infer import parse_infer, parse_raw
 from pipeline.server.doors.v2.http_refusals import check_method
 from pipeline.server.doors.v2.model_config import model_config
-from pipeline.server.doors.v2.models import V2Model, V2Models, check_version
+from pipeline.server.doors.v2.models import V2Model, V2Models, version_number
 from pipeline.server.doors.v2.repository import Control, asks_for_ready_alone, index, parameters_of
 from pipeline.server.doors.v2.statistics import model_stats
 from pipeline.server.engine.engine import Engine
@@ -135,7 +135,7 @@ class V2HttpApp(HttpDoor):
                 return model_config(model, self._engine.app.config, self._engine.app.response)
             return model.metadata()
         if version:
-            check_version(version)
+            version_number(version)
         if not self._models.is_ready(name, version):
             raise V2Refusal("Model version not ready")
         return None

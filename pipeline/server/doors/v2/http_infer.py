@@ -163,6 +163,11 @@ def _take_parameters(asked: Asked, parameters: Mapping[str, Any]) -> None:
             asked.priority = json_fields.unsigned(value, name)
         elif name == "timeout":
             asked.timeout_us = json_fields.unsigned(value, name)
+        elif name == "sequence_id" and type(value) is not str:
+            if type(value) is not int or value not in range(1 << 64):
+                raise json_fields.unparsed(name, "attempt to access JSON non-string as string")
+        elif name in ("sequence_start", "sequence_end"):
+            json_fields.boolean(value, name)
         elif name == "binary_data_output":
             asked.binary = json_fields.boolean(value, name)
         else:

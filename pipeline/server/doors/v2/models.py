@@ -15,6 +15,7 @@ from pipeline.tensor_spec import Signature
 from pipeline.v2_errors import V2Refusal
 
 _MOST_VERSION = (1 << 63) - 1
+_NUMBER = re.compile(r"[ \t-\r]*([+-]?0*[0-9]{1,19})(?![0-9])")
 
 
 @dataclass(frozen=True)
@@ -65,15 +66,14 @@ class V2Models:
     def find(self, name: str, version: str = "") -> V2Model:
         """Raises V2Refusal for a model that is not there or unloaded, and for a version that is no number,
         UnknownVersion for one that is not served."""
-        if version:
-            check_version(version)
+        wanted = version_number(version) if version else None
         model = self._current_service() if name == self._service.name else self._op_model(name)
         if model is None:
             raise V2Refusal(f"Request for unknown model: '{name}' is not found", "NOT_FOUND")
         if self._engine.has_unloaded(model.op):
             raise V2Refusal(f"Request for unknown model: '{name}' has no available versions", "NOT_FOUND")
-        if version and int(version) != int(model.version):
-            raise UnknownVersion(name, version)
+        if wanted is not None and wanted != int(model.version):
+            raise UnknownVersion(name, str(wanted))
         return model
 
     def _current_service(self) -> V2Model:
@@ -119,10 +119,16 @@ class V2Models:
         return self._repository.failures.get(model.op)
 
 
-def check_version(version: str) -> None:
-    """Raises V2Refusal for what is no number of a version."""
-    if not re.fullmatch(r"\d{1,19}", version) or not 0 < int(version) <= _MOST_VERSION:
+def version_number(version: str) -> int:
+    """As Triton reads it: the number in front counts, what follows it doesn't. Raises V2Refusal."""
+    number = _NUMBER.match(version)
+    if number is None or abs(int(number[1])) > _MOST_VERSION:
         raise V2Refusal(
             f"failed to get model version from specified version string '{version[:100]}' (details: stol), "
             "version should be an integral value > 0"
         )
+    if int(number[1]) < 0:
+        raise V2Refusal(
+            f"invalid model version specified '{version[:100]}' , version should be an integral value > 0"
+        )
+    return int(number[1])

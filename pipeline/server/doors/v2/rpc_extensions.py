@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from client.protos import kserve_v2_pb2 as messages
 from pipeline.server.doors.v2.extensions import Extensions
 from pipeline.server.doors.v2.models import V2Models
+from pipeline.server.doors.v2.settings import LOG_FORMATS
 from pipeline.v2_errors import V2Refusal
 
 RpcPage = tuple[Any, Callable[[Any], Message]]  # the request's message, and what answers it
@@ -89,6 +90,8 @@ class RpcExtensions:
             if setting.WhichOneof("parameter_choice") != field and name != "log_file":
                 raise V2Refusal(f"expect {told} for '{name}'")
             given[name] = getattr(setting, field)
+        if given.get("log_format", LOG_FORMATS[0]) not in LOG_FORMATS:
+            raise V2Refusal(f"invalid argument for log_format, got: {given['log_format'][:100]}")
         self._logging.update(given)
         answer = messages.LogSettingsResponse()
         for name, value in self._logging.told().items():

@@ -17,11 +17,11 @@ from google.protobuf.message import DecodeError, Message
 
 from client.protos import kserve_v2_pb2 as messages
 from pipeline.answer_form import AnswerForm
-from pipeline.errors import Overloaded, ServingError
+from pipeline.errors import DeadlineExceeded, Overloaded, ServingError
 from pipeline.request import Request
 from pipeline.server.doors.v2.extensions import Extensions
 from pipeline.server.doors.v2.model_config import model_config
-from pipeline.server.doors.v2.models import V2Models, check_version
+from pipeline.server.doors.v2.models import V2Models, version_number
 from pipeline.server.doors.v2.repository import Control, index
 from pipeline.server.doors.v2.rpc_extensions import RpcExtensions, RpcPage
 from pipeline.server.doors.v2.rpc_infer import InferMessage, infer_message, parse_infer
@@ -105,7 +105,7 @@ class V2Handler:
 
     def _model_ready(self, asked: messages.ModelReadyRequest) -> Message:
         if asked.version:
-            check_version(asked.version)
+            version_number(asked.version)
         return messages.ModelReadyResponse(ready=self._models.is_ready(asked.name, asked.version))
 
     def _model_metadata(self, asked: messages.ModelMetadataRequest) -> Message:
@@ -122,6 +122,7 @@ class V2Handler:
         return ParseDict(told, messages.ModelStatisticsResponse())
 
     def _index(self, asked: messages.RepositoryIndexRequest) -> Message:
+        _refuse_named_repository(asked)
         rows = index(self._models, ready_alone=asked.ready)
         return ParseDict({"models": rows}, messages.RepositoryIndexResponse())
 
@@ -130,6 +131,7 @@ class V2Handler:
     async def _load(self, data: bytes, context: Context) -> bytes:
         try:
             asked = parsed(messages.RepositoryModelLoadRequest, data)
+            _refuse_named_repository(asked)
             await asyncio.shield(self._control.load(asked.model_name, asked.parameters))
         except ServingError as exc:
             return await self._abort(context, exc)
@@ -138,6 +140,10 @@ class V2Handler:
     async def _unload(self, data: bytes, context: Context) -> bytes:
         try:
             asked = parsed(messages.RepositoryModelUnloadRequest, data)
+            _refuse_named_repository(asked)
+            dependents = asked.parameters.get("unload_dependents")
+            if dependents is not None and dependents.WhichOneof("parameter_choice") != "bool_param":
+                raise V2Refusal("invalid value type for 'unload_dependents' parameter, expected bool_param.")
             await asyncio.shield(self._control.unload(asked.model_name, asked.parameters))
         except ServingError as exc:
             return await self._abort(context, exc)
@@ -178,7 +184,7 @@ class V2Handler:
         if asked.timeout_us:
             given_s = min(given_s, asked.timeout_s)
         request.deadline = self._engine.deadline(given_s)
-        request.version = fields.model_version
+        request.version = fields.model_version and str(version_number(fields.model_version))
         return request
 
     def _span(self, context: Context, region: str, offset: int, size: int) -> Span:
@@ -190,9 +196,16 @@ class V2Handler:
     async def _abort(self, context: Context, error: ServingError) -> bytes:
         self._journal.refused(DOOR, error)
         _, code, message = for_clients(error)
+        if isinstance(error, DeadlineExceeded) and context.time_remaining() == 0:
+            code, message = "DEADLINE_EXCEEDED", "Deadline Exceeded"  # as gRPC tells the call's own
         if isinstance(error, Overloaded):
             context.set_trailing_metadata((("grpc-retry-pushback-ms", str(int(error.retry_after_s * 1000))),))
         await context.abort(getattr(grpc.StatusCode, code), message)
+
+
+def _refuse_named_repository(asked: Any) -> None:
+    if asked.repository_name:
+        raise V2Refusal("'repository_name' specification is not supported", "UNIMPLEMENTED")
 
 
 def parsed(kind: Any, data: bytes) -> Any:

@@ -20,7 +20,14 @@ from pipeline.unread import LENGTH, Part, Written
 from pipeline.v2_errors import V2Refusal
 from pipeline.v2_tensors import BYTES, CONTENTS, from_contents
 
-_NUMBERS = ("int64_param", "uint64_param")
+_KINDS = {  # of the parameters that the protocol gives a meaning
+    "priority": ("int64_param", "uint64_param"),
+    "timeout": ("int64_param",),
+    "sequence_id": ("int64_param", "string_param"),
+    "sequence_start": ("bool_param",),
+    "sequence_end": ("bool_param",),
+    "triton_enable_empty_final_response": ("bool_param",),
+}
 _TYPE_OF = {  # of typed contents, as Triton names them
     "bool_contents": "BOOL",
     "int_contents": "INT32",
@@ -86,26 +93,29 @@ def parse_infer(asked_for: InferMessage, model: V2Model, find: FindSpan) -> Aske
             given = Given(tensor.name, tensor.datatype, tensor.shape[:], raws[number], Written.RAW)
         number += 1
         add(asked.inputs, given, asked.request_id)
-    if len(raws) > number:
-        raise V2Refusal(
-            f"expected {number} raw_input_contents, one for each of the inputs, got {len(raws)} for model "
-            f"'{model.name}'"
-        )
+    # More raw contents than inputs are passed over, as Triton does.
     for output in message.outputs:
-        span = _span(output, find) if output.parameters else None
         wanted = _wanted(output)
-        if span is not None and wanted.classes:
+        if wanted.classes and "shared_memory_region" in output.parameters:
             raise V2Refusal("output can't set both 'shared_memory_region' and 'classification'")
+        span = _span(output, find) if output.parameters else None
         asked.want(wanted, span)
     return asked
 
 
 def _take_parameters(asked: Asked, message: ModelInferRequest) -> None:
     for name, parameter in message.parameters.items():
+        field = parameter.WhichOneof("parameter_choice")
+        if name in _KINDS and field not in _KINDS[name]:
+            raise _wrong_type(name, " or ".join(_KINDS[name]))
         if name == "priority":
-            asked.priority = _unsigned(parameter, name)
+            asked.priority = _value(parameter)
+            if asked.priority < 0:
+                raise V2Refusal("invalid value for 'priority', expected value >= 0.")
         elif name == "timeout":
-            asked.timeout_us = _unsigned(parameter, name)
+            asked.timeout_us = _value(parameter) % (1 << 64)
+        elif field is None and not name.startswith("triton_"):
+            raise _wrong_type(name, "int64_param, bool_param, or string_param")
         else:
             asked.take_parameter(name, _value(parameter))
 
@@ -115,12 +125,8 @@ def _value(parameter: InferParameter) -> Any:
     return None if field is None else getattr(parameter, field)
 
 
-def _unsigned(parameter: InferParameter, name: str) -> int:
-    field = parameter.WhichOneof("parameter_choice")
-    value = _value(parameter)
-    if field not in _NUMBERS or value < 0:
-        raise V2Refusal(f"invalid value type for '{name}' parameter, expected a positive int64_param.")
-    return int(value)
+def _wrong_type(name: str, expected: str) -> V2Refusal:
+    return V2Refusal(f"invalid value type for '{name}' parameter, expected {expected}.")
 
 
 def _span(tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor, find: FindSpan) -> Span | None:
@@ -165,7 +171,8 @@ def _typed(tensor: _Tensor, model: V2Model) -> Given:
     if fields != [CONTENTS.get(tensor.datatype)]:
         raise V2Refusal(
             f"unexpected explicit tensor data for input tensor '{tensor.name}' for model '{model.name}' of "
-            f"type '{_TYPE_OF[fields[0]]}', expected datatype '{tensor.datatype}'"
+            f"type '{_TYPE_OF[fields[0]]}', expected datatype "
+            f"'{tensor.datatype if tensor.datatype in DATATYPES else '<invalid>'}'"
         )
     return Given(tensor.name, tensor.datatype, shape, _raw(tensor.contents, tensor.datatype), Written.RAW)
 
@@ -189,5 +196,10 @@ def _without_data(tensor: _Tensor, model: V2Model) -> V2Refusal:
 def _wanted(output: ModelInferRequest.InferRequestedOutputTensor) -> WantedOutput:
     classes = 0
     if "classification" in output.parameters:
-        classes = _unsigned(output.parameters["classification"], "classification")
+        parameter = output.parameters["classification"]
+        if parameter.WhichOneof("parameter_choice") != "int64_param":
+            raise V2Refusal("invalid value type for 'classification' parameter, expected int64_param")
+        classes = parameter.int64_param
+        if classes <= 0:
+            raise V2Refusal("invalid value for 'classification' parameter, expected >= 0")
     return WantedOutput(output.name, True, classes)

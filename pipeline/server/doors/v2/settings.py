@@ -17,7 +17,7 @@ _RANGES = {  # of the trace settings that are numbers
     "log_frequency": (0, _UINT32_MAX),
 }
 _LEVELS = ("OFF", "TIMESTAMPS", "TENSORS")
-_LOG_FORMATS = ("default", "ISO8601")
+LOG_FORMATS = ("default", "ISO8601")
 
 TraceValue = str | list[str]
 
@@ -116,7 +116,7 @@ class LogSettings:
         if "log_file" in given:
             raise V2Refusal("log file location can not be updated through network protocol", "UNIMPLEMENTED")
         form = given.get("log_format", "default")
-        if form not in _LOG_FORMATS:
+        if form not in LOG_FORMATS:
             raise V2Refusal(f"invalid argument for --log_format, got: {str(form)[:100]}", "UNAVAILABLE")
         level = given.get("log_verbose_level", 0)
         if not 0 <= int(level) <= _INT32_MAX:

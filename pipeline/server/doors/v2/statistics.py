@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.errors import UnknownVersion
-from pipeline.server.doors.v2.models import V2Model, V2Models, check_version
+from pipeline.server.doors.v2.models import V2Model, V2Models, version_number
 from pipeline.server.engine.engine import Engine
 from pipeline.server.telemetry.figures import OpFigures, RunFigures
 from pipeline.v2_errors import V2Refusal
@@ -20,7 +20,7 @@ def model_stats(engine: Engine, models: V2Models, name: str = "", version: str =
     if not name:
         return {"model_stats": [statistics(engine, model) for model in models.loaded()]}
     if version:
-        check_version(version)
+        version_number(version)
     try:
         model = models.find(name, version)
     except UnknownVersion:
