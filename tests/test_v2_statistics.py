@@ -117,7 +117,7 @@ def test_those_of_what_is_not_there_are_refused_in_words_of_their_own(
         for asked, told in (
             (("nope",), "requested model 'nope' is not available"),
             (("simple", "7"), "requested model version is not available for model 'simple'"),
-            (("simple", "0"), "failed to get model version from specified version string '0'"),
+            (("simple", "0"), "requested model version is not available for model 'simple'"),
         ):
             with pytest.raises(v2.InferenceServerException, match=told) as refusal:
                 asking.get_inference_statistics(*asked)
