@@ -18,6 +18,7 @@ reads a tail copies it out at once, so a region is free again as soon as its han
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import struct
@@ -141,9 +142,13 @@ def reply_region(handover_id: int) -> Region:
 
 
 def create_arena_fd() -> int:
-    """A sealed-size memfd, inheritable by name only; the caller owns and closes it."""
-    fd = os.memfd_create(_ARENA_NAME, os.MFD_CLOEXEC)
+    """A memfd, inheritable by name only; the caller owns and closes it.
+
+    Its size is sealed: where a worker made it shorter, the next look at it would kill the front (SIGBUS).
+    """
+    fd = os.memfd_create(_ARENA_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, _MAPPED_BYTES)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     return fd
 
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from pipeline import Op, WebService
+from pipeline.wire import Kind, arena_fds, frame
 
 MOOD = Path(os.environ.get("MOOD", "/nonexistent"))
 HOARD = []
@@ -35,12 +36,38 @@ def native(path):
     ctypes.PyDLL(None).sleep(60)
 
 
+def shorten(_):
+    """What a hook might do that closes or cuts all files it finds."""
+    for fd in arena_fds():
+        os.ftruncate(fd, 0)
+
+
+def end_the_first_handover(path):
+    """Tell the front, the first time, that the hand-over has ended, though none was answered."""
+    try:
+        Path(path).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    connections = [int(entry.name) for entry in Path("/proc/self/fd").iterdir() if is_socket(entry)]
+    for part in frame(Kind.REPLY, [0, True, [], [0] * 8]):
+        os.write(connections[0], part)
+
+
+def is_socket(entry):
+    try:
+        return str(entry.readlink()).startswith("socket:")
+    except FileNotFoundError:  # the one that listed them
+        return False
+
+
 DEEDS = {
     "": lambda _: None,
     "grow": grow,
     "fork": fork,
     "fork_and_return": lambda _: os.fork(),
     "native": native,
+    "shorten": shorten,
+    "end_the_first_handover": end_the_first_handover,
 }
 
 

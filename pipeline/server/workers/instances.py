@@ -266,6 +266,8 @@ class Instance:
             if has_large and sum(map(len, parts)) > LARGE_BYTES:
                 yield
         if last:
+            if any(jobs):  # they would wait for nothing; tried again they are answered
+                raise RuntimeError(f"the last reply to hand-over {handover_id} leaves requests unanswered")
             self.in_flight.popleft()
             self.process.reserved = False  # it can only have been for this one
         self._events.replied(self, handover, last, timings, len(rows))
