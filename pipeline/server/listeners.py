@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
 
+from pipeline.server.descriptors import limits_within
 from pipeline.server.doors.http_app import HttpApp
 from pipeline.server.doors.http_server import HttpServer
 from pipeline.server.doors.metrics_app import MetricsApp
@@ -43,15 +44,17 @@ class Listeners:
         self.certificates = tls = None if config.tls is None else Certificates(config.tls)
         guard = None if engine.keys is None else HttpGuard(engine.keys, config.security)
         ports = config.ports()
+        workers = sum(crew.size for crew in engine.crews.values())
+        limits = limits_within(config.limits, len(ports), workers)
         if http := _named(ports, "http_port", "v2.http_port"):
             v1, v2 = V1HttpApp(engine, models), V2HttpApp(engine, models, control, extensions)
-            self._http.append(HttpServer(HttpApp(engine, models, v1, v2), http, config.limits, tls, guard))
+            self._http.append(HttpServer(HttpApp(engine, models, v1, v2), http, limits, tls, guard))
         if config.dag.enable_prometheus:
             engine.metrics.add(lambda: serving_metrics(engine.metrics))
         if metrics := _named(ports, "v2.metrics_port", "dag.prometheus_port"):
-            self._http.append(HttpServer(MetricsApp(engine), metrics, config.limits, tls, guard))
+            self._http.append(HttpServer(MetricsApp(engine), metrics, limits, tls, guard))
         if rpc := _named(ports, "rpc_port", "v2.grpc_port"):
-            self._rpc.append(RpcServer(engine, models, control, extensions, rpc, tls))
+            self._rpc.append(RpcServer(engine, models, control, extensions, rpc, limits, tls))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

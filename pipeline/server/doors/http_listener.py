@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pipeline.server.doors.http_protocol import Connection
 
 REQUESTS_A_TURN = 128  # of the loop, which has others to serve
+SEEN_OFF = 16  # connections too many, and a tenth of the most, that may still be open
 SPARED_S = 1.0  # a connection that was heard of within this time may be about to ask
 
 
@@ -31,6 +32,7 @@ class Listener:
         self.draining = False  # each answer is the last of its connection
         self._begun = 0  # requests, since the loop's other work has had its turn
         self._postponed: deque[Connection] = deque()
+        self._seen_off: deque[Connection] = deque()
 
     def may_begin(self, connection: Connection) -> bool:
         """Whether to begin with a request in this turn of the loop; if not, `go_on` is called in a later one.
@@ -50,6 +52,12 @@ class Listener:
         self._begun = 0
         while self._postponed and self._begun < REQUESTS_A_TURN:
             self._postponed.popleft().go_on()
+
+    def see_off(self, refused: Connection) -> None:
+        """Give a connection too many, which was told so, time to read that: a few of them at once."""
+        self._seen_off.append(refused)
+        if len(self._seen_off) > max(SEEN_OFF, self.limits.max_connections // 10):
+            self._seen_off.popleft().close()
 
     def make_room(self) -> bool:
         """Close the connections that have been silent for longest, a hundredth of all; false: there are none.

@@ -26,6 +26,7 @@ from pipeline.values import Part
 log = logging.getLogger(__name__)
 
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
+_PIECE_BYTES = 2048  # that are parsed at once, unless they are a body's
 _JOIN_BYTES = 64 * 1024  # copying more than this costs more than a second system call
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
@@ -41,13 +42,13 @@ class Connection(asyncio.Protocol):
         # What is looked at for each request; an attribute of a model of pydantic's costs more.
         self._most_headers, self._most_header_bytes = limits.header_count, limits.header_bytes
         self._most_body_bytes = limits.body_bytes
-        self._parser = httptools.HttpRequestParser(self)
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._parser = _parser(self)
         self._transport: asyncio.Transport
         self.seen_at = time.monotonic()
         self._receiving_since: float | None = None  # when the request that is still arriving began
         self._in_body = False
         self._header_bytes = 0
+        self._body_length = 0  # as declared
         self._body_bytes = 0
         self._arrived_bytes = 0  # since the last piece of a body: headers, trailers, extensions of chunks
         self._client = Client()  # until a request shows a key
@@ -56,12 +57,13 @@ class Connection(asyncio.Protocol):
         self._body: bytes | bytearray = b""
         self._current: HttpRequest | None = None
         self._waiting: deque[HttpRequest] = deque()
+        self._unparsed = b""  # what has arrived behind those that wait
         self._going_on = False
         self._reading_paused = False
         self._continue_due = False  # the client waits for a 100 before it sends its body
         self._write_paused = False
         self._unsent_bytes = 0  # when `close_if_slow` last looked
-        self._unsent_since = 0.0
+        self._unsent_since = 0.0  # when it last saw the number change
         self._refusal: ServingError | None = None
         self._refused_at = 0.0
 
@@ -71,10 +73,11 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         connections = self._listener.connections
         connections.add(self)
-        if len(connections) > self._limits.max_connections and not self._listener.make_room():
-            self._refuse_at_once(
-                NotReady(f"{self._limits.max_connections} connections are busy, the most allowed")
-            )
+        most = self._limits.max_connections
+        if len(connections) <= most or self._listener.make_room():
+            return
+        self._refuse_at_once(NotReady(f"{most} connections are busy, the most allowed"))
+        self._listener.see_off(self)
 
     def data_received(self, data: bytes) -> None:
         self.seen_at = time.monotonic()
@@ -82,32 +85,58 @@ class Connection(asyncio.Protocol):
             return
         if self._receiving_since is None:
             self._receiving_since = self.seen_at
-        self._arrived_bytes += len(data)
+        if self._unparsed:
+            self._unparsed += data
+            return
+        self._parse(data)
+        if self._waiting or self._continue_due:
+            self.go_on()
+
+    def _parse(self, data: bytes) -> None:
+        """Parse until there is a request to begin with; `go_on` sees to the rest.
+
+        A request of 18 bytes takes 400 once it is parsed: not all of a pipeline are to be there at once.
+        """
+        while data and self._refusal is None:
+            if self._waiting:
+                self._unparsed = data
+                return
+            most = _PIECE_BYTES
+            if self._in_body:
+                most = max(most, self._body_length - self._body_bytes)
+            if len(data) <= most:
+                data = self._parse_piece(data)
+            else:
+                data = self._parse_piece(data[:most]) + data[most:]
+
+    def _parse_piece(self, piece: bytes) -> bytes:
+        """Returns what is to be parsed next: nothing, but for a request to upgrade."""
+        self._arrived_bytes += len(piece)
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade as stopped:
-            self._go_on_without_upgrade(data[stopped.args[0] :])
+            return self._without_upgrade(piece[stopped.args[0] :])
         except httptools.HttpParserError:
             self._refuse_now("Invalid HTTP request received.")
         else:
             if self._arrived_bytes > self._most_header_bytes:
                 self._refuse_at_once(headers_too_large(f"headers over {self._most_header_bytes} bytes"))
-        if self._waiting or self._continue_due:
-            self.go_on()
+        return b""
 
-    def _go_on_without_upgrade(self, rest: bytes) -> None:
-        """Feed the request again without its wish for another protocol (RFC 9110 section 7.8).
+    def _without_upgrade(self, rest: bytes) -> bytes:
+        """The request as it is without its wish for another protocol (RFC 9110 section 7.8), and the rest.
 
         Java's client wishes for h2c with its first request; the parser stops there, before the body.
         """
         method: bytes = self._parser.get_method()
         if method == b"CONNECT":
             self._refuse_now("CONNECT is not served.")
-            return
+            return b""
         lines = [b"%b %b HTTP/1.1" % (method, self._url)]
         lines += [b"%b: %b" % header for header in self._headers.items() if header[0] not in _UPGRADE_HEADERS]
-        self._parser = httptools.HttpRequestParser(self)
-        self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
+        self._parser = _parser(self)
+        self._arrived_bytes = 0
+        return b"\r\n".join(lines) + b"\r\n\r\n" + rest
 
     def on_message_begin(self) -> None:
         self._receiving_since = self.seen_at
@@ -133,7 +162,8 @@ class Connection(asyncio.Protocol):
             return
         headers = self._headers
         length, most = headers.get(b"content-length", b""), self._most_body_bytes
-        if length.isdigit() and int(length) > most:
+        self._body_length = int(length) if length.isdigit() else 0
+        if self._body_length > most:
             self._refuse(too_large(f"content-length {length.decode()} is over {most} bytes"))
         if b"expect" in headers:
             self._continue_due = headers[b"expect"].lower() == b"100-continue"
@@ -178,6 +208,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.connections.discard(self)
         self._waiting.clear()
+        self._unparsed = b""
         current, self._current = self._current, None
         if current is not None and current.on_left is not None:
             current.on_left()
@@ -195,7 +226,7 @@ class Connection(asyncio.Protocol):
         self.seen_at = time.monotonic()
         if last:
             self._transport.close()
-        elif self._waiting or self._continue_due:
+        elif self._waiting or self._unparsed or self._continue_due:
             self.go_on()
 
     def _write(self, status: int, head: bytes, body: Part, method: str = "") -> None:
@@ -218,6 +249,26 @@ class Connection(asyncio.Protocol):
         if self._going_on:  # called for an answer that was given at once; the loop below sees to the next
             return
         self._going_on = True
+        self._begin_waiting()
+        while self._unparsed and self._current is None and not self._waiting:
+            data, self._unparsed = self._unparsed, b""
+            self._receiving_since = self.seen_at
+            self._parse(data)
+            self._begin_waiting()
+        self._going_on = False
+        if self._waiting or self._unparsed:
+            self._transport.pause_reading()
+            self._reading_paused = True
+        elif self._reading_paused:
+            self._transport.resume_reading()
+            self._reading_paused = False
+            if self._receiving_since is not None:  # its rest has waited for us
+                self._receiving_since = self.seen_at
+        if self._continue_due and self._in_body and self._current is None and not self._waiting:
+            self._continue_due = False
+            self._transport.write(_CONTINUE)
+
+    def _begin_waiting(self) -> None:
         while self._waiting and self._current is None and not self._write_paused:
             if not self._listener.may_begin(self):
                 break
@@ -231,21 +282,10 @@ class Connection(asyncio.Protocol):
             except Exception:
                 log.exception("A fault of ours in %s %s", request.method, request.path)
                 self._transport.close()
-        self._going_on = False
-        if self._waiting:
-            self._transport.pause_reading()
-            self._reading_paused = True
-        elif self._reading_paused:
-            self._transport.resume_reading()
-            self._reading_paused = False
-        if self._continue_due and self._in_body and self._current is None and not self._waiting:
-            self._continue_due = False
-            self._transport.write(_CONTINUE)
 
     def pause_writing(self) -> None:
         """A client that does not read its answers gets no further ones."""
         self._write_paused = True
-        self._unsent_since = time.monotonic()
 
     def resume_writing(self) -> None:
         self._write_paused = False
@@ -266,6 +306,7 @@ class Connection(asyncio.Protocol):
         self._refusal = error
         self._refused_at = self.seen_at
         self._receiving_since = None
+        self._unparsed = b""
         last = self._waiting[-1] if self._waiting else self._current
         if last is not None:  # whole requests came before: the answer to the latest is the connection's last
             last.keep_alive = False
@@ -283,9 +324,8 @@ class Connection(asyncio.Protocol):
         """Refuse a request that takes too long to arrive (slow loris); drop a client that does not read."""
         if self._refusal is not None and self._current is None and now - self._refused_at > LINGER_S:
             self._transport.close()
-        if self._write_paused:
-            self._abort_if_unread(now)
-        if self._receiving_since is None or self._transport.is_closing():
+        self._abort_if_unread(now)
+        if self._receiving_since is None or self._reading_paused or self._transport.is_closing():
             return
         limit_s = self._limits.body_timeout_s if self._in_body else self._limits.header_timeout_s
         if now - self._receiving_since > limit_s:
@@ -293,10 +333,11 @@ class Connection(asyncio.Protocol):
             self._refuse_at_once(too_slow(what, limit_s))
 
     def _abort_if_unread(self, now: float) -> None:
+        """Also where little is unsent: such a connection would not close, whoever asked it to."""
         unsent = self._transport.get_write_buffer_size()
         if unsent != self._unsent_bytes:
             self._unsent_bytes, self._unsent_since = unsent, now
-        elif now - self._unsent_since > self._limits.body_timeout_s:
+        elif unsent and now - self._unsent_since > self._limits.body_timeout_s:
             self._transport.abort()
 
     # How it ends:
@@ -326,6 +367,12 @@ class Connection(asyncio.Protocol):
         sock = self._transport.get_extra_info("socket")
         counted = fcntl.ioctl(sock.fileno(), termios.FIONREAD, b"\0" * 4)
         return int(struct.unpack("i", counted)[0])
+
+
+def _parser(connection: Connection) -> httptools.HttpRequestParser:
+    parser = httptools.HttpRequestParser(connection)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
 
 
 @functools.lru_cache(maxsize=64)  # nearly all requests have one of a few targets

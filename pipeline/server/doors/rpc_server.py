@@ -15,6 +15,7 @@ import grpc.aio
 
 from pipeline.answer_form import AnswerForm
 from pipeline.answers import render_error
+from pipeline.config import Limits
 from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed, UnknownService
 from pipeline.examples import message_of
 from pipeline.server.doors.codecs.key_value import EXAMPLE, parse_proto, pass_proto_on
@@ -111,6 +112,7 @@ class RpcServer:
         control: Control,
         extensions: Extensions,
         ports: Mapping[str, int],
+        limits: Limits,
         certificates: Certificates | None,
     ) -> None:
         self._engine = engine
@@ -118,6 +120,7 @@ class RpcServer:
         self._control = control
         self._extensions = extensions
         self._ports = ports
+        self._limits = limits
         self._certificates = certificates
         self._stopping = False
 
@@ -125,7 +128,7 @@ class RpcServer:
     async def running(self) -> AsyncIterator[None]:
         """Listens on entry, stops on exit. Raises StartFailed for a used port, and a grpcio we can't use."""
         config = self._engine.app.config
-        limits = config.limits
+        limits = self._limits
         pipeline = PipelineHandler(self._engine)
         v2 = V2Handler(self._engine, self._models, self._control, self._extensions)
         methods: Methods = {**pipeline.methods, **v2.methods}

@@ -1,0 +1,89 @@
+"""Clients over HTTP that pipeline without end, or do not read: what they cost, and whom."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service_process import APPS, PATIENCE_S, ServiceProcess, key_value, wait_until
+
+LIMITS = {"body_timeout_s": 2, "idle_timeout_s": 1}
+UPGRADE = b"GET /health/live HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+LAST = b"GET /health/live HTTP/1.1\r\nConnection: close\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[ServiceProcess]:
+    with ServiceProcess(APPS / "echo.py", {"limits": LIMITS}) as process:
+        yield process
+
+
+def connect(service: ServiceProcess, stack: contextlib.ExitStack, window: int = 0) -> socket.socket:
+    client = stack.enter_context(socket.socket())
+    if window:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+    client.settimeout(PATIENCE_S)
+    client.connect(("127.0.0.1", service.http_port))
+    return client
+
+
+def post(inputs: dict[str, str]) -> bytes:
+    body = key_value(inputs)
+    return b"POST /test/prediction HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+def front_bytes(service: ServiceProcess) -> float:
+    return service.metric("paddlewheel_resident_bytes", process="front")
+
+
+def test_any_number_of_pipelined_wishes_to_upgrade_is_answered(service: ServiceProcess) -> None:
+    with contextlib.ExitStack() as stack:
+        client = connect(service, stack)
+        client.sendall(UPGRADE * 1500 + LAST)
+        received = b"".join(iter(lambda: client.recv(65536), b""))
+    assert received.count(b"HTTP/1.1 200 OK") == 1501
+    assert "Traceback" not in service.log
+
+
+def test_requests_that_wait_behind_another_cost_little_more_than_their_bytes(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    held = post({"action": "wait", "argument": str(gate)})
+    short = b"GET / HTTP/1.1\r\n\r\n" * 3500
+    before = front_bytes(service)
+    with contextlib.ExitStack() as stack:
+        stack.callback(gate.touch)
+        clients = [connect(service, stack) for _ in range(60)]
+        for client in clients:
+            client.sendall(held + short)
+        wait_until(
+            lambda: service.metric("paddlewheel_pending_requests") == len(clients), "all wait for the first"
+        )
+        assert front_bytes(service) - before < 30e6  # all parsed they take 90
+        gate.touch()
+        received = b""
+        while received.count(b"\r\n\r\n") < 3501:
+            received += clients[-1].recv(65536)
+        assert received.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_an_answer_of_which_little_is_left_unread_is_given_up_too(service: ServiceProcess) -> None:
+    """The kernel takes some megabytes; a rest too small to stop us from writing on is no exception."""
+    with contextlib.ExitStack() as stack:
+        clients = [connect(service, stack, window=2048) for _ in range(33)]
+        for client, kilobytes in zip(clients, itertools.count(1500, 40), strict=False):
+            client.sendall(post({"text": "x" * kilobytes * 1000}))
+        wait_until(lambda: not any(map(is_connected, clients)), "all connections are given up")
+
+
+def is_connected(client: socket.socket) -> bool:
+    """Whether the server's end of the connection is still open, as the kernel's table has it."""
+    port = client.getsockname()[1]
+    rows = [row.split() for row in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    return any(row[2].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
