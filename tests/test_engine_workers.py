@@ -176,6 +176,22 @@ def test_a_worker_that_can_never_start_again_ends_the_service(tmp_path: Path) ->
         assert "RuntimeError: only once" in service.log
 
 
+def test_starts_that_failed_while_others_served_do_not_count_when_those_are_gone(tmp_path: Path) -> None:
+    deaths = tmp_path / "deaths"
+    deaths.touch()
+    config = {"dag": {"is_thread_op": False}, "op": {"broken": {"concurrency": 2}}}
+    with ServiceProcess(APPS / "broken.py", config, arguments=["dies", str(deaths)]) as service:
+        wait_until(lambda: service.metric("paddlewheel_op_ready_instances") == 2, "both are ready")
+        first, second = service.worker_pids()
+        deaths.write_text("xxx")
+        os.kill(first, signal.SIGKILL)
+        service.wait_for_log("did not start: killed by SIGKILL", times=3)
+        deaths.write_text("x")
+        os.kill(second, signal.SIGKILL)
+        service.wait_for_log("did not start: killed by SIGKILL", times=4)
+        service.wait_until_ready()
+
+
 def test_a_killed_front_takes_its_workers_along_even_those_in_a_hook() -> None:
     config = {"dag": {"is_thread_op": False}, "op": {"echo": {"concurrency": 2}}}
     with ServiceProcess(APPS / "echo.py", config) as service, ThreadPoolExecutor(1) as pool:

@@ -1,7 +1,8 @@
 """A script that, in its worker, does not do what it did when it was started; its first argument says how.
 
 "init_op" raises; "no run_service", "another op" and "import" concern the script itself; "start_timeout" never
-gets ready; "async" has an init_op that nobody awaits; "later" starts once, the second time it raises.
+gets ready; "async" has an init_op that nobody awaits; "later" starts once, the second time it raises; "dies"
+does so at the start as often as the file of the second argument has bytes.
 """
 
 import os
@@ -21,6 +22,9 @@ class BrokenOp(Op):
             raise RuntimeError("there is no vocabulary")
         if HOW == "start_timeout":
             signal.pause()
+        if HOW == "dies" and (left := Path(sys.argv[2]).stat().st_size):
+            os.truncate(sys.argv[2], left - 1)
+            os.kill(os.getpid(), signal.SIGKILL)
         if HOW == "later":
             try:
                 Path(sys.argv[2]).touch(exist_ok=False)

@@ -256,13 +256,13 @@ class Crew:
         asyncio.get_running_loop().call_later(pause_s, self._spawn, process.numbers)
 
     def _may_try_again(self, process: WorkerProcess, why: str) -> bool:
-        self._failed_starts += 1
         reason, final = process.failure or (why, False)
         log.error("Worker %s did not start: %s", process.name, reason)
-        if (
-            self._was_complete and self.ready
-        ):  # what was changed on the disk meanwhile must not end the others
+        if self._was_complete and self.ready:
+            # What was changed on the disk meanwhile must not end the others. Nor does it count: who is left
+            # may die later, and its successors have as many tries.
             return True
+        self._failed_starts += 1
         # What raises on the very first start raises on every one; later a reason may pass (a full disk, say).
         hopeless = final or (process.failure is not None and not self._was_ready)
         if hopeless or self._failed_starts >= FAILED_STARTS_ALLOWED:
