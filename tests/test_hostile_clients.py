@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import select
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,9 +76,10 @@ def test_requests_that_wait_behind_another_cost_little_more_than_their_bytes(
 def test_an_answer_of_which_little_is_left_unread_is_given_up_too(service: ServiceProcess) -> None:
     """The kernel takes some megabytes; a rest too small to stop us from writing on is no exception."""
     with contextlib.ExitStack() as stack:
-        clients = [connect(service, stack, window=2048) for _ in range(33)]
-        for client, kilobytes in zip(clients, itertools.count(1500, 40), strict=False):
-            client.sendall(post({"text": "x" * kilobytes * 1000}))
+        clients = []
+        for kilobytes in range(1500, 2800, 40):
+            clients.append(connect(service, stack, window=2048))
+            clients[-1].sendall(post({"text": "x" * kilobytes * 1000}))
         wait_until(lambda: not any(map(is_connected, clients)), "all connections are given up")
 
 
@@ -87,3 +88,47 @@ def is_connected(client: socket.socket) -> bool:
     port = client.getsockname()[1]
     rows = [row.split() for row in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
     return any(row[2].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
+
+
+def test_bodies_that_never_end_are_refused_before_they_fill_the_memory_and_small_ones_are_answered() -> None:
+    limits = {"bodies_bytes": 20_000_000}
+    with ServiceProcess(APPS / "echo.py", {"limits": limits}) as service, contextlib.ExitStack() as stack:
+        before = front_bytes(service)
+        clients = [connect(service, stack) for _ in range(16)]
+        for client in clients:
+            client.sendall(b"POST /test/prediction HTTP/1.1\r\nContent-Length: 9000000\r\n\r\n")
+            client.sendall(b"x" * 8_000_000)
+            assert service.predict({"number": "21"})["doubled"] == "42"
+        assert front_bytes(service) - before < 80e6  # all together they have 128
+        answers = [client.recv(65536) for client in clients if select.select([client], [], [], 0)[0]]
+        assert len(answers) >= 13
+        assert all(answer.startswith(b"HTTP/1.1 503") for answer in answers)
+        assert b"limits.bodies_bytes" in answers[0]
+
+
+def test_bodies_that_were_answered_make_room_for_others() -> None:
+    limits = {"bodies_bytes": 2_000_000}
+    with ServiceProcess(APPS / "echo.py", {"limits": limits}) as service, contextlib.ExitStack() as stack:
+        client = connect(service, stack)
+        for _ in range(5):
+            for cut in (0, 1):  # a whole one that is answered, and one that its client leaves
+                sent = post({"number": "21", "text": "x" * 900_000})
+                client.sendall(sent[: len(sent) - cut])
+                if cut:
+                    client.close()
+                    client = connect(service, stack)
+                    continue
+                assert client.recv(65536, socket.MSG_PEEK).startswith(b"HTTP/1.1 200 OK")
+                received = 0
+                while received < 900_000:
+                    received += len(client.recv(65536))
+
+
+def test_bodies_whose_clients_have_left_take_no_memory(service: ServiceProcess) -> None:
+    before = front_bytes(service)
+    for _ in range(20):
+        with contextlib.ExitStack() as stack:
+            client = connect(service, stack)
+            client.sendall(b"POST /test/prediction HTTP/1.1\r\nContent-Length: 9000000\r\n\r\n")
+            client.sendall(b"x" * 8_000_000)
+    wait_until(lambda: front_bytes(service) - before < 40e6, "most of the 160 MB are given back")

@@ -29,6 +29,7 @@ class Listener:
         self.guard = guard  # None: anyone may ask
         self.connections: set[Connection] = set()
         self.date_line = b""  # the Date header, renewed by the listener's clock
+        self.bodies_bytes = 0  # of those that are arriving, or not answered yet
         self.draining = False  # each answer is the last of its connection
         self._begun = 0  # requests, since the loop's other work has had its turn
         self._postponed: deque[Connection] = deque()
@@ -58,6 +59,11 @@ class Listener:
         self._seen_off.append(refused)
         if len(self._seen_off) > max(SEEN_OFF, self.limits.max_connections // 10):
             self._seen_off.popleft().close()
+
+    def largest_bodies(self) -> list[Connection]:
+        """The connections with the most of a body that is not all here, a hundredth of all."""
+        many = 1 + len(self.connections) // 100
+        return heapq.nlargest(many, self.connections, key=lambda connection: connection.arriving_bytes)
 
     def make_room(self) -> bool:
         """Close the connections that have been silent for longest, a hundredth of all; false: there are none.

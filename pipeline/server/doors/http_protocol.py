@@ -41,7 +41,7 @@ class Connection(asyncio.Protocol):
         self._limits = limits = listener.limits
         # What is looked at for each request; an attribute of a model of pydantic's costs more.
         self._most_headers, self._most_header_bytes = limits.header_count, limits.header_bytes
-        self._most_body_bytes = limits.body_bytes
+        self._most_body_bytes, self._most_bodies_bytes = limits.body_bytes, limits.bodies_bytes
         self._parser = _parser(self)
         self._transport: asyncio.Transport
         self.seen_at = time.monotonic()
@@ -55,6 +55,7 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers: Headers = {}
         self._body: bytes | bytearray = b""
+        self._held_bytes = 0  # of bodies that are arriving, or not answered yet
         self._current: HttpRequest | None = None
         self._waiting: deque[HttpRequest] = deque()
         self._unparsed = b""  # what has arrived behind those that wait
@@ -187,6 +188,19 @@ class Connection(asyncio.Protocol):
             self._body += body
         else:
             self._body = bytearray(self._body + body)
+        self._hold(len(body))
+        if self._listener.bodies_bytes > self._most_bodies_bytes:
+            self._shed_bodies()
+
+    def _shed_bodies(self) -> None:
+        """Refuse the largest of those that are arriving: who sends little is served on."""
+        most = self._most_bodies_bytes
+        error = NotReady(f"bodies of more than {most} bytes are here; limits.bodies_bytes allows no more")
+        while self._listener.bodies_bytes > most:
+            for connection in self._listener.largest_bodies():
+                if connection is self:
+                    self._refuse(error)
+                connection.refuse_body(error)
 
     def on_message_complete(self) -> None:
         parser = self._parser
@@ -209,6 +223,8 @@ class Connection(asyncio.Protocol):
         self._listener.connections.discard(self)
         self._waiting.clear()
         self._unparsed = b""
+        self._hold(-self._held_bytes)
+        self._body = b""  # parser and connection hold each other, until garbage is collected
         current, self._current = self._current, None
         if current is not None and current.on_left is not None:
             current.on_left()
@@ -222,6 +238,7 @@ class Connection(asyncio.Protocol):
         last = self._listener.draining or not request.keep_alive
         self._write(status, b"%bconnection: close\r\n" % head if last else head, body, request.method)
         self._current = None
+        self._hold(-len(request.body))
         request.on_left = None  # it holds the work on the request, which holds the request: garbage in a ring
         self.seen_at = time.monotonic()
         if last:
@@ -307,6 +324,8 @@ class Connection(asyncio.Protocol):
         self._refused_at = self.seen_at
         self._receiving_since = None
         self._unparsed = b""
+        self._hold(-len(self._body))
+        self._body = b""
         last = self._waiting[-1] if self._waiting else self._current
         if last is not None:  # whole requests came before: the answer to the latest is the connection's last
             last.keep_alive = False
@@ -319,6 +338,20 @@ class Connection(asyncio.Protocol):
         if self._transport.can_write_eof():  # TLS knows no half-closed connection
             self._transport.write_eof()
         self._transport.resume_reading()
+
+    @property
+    def arriving_bytes(self) -> int:
+        """Of a body that is not all here."""
+        return len(self._body)
+
+    def refuse_body(self, error: ServingError) -> None:
+        """Refuse the request of which a part is here, if there is one, and let go of that."""
+        if self._body:
+            self._refuse_at_once(error)
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        self._listener.bodies_bytes += size
 
     def close_if_slow(self, now: float) -> None:
         """Refuse a request that takes too long to arrive (slow loris); drop a client that does not read."""
