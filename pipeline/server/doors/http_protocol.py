@@ -98,25 +98,28 @@ class Connection(asyncio.Protocol):
 
         A request of 18 bytes takes 400 once it is parsed: not all of a pipeline are to be there at once.
         """
-        while data and self._refusal is None:
+        start = 0
+        while start < len(data) and self._refusal is None:
             if self._waiting:
-                self._unparsed = data
+                self._unparsed = data[start:]
                 return
             most = _PIECE_BYTES
             if self._in_body:
                 most = max(most, self._body_length - self._body_bytes)
-            if len(data) <= most:
-                data = self._parse_piece(data)
-            else:
-                data = self._parse_piece(data[:most]) + data[most:]
+            whole = not start and len(data) <= most
+            piece = data if whole else memoryview(data)[start : start + most]
+            start += len(piece)
+            plain = self._parse_piece(piece)
+            if plain:
+                data, start = plain + data[start:], 0
 
-    def _parse_piece(self, piece: bytes) -> bytes:
-        """Returns what is to be parsed next: nothing, but for a request to upgrade."""
+    def _parse_piece(self, piece: bytes | memoryview) -> bytes:
+        """Returns what is to be parsed in place of a request to upgrade; nothing for others."""
         self._arrived_bytes += len(piece)
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade as stopped:
-            return self._without_upgrade(piece[stopped.args[0] :])
+            return self._without_upgrade(bytes(piece[stopped.args[0] :]))
         except httptools.HttpParserError:
             self._refuse_now("Invalid HTTP request received.")
         else:
