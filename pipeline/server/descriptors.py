@@ -26,7 +26,8 @@ def limits_within(limits: Limits, listeners: int, workers: int) -> Limits:
     room = max(most - kept, most // 4) // max(1, listeners)
     if room >= limits.max_connections:
         return limits
-    log.warning(
+    log.log(  # a warning where it may be felt: many machines stop just short of two times the default
+        logging.INFO if 2 * room > limits.max_connections else logging.WARNING,
         "%d connections of each port are the most, not limits.max_connections (%d): this process may open "
         "%d files (ulimit -n)",
         room,
