@@ -128,6 +128,10 @@ class Engine:
         """What the models take and give that are ready to be asked by themselves, by Op."""
         return {name: crew.signature for name, crew in self._crews.items() if crew.signature is not None}
 
+    def failures(self, op: str = "") -> Failures:
+        """Of the service or, for requests to a model alone, of its Op, which counts its own errors."""
+        return self.metrics.of_ops[op].failures if op else self.requests.failures
+
     def deadline(self, timeout_s: float = math.inf, began: float = 0.0) -> float:
         """The instant (time.monotonic) until which a request may take. began: when it came, now without."""
         least_s = timeout_s if timeout_s < self._timeout_s else self._timeout_s
@@ -152,7 +156,7 @@ class Engine:
                 client.check()
             self._admission.check(request, client, self._pending)
         except ServingError as exc:
-            self._failures(request).note(exc)
+            self.failures(request.op).note(exc)
             raise
         if self._profiles:
             request.timings = Timings()
@@ -204,7 +208,7 @@ class Engine:
         if request.finish is not None:
             answer = request.finish.end(answer)
         if answer is None:
-            self._failures(request).canceled += 1
+            self.failures(request.op).canceled += 1
             return
         if not request.op:
             self.requests.note(took_s, request.rows, failed=not isinstance(answer, list))
@@ -214,10 +218,6 @@ class Engine:
             walk.answered(answer)
         except Exception:  # a door's fault must not reach the worker's connection, whose reply this is
             log.exception("A fault of ours in giving an answer")
-
-    def _failures(self, request: Request) -> Failures:
-        """Of the service or, for a request to a model alone, of its Op, which counts its own errors."""
-        return self.metrics.of_ops[request.op].failures if request.op else self.requests.failures
 
     def _tell_of_end(self, began: float) -> None:
         for ends in self._awaited_ends:

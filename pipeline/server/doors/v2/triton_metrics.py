@@ -9,7 +9,6 @@ from pipeline.server.doors.v2.host_metrics import HostMetrics
 from pipeline.server.doors.v2.models import V2Model, V2Models
 from pipeline.server.doors.v2.statistics import statistics
 from pipeline.server.engine.engine import Engine
-from pipeline.server.telemetry.figures import Failures
 
 Stats = dict[str, Any]  # an element of `model_stats`
 
@@ -63,7 +62,7 @@ def triton_metrics(engine: Engine, models: V2Models, host: HostMetrics) -> bytes
         rows = ((_labels(model), read(stats)) for model, stats in known)
         lines += _family(name, told, "counter", rows)
     failed = (
-        (_labels(model, reason=reason), getattr(_failures(engine, model), kind))
+        (_labels(model, reason=reason), getattr(engine.failures(model.op), kind))
         for model, _ in known
         for reason, kind in _REASONS.items()
     )
@@ -71,10 +70,6 @@ def triton_metrics(engine: Engine, models: V2Models, host: HostMetrics) -> bytes
     pending = ((_labels(model), _pending(engine, model)) for model, _ in known)
     lines += _family(*_PENDING, "gauge", pending)
     return "".join([*lines, host.text()]).encode()
-
-
-def _failures(engine: Engine, model: V2Model) -> Failures:
-    return engine.metrics.of_ops[model.op].failures if model.op else engine.requests.failures
 
 
 def _pending(engine: Engine, model: V2Model) -> int:
