@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import median, quantiles
 from typing import NamedTuple
 
 from rich.console import Console
@@ -42,7 +42,7 @@ PREDICTOR_ONE = PREDICTOR.format(1)
 
 
 def print_table(console: Console, rounds: Rounds, title: str) -> None:
-    """A line for each subject: the medians of its rounds, errors added up."""
+    """A line for each subject: the medians of its measurements, errors added up."""
     table = Table(title=title, title_justify="left")
     table.add_column("")
     for heading in (
@@ -89,20 +89,21 @@ def print_targets(console: Console, rounds: Rounds) -> None:
     )
     added = _added_ms(rounds, HTTP_ONE)
     console.print(
-        f"latency added at one connection: {_middle_and_rounds(added)}; target {TARGET_ADDED_MS:g} ms: "
+        f"latency added at one connection: {_middle_and_spread(added)}; target {TARGET_ADDED_MS:g} ms: "
         f"{_verdict(median(added) <= TARGET_ADDED_MS)}"
     )
-    console.print(f"the same of two bare processes: {_middle_and_rounds(_added_ms(rounds, PIPELINE_ONE))}")
+    console.print(f"the same of two bare processes: {_middle_and_spread(_added_ms(rounds, PIPELINE_ONE))}")
 
 
 def _added_ms(rounds: Rounds, name: str) -> list[float]:
-    """What each round's p50 is over that of tokenizer and predictor."""
+    """What the p50 of each turn is over that of tokenizer and predictor just before."""
     pairs = zip(rounds[name], rounds[PREDICTOR_ONE], strict=True)
     return [figures.p50_ms - alone.p50_ms for figures, alone in pairs]
 
 
-def _middle_and_rounds(added_ms: Sequence[float]) -> str:
-    return f"{median(added_ms):.3f} ms of p50 (rounds: {', '.join(f'{ms:.3f}' for ms in added_ms)})"
+def _middle_and_spread(added_ms: Sequence[float]) -> str:
+    low, middle, high = quantiles(added_ms, method="inclusive") if len(added_ms) > 1 else list(added_ms) * 3
+    return f"{middle:.3f} ms of p50 ({len(added_ms)} turns, the middle half of them {low:.3f} to {high:.3f})"
 
 
 def _verdict(met: bool) -> str:

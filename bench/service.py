@@ -1,7 +1,9 @@
 """Loads the default service over HTTP and gRPC, in turns with the bare predictor and a bare ASGI application.
 
 Server CPU is user and system time of front and workers. What workers spend inside tokenizer and predictor
-calls is read around those calls (bench/instrumented_service.py). Every round measures every subject in turn.
+calls is read around those calls (bench/instrumented_service.py). Every round measures every subject in turn;
+those with one caller in turns of a second, half of each load's seconds: between them the host's own speed
+drifts by more than what is looked for.
 """
 
 from __future__ import annotations
@@ -71,14 +73,16 @@ class Bench:
         """One round."""
         seconds = self._options.seconds
         alone_s = max(1.0, seconds / 4)
+        one_s = 1  # the least that wrk can do
         yield BARE, self._bare
         yield HTTP, self._http
         yield BARE_PACED, lambda: self._bare(self._service_gap_ms)
         if self._options.grpc:
             yield GRPC, lambda: self._of_service(self._h2load, seconds)
-        yield PREDICTOR_ONE, lambda: self._predictor.measure(1, alone_s)
-        yield HTTP_ONE, lambda: self._of_service(lambda s: self._wrk(1, s), seconds / 2)
-        yield PIPELINE_ONE, lambda: self._bare_pipeline(seconds / 2)
+        for _ in range(max(1, round(seconds / 2))):
+            yield PREDICTOR_ONE, lambda: self._predictor.measure(1, one_s)
+            yield HTTP_ONE, lambda: self._of_service(lambda s: self._wrk(1, s), one_s, warm_up=False)
+            yield PIPELINE_ONE, lambda: self._bare_pipeline(one_s)
         for batch in BATCHES:
             yield PREDICTOR.format(batch), partial(self._predictor.measure, batch, alone_s)
 
@@ -95,8 +99,9 @@ class Bench:
         address, connections = self._service.rpc_address, self._options.connections
         return h2load(address, connections=connections, seconds=seconds, body=self._grpc_body)
 
-    def _of_service(self, load: Callable[[float], Load], seconds: float) -> Figures:
-        load(self._options.warm_up)
+    def _of_service(self, load: Callable[[float], Load], seconds: float, warm_up: bool = True) -> Figures:
+        if warm_up:
+            load(self._options.warm_up)
         inside, outcomes = read_inside(self._inside), self._service.answered()
         front, workers = self._service.cpu_s()
         done = load(seconds)
@@ -131,7 +136,6 @@ class Bench:
         def load(seconds: float) -> Load:
             return wrk(self._pipeline_url, PATH, connections=1, seconds=seconds, bodies=self._bodies)
 
-        load(self._options.warm_up)
         pids = [self._pipeline_pid], children(self._pipeline_pid)
         began = [cpu_s(some) for some in pids]
         done = load(seconds)
