@@ -6,18 +6,32 @@ import asyncio
 import heapq
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pipeline.config import Limits
-from pipeline.server.doors.http_request import RequestTaker
+from pipeline.errors import ServingError
+from pipeline.server.doors.http_request import RequestSource, RequestTaker
 from pipeline.server.engine.clients import HttpGuard
-
-if TYPE_CHECKING:
-    from pipeline.server.doors.http_protocol import Connection
 
 REQUESTS_A_TURN = 128  # of the loop, which has others to serve
 SEEN_OFF = 16  # connections too many, and a tenth of the most, that may still be open
 SPARED_S = 1.0  # a connection that was heard of within this time may be about to ask
+
+
+class OpenConnection(RequestSource, Protocol):
+    """One connection as those who care for all of a port see it."""
+
+    seen_at: float
+
+    @property
+    def busy(self) -> bool: ...
+    @property
+    def arriving_bytes(self) -> int: ...
+    def go_on(self) -> None: ...
+    def refuse_body(self, error: ServingError) -> None: ...
+    def close_if_slow(self, now: float) -> None: ...
+    def close_if_silent(self, silent_since: float) -> bool: ...
+    def close(self) -> None: ...
 
 
 class Listener:
@@ -27,15 +41,15 @@ class Listener:
         self.app = app
         self.limits = limits
         self.guard = guard  # None: anyone may ask
-        self.connections: set[Connection] = set()
+        self.connections: set[OpenConnection] = set()
         self.date_line = b""  # the Date header, renewed by the listener's clock
         self.bodies_bytes = 0  # of those that are arriving, or not answered yet
         self.draining = False  # each answer is the last of its connection
         self._begun = 0  # requests, since the loop's other work has had its turn
-        self._postponed: deque[Connection] = deque()
-        self._seen_off: deque[Connection] = deque()
+        self._postponed: deque[OpenConnection] = deque()
+        self._seen_off: deque[OpenConnection] = deque()
 
-    def may_begin(self, connection: Connection) -> bool:
+    def may_begin(self, connection: OpenConnection) -> bool:
         """Whether to begin with a request in this turn of the loop; if not, `go_on` is called in a later one.
 
         While 1,024 sockets are readable libuv polls again, up to 48 times (its issue 282): without a bound,
@@ -54,13 +68,13 @@ class Listener:
         while self._postponed and self._begun < REQUESTS_A_TURN:
             self._postponed.popleft().go_on()
 
-    def see_off(self, refused: Connection) -> None:
+    def see_off(self, refused: OpenConnection) -> None:
         """Give a connection too many, which was told so, time to read that: a few of them at once."""
         self._seen_off.append(refused)
         if len(self._seen_off) > max(SEEN_OFF, self.limits.max_connections // 10):
             self._seen_off.popleft().close()
 
-    def largest_bodies(self) -> list[Connection]:
+    def largest_bodies(self) -> list[OpenConnection]:
         """The connections with the most of a body that is not all here, a hundredth of all."""
         many = 1 + len(self.connections) // 100
         return heapq.nlargest(many, self.connections, key=lambda connection: connection.arriving_bytes)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
 from pipeline.errors import ServingError
 from pipeline.server.engine.clients import Client, named
 from pipeline.values import Part
-
-if TYPE_CHECKING:
-    from pipeline.server.doors.http_protocol import Connection
 
 Headers = dict[bytes, bytes]
 """By name in lower case; of one that was sent twice the first."""
@@ -26,7 +23,7 @@ class HttpRequest(msgspec.Struct, eq=False):
     when the client leaves before the answer.
     """
 
-    _connection: Connection
+    _source: RequestSource
     client: Client
     method: str
     path: str
@@ -39,11 +36,19 @@ class HttpRequest(msgspec.Struct, eq=False):
     @property
     def peer(self) -> str:
         """The client's address, and the name of its API key."""
-        return named(self._connection.peer, self.client)
+        return named(self._source.peer, self.client)
 
     def respond(self, status: int, head: bytes, body: Part) -> None:
         """Answer. head: header lines, each with its CRLF; the length and the date are put in here."""
-        self._connection.respond(self, status, head, body)
+        self._source.respond(self, status, head, body)
+
+
+class RequestSource(Protocol):
+    """The connection that a request came over."""
+
+    @property
+    def peer(self) -> str: ...
+    def respond(self, request: HttpRequest, status: int, head: bytes, body: Part) -> None: ...
 
 
 class RequestTaker(Protocol):
