@@ -73,6 +73,13 @@ def test_a_chunked_body_over_the_limit_is_413(service: ServiceProcess) -> None:
     assert (code, headers["connection"], answer["err_no"]) == (413, "close", 5000)
 
 
+def test_who_is_refused_is_not_asked_for_the_body(service: ServiceProcess) -> None:
+    """Not even who sends a part of it without waiting for that."""
+    raw = exchange(service, post("Expect: 100-continue", "Transfer-Encoding: chunked") + b"no size\r\n")
+    assert parsed(raw)[0] == 400
+    assert "Traceback" not in service.log
+
+
 def test_a_chunked_body_is_read(service: ServiceProcess) -> None:
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (GOOD[:5], GOOD[5:]))
     raw = exchange(service, post("Transfer-Encoding: chunked", "Connection: close"), chunks, b"0\r\n\r\n")

@@ -89,6 +89,7 @@ class RequestReader:
     def drop(self) -> None:
         """Let go of what has arrived of a request."""
         self.receiving_since = None
+        self.continue_due = False
         self._listener.bodies_bytes -= len(self._body)
         self._body = b""
 
