@@ -85,7 +85,7 @@ class Engine:
         security = app.config.security
         self.peers = Peers()
         self.keys = None if security.api_keys is None else KeyRing(security)
-        register_gauges(self, self._batchers)
+        register_gauges(metrics, self._batchers, lambda: self._pending, self.keys, app.config)
 
     @property
     def pending(self) -> int:

@@ -2,63 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from pipeline.config import ServiceConfig
 from pipeline.server.engine.batcher import Batcher
-from pipeline.server.telemetry.metrics import resident_bytes
-from pipeline.server.workers.gpu_memory import open_gpu_memory
-
-if TYPE_CHECKING:
-    from pipeline.server.engine.engine import Engine
+from pipeline.server.engine.clients import KeyRing
+from pipeline.server.telemetry.metrics import Metrics, resident_bytes
+from pipeline.server.workers.gpu_memory import GpuMemory, open_gpu_memory
+from pipeline.server.workers.worker_process import WorkerProcess
 
 Rows = Iterable[tuple[dict[str, str], float]]
 
 
-def register_gauges(engine: Engine, batchers: Mapping[str, Batcher]) -> None:
-    """Have the engine's metrics tell queues, instances, memory, and what each API key did."""
+def register_gauges(
+    metrics: Metrics,
+    batchers: Mapping[str, Batcher],
+    pending: Callable[[], int],
+    keys: KeyRing | None,
+    config: ServiceConfig,
+) -> None:
+    """Have the metrics tell queues, instances, memory, and what each API key did."""
 
-    def per_op(read: str) -> Rows:
-        for name, batcher in batchers.items():
-            value = batcher.waiting if read == "waiting" else getattr(batcher.crew, read)
-            yield {"op": name}, float(value)
+    def per_op(read: Callable[[Batcher], int]) -> Rows:
+        return [({"op": name}, float(read(batcher))) for name, batcher in batchers.items()]
 
     def memory() -> Rows:
         yield {"process": "front"}, resident_bytes()
-        for crew in engine.crews.values():
-            for process in crew.processes:
-                yield {"process": process.name}, resident_bytes(process.pid)
+        for process in _processes(batchers):
+            yield {"process": process.name}, resident_bytes(process.pid)
 
-    watch = engine.metrics.watch
+    watch = metrics.watch
+    watch("paddlewheel_pending_requests", "Admitted, not yet answered.", lambda: [({}, float(pending()))])
+    watch("paddlewheel_op_queue_length", "Requests queued before an Op.", lambda: per_op(lambda b: b.waiting))
     watch(
-        "paddlewheel_pending_requests", "Admitted, not yet answered.", lambda: [({}, float(engine.pending))]
+        "paddlewheel_op_ready_instances",
+        "Instances that take requests.",
+        lambda: per_op(lambda b: b.crew.ready),
     )
-    watch("paddlewheel_op_queue_length", "Requests queued before an Op.", lambda: per_op("waiting"))
-    watch("paddlewheel_op_ready_instances", "Instances that take requests.", lambda: per_op("ready"))
-    watch("paddlewheel_op_restarts_total", "Workers replaced.", lambda: per_op("restarts"))
+    watch("paddlewheel_op_restarts_total", "Workers replaced.", lambda: per_op(lambda b: b.crew.restarts))
     watch("paddlewheel_resident_bytes", "Resident memory by process.", memory)
-    _watch_keys(engine)
-    _watch_cards(engine)
+    if keys is not None:
+        _watch_keys(metrics, keys)
+    cards = open_gpu_memory(config)
+    if cards is not None:
+        _watch_cards(metrics, cards, batchers)
 
 
-def _watch_keys(engine: Engine) -> None:
-    if engine.keys is None:
-        return
-    figures, watch = engine.keys.figures, engine.metrics.watch
+def _watch_keys(metrics: Metrics, keys: KeyRing) -> None:
+    figures, watch = keys.figures, metrics.watch
     watch("paddlewheel_key_requests_total", "Requests by API key.", lambda: figures(lambda c: c.requests))
     watch("paddlewheel_key_refused_total", "Over their key's limits.", lambda: figures(lambda c: c.refused))
     watch("paddlewheel_key_pending", "Pending by API key.", lambda: figures(lambda c: c.pending))
 
 
-def _watch_cards(engine: Engine) -> None:
-    cards = open_gpu_memory(engine.app.config)
-    if cards is None:
-        return
-
+def _watch_cards(metrics: Metrics, cards: GpuMemory, batchers: Mapping[str, Batcher]) -> None:
     def memory() -> Rows:
         used = cards.of_processes()
-        for crew in engine.crews.values():
-            for process in crew.processes:
-                yield {"process": process.name}, float(used.get(process.pid, 0))
+        for process in _processes(batchers):
+            yield {"process": process.name}, float(used.get(process.pid, 0))
 
-    engine.metrics.watch("paddlewheel_gpu_memory_bytes", "GPU memory by worker.", memory)
+    metrics.watch("paddlewheel_gpu_memory_bytes", "GPU memory by worker.", memory)
+
+
+def _processes(batchers: Mapping[str, Batcher]) -> Iterator[WorkerProcess]:
+    for batcher in batchers.values():
+        yield from batcher.crew.processes
