@@ -24,7 +24,8 @@ from pipeline.server.engine.walk import Walk
 from pipeline.server.telemetry.figures import OpFigures
 from pipeline.server.workers import occupancy
 from pipeline.server.workers.crew import Crew
-from pipeline.server.workers.instances import Handover, Instance
+from pipeline.server.workers.handover import Handover
+from pipeline.server.workers.instances import Instance
 from pipeline.server.workers.pace import Pace
 from pipeline.server.workers.worker_process import WorkerProcess
 

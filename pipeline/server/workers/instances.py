@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
 from pipeline.errors import ServingError
+from pipeline.server.workers.handover import Handover
+from pipeline.server.workers.outbox import Outbox
 from pipeline.values import Part
 from pipeline.wire import (
     HANDOVERS_IN_FLIGHT,
@@ -51,23 +51,6 @@ class State(Enum):
 
 
 _READY = State.READY
-
-
-class Handover(msgspec.Struct, eq=False):
-    """Jobs that travel to a worker together; a settled one leaves a None.
-
-    kill_at: when the worker is late with it; began: when it could begin; time.monotonic. preprocess_ns: as
-    the latest reply that has any tells, for `Events.replying`.
-    """
-
-    id: int
-    jobs: list[Job | None]
-    kill_at: float
-    began: float
-    preprocess_ns: int = 0
-
-    def open_jobs(self) -> list[Job]:
-        return [job for job in self.jobs if job is not None]
 
 
 class Events(Protocol):
@@ -107,7 +90,6 @@ class Instance:
         self.probed_at = 0.0  # when it was sent a probe that it has not answered yet, time.monotonic
         self._events = events
         self._handovers = 0
-        self._unsent: deque[memoryview] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._run_timeout_s = run_timeout_s
@@ -123,6 +105,7 @@ class Instance:
         self._socket, theirs = socket.socketpair()
         until_spawned.enter_context(theirs)
         self._socket.setblocking(False)
+        self._outbox = Outbox(self._socket)
         return theirs.fileno(), arena_fd
 
     def listen(self) -> None:
@@ -137,7 +120,7 @@ class Instance:
         )
 
     def tell(self, kind: Kind, head: object) -> None:
-        self._write(frame(kind, head))
+        self._outbox.send(frame(kind, head))
 
     def hand_over(self, jobs: Sequence[Job], kill_at: float) -> None:
         """Send jobs to the worker, which is killed when it still has them at `kill_at` (time.monotonic)."""
@@ -147,7 +130,7 @@ class Instance:
         rows = [job.row(index, tail) for index, job in enumerate(jobs)]
         self.in_flight.append(handover)
         region = request_region(handover.id) if tail else None
-        self._write(frame(_HANDOVER, [handover.id, rows], tail, self._arena, region))
+        self._outbox.send(frame(_HANDOVER, [handover.id, rows], tail, self._arena, region))
         self._watch(handover)
 
     def probe(self) -> None:
@@ -158,12 +141,7 @@ class Instance:
     def stop(self) -> None:
         """Close our end: the worker's thread leaves after the hand-overs that it was given."""
         self.state = State.STOPPING
-        if not self._unsent:
-            self._close_our_end()
-
-    def _close_our_end(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
+        self._outbox.end()
 
     def began(self, handover: Handover) -> bool:
         """Whether the worker, which has died, had begun with it."""
@@ -275,39 +253,6 @@ class Instance:
             self.in_flight[0].began = time.monotonic()
             self._watch(self.in_flight[0])
 
-    def _write(self, buffers: list[Part]) -> None:
-        for buffer in buffers:
-            view = memoryview(buffer)
-            if not self._unsent:
-                try:
-                    view = view[self._socket.send(view) :]
-                except BlockingIOError:
-                    pass
-                except OSError:  # it is dying; the pidfd will say so
-                    return
-            if len(view):
-                self._unsent.append(view)
-        if self._unsent:
-            self._loop.add_writer(self._socket, self._writable)
-
-    def _writable(self) -> None:
-        while self._unsent:
-            view = self._unsent[0]
-            try:
-                sent = self._socket.send(view)
-            except BlockingIOError:
-                return
-            except OSError:
-                self._unsent.clear()
-                break
-            if sent < len(view):
-                self._unsent[0] = view[sent:]
-                return
-            self._unsent.popleft()
-        self._loop.remove_writer(self._socket)
-        if self.state is State.STOPPING:
-            self._close_our_end()
-
     def disconnect(self) -> None:
         """The process is dying: take what it still said; what is in flight then is lost."""
         if self._paused is not None:
@@ -319,7 +264,7 @@ class Instance:
         self.state = State.DEAD
         self._cancel_timer()
         self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket)
+        self._outbox.give_up()
         self._socket.close()
 
     def forget(self) -> None:
