@@ -16,6 +16,7 @@ from pipeline.errors import NotReady, ServingError, StartFailed, UnprintableAnsw
 from pipeline.model_versions import UNVERSIONED
 from pipeline.request import Request
 from pipeline.server.engine.admission import Admission
+from pipeline.server.engine.awaited_ends import AwaitedEnds
 from pipeline.server.engine.batcher import Batcher
 from pipeline.server.engine.clients import Client, KeyRing, Peers
 from pipeline.server.engine.deadlines import Deadlines
@@ -43,6 +44,7 @@ class Engine:
     """
 
     def __init__(self, app: App, metrics: Metrics) -> None:
+        config = app.config.dag
         self.app = app
         self.metrics = metrics
         self.journal = Journal(metrics)
@@ -53,28 +55,24 @@ class Engine:
         self._deadlines = Deadlines()
         self._turns = Turns()
         self._anyone = Client()  # stands for clients that no door tells apart
-        self._tracer = Tracer(metrics, self._dag.order, app.config.dag.tracer.interval_s)
+        self._tracer = Tracer(metrics, self._dag.order, config.tracer.interval_s)
         metrics.of_ops.update((node, OpFigures()) for node in self._dag.order)
         self._batchers = {
             node: Batcher(app, node, metrics.of_ops[node], self._deadlines, self._turns)
             for node in self._dag.order
         }
-        self._admission = Admission(
-            self._dag, self._batchers, self._turns, app.config.dag.max_pending_requests
-        )
+        self._admission = Admission(self._dag, self._batchers, self._turns, config.max_pending_requests)
         self._crews = {node: batcher.crew for node, batcher in self._batchers.items()}
-        self._course = Course(
-            self._dag, self._batchers, self._ended, app.config.dag.max_hops, app.config.dag.retry
-        )
+        self._course = Course(self._dag, self._batchers, self._ended, config.max_hops, config.retry)
         self._most_bytes = app.config.limits.response_bytes
-        self._timeout_s = app.config.dag.request_timeout or math.inf
-        self._profiles = app.config.dag.use_profile
+        self._timeout_s = config.request_timeout or math.inf
+        self._profiles = config.use_profile
         self._pending = 0
         self._drained = asyncio.Event()
         self._became_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._accepting = True
         self._unloaded: set[str] = set()
-        self._awaited_ends: list[_AwaitedEnds] = []
+        self._awaited_ends: list[AwaitedEnds] = []
         with_model = [node for node, crew in self._crews.items() if crew.plan.version]
         self._versioned = self._crews[with_model[0]] if len(with_model) == 1 else None
         if self._versioned is not None:
@@ -229,9 +227,9 @@ class Engine:
         """Refuse what needs one of these Ops from now on; returns when what was admitted is answered."""
         self._unloaded.update(ops)
         if self._pending:
-            ends = _AwaitedEnds(time.monotonic(), self._pending)
+            ends = AwaitedEnds(time.monotonic(), self._pending)
             self._awaited_ends.append(ends)
-            await asyncio.wait({ends.over}, timeout=timeout_s)
+            await ends.over(timeout_s)
             self._awaited_ends.remove(ends)
 
     def check_settled(self) -> None:
@@ -298,18 +296,3 @@ class Engine:
     def _note_ready(self) -> None:
         if not self._became_ready.done() and all(crew.ready for crew in self._crews.values()):
             self._became_ready.set_result(None)
-
-
-class _AwaitedEnds:
-    """`over` is done when so many requests have ended that began before an instant (time.monotonic)."""
-
-    def __init__(self, began_before: float, open_: int) -> None:
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._began_before = began_before
-        self._open = open_
-
-    def note(self, began: float) -> None:
-        if began < self._began_before:
-            self._open -= 1
-            if self._open == 0 and not self.over.done():
-                self.over.set_result(None)
