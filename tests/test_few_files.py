@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from typing import Any
 
-from service_process import APPS, ServiceProcess, wait_until
+import pytest
 
+from client.tls import Tls
+from service_process import APPS, ROOT, ServiceProcess, wait_until
+
+TLS = ROOT / "tests" / "fixtures" / "tls"
+PAIR = {"cert": str(TLS / "server.pem"), "key": str(TLS / "server.key")}
 FILES = 160
 
 
-def test_connections_leave_descriptors_for_workers_and_for_others() -> None:
+@pytest.mark.parametrize(("config", "tls"), [({}, None), ({"tls": PAIR}, Tls(TLS / "ca.pem"))])
+def test_connections_leave_descriptors_for_workers_and_for_others(
+    config: dict[str, Any], tls: Tls | None
+) -> None:
     with (
-        ServiceProcess(APPS / "few_files.py", {}, env={"FILES": str(FILES)}) as service,
+        ServiceProcess(APPS / "few_files.py", config, env={"FILES": str(FILES)}, tls=tls) as service,
         contextlib.ExitStack() as opened,
     ):
         assert f"this process may open {FILES} files" in service.log

@@ -136,3 +136,20 @@ def test_who_shakes_hands_and_then_sends_no_request_is_sent_away(
                 os.write(stranger.fileno(), b"\x17\x03\x03\x40\x01" + bytes(0x4001))
         with contextlib.suppress(ssl.SSLError):
             until_closed(stranger)
+
+
+def test_handshakes_that_never_end_count_as_connections() -> None:
+    most, crowd_size = 20, 60
+    limits = {"max_connections": most, "header_timeout_s": 10 * PATIENCE_S}
+    with (
+        ServiceProcess(
+            APPS / "echo.py", {"tls": PAIR, "limits": limits}, tls=Tls(FILES / "ca.pem")
+        ) as strict,
+        contextlib.ExitStack() as stack,
+    ):
+        before = open_files(strict)
+        crowd = [stack.enter_context(connected(strict, "http_port")) for _ in range(crowd_size)]
+        for stranger in crowd[: crowd_size - most]:
+            until_closed(stranger)
+        assert open_files(strict) <= before + most
+        assert strict.predict({"number": "4"})["doubled"] == "8"

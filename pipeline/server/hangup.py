@@ -44,7 +44,7 @@ class Hangup:
 
     async def _reload(self) -> None:
         self._reload_keys()
-        await self._reload_certificates()
+        self._reload_certificates()
         try:
             await self._repository.reload_changed()
         except NotReady as exc:
@@ -60,11 +60,11 @@ class Hangup:
         else:
             log.info("API keys are read again")
 
-    async def _reload_certificates(self) -> None:
+    def _reload_certificates(self) -> None:
         if self._listeners.certificates is None:
             return
         try:
-            await self._listeners.reload_certificates()
+            self._listeners.reload_certificates()
         except ConfigError as exc:
             log.error("The certificates stay as they were. %s", exc.message)
         else:

@@ -67,13 +67,10 @@ class Listeners:
                 await stack.enter_async_context(rpc.running())
             yield
 
-    async def reload_certificates(self) -> None:
+    def reload_certificates(self) -> None:
         """Show new connections what the files of `tls` hold now. Raises ConfigError, and all stays."""
-        if self.certificates is None:
-            return
-        self.certificates.reload()
-        for http in self._http:
-            await http.renew_certificates()
+        if self.certificates is not None:
+            self.certificates.reload()
 
     async def drain(self, timeout_s: float) -> None:
         """Answer what was sent before the ports close; the order is the one of docs/design.md section 4."""

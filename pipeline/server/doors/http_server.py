@@ -8,13 +8,13 @@ import email.utils
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
 
 from pipeline.config import Limits
 from pipeline.errors import StartFailed
 from pipeline.server.doors.http_listener import Listener
 from pipeline.server.doors.http_protocol import Connection
 from pipeline.server.doors.http_request import RequestTaker
+from pipeline.server.doors.tls_handshakes import TlsHandshakes
 from pipeline.server.engine.clients import HttpGuard
 from pipeline.tls import Certificates
 
@@ -40,78 +40,73 @@ class HttpServer:
         self._ports = ports
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
-        self._listener = Listener(app, limits, guard)
-        self._certificates = certificates
+        self._listener = listener = Listener(app, limits, guard)
+        self._handshakes: TlsHandshakes | None = None
+        if certificates is not None:
+            connections = listener.connections
+            self._handshakes = TlsHandshakes(self._connection, certificates, limits, connections.__len__)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Listens on entry; on exit whatever is left is closed. Raises StartFailed for a used port."""
         self._sockets = bind_all(self._ports)
-        self._servers = [await self._accept(each) for each in self._sockets]
+        for each in self._sockets:
+            if self._handshakes is not None:
+                self._handshakes.listen(each)
+                continue
+            loop = asyncio.get_running_loop()
+            self._servers.append(await loop.create_server(self._connection, sock=each, backlog=_BACKLOG))
         watcher = asyncio.create_task(self._watch(), name="http-watcher")
         try:
             yield
         finally:
             watcher.cancel()
-            for server in self._servers:
-                server.close()
+            self._close_ports()
+            if self._handshakes is not None:
+                self._handshakes.end_all()
             for connection in list(self._listener.connections):
                 connection.close()
 
-    async def renew_certificates(self) -> None:
-        """Show connections that come from now on what the certificates are now; the others keep theirs."""
-        for number, listening in enumerate(self._sockets):
-            if self._listener.draining:
-                break
-            again = listening.dup()  # the same queue of connections, so none is lost in between
-            accepting = await self._accept(again)
-            self._servers[number].close()
-            self._sockets[number], self._servers[number] = again, accepting
+    def _close_ports(self) -> None:
+        for server in self._servers:
+            server.close()
+        if self._handshakes is not None:
+            for each in self._sockets:
+                self._handshakes.close(each)
+        self._sockets.clear()
 
     async def stop_listening(self) -> None:
         """Accept what the kernel has accepted already, then close the ports. Open connections stay."""
         self._listener.draining = True
         loop = asyncio.get_running_loop()
         accepted = []
-        for listening, server in zip(self._sockets, self._servers, strict=True):
+        for listening in self._sockets:
             waiting = listening.dup()
             waiting.setblocking(False)
             with waiting, contextlib.suppress(BlockingIOError):
                 while True:
                     accepted.append(waiting.accept()[0])
-            server.close()
-        tls = self._tls()
-        served = (loop.connect_accepted_socket(self._connection, each, **tls) for each in accepted)
-        await asyncio.gather(*served, return_exceptions=True)  # with TLS, some may not shake hands
+        self._close_ports()
+        for each in accepted:
+            if self._handshakes is not None:
+                self._handshakes.begin(each)
+                continue
+            with contextlib.suppress(OSError):  # it has left
+                await loop.connect_accepted_socket(self._connection, each)
 
     async def until_silent(self, timeout_s: float) -> None:
         """Answer what still comes on open connections, and close each that says nothing for a second."""
         started = time.monotonic()
-        # Those that shake hands are no connections yet.
-        shaking_hands_until = started + SILENT_S if self._certificates else started
-        while (
-            self._listener.connections and time.monotonic() < started + timeout_s + SILENT_S
-        ) or time.monotonic() < shaking_hands_until:
+        over = started + timeout_s + SILENT_S
+        while (self._listener.connections or self._handshakes) and time.monotonic() < over:
             await asyncio.sleep(SILENT_S / 20)
             silent_since = time.monotonic() - SILENT_S
             if silent_since < started:
                 continue
+            if self._handshakes is not None:
+                self._handshakes.end_all()
             for connection in list(self._listener.connections):
                 connection.close_if_silent(silent_since)
-
-    async def _accept(self, listening: socket.socket) -> asyncio.Server:
-        loop = asyncio.get_running_loop()
-        return await loop.create_server(self._connection, sock=listening, backlog=_BACKLOG, **self._tls())
-
-    def _tls(self) -> dict[str, Any]:
-        """Arguments of the loop's, none without certificates."""
-        if self._certificates is None:
-            return {}
-        return {
-            "ssl": self._certificates.context,
-            "ssl_handshake_timeout": self._listener.limits.header_timeout_s,
-            "ssl_shutdown_timeout": SILENT_S,
-        }
 
     def _connection(self) -> asyncio.Protocol:
         return Connection(self._listener)
