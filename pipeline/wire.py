@@ -233,6 +233,11 @@ class FrameReader:
         self._writable = writable
         self._buffer = bytearray()
 
+    @property
+    def halfway(self) -> bool:
+        """Whether the bytes so far end within a frame."""
+        return bool(self._buffer)
+
     def feed(self, data: Part) -> Iterator[Frame]:
         """The frames that these bytes complete; unstow a frame's tail before asking for the next."""
         buffer = self._buffer

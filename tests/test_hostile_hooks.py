@@ -12,7 +12,7 @@ from service_process import APPS, ServiceProcess
 
 @pytest.fixture
 def service() -> Iterator[ServiceProcess]:
-    with ServiceProcess(APPS / "moody.py", {"dag": {"request_timeout": 20}}) as running:
+    with ServiceProcess(APPS / "moody.py", {"dag": {"request_timeout": 60}}) as running:
         yield running
 
 
@@ -29,3 +29,11 @@ def test_a_reply_that_forgets_its_requests_costs_the_worker_and_not_them(
     answer = service.predict({"do": "end_the_first_handover", "argument": str(tmp_path / "ended")})
     assert answer["done"] == "None"
     assert "leaves requests unanswered" in service.log
+
+
+def test_a_worker_that_stops_in_the_middle_of_a_frame_is_replaced(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    answer = service.predict({"do": "begin_a_frame", "argument": str(tmp_path / "begun")})
+    assert answer["done"] == "None"
+    assert "it stopped in the middle of a frame" in service.log

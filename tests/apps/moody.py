@@ -44,12 +44,21 @@ def shorten(_):
 
 def end_the_first_handover(path):
     """Tell the front, the first time, that the hand-over has ended, though none was answered."""
+    send_once(path, frame(Kind.REPLY, [0, True, [], [0] * 8]))
+
+
+def begin_a_frame(path):
+    """Announce a megabyte, the first time, and send less."""
+    send_once(path, frame(Kind.REPLY, [0, True, [], [0] * 8], [bytes(1_000_000)])[:1])
+
+
+def send_once(path, parts):
     try:
         Path(path).touch(exist_ok=False)
     except FileExistsError:
         return
     connections = [int(entry.name) for entry in Path("/proc/self/fd").iterdir() if is_socket(entry)]
-    for part in frame(Kind.REPLY, [0, True, [], [0] * 8]):
+    for part in parts:
         os.write(connections[0], part)
 
 
@@ -68,6 +77,7 @@ DEEDS = {
     "native": native,
     "shorten": shorten,
     "end_the_first_handover": end_the_first_handover,
+    "begin_a_frame": begin_a_frame,
 }
 
 

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.errors import ServingError
+from pipeline.server.workers.frame_watch import FrameWatch
 from pipeline.server.workers.handover import Handover
 from pipeline.server.workers.outbox import Outbox
 from pipeline.values import Part
@@ -106,6 +107,7 @@ class Instance:
         until_spawned.enter_context(theirs)
         self._socket.setblocking(False)
         self._outbox = Outbox(self._socket)
+        self._frame_watch = FrameWatch(self._socket, self._reader, self._stopped_halfway)
         return theirs.fileno(), arena_fd
 
     def listen(self) -> None:
@@ -184,6 +186,7 @@ class Instance:
     def _settle_on(self) -> None:
         """Settle what has arrived; after a large answer the loop has other work first, health included."""
         if self._settle(self._settling, at_once=False):
+            self._frame_watch.look()
             if self._paused is not None:
                 self._paused = None
                 self._loop.add_reader(self._socket, self._readable)
@@ -201,6 +204,9 @@ class Instance:
             log.exception("Op %s: instance %d sent what is no frame", self.op, self.number)
             self.process.kill("it sent what is no frame")
         return True
+
+    def _stopped_halfway(self) -> None:
+        self.process.kill("it stopped in the middle of a frame")
 
     def _settle_all(self, data: bytes) -> Iterator[None]:
         """Take the frames that these bytes complete. Yields after each large answer."""
@@ -263,6 +269,7 @@ class Instance:
                 self._settle(self._settle_all(data))
         self.state = State.DEAD
         self._cancel_timer()
+        self._frame_watch.cancel()
         self._loop.remove_reader(self._socket)
         self._outbox.give_up()
         self._socket.close()
