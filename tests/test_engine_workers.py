@@ -75,9 +75,21 @@ def test_all_workers_killed_at_once_make_no_request_a_poison(threads: bool, tmp_
         assert [one.result()["err_msg"] for one in held] == [""] * 3
 
 
-def test_a_hook_that_calls_sys_exit_is_poison_too(one_worker: ServiceProcess) -> None:
-    answer = one_worker.ask({"action": "exit"})
-    assert answer["err_no"] in (9000, 10000)
+@pytest.mark.parametrize(("action", "told"), [("exit", "SystemExit: no"), ("interrupt", "KeyboardInterrupt")])
+def test_a_hook_that_wants_to_leave_fails_its_request_alone(
+    one_worker: ServiceProcess, action: str, told: str
+) -> None:
+    worker = one_worker.predict({"number": "1"})["pid"]
+    answer = one_worker.ask({"action": action, "argument": "no"})
+    assert answer["err_no"] == 10000
+    assert f"Raise_msg: {told}  ClassName: EchoOp  FunctionName: preprocess" in answer["err_msg"]
+    assert one_worker.predict({"number": "2"})["pid"] == worker
+
+
+def test_a_hook_that_ends_its_process_is_poison(one_worker: ServiceProcess) -> None:
+    answer = one_worker.ask({"action": "leave"})
+    assert answer["err_no"] == 9000
+    assert "exited with 3" in answer["err_msg"]
     assert one_worker.predict({"number": "2"})["doubled"] == "4"
 
 

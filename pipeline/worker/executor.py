@@ -50,7 +50,7 @@ class Executor:
         calls = self._calls(rows, tail)
         try:
             self._run(calls, started, send)
-        except Exception as exc:  # a fault of ours, or a hook's return of a kind that nobody foresaw
+        except BaseException as exc:  # a fault of ours, or a hook's return of a kind that nobody foresaw
             rest = [call for call in calls if not call.sent]
             for call in rest:
                 call.error = self._hooks.failure(exc, "the hand-over", call.request)

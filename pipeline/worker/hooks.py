@@ -19,7 +19,7 @@ from pipeline.worker.hook_results import (
     of_preprocess,
     of_process,
 )
-from pipeline.worker.traces import trace_of
+from pipeline.worker.traces import said_by, trace_of
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Hooks:
         given = (request.input_dicts, request.data_id, request.log_id)
         try:
             return of_preprocess(self.op.name, self._preprocess.call(own.preprocess, *given))
-        except Exception as exc:
+        except BaseException as exc:
             raise self.failure(exc, "preprocess", request) from exc
 
     def preprocess_batch(self, requests: Sequence[OpRequest]) -> list[Any]:
@@ -84,7 +84,7 @@ class Hooks:
         try:
             result = self._postprocess.call(own.postprocess, *given)
             return of_postprocess(self.op.name, result, self._makes_output)
-        except Exception as exc:
+        except BaseException as exc:
             raise self.failure(exc, "postprocess", request) from exc
 
     def postprocess_batch(self, requests: Sequence[OpRequest], fetches: Sequence[Any]) -> list[Any]:
@@ -96,20 +96,21 @@ class Hooks:
         channel_data = ChannelData(output, data_id=request.data_id, log_id=request.log_id)
         try:
             return of_check_jumping(self.op.name, own.check_jumping({request.data_id: channel_data}))
-        except Exception as exc:
+        except BaseException as exc:
             raise self.failure(exc, "check_jumping", request) from exc
 
-    def failure(self, exc: Exception, hook: str, request: OpRequest) -> ServingError:
-        """The exception as an answer; what the app did not do on purpose is logged, what it raised with its
-        traceback."""
+    def failure(self, exc: BaseException, hook: str, request: OpRequest) -> ServingError:
+        """The exception as an answer, a SystemExit too: a request ends no worker that others need. What the
+        app did not do on purpose is logged, what it raised with its traceback."""
         if isinstance(exc, WrongResult):
             log.error("request %d: %s", request.data_id, exc.message)
         if isinstance(exc, ServingError):
             return exc
         trace = trace_of(exc)  # made here: logging would print its own failure instead
         log.error("request %d: %s of Op %s raised\n%s", request.data_id, hook, self.op.name, trace)
+        said = text_of(exc) or type(exc).__name__ if isinstance(exc, Exception) else said_by(exc)
         return HookFailed(
-            f"Log_id: {request.log_id}  Raise_msg: {text_of(exc) or type(exc).__name__}  "
+            f"Log_id: {request.log_id}  Raise_msg: {said}  "
             f"ClassName: {type(self.op).__name__}  FunctionName: {hook}"
         )
 
@@ -131,7 +132,7 @@ class Hooks:
         try:
             results = function(requests) if fetches is None else function(requests, fetches)
             results = of_batch_hook(self.op.name, hook, results, len(requests))
-        except Exception as exc:
+        except BaseException as exc:
             if len(requests) == 1:
                 return [self.failure(exc, hook, requests[0])]
             half = len(requests) // 2
@@ -141,7 +142,7 @@ class Hooks:
                 for result in self._by_halves(hook, function, requests[part], fetches and fetches[part])
             ]
         return [
-            self.failure(result, hook, request) if isinstance(result, Exception) else result
+            self.failure(result, hook, request) if isinstance(result, BaseException) else result
             for result, request in zip(results, requests, strict=True)
         ]
 

@@ -46,7 +46,7 @@ class Outputs:
                 return self._settle(call, tail)
             except ServingError as exc:
                 call.error = exc
-            except Exception as exc:  # an answer's own __repr__, say: it must not take the batch along
+            except BaseException as exc:  # an answer's own __repr__, say: it must not take the batch along
                 call.error = self._hooks.failure(exc, "the answer's printing", call.request)
         return [call.id, Outcome.ERROR, *described(call.error)]
 

@@ -34,7 +34,7 @@ class RequestHooks(Hooks):
         message = Request.FromString(request.input_dicts[MESSAGE][MESSAGE])
         try:
             inputs, log_id, code, info = _unpacked(own.unpack_request_package(message), message.logid)
-        except Exception as exc:
+        except BaseException as exc:
             raise self.failure(exc, "unpack_request_package", request) from exc
         if code is not None:
             raise product_error(code, info)
@@ -62,7 +62,7 @@ class ResponseHooks(Hooks):
         refusal = _refusal_of(value) if name == REFUSAL else None
         try:
             response = own.pack_response_package(_channel_data(value, request, refusal))
-        except Exception as exc:
+        except BaseException as exc:
             raise self.failure(exc, "pack_response_package", request) from exc
         if not isinstance(response, Response):
             expected = "a Response of pipeline_service_pb2"

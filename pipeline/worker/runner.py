@@ -104,7 +104,7 @@ class Runner:
             else:
                 assert self._predictor is not None
                 fetches = self._predictor.run(merged)
-        except Exception as exc:
+        except BaseException as exc:
             if self._remote is not None and isinstance(exc, _REMOTE_ERRORS):
                 return [exc] * len(batch)
             if len(batch) == 1:
@@ -123,7 +123,7 @@ class Runner:
         )
         return [result for piece in batch for result in self._process([piece])]
 
-    def _as_model_error(self, exc: Exception, piece: Piece) -> ServingError:
+    def _as_model_error(self, exc: BaseException, piece: Piece) -> ServingError:
         name = self._hooks.op.name
         if self._hooks.own_process:
             return self._hooks.failure(exc, "process", piece.call.request)

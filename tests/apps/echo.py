@@ -60,6 +60,10 @@ def die_once(path: str) -> None:
     die("")
 
 
+def interrupt(_: str) -> None:
+    raise KeyboardInterrupt
+
+
 ACTIONS = {
     "": lambda _: None,
     "hang": hang,
@@ -71,6 +75,8 @@ ACTIONS = {
     "die": die,
     "die_once": die_once,
     "exit": sys.exit,
+    "interrupt": interrupt,
+    "leave": lambda _: os._exit(3),
 }
 
 
