@@ -124,6 +124,14 @@ class TestRefusals:
             service.wait_for_log("INFO [front] TooLarge over http: content-length 101 is over 100 bytes")
             assert service.metric("paddlewheel_requests_total", door="http", err_no="5000") == 1
 
+    @pytest.mark.parametrize(("method", "path"), [("GET", "/v2/nothing"), ("POST", "/v2/health/live")])
+    def test_a_path_of_v2_that_is_not_answered_is_told(self, method: str, path: str) -> None:
+        with ServiceProcess(ECHO) as service:
+            answer = service.http(path, method=method)
+            told = {404: "Not Found", 405: "Method Not Allowed"}[answer.status]
+            assert answer.json == {"error": told}
+            service.wait_for_log(f"Refused over v2-http: {told}: {method} {path}")
+
     def test_what_a_client_sent_can_not_begin_a_line(self) -> None:
         with ServiceProcess(ECHO) as service:
             service.http("/a%0A2026-01-01 ERROR [front] forged/b/c".replace(" ", "%20"), BODY)

@@ -24,11 +24,11 @@ class MetricsApp:
     def take(self, request: HttpRequest) -> None:
         try:
             if request.path != PATH:
-                raise Refused(404)
+                raise Refused(404, request)
             check_method(request, "GET", "HEAD")
         except Refused as exc:
             self.note_refusal(exc)
-            request.respond(exc.http_status, JSON, v2_error_body(exc.message))
+            request.respond(exc.http_status, JSON, v2_error_body(exc.answer))
         else:
             request.respond(200, b"content-type: %b\r\n" % CONTENT_TYPE.encode(), self._metrics.text())
 

@@ -21,7 +21,7 @@ from pipeline.server.doors.v2.extensions import Extensions
 from pipeline.server.doors.v2.http_extensions import HttpExtensions
 from pipeline.server.doors.v2.http_generate import AsEvent, parse_generate
 from pipeline.server.doors.v2.http_infer import parse_infer, parse_raw
-from pipeline.server.doors.v2.http_refusals import check_method
+from pipeline.server.doors.v2.http_refusals import Refused, check_method
 from pipeline.server.doors.v2.model_config import model_config
 from pipeline.server.doors.v2.models import V2Model, V2Models, version_number
 from pipeline.server.doors.v2.repository import Control, asks_for_ready_alone, index, parameters_of
@@ -215,6 +215,8 @@ class V2HttpApp(HttpDoor):
     def _refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
         self._journal.refused(self.name, error)
         status, _, message = for_clients(error)
+        if isinstance(error, Refused):
+            message = error.answer
         head += JSON + retry_after(error)
         if status == 501:
             head += b"accept-encoding: gzip, deflate\r\n"

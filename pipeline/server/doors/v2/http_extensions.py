@@ -28,7 +28,7 @@ class HttpExtensions:
         self._models = models
 
     def document(self, request: HttpRequest) -> Any:
-        """What is answered, None for an empty body. Raises ServingError, Refused(404) for other paths."""
+        """What is answered, None for an empty body. Raises ServingError, Refused for other paths."""
         shared_memory = _SHARED_MEMORY.fullmatch(request.path)
         if shared_memory is not None:
             return self._shared_memory(request, **shared_memory.groupdict())
@@ -37,7 +37,7 @@ class HttpExtensions:
             return self._trace(request, trace["model"] or "")
         if request.path == "/v2/logging":
             return self._logging(request)
-        raise Refused(404)
+        raise Refused(404, request)
 
     def _shared_memory(self, request: HttpRequest, kind: str, region: str | None, action: str) -> Any:
         check_method(request, *(("GET", "HEAD") if action == "status" else ("POST",)))
