@@ -6,6 +6,8 @@ The names are imported when they are asked for: the doctor also runs where a pac
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pipeline.start_signals import tell_interrupts_in_a_line
+
 if TYPE_CHECKING:
     from pipeline.errors import InvalidInput, ProductError, ServingError
     from pipeline.op import Op, OpRequest, RequestOp, ResponseOp
@@ -32,5 +34,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     for module, names in _HOMES.items():
         if name in names:
+            tell_interrupts_in_a_line()  # before the imports, which take most of a script's time
             return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

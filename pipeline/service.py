@@ -27,6 +27,7 @@ from pipeline.op import Op, RequestOp, ResponseOp
 from pipeline.processes import SERVER, open_standard_files, python_module
 from pipeline.remote_key import flaws_of_remote_key
 from pipeline.serving_model import load_serving_model
+from pipeline.start_signals import hold, survive_hangups
 from pipeline.tls import flaws_of
 
 DEFAULT_NAME = "default_service"
@@ -158,6 +159,7 @@ class Service:
         if serve_instead is not None:
             serve_instead(self)
             return
+        survive_hangups()
         try:
             app = self._as_app()
         except ConfigError as exc:
@@ -169,6 +171,7 @@ class Service:
         for stream in filter(None, (sys.stdout, sys.stderr)):  # None: the script was started without
             with contextlib.suppress(OSError):
                 stream.flush()
+        hold()
         os.execve(sys.executable, [*python_module(SERVER), str(fd)], {**FRONT_PROCESS, **os.environ})
 
     def _as_app(self) -> App:

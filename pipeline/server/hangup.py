@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 from collections.abc import Callable
 
@@ -12,6 +11,7 @@ from pipeline.errors import ConfigError, NotReady
 from pipeline.server.engine.engine import Engine
 from pipeline.server.listeners import Listeners
 from pipeline.server.repository import Repository
+from pipeline.start_signals import has_terminal
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +27,14 @@ class Hangup:
         self._listeners = listeners
         self._stop = stop
         # Under nohup the end of the terminal is to be survived.
-        self._needs_terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+        self._needs_terminal = has_terminal() and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
         self._reloads: set[asyncio.Task[None]] = set()
 
     def listen(self) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._take)
 
     def _take(self) -> None:
-        if self._needs_terminal and not _has_terminal():
+        if self._needs_terminal and not has_terminal():
             log.info("The terminal is gone")
             self._stop()
             return
@@ -69,12 +69,3 @@ class Hangup:
             log.error("The certificates stay as they were. %s", exc.message)
         else:
             log.info("The files of tls are read again")
-
-
-def _has_terminal() -> bool:
-    """Whether there is a terminal whose end the kernel would tell this process."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True

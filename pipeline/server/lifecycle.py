@@ -13,6 +13,7 @@ from typing import Any
 
 import uvloop
 
+from pipeline import start_signals
 from pipeline.app import App, read_app
 from pipeline.errors import ConfigError, StartFailed
 from pipeline.log import set_up_logging
@@ -28,23 +29,24 @@ from pipeline.server.workers.placement import holds_gil, placement
 log = logging.getLogger(__name__)
 
 
-async def serve(app: App) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StartFailed when a port is taken or an Op can't be started."""
-    stop_requested = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop_requested.set)
+async def serve(app: App) -> int:
+    """Serve until SIGTERM or SIGINT; the status to leave with.
+
+    Raises StartFailed when a port is taken or an Op can't be started.
+    """
+    stop_requested, interrupted = _take_signals()
     engine = Engine(app, Metrics(app.name))
     repository = Repository(engine)
     listeners = Listeners(engine, repository)
     Hangup(engine, repository, listeners, stop_requested.set).listen()
+    start_signals.release()
     config = app.config
     log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.dag.order, repeat(app))))
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(listeners.running())
         await stack.enter_async_context(engine.running())
         if not await _ready_or_stopped(engine, stop_requested):
-            return
+            return _left_early(interrupted.is_set())
         settle_memory()
         await stack.enter_async_context(heaps.trimmed())
         log.info(
@@ -57,6 +59,28 @@ async def serve(app: App) -> None:
         await _drain(engine, listeners)
     engine.journal.close()
     log.info("Service %s has stopped", app.name)
+    return 0
+
+
+def _take_signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """An event for SIGTERM and SIGINT, and one for SIGINT alone."""
+    stop_requested, interrupted = asyncio.Event(), asyncio.Event()
+
+    def interrupt() -> None:
+        interrupted.set()
+        stop_requested.set()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop_requested.set)
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    return stop_requested, interrupted
+
+
+def _left_early(interrupted: bool) -> int:
+    if not interrupted:
+        return 0
+    log.warning(start_signals.TOLD)
+    return start_signals.INTERRUPTED
 
 
 def _describe(op: str, app: App) -> str:
@@ -109,7 +133,7 @@ def main(arguments: list[str]) -> None:
     set_up_logging(app.config.logging, app.name, "front")
     heaps.give_back_large_blocks()
     try:
-        uvloop.run(serve(app))
+        sys.exit(uvloop.run(serve(app)))
     except (StartFailed, ConfigError) as exc:
         log.error("%s", exc.message)
         sys.exit(1)

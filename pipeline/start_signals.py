@@ -1,0 +1,68 @@
+"""Signals that come while a service starts: SIGHUP does not end it, Ctrl-C ends it with one line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+
+INTERRUPTED = 130  # the status of what SIGINT ended, as a shell has it
+TOLD = "Interrupted before the service was ready"
+
+
+def tell_interrupts_in_a_line() -> None:
+    """From now on Ctrl-C ends this script without a traceback, unless it has a hook of its own for that."""
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _tell
+
+
+def _tell(kind: type[BaseException], exc: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.stderr.write(f"{TOLD}\n")
+    else:
+        sys.__excepthook__(kind, exc, trace)
+
+
+def survive_hangups() -> None:
+    """From now on SIGHUP asks this process for nothing: it is about to read all files anyway.
+
+    Where it tells that the terminal is gone it ends the process, as it would without us.
+    """
+    beside = threading.current_thread() is not threading.main_thread()
+    if beside or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
+        return
+    had_terminal = has_terminal()
+
+    def take(number: int, _: FrameType | None) -> None:
+        if had_terminal and not has_terminal():
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    signal.signal(signal.SIGHUP, take)
+
+
+def hold() -> None:
+    """Have both signals wait for `release` in the program that takes over this process, and all its threads.
+
+    Before, a thread of a library's may still take them: masks are a thread's own.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+
+
+def release() -> None:
+    """Let those come that were held: there are handlers for them now."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+
+
+def has_terminal() -> bool:
+    """Whether there is a terminal whose end the kernel would tell this process."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+_HELD = (signal.SIGHUP, signal.SIGINT)

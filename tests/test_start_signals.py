@@ -1,0 +1,26 @@
+"""Signals that come while a service starts: SIGHUP ends none, Ctrl-C ends it in a line."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from service_process import APPS, ServiceProcess
+
+TOLD = "Interrupted before the service was ready"
+
+
+@pytest.mark.parametrize(("when", "taken"), [("now", 0), ("later", 1)])
+def test_a_hangup_does_not_end_a_service_that_starts(when: str, taken: int) -> None:
+    with ServiceProcess(APPS / "signalled.py", arguments=["SIGHUP", when]) as service:
+        assert service.predict({"number": "21"})["doubled"] == "42"
+        assert service.log.count("Nothing is loaded anew") == taken
+
+
+@pytest.mark.parametrize(("when", "codes"), [("now", {130, -signal.SIGINT}), ("later", {130})])
+def test_ctrl_c_ends_a_service_that_starts_in_a_line(when: str, codes: set[int]) -> None:
+    with ServiceProcess(APPS / "signalled.py", arguments=["SIGINT", when], wait=False) as service:
+        assert service.exit_code() in codes  # of a process that SIGINT ended a shell says 130, too
+        assert service.log.splitlines()[-1].endswith(TOLD)
+        assert "Traceback" not in service.log
