@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import sys
@@ -21,6 +22,7 @@ from pipeline.environment import FRONT_PROCESS
 from pipeline.errors import ConfigError
 from pipeline.examples import examples_of
 from pipeline.log import flaw_of_directory
+from pipeline.missing_models import notes_of_missing_models
 from pipeline.model_settings import with_settings_of
 from pipeline.model_versions import choose_version
 from pipeline.op import Op, RequestOp, ResponseOp
@@ -29,6 +31,8 @@ from pipeline.remote_key import flaws_of_remote_key
 from pipeline.serving_model import load_serving_model
 from pipeline.start_signals import hold, survive_hangups
 from pipeline.tls import flaws_of
+
+log = logging.getLogger(__name__)
 
 DEFAULT_NAME = "default_service"
 
@@ -71,7 +75,13 @@ class Service:
         config = load_config(
             self._config_source, op_overrides={op.name: op.given_options for op in ops.values()}
         )
-        return ops, last, self._with_files(self._without_strangers(config, ops))
+        config = self._with_files(self._without_strangers(config, ops))
+        source = self._config_source
+        for note in notes_of_missing_models(
+            "configuration" if isinstance(source, Mapping) else str(source), ops, config
+        ):
+            log.warning(note)
+        return ops, last, config
 
     def _without_strangers(self, config: ServiceConfig, ops: Mapping[str, Op]) -> ServiceConfig:
         """The configuration without the sections of Ops that the script does not use.

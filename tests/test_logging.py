@@ -49,7 +49,7 @@ def test_the_log_is_on_standard_output_and_tells_the_life_of_the_service(tmp_pat
         process.wait()
     told = out.read_text("utf-8").splitlines()
     life = (
-        "Service test starts: Op echo",
+        "Service test starts: Op echo in 1 process (no model)",
         "Worker echo.0 is ready",
         "Service test is ready",
         "Stopping:",

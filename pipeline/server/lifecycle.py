@@ -89,7 +89,12 @@ def _describe(op: str, app: App) -> str:
     count, threads = len(places), len(places[0])
     text = f"Op {op} in {count} process{'es' if count > 1 else ''}"
     if threads > 1:
-        return f"{text} of {threads} threads"
+        text += f" of {threads} threads"
+    section = app.config.op[op]
+    if not section.server_endpoints and not getattr(section.local_service_conf, "model_dir", ""):
+        return f"{text} (no model)"
+    if threads > 1:
+        return text
     if count > 1 and app.config.dag.is_thread_op and holds_gil(app, op):
         return f"{text} (not threads: its engine holds Python's lock while it runs)"
     return text
