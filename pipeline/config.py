@@ -139,7 +139,9 @@ class Limits(Section):
 
     body_bytes: PositiveInt = Field(default=64 << 20, description="Bytes of an HTTP body or gRPC message.")
     bodies_bytes: PositiveInt = Field(
-        default=2 << 30, description="Bytes of all HTTP bodies that are arriving or not answered yet."
+        default=2 << 30,
+        description="Bytes of all HTTP bodies that are arriving or not answered yet; of all gRPC answers "
+        "that wait to be read.",
     )
     response_bytes: PositiveInt = Field(default=512 << 20, description="Bytes of an answer.")
     header_count: PositiveInt = Field(default=64, description="Headers of an HTTP request.")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -22,8 +23,10 @@ from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
 )
 from grpc.aio._server import Server
 
+from pipeline.server.doors.rpc_context import CallContext, context_of
 from pipeline.server.doors.rpc_place import Place, refuse
 from pipeline.server.doors.rpc_under_way import UnderWay
+from pipeline.server.doors.rpc_untaken import Untaken
 
 Methods = Mapping[str, "grpc.RpcMethodHandler[bytes, bytes]"]
 
@@ -37,11 +40,12 @@ for _used in ("_make_request_call_future", "_request_call", "_request_registered
 class RpcCalls(Server):
     """grpc.aio's server of the given methods, by full name.
 
-    A call whose message has not arrived after `message_timeout_s` is ended (slow loris).
+    A call whose message has not arrived after `message_timeout_s` is ended (slow loris). untaken: is told of
+    every answer.
     """
 
     def __init__(
-        self, methods: Methods, message_timeout_s: float, options: Sequence[tuple[str, Any]]
+        self, methods: Methods, message_timeout_s: float, untaken: Untaken, options: Sequence[tuple[str, Any]]
     ) -> None:
         # In place of its own constructor, which makes its own kind of AioServer.
         self._loop = get_working_loop()
@@ -49,6 +53,7 @@ class RpcCalls(Server):
         calls.ended = asyncio.Event()
         calls.methods = methods
         calls.under_way = UnderWay(message_timeout_s)
+        calls.untaken = untaken
         self._server.add_registered_method_handlers(dict(methods))
 
     async def until_ended(self) -> None:
@@ -79,6 +84,7 @@ class _NamedCalls(AioServer):  # type: ignore[misc]
     ended: asyncio.Event
     methods: Methods
     under_way: UnderWay
+    untaken: Untaken
 
     def _make_request_call_future(self, name: bytes | None) -> asyncio.Future[None]:
         """Called once for each method at the start, and with None for all other paths.
@@ -119,14 +125,27 @@ class _NamedCalls(AioServer):  # type: ignore[misc]
     def _answer_of(self, method: _Method) -> Callable[[Any], Awaitable[None]]:
         handler = method.handler
         if handler is None:
-            return refuse
+            return partial(refuse, untaken=self.untaken)
         if not handler.request_streaming:
-            return Place(handler.unary_unary, self.under_way).answer
+            return Place(handler.unary_unary, self.under_way, self.untaken).answer
 
         async def begin(call: Any) -> None:
             loop = asyncio.get_running_loop()
-            answering = _handle_stream_stream_rpc(handler, call, loop)
+            context = context_of(call, loop, self.untaken)
+            answering = _handle_stream_stream_rpc(_with(context, handler), call, loop)
             told = (method.name or b"").decode()
-            self.under_way.keep(loop.create_task(_schedule_rpc_coro(answering, call, loop, told)))
+            task = loop.create_task(_schedule_rpc_coro(answering, call, loop, told))
+            task.add_done_callback(lambda _: self.untaken.let_go(context))
+            self.under_way.keep(task)
 
         return begin
+
+
+def _with(context: CallContext, handler: Any) -> Any:
+    """The handler of a stream, given the context in place of grpc.aio's."""
+
+    async def stream(requests: Any, _: Any) -> None:
+        await handler.stream_stream(requests, context)
+        context.untaken.hold(context, 0)  # its status, which grpc.aio sends, until the call has ended
+
+    return grpc.stream_stream_rpc_method_handler(stream)

@@ -23,11 +23,12 @@ from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
     SendStatusFromServerOperation,
     StatusCode,
     _receive_message,
-    _ServicerContext,
     execute_batch,
 )
 
+from pipeline.server.doors.rpc_context import CallContext, context_of
 from pipeline.server.doors.rpc_under_way import UnderWay
+from pipeline.server.doors.rpc_untaken import Untaken
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +40,10 @@ _OK, _INTERNAL = StatusCode.ok, StatusCode.internal
 class Place:
     """Made and used by one task, which is cancelled while it handles a call whose client leaves."""
 
-    def __init__(self, handler: Handler, under_way: UnderWay) -> None:
+    def __init__(self, handler: Handler, under_way: UnderWay, untaken: Untaken) -> None:
         self._handler = handler
         self._under_way = under_way
+        self._unread = untaken
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._call: Any = None  # that is handled
@@ -52,42 +54,40 @@ class Place:
         """Give the call to the handler, and the client what that returns."""
         self._call = call
         self._arrived = self._watched = self._left = self._late = False
+        context = context_of(call, self._loop, self._unread)
         self._under_way.begin(self)
         try:
-            operations = await self._handle(call)
+            operations, size = await self._handle(call, context)
         finally:
             self._call = None
             self._under_way.end(self)
         if not self._watched:
             operations += (ReceiveCloseOnServerOperation(0),)
-        await _perform(call, operations, self._loop)
+        await _send(context, size, call, operations)
 
-    async def _handle(self, call: Any) -> tuple[Any, ...]:
-        """What ends the call; nothing where it has ended."""
+    async def _handle(self, call: Any, context: CallContext) -> tuple[tuple[Any, ...], int]:
+        """What ends the call, and the size of its answer; nothing where it has ended."""
         message = await _receive_message(call, self._loop)
         if self._late:
-            return ()
+            return (), 0
         if message is None:  # unless its client has left, it has sent none
-            return _status(_INTERNAL, "the call has no message")
+            return _status(_INTERNAL, "the call has no message"), 0
         self._arrived = True
-        context = _ServicerContext(call, None, None, self._loop)
         try:
             answer = await self._handler(message, context)
-            return (
-                SendInitialMetadataOperation(None, 0),
-                SendMessageOperation(answer, 0),
-                SendStatusFromServerOperation(context.trailing_metadata(), _OK, "", 0),
-            )
+            ending = SendStatusFromServerOperation(context.trailing_metadata(), _OK, "", 0)
+            operations = SendInitialMetadataOperation(None, 0), SendMessageOperation(answer, 0), ending
+            return operations, len(answer)
         except (AbortError, ExecuteBatchError):  # it has sent a status itself, or its client has left
-            return ()
+            return (), 0
         except asyncio.CancelledError:
             if self._task is None or not self._left:
                 raise
             self._task.uncancel()
-            return ()
+            return (), 0
         except Exception:
             log.exception("A fault of ours in a gRPC method")
-            return _status(_INTERNAL, "internal error; the server's log has its reason")
+            return _status(_INTERNAL, "internal error; the server's log has its reason"), 0
 
     def watch(self) -> bool:
         """Notice from now on when the client leaves. Returns whether the call's message has arrived."""
@@ -109,13 +109,25 @@ class Place:
         told = _status(
             StatusCode.deadline_exceeded, "the message did not arrive within limits.body_timeout_s"
         )
-        self._under_way.keep(self._loop.create_task(_perform(self._call, told, self._loop), name="rpc-late"))
+        context = context_of(self._call, self._loop, self._unread)
+        telling = _send(context, 0, self._call, told)
+        self._under_way.keep(self._loop.create_task(telling, name="rpc-late"))
 
 
-async def refuse(call: Any) -> None:
+async def refuse(call: Any, untaken: Untaken) -> None:
     """Answer a call of a method that there is not."""
     operations = *_status(StatusCode.unimplemented, "Method not found!"), ReceiveCloseOnServerOperation(0)
-    await _perform(call, operations, asyncio.get_running_loop())
+    await _send(context_of(call, asyncio.get_running_loop(), untaken), 0, call, operations)
+
+
+async def _send(context: CallContext, size: int, call: Any, operations: tuple[Any, ...]) -> None:
+    """size: of the message among the operations."""
+    untaken = context.untaken
+    untaken.hold(context, size)
+    try:
+        await _perform(call, operations, asyncio.get_running_loop())
+    finally:
+        untaken.let_go(context)
 
 
 def _status(code: int, details: str) -> tuple[Any, ...]:

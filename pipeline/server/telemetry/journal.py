@@ -25,7 +25,7 @@ class Journal:
 
     def __init__(self, metrics: Metrics) -> None:
         self._outcomes = metrics.outcomes
-        self._untold: dict[type[ServingError], int] = {}  # kinds told of late: refusals since then
+        self._untold: dict[tuple[str, int], int] = {}  # kinds told of late, by level: cases since then
         self.tells_each = log.isEnabledFor(logging.DEBUG)
 
     def answered(self, door: str) -> None:
@@ -38,12 +38,23 @@ class Journal:
             if error.err_no != ModelFailed.err_no:
                 return
             kind = ModelFailed
+        if self._is_due(kind.__name__, _level(kind)):
+            log.log(_level(kind), "%s over %s: %s", kind.__name__, door, one_line(error.message))
+
+    def warn(self, kind: str, text: str) -> None:
+        """A line for what no request is refused with."""
+        if self._is_due(kind, logging.WARNING):
+            log.warning("%s: %s", kind, text)
+
+    def _is_due(self, name: str, level: int) -> bool:
+        """Whether to tell of a case of its kind; if not, it is counted."""
+        kind = name, level
         if kind in self._untold:
             self._untold[kind] += 1
-            return
-        log.log(_level(kind), "%s over %s: %s", kind.__name__, door, one_line(error.message))
+            return False
         self._untold[kind] = 0
         asyncio.get_running_loop().call_later(QUIET_S, self._tell_untold, kind)
+        return True
 
     def tell(self, door: str, peer: str, what: str, began: float, error: ServingError | None) -> None:
         """A line for one request; `began`: time.monotonic. To be called where `tells_each` says so."""
@@ -56,10 +67,11 @@ class Journal:
         for kind in list(self._untold):
             self._tell_untold(kind)
 
-    def _tell_untold(self, kind: type[ServingError]) -> None:
+    def _tell_untold(self, kind: tuple[str, int]) -> None:
         count = self._untold.pop(kind, 0)
         if count:
-            log.log(_level(kind), "%s: %d more in the last %g s", kind.__name__, count, QUIET_S)
+            name, level = kind
+            log.log(level, "%s: %d more in the last %g s", name, count, QUIET_S)
             self._untold[kind] = 0
             asyncio.get_running_loop().call_later(QUIET_S, self._tell_untold, kind)
 

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -31,6 +31,9 @@ from pipeline.server.doors.v2.statistics import model_stats
 from pipeline.server.engine.clients import CALLER, named
 from pipeline.server.engine.engine import Engine
 from pipeline.v2_errors import V2Refusal, for_clients
+
+if TYPE_CHECKING:
+    from pipeline.server.doors.rpc_context import CallContext
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +193,7 @@ class V2Handler:
     def _span(self, context: Context, region: str, offset: int, size: int) -> Span:
         return self._memory.span(context.peer(), region, offset, size)
 
-    async def _stream(self, requests: Any, context: Context) -> None:
+    async def _stream(self, requests: Any, context: CallContext) -> None:
         await Stream(self._engine, self.request_of, context, DOOR).run()
 
     async def _abort(self, context: Context, error: ServingError) -> bytes:

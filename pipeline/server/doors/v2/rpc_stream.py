@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -18,6 +18,9 @@ from pipeline.server.engine.engine import Engine
 from pipeline.server.engine.walk import Answer, Walk
 from pipeline.v2_answers import varint
 from pipeline.v2_errors import for_clients
+
+if TYPE_CHECKING:
+    from pipeline.server.doors.rpc_context import CallContext
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +43,7 @@ class Stream:
     A client may ask for its end instead, with the refusal's code.
     """
 
-    def __init__(self, engine: Engine, request_of: RequestOf, context: Context, door: str) -> None:
+    def __init__(self, engine: Engine, request_of: RequestOf, context: CallContext, door: str) -> None:
         self._engine = engine
         self._request_of = request_of
         self._context = context
@@ -63,7 +66,8 @@ class Stream:
                 if isinstance(answer, ServingError):
                     _, code, told = for_clients(answer)
                     await self._context.abort(getattr(grpc.StatusCode, code), told)
-                await self._context.write(answer)
+                else:
+                    await self._context.write(answer)
                 self._free.release()
             reading.result()
         finally:
@@ -105,18 +109,20 @@ class Stream:
         if isinstance(answer, ServingError):
             self._engine.journal.refused(self._door, answer)
             if self._strict:
-                _fill(place, answer)
+                self._fill(place, answer)
                 return
             refusal = ModelStreamInferResponse(error_message=for_clients(answer)[2])
             refusal.infer_response.id = request_id
-            _fill(place, refusal.SerializeToString())
+            self._fill(place, refusal.SerializeToString())
             return
         self._engine.journal.answered(self._door)
         size = len(answer[0]) + len(_FINAL_BYTES)
         parts = [_INFER_RESPONSE, varint(size), answer[0], _FINAL_BYTES]
-        _fill(place, b"".join(parts))
+        self._fill(place, b"".join(parts))
 
-
-def _fill(place: Place, answer: bytes | ServingError) -> None:
-    if not place.done():  # cancelled with the call that waited for it
+    def _fill(self, place: Place, answer: bytes | ServingError) -> None:
+        if place.done():  # cancelled with the call that waited for it
+            return
         place.set_result(answer)
+        if isinstance(answer, bytes):
+            self._context.ready(len(answer))
