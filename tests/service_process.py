@@ -6,15 +6,13 @@ import contextlib
 import http.client
 import json
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +22,7 @@ import yaml
 
 from client.protos.pipeline_service_pb2 import Request, Response
 from client.tls import Tls
+from free_ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 APPS = Path(__file__).resolve().parent / "apps"
@@ -296,33 +295,3 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
-
-
-def free_port() -> int:
-    """A port that nothing listens on, outside the range from which the kernel gives ports to clients.
-
-    Connecting to it is refused; who sets SO_REUSEADDR, as every server here does, may listen on it. Until
-    this process ends no other test process is given it.
-    """
-    return next(_free_ports)
-
-
-def _search_ports() -> Iterator[int]:
-    start = random.SystemRandom().randrange(12_000)
-    while True:
-        for offset in range(12_000):
-            port = 20_000 + (start + offset) % 12_000
-            holder = socket.socket(socket.AF_INET6)
-            try:
-                holder.bind(("::", port))
-            except OSError:
-                holder.close()
-                continue
-            # Only now: with it the bind would not have failed for one that another process holds.
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            _held_ports.append(holder)
-            yield port
-
-
-_held_ports: list[socket.socket] = []
-_free_ports = _search_ports()

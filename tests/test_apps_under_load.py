@@ -22,10 +22,11 @@ import yaml
 
 import models
 from client.pipeline_client import PipelineClient
+from free_ports import free_port
 from models import local_conf
 from pipeline.predictors import Predictor, create_predictor
 from pipeline.serving_model import ServingModel
-from service_process import APPS, ROOT, ServiceProcess, free_port
+from service_process import APPS, ROOT, ServiceProcess
 
 CLIENTS = 12
 ENV = {"PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}"}

@@ -12,7 +12,8 @@ import pytest
 
 import models
 from client.protos.pipeline_service_pb2 import Request
-from service_process import APPS, ROOT, ServiceProcess, free_port
+from free_ports import free_port
+from service_process import APPS, ROOT, ServiceProcess
 
 ENV = {"PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}"}
 CLIENTS = 8

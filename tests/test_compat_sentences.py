@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from client.pipeline_client import PipelineClient
+from free_ports import free_port
 from models import local_conf
 from pipeline.predictors import create_predictor
 from pipeline.serving_model import ServingModel
-from service_process import APPS, ROOT, ServiceProcess, free_port
+from service_process import APPS, ROOT, ServiceProcess
 
 TEXTS = ["卡车超载致使跨桥侧翻，没那么简单", "消失的“外企光环”", 'it\'s \\ "quoted"\nand long, ' * 8]
 

@@ -17,10 +17,11 @@ import onnx_models
 from client.values import parse_value
 from command_line import paddlewheel
 from convert.cli import main
+from free_ports import free_port
 from models import local_conf
 from pipeline.predictors import create_predictor
 from pipeline.serving_model import load_serving_model
-from service_process import ServiceProcess, free_port
+from service_process import ServiceProcess
 
 PADDING = "input_ids=0,token_type_ids=0,attention_mask=0"
 

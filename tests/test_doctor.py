@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from free_ports import free_port
 from pipeline.config import load_config
 from pipeline.doctor.finding import Status
 from pipeline.doctor.gpu import check_gpu
 from pipeline.doctor.machine import check_cores, check_cpu, check_memory, cpu_flags, memory
 from pipeline.doctor.ports import check_config, check_port
 from pipeline.doctor.software import check_originals, check_packages, check_python
-from service_process import APPS, ROOT, ServiceProcess, free_port
+from service_process import APPS, ROOT, ServiceProcess
 
 GIB = 1 << 30
 CPU_BUILD = {"version": "3.3.1", "cuda": "", "cards": 0, "tensorrt": "", "tensorrt_found": ""}

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from service_process import APPS, PATIENCE_S, ROOT, free_port, wait_until
+from free_ports import free_port
+from service_process import APPS, PATIENCE_S, ROOT, wait_until
 
 
 def answers(port: int, path: str) -> bool:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from service_process import APPS, PATIENCE_S, ROOT, ServiceProcess, free_port, key_value, wait_until
+from free_ports import free_port
+from service_process import APPS, PATIENCE_S, ROOT, ServiceProcess, key_value, wait_until
 
 ECHO, TALKATIVE = APPS / "echo.py", APPS / "own_logging.py"
 BODY = key_value({"number": "1"})

@@ -12,9 +12,10 @@ from client.pipeline_client import PipelineClient
 from client.protos.pipeline_service_pb2 import Request, Tensor
 from client.values import parse_value
 from command_line import paddlewheel
+from free_ports import free_port
 from pipeline.feeds import example_body
 from pipeline.serving_model import ServingModel
-from service_process import ServiceProcess, free_port, key_value
+from service_process import ServiceProcess, key_value
 
 
 @pytest.fixture(scope="module")

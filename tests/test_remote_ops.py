@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from service_process import APPS, ServiceProcess, free_port, wait_until
+from free_ports import free_port
+from service_process import APPS, ServiceProcess, wait_until
 
 APP = APPS / "remote.py"
 

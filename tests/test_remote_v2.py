@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from service_process import APPS, ServiceProcess, free_port, wait_until
+from free_ports import free_port
+from service_process import APPS, ServiceProcess, wait_until
 from v2_server import V2Model, V2Server
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from service_process import ROOT, ServiceProcess, free_port
+from free_ports import free_port
+from service_process import ROOT, ServiceProcess
 
 ENGLISH, CHINESE = (ROOT / "docs" / name for name in ("triton.md", "triton_zh.md"))
 

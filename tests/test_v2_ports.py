@@ -15,7 +15,8 @@ import tritonclient.grpc as v2_grpc
 import tritonclient.http as v2_http
 
 from client.tls import Tls
-from service_process import APPS, ROOT, ServiceProcess, free_port, read_answer, wait_until
+from free_ports import free_port
+from service_process import APPS, ROOT, ServiceProcess, read_answer, wait_until
 
 TLS_FILES = ROOT / "tests" / "fixtures" / "tls"
 

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from client.values import parse_value
-from service_process import ROOT, ServiceProcess, free_port
+from free_ports import free_port
+from service_process import ROOT, ServiceProcess
 
 ENGLISH, CHINESE = (ROOT / "docs" / name for name in ("your-own-model.md", "your-own-model_zh.md"))
 START = "cd review_service\npython3 web_service.py\n"

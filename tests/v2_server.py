@@ -18,7 +18,7 @@ from client.protos.kserve_v2_pb2 import (
     ModelMetadataRequest,
     ModelMetadataResponse,
 )
-from service_process import free_port
+from free_ports import free_port
 
 Array = npt.NDArray[Any]
 Tensors = dict[str, tuple[str, list[int]]]  # name -> datatype and shape
