@@ -13,6 +13,7 @@ from collections import deque
 from typing import cast
 
 from pipeline.errors import NotReady, ServingError
+from pipeline.server.doors.http_half_closed import CONTINUE, HalfClosed
 from pipeline.server.doors.http_listener import Listener
 from pipeline.server.doors.http_reader import RequestReader
 from pipeline.server.doors.http_refusals import refusal
@@ -23,7 +24,6 @@ log = logging.getLogger(__name__)
 
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
 _JOIN_BYTES = 64 * 1024  # copying more than this costs more than a second system call
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LINGER_S = 10.0  # how long a refused client may go on sending before the connection is closed
 
 
@@ -41,6 +41,7 @@ class Connection(asyncio.Protocol):
         self._going_on = False
         self._reading_paused = False
         self._write_paused = False
+        self._half_closed: HalfClosed | None = None
         self._unsent_bytes = 0  # when `close_if_slow` last looked
         self._unsent_since = 0.0  # when it last saw the number change
         self._refusal: ServingError | None = None
@@ -76,6 +77,15 @@ class Connection(asyncio.Protocol):
         except ServingError as error:
             self._refuse(error)
 
+    def eof_received(self) -> bool:
+        """Whether to stay: who sends no more (`nc -N`) is still answered what was asked as a whole."""
+        if self._current is None and not self._waiting:
+            return False
+        if not self._transport.can_write_eof():  # TLS knows no half-closed connection
+            return False
+        self._half_closed = HalfClosed(self._transport, takes_interim=self._reader.http_1_1)
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.connections.discard(self)
         current, self._current = self._current, None
@@ -94,6 +104,7 @@ class Connection(asyncio.Protocol):
         if request is not self._current or self._transport.is_closing():
             return
         last = self._listener.draining or not request.keep_alive
+        last = last or (self._half_closed is not None and not self._waiting)
         self._write(status, b"%bconnection: close\r\n" % head if last else head, body, request.method)
         self._current = None
         self._listener.bodies_bytes -= len(request.body)
@@ -142,7 +153,7 @@ class Connection(asyncio.Protocol):
                 reader.receiving_since = self.seen_at
         if reader.continue_due and reader.in_body and self._current is None and not self._waiting:
             reader.continue_due = False
-            self._transport.write(_CONTINUE)
+            self._transport.write(CONTINUE)
 
     def _begin_waiting(self) -> None:
         while self._waiting and self._current is None and not self._write_paused:
@@ -203,7 +214,12 @@ class Connection(asyncio.Protocol):
         if self._refusal is not None and self._current is None and now - self._refused_at > LINGER_S:
             self._transport.close()
         self._abort_if_unread(now)
-        if self._reading_paused or self._transport.is_closing():
+        if self._transport.is_closing():
+            return
+        if self._half_closed is not None and self._current is not None and self._half_closed.has_left():
+            self._transport.abort()
+            return
+        if self._reading_paused:
             return
         error = self._reader.overdue(now)
         if error is not None:

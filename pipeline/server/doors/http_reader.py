@@ -82,6 +82,11 @@ class RequestReader:
         return too_slow("body" if self.in_body else "headers", limit_s)
 
     @property
+    def http_1_1(self) -> bool:
+        """Whether the latest request is of that version."""
+        return bool(self._parser.get_http_version() == "1.1")
+
+    @property
     def arriving_bytes(self) -> int:
         """Of a body that is not all here."""
         return len(self._body)
