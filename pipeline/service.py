@@ -157,7 +157,9 @@ class Service:
         """Where a relative path that leads nowhere was looked for, as the end of a message."""
         if Path(given).is_absolute():
             return ""
-        places = dict.fromkeys((str(Path.cwd()), str(self._locate(given).parent)))
+        places = {str(Path.cwd()): None}
+        if isinstance(self._config_source, str | Path):
+            places[str(Path(self._config_source).resolve().parent)] = None
         return f"; {given!r} was looked for in {' and '.join(places)}"
 
     def serve(self) -> None:

@@ -100,6 +100,15 @@ def test_a_mistake_in_the_configuration_ends_it_before_anything_is_served(
         assert "Traceback" not in service.log
 
 
+@pytest.mark.parametrize("given", ["model", "no/such"])
+def test_of_a_relative_model_config_both_folders_are_told(tmp_path: Path, given: str) -> None:
+    config = {"op": {"echo": {"local_service_conf": {"model_config": given}}}}
+    with ServiceProcess(APPS / "echo.py", config, folder=tmp_path, wait=False) as service:
+        assert service.exit_code() == 2
+        places = f"{tmp_path} and {service.config_path.parent}"
+        assert service.log.endswith(f"; {given!r} was looked for in {places}\n")
+
+
 def test_what_this_version_cannot_serve_is_refused_at_start_up() -> None:
     remote = {"server_endpoints": ["127.0.0.1:1"], "client_type": "brpc"}
     sections = {"echo": {**remote, "use_encryption_model": True}}
