@@ -43,6 +43,18 @@ def test_a_long_chain_is_collected() -> None:
     assert len(collect_ops(op)) == 2000
 
 
+class Forgetful(Op):
+    def __init__(self, **_: object) -> None:
+        self.words = 3
+
+
+def test_an_op_whose_own_init_leaves_ours_out_is_told_what_to_do() -> None:
+    last = Op("last", [Forgetful(name="first", input_ops=[RequestOp()])])
+    told = r"^Forgetful\.__init__ has not called super\(\)\.__init__\(\*\*kwargs\); let it, or use init_op$"
+    with pytest.raises(ConfigError, match=told):
+        collect_ops(last)
+
+
 @pytest.mark.parametrize("returned", [None, "op", RequestOp(), Op])
 def test_a_service_must_return_its_last_op(returned: object) -> None:
     with pytest.raises(ConfigError, match="return the last Op"):

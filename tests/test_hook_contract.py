@@ -15,6 +15,9 @@ from service_process import APPS, ROOT, ServiceProcess
 ENV = {"PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}"}
 WRONG = {
     "a list as feed": "[contract] preprocess returned list of 1 as feed 'image'; expected an ndarray",
+    "a tensor": "preprocess returned Tensor as feed 'image'; expected an ndarray; call its .numpy()",
+    "async": "(feed, is_skip_process, prod_errcode, prod_errinfo); write it without async and yield",
+    "yield": "[contract] preprocess returned generator; expected a feed dict {name: ndarray} or a list",
     "no feed": "[contract] preprocess returned NoneType; expected a feed dict {name: ndarray} or a list",
     "a text": "[contract] preprocess returned str; expected a feed dict",
     "feeds that are none": "[contract] preprocess returned list of 2; expected a feed dict",

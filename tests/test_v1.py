@@ -129,6 +129,16 @@ def test_a_bad_body_is_told_instance_and_field_and_shown_a_valid_one(
     assert rows.worker_pids() == workers
 
 
+def test_where_a_valid_body_would_be_long_its_fields_are_named(
+    services: Callable[[str], ServiceProcess],
+) -> None:
+    service = services("wide")
+    error = predict(service, {"instances": [{"threshold": 1}]}).json["error"]
+    assert error.endswith("; the fields of an instance are image, threshold"), error
+    good = {"image": [0] * 100, "threshold": 0.5}
+    assert predict(service, {"instances": [good]}).json == {"predictions": [{"threshold": 0.5}]}
+
+
 def test_size_and_depth_are_bounded(rows: ServiceProcess) -> None:
     deep = predict(rows, '{"instances": [{"numbers": ' + "[" * 20 + "]" * 20 + "}]}")
     assert (deep.status, "limits.json_depth is 8" in deep.json["error"]) == (413, True)

@@ -155,8 +155,9 @@ def test_a_deadline_of_the_caller_is_kept(held: tuple[ServiceProcess, Path]) -> 
     with v2.InferenceServerClient(address(service)) as asking:
         with pytest.raises(InferenceServerException, match="Request timeout expired"):
             asking.infer("simple", inputs(77), timeout=50_000)
-        with pytest.raises(InferenceServerException, match="Deadline"):
+        with pytest.raises(InferenceServerException) as passed:
             asking.infer("simple", inputs(77), client_timeout=0.05)
+        assert passed.value.status() == str(grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(IMPORTS[:3])), ids="-".join)

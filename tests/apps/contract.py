@@ -18,6 +18,20 @@ def image_of(inputs, value):
     return {"image": np.full((1, 3, height, width), value, "float32")}
 
 
+async def asynchronous():
+    return {"image": np.zeros((1, 3, 2, 2), "float32")}
+
+
+def generated():
+    yield {"image": np.zeros((1, 3, 2, 2), "float32")}
+
+
+def as_tensor():
+    import paddle  # here: the model's engine has imported it by now
+
+    return {"image": paddle.zeros([1, 3, 2, 2])}
+
+
 class ContractOp(Op):
     def preprocess(self, input_dicts, data_id, log_id):
         (inputs,) = input_dicts.values()
@@ -32,6 +46,8 @@ class ContractOp(Op):
             return {"image": np.concatenate(rows)}, False, None, ""
         if how in WRONG_FEEDS:
             return WRONG_FEEDS[how]
+        if how in MADE_WRONGLY:
+            return MADE_WRONGLY[how]()
         return image_of(inputs, value), False, None, ""
 
     def postprocess(self, input_data, fetch_data, data_id, log_id):
@@ -58,6 +74,7 @@ WRONG_FEEDS = {
     "feeds that are none": [{"image": np.zeros(1)}, 7],
     "five values": ({}, False, None, "", 5),
 }
+MADE_WRONGLY = {"async": asynchronous, "yield": generated, "a tensor": as_tensor}
 WRONG_OUTPUTS = {"a number": 5, "a list": ([1], None, ""), "two values": ({}, None)}
 WRONG_OUTPUTS["a jump"] = {"jump": "to the start"}
 

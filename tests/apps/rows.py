@@ -48,7 +48,16 @@ class OpenOp(Op):
         return {"numbers": inputs["numbers"] * 2, "raw": b"\xff"}
 
 
-OPS = {"rows": RowsOp, "whole": WholeOp, "open": OpenOp}
+class WideOp(Op):
+    input_tensors = {"image": "FP32 [-1, 100]", "threshold": "FP32 [-1]"}
+    output_tensors = {"threshold": "FP32 [-1]"}
+
+    def preprocess(self, input_dicts, data_id=0, log_id=0):
+        (inputs,) = input_dicts.values()
+        return {"threshold": inputs["threshold"]}
+
+
+OPS = {"rows": RowsOp, "whole": WholeOp, "open": OpenOp, "wide": WideOp}
 
 
 class RowsService(WebService):
