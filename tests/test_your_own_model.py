@@ -60,11 +60,15 @@ class Reader:
         self.answers: list[tuple[dict[str, Any], dict[str, Any] | None]] = []
         self.generated_logits: dict[tuple[int, ...], list[float]] = {}
         self.service: ServiceProcess | None = None
+        self.metadata: dict[str, Any] = {}
+        self.inferred: dict[str, Any] = {}
+        self.predicted: dict[str, Any] = {}
 
     def follow(self, blocks: list[Block]) -> None:
         try:
             for block in blocks:
                 self._do(block)
+            self._ask_over_kserve()
         finally:
             self._stop()
 
@@ -107,6 +111,14 @@ class Reader:
             feeds = {"input_ids": json.dumps([ids]), "attention_mask": json.dumps([[1] * len(ids)])}
             (logits,) = np.array(parse_value(self.service.predict(feeds)["logits"]))
             self.generated_logits[tuple(ids)] = logits.tolist()
+
+    def _ask_over_kserve(self) -> None:
+        assert self.service is not None
+        self.metadata = self.service.http("/v2/models/reviews").json
+        tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a wonderful film"]}
+        self.inferred = self.service.http("/v2/models/reviews/infer", json.dumps({"inputs": [tensor]})).json
+        body = json.dumps({"instances": [{"text": "a bad film"}]})
+        self.predicted = self.service.http("/v1/models/reviews:predict", body).json
 
     def _curl(self, command: str) -> dict[str, Any]:
         """What curl would get; a fresh machine may not have it."""
@@ -161,6 +173,14 @@ def test_every_request_of_the_document_is_answered_as_it_shows(reader: Reader) -
 def test_numbers_as_texts_and_as_tensors_have_the_same_answer(reader: Reader) -> None:
     assert reader.answers[1][0] == reader.answers[0][0]
     assert reader.answers[0][0]["err_no"] == 0
+
+
+def test_the_service_of_texts_declares_its_tensors_to_clients_of_kserve(reader: Reader) -> None:
+    texts = {"datatype": "BYTES", "shape": [1]}
+    assert reader.metadata["inputs"] == [{"name": "text", **texts}]
+    assert reader.metadata["outputs"] == [{"name": "label", **texts}]
+    assert reader.inferred["outputs"] == [{"name": "label", **texts, "data": ["positive"]}]
+    assert reader.predicted == {"predictions": [{"label": ["negative"]}]}
 
 
 def test_both_languages_show_the_same_blocks() -> None:
