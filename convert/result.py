@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from convert.output.stamp import is_current
 from convert.programs.feeds import LENGTHS
 from convert.proof.report import TOLERANCE, ParityReport
 from convert.steps.isolation import STEP_TIMEOUT_S
@@ -51,3 +52,15 @@ class Conversion:
     reports: tuple[ParityReport, ...] = ()
     shown: tuple[object, ...] = ()
     fingerprint: str = ""
+
+
+def as_it_is(out: Path, fingerprint: str, would: str, options: ConversionOptions) -> Conversion | None:
+    """The result where `out` stays as it is: in a dry run, and when it is up to date. None: it is to be made.
+
+    would: what a dry run says, as in "would export demo:model to models/demo".
+    """
+    if options.dry_run:
+        return Conversion(out, False, f"{would}; nothing was written", fingerprint=fingerprint)
+    if not options.force and is_current(out, fingerprint):
+        return Conversion(out, False, f"{out} is up to date")
+    return None

@@ -13,12 +13,12 @@ from convert.from_paddle.export import export_layer, layer_parity
 from convert.from_paddle.factory import create_layer, own_sources
 from convert.from_paddle.weights import load_params
 from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
+from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import import_paddle, paddle_version
 from convert.programs.feeds import sample_batches
 from convert.programs.input_spec import TensorSpec, parse_input_spec
 from convert.proof.stored_reports import write_reports
-from convert.result import Conversion, ConversionOptions
+from convert.result import Conversion, ConversionOptions, as_it_is
 from pipeline.errors import ConversionError
 from pipeline.model_additions import PARITY_FILE
 
@@ -49,11 +49,9 @@ def convert_paddle(
     layer.eval()
     _check_arguments(layer, feeds)
     fingerprint = _fingerprint(layer, module, feeds, options)
-    if options.dry_run:
-        message = f"would export {factory} to {out}; nothing was written"
-        return Conversion(out, False, message, fingerprint=fingerprint)
-    if not options.force and is_current(out, fingerprint):
-        return Conversion(out, False, f"{out} is up to date")
+    kept = as_it_is(out, fingerprint, f"would export {factory} to {out}", options)
+    if kept is not None:
+        return kept
     with staged(out) as made:
         steps.step("Dynamic to static")
         program = export_layer(layer, feeds, made)

@@ -11,11 +11,11 @@ from convert.from_paddlenlp.encoder import positional
 from convert.from_paddlenlp.families import HEADS, TASKS
 from convert.from_paddlenlp.source import PaddleNLPSource, find_source, refuse_script
 from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
+from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import paddle_version
 from convert.programs.input_spec import parse_input_spec
 from convert.proof.stored_reports import report_of, write_reports
-from convert.result import Conversion, ConversionOptions
+from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import ModelNotes, labels_of, text_padding, write_notes
@@ -50,47 +50,21 @@ def convert_paddlenlp(
     check_replaceable(out)
     if input_spec:
         positional(parse_input_spec(input_spec))
-    if num_labels < 0:
-        raise ConversionError(f"--num-labels {num_labels} is not a number of classes.")
-    if labels and num_labels and len(labels) != num_labels:
-        raise ConversionError(f"--labels names {len(labels)} classes, --num-labels says {num_labels}.")
+    _check_classes(labels, num_labels)
     found = find_source(source, random_weights=random_weights)
     task = task or _task_of(found.config)
     names = tuple(labels) or (labels_of(found.config or {}) if not num_labels else ())
     conversion_python(_NEEDS)
-    settings = {
-        "name": found.name,
-        "task": task,
-        "labels": [*names, num_labels],
-        "input_spec": input_spec,
-        "random_weights": random_weights,
-        "paddle": paddle_version(),
-        "tolerance": options.tolerance,
-        "lengths": options.lengths,
-    }
+    asked = {"task": task, "input_spec": input_spec}
+    proof = {"tolerance": options.tolerance, "lengths": list(options.lengths)}
+    made_with = {"name": found.name, "random_weights": random_weights, "paddle": paddle_version()}
+    settings = {**asked, **proof, **made_with, "labels": [*names, num_labels]}
     fingerprint = fingerprint_of([*found.files, *found.tokenizer], settings)
-    if options.dry_run:
-        message = f"would export {source} ({task}) to {out}; nothing was written"
-        return Conversion(out, False, message, fingerprint=fingerprint)
-    if not options.force and is_current(out, fingerprint):
-        return Conversion(out, False, f"{out} is up to date")
+    kept = as_it_is(out, fingerprint, f"would export {source} ({task}) to {out}", options)
+    if kept is not None:
+        return kept
     with staged(out) as made:
-        told = run_isolated(
-            "convert.from_paddlenlp.encoder:export_step",
-            {
-                "source": {"name": found.name} if found.config is None else _built_from(found),
-                "task": task,
-                "labels": num_labels or len(labels),
-                "input_spec": input_spec,
-                "out": str(made),
-                "tolerance": options.tolerance,
-                "lengths": list(options.lengths),
-            },
-            converter=_CONVERTER,
-            needs=_NEEDS,
-            steps=options.steps,
-            timeout_s=options.step_timeout_s,
-        )
+        told = _export(found, made, {**asked, **proof, "labels": num_labels or len(labels)}, options)
         report = report_of(told["report"])
         report.require()
         write_reports(made / PARITY_FILE, [report])
@@ -101,8 +75,28 @@ def convert_paddlenlp(
     return Conversion(out, True, f"{out} holds the inference model ({'; '.join(told['feeds'])})", (report,))
 
 
-def _built_from(found: PaddleNLPSource) -> dict[str, Any]:
-    return {"config": found.config, "weights": str(found.weights or "")}
+def _check_classes(labels: Sequence[str], number: int) -> None:
+    if number < 0:
+        raise ConversionError(f"--num-labels {number} is not a number of classes.")
+    if labels and number and len(labels) != number:
+        raise ConversionError(f"--labels names {len(labels)} classes, --num-labels says {number}.")
+
+
+def _export(
+    found: PaddleNLPSource, made: Path, asked: dict[str, Any], options: ConversionOptions
+) -> dict[str, Any]:
+    """What `export_step` tells of the program that it has put into the folder `made`."""
+    built_from = {"config": found.config, "weights": str(found.weights or "")}
+    source = {"name": found.name} if found.config is None else built_from
+    told: dict[str, Any] = run_isolated(
+        "convert.from_paddlenlp.encoder:export_step",
+        {**asked, "source": source, "out": str(made)},
+        converter=_CONVERTER,
+        needs=_NEEDS,
+        steps=options.steps,
+        timeout_s=options.step_timeout_s,
+    )
+    return told
 
 
 def _task_of(config: dict[str, Any] | None) -> str:

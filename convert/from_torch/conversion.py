@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from convert.from_torch.routes import OPSET, OPSETS, ROUTES, Route
 from convert.from_torch.source import check_source, is_factory
 from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
+from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import paddle_version
 from convert.programs.input_spec import parse_input_spec
 from convert.proof.report import ParityReport
 from convert.proof.stored_reports import report_of, write_reports
-from convert.result import Conversion, ConversionOptions
+from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated
+from convert.steps.progress import Steps
 from convert.to_serving.notes import ModelNotes, tokenizer_files, write_notes
 from pipeline.errors import ConversionError, ParityError, ServingError
 from pipeline.model_additions import PARITY_FILE
@@ -42,52 +44,58 @@ def convert_torch(
     for what can't be used or converted, ParityError when the outputs differ on the only or last route.
     """
     options = options or ConversionOptions()
-    steps = options.steps
+    _check_target(to, opset)
+    check_replaceable(out)
+    facts = described or describe_torch(source, input_spec, options)
+    routes = [to] if to else list(ROUTES)
+    proof = {"opset": opset, "tolerance": options.tolerance, "lengths": options.lengths}
+    settings = {"routes": routes, **proof, "paddle": paddle_version(), "model": facts["fingerprint"]}
+    tokenizer = [] if is_factory(source) else tokenizer_files(Path(source))
+    fingerprint = fingerprint_of(tokenizer, settings)
+    names = " or ".join(ROUTES[name].name for name in routes)
+    kept = as_it_is(out, fingerprint, f"would convert {source} to {names} in {out}", options)
+    if kept is not None:
+        return kept
+    arguments = {"source": source, "input_spec": input_spec, **proof}
+    outputs = list(facts["outputs"])
+
+    def make(name: str) -> list[ParityReport]:
+        with staged(out) as made:
+            reports = _take_route(ROUTES[name], {**arguments, "out": str(made)}, options)
+            write_reports(made / PARITY_FILE, reports)
+            _write_notes(made, facts["notes"], tokenizer)
+            write_stamp(made, fingerprint, {"source": source, "to": name, "outputs": outputs})
+            return reports
+
+    try:
+        taken, reports = _first_that_goes(routes, make, options.steps)
+    except ServingError as exc:
+        raise _told(exc, source, routes[-1], only=to is not None, advise=advise) from exc
+    message = f"{out} holds the {ROUTES[taken].made}; outputs: {', '.join(outputs)}"
+    return Conversion(out, True, message, tuple(reports))
+
+
+def _check_target(to: str | None, opset: int) -> None:
     if to is not None and to not in ROUTES:
         raise ConversionError(f"PyTorch models can't be made {to!r}; name one of {', '.join(ROUTES)}.")
     if opset not in OPSETS:
         raise ConversionError(f"opset {opset} can't be written; name one from {OPSETS[0]} to {OPSETS[-1]}.")
-    check_replaceable(out)
-    facts = described or describe_torch(source, input_spec, options)
-    routes = [to] if to else list(ROUTES)
-    settings = {
-        "routes": routes,
-        "opset": opset,
-        "paddle": paddle_version(),
-        "tolerance": options.tolerance,
-        "lengths": options.lengths,
-    }
-    tokenizer = [] if is_factory(source) else tokenizer_files(Path(source))
-    fingerprint = fingerprint_of(tokenizer, {**settings, "model": facts["fingerprint"]})
-    if options.dry_run:
-        names = " or ".join(ROUTES[route].name for route in routes)
-        message = f"would convert {source} to {names} in {out}; nothing was written"
-        return Conversion(out, False, message, fingerprint=fingerprint)
-    if not options.force and is_current(out, fingerprint):
-        return Conversion(out, False, f"{out} is up to date")
-    arguments = {
-        "source": source,
-        "input_spec": input_spec,
-        "opset": opset,
-        "lengths": options.lengths,
-        "tolerance": options.tolerance,
-    }
-    for number, name in enumerate(routes):
+
+
+def _first_that_goes(
+    routes: Sequence[str], make: Callable[[str], list[ParityReport]], steps: Steps
+) -> tuple[str, list[ParityReport]]:
+    """The name of the first route by which a model could be made, and what `make` returned for it.
+
+    Raises the ServingError of the last.
+    """
+    for name, following in itertools.pairwise(routes):
         try:
-            with staged(out) as made:
-                reports = _take_route(ROUTES[name], {**arguments, "out": str(made)}, options)
-                write_reports(made / PARITY_FILE, reports)
-                outputs = list(facts["outputs"])
-                _write_notes(made, facts["notes"], tokenizer)
-                write_stamp(made, fingerprint, {"source": source, "to": name, "outputs": outputs})
-            break
+            return name, make(name)
         except ServingError as exc:
             why = exc.message.rstrip(".")
-            if number + 1 == len(routes):
-                raise _told(exc, source, name, only=to is not None, advise=advise) from exc
-            steps.say(f"{ROUTES[name].name}: {why}. Trying {ROUTES[routes[number + 1]].name}.")
-    message = f"{out} holds the {ROUTES[name].made}; outputs: {', '.join(outputs)}"
-    return Conversion(out, True, message, tuple(reports))
+            steps.say(f"{ROUTES[name].name}: {why}. Trying {ROUTES[following].name}.")
+    return routes[-1], make(routes[-1])
 
 
 def describe_torch(source: str, input_spec: str, options: ConversionOptions) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
+from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.paddle_onnx.paddle2onnx_step import OPSET, OPSETS
 from convert.programs.engines import paddle_version
 from convert.programs.feeds import sample_batches
@@ -13,7 +13,7 @@ from convert.programs.program import PROTOBUF_BYTES, InferenceProgram, read_prog
 from convert.programs.runners import program_runner
 from convert.proof.parity import compare
 from convert.proof.stored_reports import write_reports
-from convert.result import Conversion, ConversionOptions
+from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.steps.step_process import ConverterCrashed
@@ -55,10 +55,9 @@ def convert_to_onnx(
     }
     notes = program.program.parent / NOTES_FILE
     fingerprint = fingerprint_of([*program.files, *([notes] if notes.is_file() else [])], settings)
-    if options.dry_run:
-        return Conversion(out, False, f"would convert {program.program} to {out}; nothing was written")
-    if not options.force and is_current(out, fingerprint):
-        return Conversion(out, False, f"{out} is up to date")
+    kept = as_it_is(out, fingerprint, f"would convert {program.program} to {out}", options)
+    if kept is not None:
+        return kept
     with staged(out) as made:
         _export(program, made / MODEL_FILE, opset, options)
         steps.step("Parity of Paddle and ONNX")

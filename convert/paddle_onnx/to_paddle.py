@@ -8,7 +8,7 @@ from pathlib import Path
 
 from convert.from_paddle.export import PROGRAM_NAME
 from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
+from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import onnx_runtime_version, paddle_version
 from convert.programs.feeds import Feeds, sample_batches
 from convert.programs.program import PROTOBUF_BYTES, InferenceProgram, read_program
@@ -16,7 +16,7 @@ from convert.programs.runners import Runner, program_runner
 from convert.proof.parity import compare
 from convert.proof.report import ParityReport
 from convert.proof.stored_reports import write_reports
-from convert.result import Conversion, ConversionOptions
+from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import NOTES_FILE, carry_notes
@@ -54,10 +54,9 @@ def convert_onnx(
     }
     notes = model.program.parent / NOTES_FILE
     fingerprint = fingerprint_of([*model.files, *([notes] if notes.is_file() else [])], settings)
-    if options.dry_run:
-        return Conversion(out, False, f"would convert {model.program} to {out}; nothing was written")
-    if not options.force and is_current(out, fingerprint):
-        return Conversion(out, False, f"{out} is up to date")
+    kept = as_it_is(out, fingerprint, f"would convert {model.program} to {out}", options)
+    if kept is not None:
+        return kept
     batches = sample_batches(model.feeds, model.id_limits, options.lengths)
     reference = program_runner(model)
     for batch in batches:

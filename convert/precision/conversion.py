@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from convert.output.staging import staged
-from convert.output.stamp import STAMP_FILE, check_replaceable, fingerprint_of, is_current, write_stamp
+from convert.output.stamp import STAMP_FILE, check_replaceable, fingerprint_of, write_stamp
 from convert.paddle_onnx.to_onnx import MODEL_FILE, convert_to_onnx
 from convert.precision.inputs import GivenInputs, read_inputs, store_batches
 from convert.precision.proof import Original, Reduced, generated_batches, prove_and_write
@@ -18,7 +18,7 @@ from convert.programs.engines import onnx_runtime_version, paddle_version
 from convert.programs.program import read_program, serving_folder
 from convert.programs.runners import program_runner, serving_runner
 from convert.proof.report import Bounds, ParityReport
-from convert.result import Conversion, ConversionOptions
+from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated
 from pipeline.errors import ConfigError, ConversionError
@@ -77,21 +77,24 @@ def convert_precision(
         "versions": [onnx_runtime_version(), paddle_version()],
     }
     fingerprint = fingerprint_of([*original.program.files, *original.beside, *calibration, *inputs], settings)
-    if options.dry_run:
-        message = f"would write {source} in {to} for {engine} to {out}; nothing was written"
-        return Conversion(out, False, message)
-    if not options.force and is_current(out, fingerprint):
-        return Conversion(out, False, f"{out} is up to date")
+    kept = as_it_is(out, fingerprint, f"would write {source} in {to} for {engine} to {out}", options)
+    if kept is not None:
+        return kept
     with tempfile.TemporaryDirectory() as scratch, staged(out) as made:
         reduced = _reduce(original, to, engine, calibrating, Path(scratch), options)
         reports, shown = prove_and_write(original, reduced, made, to, bounds, judged, options)
         facts = {"source": str(source.resolve()), "precision": to, "bounds": asdict(bounds)}
         write_stamp(made, fingerprint, facts)
-    message = f"{out} holds the {to} model, for {engine}"
-    if reduced.settings:
-        told = ", ".join(f"{key}: {str(value).lower()}" for key, value in reduced.settings.items())
-        message += f"; its serving.yml has {told}, so leave that out of config.yml"
+    message = f"{out} holds the {to} model, for {engine}{_told(reduced.settings)}"
     return Conversion(out, True, message, reports, shown)
+
+
+def _told(settings: Mapping[str, Any]) -> str:
+    """What is to be said of settings that the model brings along."""
+    if not settings:
+        return ""
+    told = ", ".join(f"{key}: {str(value).lower()}" for key, value in settings.items())
+    return f"; its serving.yml has {told}, so leave that out of config.yml"
 
 
 def _check_calibration(to: str, calibration: Sequence[Path], generated: bool) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
+from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import onnx_runtime_version, paddle_version
 from convert.programs.feeds import sample_batches, sample_rows
 from convert.programs.program import InferenceProgram, read_program
 from convert.proof.padding import parse_padding
 from convert.proof.report import ParityReport
-from convert.result import Conversion, ConversionOptions
+from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.to_serving.notes import ModelNotes, entailment_of
 from convert.to_serving.serving_model import build_serving_model
 from pipeline.errors import ConversionError
@@ -41,60 +41,86 @@ def convert_serving(
     used, ParityError when outputs differ.
     """
     options = options or ConversionOptions()
-    steps = options.steps
     check_replaceable(out)
-    facts: dict[str, Any] = {}
-    if notes is not None:
-        folder = source if source.is_dir() else source.parent
-        fetch_alias = fetch_alias or notes.outputs
-        padding = notes.padding if padding is None else padding
-        labels, files = labels or notes.labels, [*files, *(folder / name for name in notes.files)]
-        known = {"task": notes.task, "architecture": notes.architecture}
-        facts = {key: text for key, text in known.items() if text}
-    for file in files:
-        if not file.is_file():
-            raise ConversionError(f"{file} is not a file; name one to copy beside the model.")
-    steps.step("Reading the model")
+    known = _Known(fetch_alias, padding, labels, files).with_notes(notes, source)
+    known.check_files()
+    options.steps.step("Reading the model")
     program = read_program(source)
-    aliases = fetch_aliases(program, fetch_alias)
-    pads = parse_padding(padding or "", program.feeds)
-    settings = {
-        "aliases": aliases,
-        "padding": padding or "",
-        "labels": list(labels),
-        **facts,
-        **_engine(program),
-        "tolerance": options.tolerance,
-        "lengths": options.lengths,
-    }
-    fingerprint = fingerprint_of([*program.files, *files], settings)
-    if options.dry_run:
-        fetches = ", ".join(aliases)
-        message = f"would write a serving model with {fetches} to {out}; nothing was written"
-        return Conversion(out, False, message, fingerprint=fingerprint)
-    if not options.force and is_current(out, fingerprint):
-        return Conversion(out, False, f"{out} is up to date")
+    aliases = fetch_aliases(program, known.fetch_alias)
+    pads = parse_padding(known.padding or "", program.feeds)
+    fingerprint = _fingerprint(program, aliases, known, options)
+    would = f"would write a serving model with {', '.join(aliases)} to {out}"
+    kept = as_it_is(out, fingerprint, would, options)
+    if kept is not None:
+        return kept
     with staged(out) as made:
-        batches = sample_batches(program.feeds, program.id_limits, options.lengths)
-        rows = sample_rows(program.feeds, program.id_limits, options.lengths) if pads else []
         reports = build_serving_model(
             program,
             made,
             aliases=aliases,
-            batches=batches,
-            rows=rows,
+            batches=sample_batches(program.feeds, program.id_limits, options.lengths),
+            rows=sample_rows(program.feeds, program.id_limits, options.lengths) if pads else [],
             pads=pads,
-            labels=labels,
-            files=files,
-            facts=facts,
+            labels=known.labels,
+            files=known.files,
+            facts=known.facts,
             earlier=earlier,
             options=options,
         )
         write_stamp(made, fingerprint, {"source": str(source.resolve())})
+    said = _entailment(known.labels) + _mismatch(known.labels, program, aliases)
+    return Conversion(out, True, f"{out} holds the serving model{said}", reports)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a model besides its program. facts: further keys of serving.yml."""
+
+    fetch_alias: Sequence[str]
+    padding: str | None
+    labels: Sequence[str]
+    files: Sequence[Path]
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def with_notes(self, notes: ModelNotes | None, source: Path) -> _Known:
+        """What isn't given is taken from the notes, and the task."""
+        if notes is None:
+            return self
+        folder = source if source.is_dir() else source.parent
+        facts = {"task": notes.task, "architecture": notes.architecture}
+        return _Known(
+            self.fetch_alias or notes.outputs,
+            notes.padding if self.padding is None else self.padding,
+            self.labels or notes.labels,
+            [*self.files, *(folder / name for name in notes.files)],
+            {key: text for key, text in facts.items() if text},
+        )
+
+    def check_files(self) -> None:
+        for file in self.files:
+            if not file.is_file():
+                raise ConversionError(f"{file} is not a file; name one to copy beside the model.")
+
+
+def _fingerprint(
+    program: InferenceProgram, aliases: Sequence[str], known: _Known, options: ConversionOptions
+) -> str:
+    settings = {
+        "aliases": aliases,
+        "padding": known.padding or "",
+        "labels": list(known.labels),
+        **known.facts,
+        **_engine(program),
+        "tolerance": options.tolerance,
+        "lengths": options.lengths,
+    }
+    return fingerprint_of([*program.files, *known.files], settings)
+
+
+def _entailment(labels: Sequence[str]) -> str:
+    """What is to be said of the class by which an NLI model answers zero-shot questions."""
     entailment = entailment_of(labels)
-    named = "" if entailment is None else f"; class {entailment} ({labels[entailment]}) is entailment"
-    named += _mismatch(labels, program, aliases)
-    return Conversion(out, True, f"{out} holds the serving model{named}", reports)
+    return "" if entailment is None else f"; class {entailment} ({labels[entailment]}) is entailment"
 
 
 def _mismatch(labels: Sequence[str], program: InferenceProgram, aliases: Sequence[str]) -> str:

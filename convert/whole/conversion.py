@@ -10,9 +10,9 @@ from typing import Any
 
 from convert.from_torch.conversion import convert_torch, describe_torch
 from convert.output.staging import staged
-from convert.output.stamp import STAMP_FILE, check_replaceable, fingerprint_of, is_current, write_stamp
+from convert.output.stamp import STAMP_FILE, check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import onnx_runtime_version, paddle_version
-from convert.result import Conversion, ConversionOptions
+from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.to_serving.conversion import convert_serving
 from convert.whole.beside import MODEL_FILES, files_beside
 from convert.whole.route import routes_of
@@ -38,11 +38,10 @@ def convert_all(
     routes = routes_of(kind, wanted.engine)
     told = describe_torch(source, wanted.input_spec, options) if kind is SourceKind.TORCH else None
     fingerprint = _fingerprint(source, kind, wanted, told, options)
-    if options.dry_run:
-        ways = "; else ".join(map(str, routes))
-        return Conversion(out, False, f"{source} is {kind.value}; would go by {ways}; nothing was written")
-    if not options.force and is_current(out, fingerprint):
-        return Conversion(out, False, f"{out} is up to date")
+    ways = "; else ".join(map(str, routes))
+    kept = as_it_is(out, fingerprint, f"{source} is {kind.value}; would go by {ways}", options)
+    if kept is not None:
+        return kept
     with staged(out) as made, tempfile.TemporaryDirectory(prefix="steps.", dir=made.parent) as work:
         way = Way(source, kind, wanted, told, out, Path(work), options)
         route, reports = way.first_that_goes(routes, made)
