@@ -117,11 +117,15 @@ def test_a_client_that_opens_no_window_is_sent_away_and_others_are_answered(
     assert answer(service, 2) == "xx"
 
 
-def test_a_client_that_reads_nothing_is_sent_away(service: ServiceProcess) -> None:
-    with Client(service, OPEN, reads=False) as hostile:
+def test_a_client_that_reads_nothing_is_sent_away() -> None:
+    with (
+        ServiceProcess(APPS / "long_answers.py", {"limits": {"body_timeout_s": 1}}) as service,
+        Client(service, OPEN, reads=False) as hostile,
+    ):
         for number in range(9):
             hostile.ask(asked(MEGABYTE), stream=2 * number + 1)
-        wait_until(lambda: not is_connected(hostile.socket), "it is closed", SOON_S)
+        wait_until(lambda: "has not read on" in service.log, "it is told")  # not by gRPC, for want of pings
+        wait_until(lambda: not is_connected(hostile.socket), "it is closed")
 
 
 def test_a_stream_whose_messages_are_not_read_ends_as_unavailable(service: ServiceProcess) -> None:

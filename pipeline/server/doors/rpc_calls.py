@@ -10,7 +10,7 @@ importing this fails where one of them is gone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,10 +23,13 @@ from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
 )
 from grpc.aio._server import Server
 
-from pipeline.server.doors.rpc_context import CallContext, context_of
+from pipeline.config import Limits
+from pipeline.server.doors.rpc_arriving import Arriving
+from pipeline.server.doors.rpc_context import Bounds, CallContext, context_of
 from pipeline.server.doors.rpc_place import Place, refuse
 from pipeline.server.doors.rpc_under_way import UnderWay
 from pipeline.server.doors.rpc_untaken import Untaken
+from pipeline.server.telemetry.journal import Journal
 
 Methods = Mapping[str, "grpc.RpcMethodHandler[bytes, bytes]"]
 
@@ -40,20 +43,25 @@ for _used in ("_make_request_call_future", "_request_call", "_request_registered
 class RpcCalls(Server):
     """grpc.aio's server of the given methods, by full name.
 
-    A call whose message has not arrived after `message_timeout_s` is ended (slow loris). untaken: is told of
-    every answer.
+    A call whose message has not arrived after `body_timeout_s` is ended (slow loris). ports: those that will
+    be opened.
     """
 
     def __init__(
-        self, methods: Methods, message_timeout_s: float, untaken: Untaken, options: Sequence[tuple[str, Any]]
+        self,
+        methods: Methods,
+        limits: Limits,
+        ports: Collection[int],
+        journal: Journal,
+        options: Sequence[tuple[str, Any]],
     ) -> None:
         # In place of its own constructor, which makes its own kind of AioServer.
         self._loop = get_working_loop()
         self._server = calls = _NamedCalls(self._loop, None, (), None, tuple(options), None)
         calls.ended = asyncio.Event()
         calls.methods = methods
-        calls.under_way = UnderWay(message_timeout_s)
-        calls.untaken = untaken
+        calls.under_way = UnderWay(limits.body_timeout_s)
+        calls.bounds = Bounds(Arriving(limits, ports, journal), Untaken(limits, ports, journal))
         self._server.add_registered_method_handlers(dict(methods))
 
     async def until_ended(self) -> None:
@@ -84,7 +92,7 @@ class _NamedCalls(AioServer):  # type: ignore[misc]
     ended: asyncio.Event
     methods: Methods
     under_way: UnderWay
-    untaken: Untaken
+    bounds: Bounds
 
     def _make_request_call_future(self, name: bytes | None) -> asyncio.Future[None]:
         """Called once for each method at the start, and with None for all other paths.
@@ -125,17 +133,17 @@ class _NamedCalls(AioServer):  # type: ignore[misc]
     def _answer_of(self, method: _Method) -> Callable[[Any], Awaitable[None]]:
         handler = method.handler
         if handler is None:
-            return partial(refuse, untaken=self.untaken)
+            return partial(refuse, bounds=self.bounds)
         if not handler.request_streaming:
-            return Place(handler.unary_unary, self.under_way, self.untaken).answer
+            return Place(handler.unary_unary, self.under_way, self.bounds).answer
 
         async def begin(call: Any) -> None:
             loop = asyncio.get_running_loop()
-            context = context_of(call, loop, self.untaken)
+            context = context_of(call, loop, self.bounds)
             answering = _handle_stream_stream_rpc(_with(context, handler), call, loop)
             told = (method.name or b"").decode()
             task = loop.create_task(_schedule_rpc_coro(answering, call, loop, told))
-            task.add_done_callback(lambda _: self.untaken.let_go(context))
+            task.add_done_callback(lambda _: context.over())
             self.under_way.keep(task)
 
         return begin
@@ -146,6 +154,6 @@ def _with(context: CallContext, handler: Any) -> Any:
 
     async def stream(requests: Any, _: Any) -> None:
         await handler.stream_stream(requests, context)
-        context.untaken.hold(context, 0)  # its status, which grpc.aio sends, until the call has ended
+        context.ending()
 
     return grpc.stream_stream_rpc_method_handler(stream)

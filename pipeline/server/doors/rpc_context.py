@@ -1,46 +1,71 @@
-"""CallContext: what handlers of gRPC calls are given, which tells of the answers that it sends."""
+"""CallContext: what handlers of gRPC calls are given, which tells of what it sends and waits for."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpc._cython.cygrpc import _ServicerContext  # type: ignore[import-not-found]
 
+from pipeline.server.doors.rpc_arriving import Arriving
 from pipeline.server.doors.rpc_untaken import Untaken
 
 
-class CallContext(_ServicerContext):  # type: ignore[misc]
-    """grpc.aio's own, whose messages and refusals are bounded while their client does not take them."""
+class Bounds(NamedTuple):
+    """What is to be told of each message of a call."""
 
+    arriving: Arriving
     untaken: Untaken
+
+
+class CallContext(_ServicerContext):  # type: ignore[misc]
+    """grpc.aio's own, whose messages and refusals are bounded while they are on their way."""
+
+    bounds: Bounds
     _ready_bytes = 0
     _writing = False
+    _over = False
 
     def ready(self, size: int) -> None:
         """A message of a stream is there, for `write` once those before it are written."""
         self._ready_bytes += size
         if self._writing:
-            self.untaken.hold(self, size)
+            self.bounds.untaken.hold(self, size)
+
+    async def read(self) -> Any:
+        self.bounds.arriving.begin(self)
+        try:
+            return await super().read()
+        finally:
+            self.bounds.arriving.end(self)
 
     async def write(self, message: bytes) -> None:
         self._writing = True
-        self.untaken.hold(self, self._ready_bytes)
+        self.bounds.untaken.hold(self, self._ready_bytes)
         try:
             await super().write(message)
         finally:
             self._writing = False
             self._ready_bytes -= len(message)
-            self.untaken.let_go(self)
+            self.bounds.untaken.let_go(self)
 
     async def abort(self, *status: Any) -> None:
-        self.untaken.hold(self, 0)
+        self.bounds.untaken.hold(self, 0)
         try:
             await super().abort(*status)
         finally:
-            self.untaken.let_go(self)
+            self.bounds.untaken.let_go(self)
+
+    def ending(self) -> None:
+        """grpc.aio sends the status of a stream from now on, until the call is over."""
+        if not self._over:
+            self.bounds.untaken.hold(self, 0)
+
+    def over(self) -> None:
+        self._over = True
+        self.bounds.untaken.let_go(self)
 
 
-def context_of(call: Any, loop: Any, untaken: Untaken) -> CallContext:
+def context_of(call: Any, loop: Any, bounds: Bounds) -> CallContext:
     context = CallContext(call, None, None, loop)
-    context.untaken = untaken
+    context.bounds = bounds
     return context

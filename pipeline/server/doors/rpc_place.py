@@ -26,9 +26,8 @@ from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
     execute_batch,
 )
 
-from pipeline.server.doors.rpc_context import CallContext, context_of
+from pipeline.server.doors.rpc_context import Bounds, CallContext, context_of
 from pipeline.server.doors.rpc_under_way import UnderWay
-from pipeline.server.doors.rpc_untaken import Untaken
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +39,10 @@ _OK, _INTERNAL = StatusCode.ok, StatusCode.internal
 class Place:
     """Made and used by one task, which is cancelled while it handles a call whose client leaves."""
 
-    def __init__(self, handler: Handler, under_way: UnderWay, untaken: Untaken) -> None:
+    def __init__(self, handler: Handler, under_way: UnderWay, bounds: Bounds) -> None:
         self._handler = handler
         self._under_way = under_way
-        self._unread = untaken
+        self._bounds = bounds
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._call: Any = None  # that is handled
@@ -54,7 +53,7 @@ class Place:
         """Give the call to the handler, and the client what that returns."""
         self._call = call
         self._arrived = self._watched = self._left = self._late = False
-        context = context_of(call, self._loop, self._unread)
+        context = context_of(call, self._loop, self._bounds)
         self._under_way.begin(self)
         try:
             operations, size = await self._handle(call, context)
@@ -67,7 +66,12 @@ class Place:
 
     async def _handle(self, call: Any, context: CallContext) -> tuple[tuple[Any, ...], int]:
         """What ends the call, and the size of its answer; nothing where it has ended."""
-        message = await _receive_message(call, self._loop)
+        arriving = self._bounds.arriving
+        arriving.begin(context)
+        try:
+            message = await _receive_message(call, self._loop)
+        finally:
+            arriving.end(context)
         if self._late:
             return (), 0
         if message is None:  # unless its client has left, it has sent none
@@ -109,20 +113,20 @@ class Place:
         told = _status(
             StatusCode.deadline_exceeded, "the message did not arrive within limits.body_timeout_s"
         )
-        context = context_of(self._call, self._loop, self._unread)
+        context = context_of(self._call, self._loop, self._bounds)
         telling = _send(context, 0, self._call, told)
         self._under_way.keep(self._loop.create_task(telling, name="rpc-late"))
 
 
-async def refuse(call: Any, untaken: Untaken) -> None:
+async def refuse(call: Any, bounds: Bounds) -> None:
     """Answer a call of a method that there is not."""
     operations = *_status(StatusCode.unimplemented, "Method not found!"), ReceiveCloseOnServerOperation(0)
-    await _send(context_of(call, asyncio.get_running_loop(), untaken), 0, call, operations)
+    await _send(context_of(call, asyncio.get_running_loop(), bounds), 0, call, operations)
 
 
 async def _send(context: CallContext, size: int, call: Any, operations: tuple[Any, ...]) -> None:
     """size: of the message among the operations."""
-    untaken = context.untaken
+    untaken = context.bounds.untaken
     untaken.hold(context, size)
     try:
         await _perform(call, operations, asyncio.get_running_loop())

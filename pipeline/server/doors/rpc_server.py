@@ -20,7 +20,6 @@ from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError
 from pipeline.examples import message_of
 from pipeline.server.doors.codecs.key_value import EXAMPLE, parse_proto, pass_proto_on
 from pipeline.server.doors.rpc_guard import guarded
-from pipeline.server.doors.rpc_untaken import Untaken
 from pipeline.server.doors.v2.extensions import Extensions
 from pipeline.server.doors.v2.models import V2Models
 from pipeline.server.doors.v2.repository import Control
@@ -138,8 +137,9 @@ class RpcServer:
             methods = guarded(methods, self._engine.keys, self._engine.journal, open_)
         self._server = _calls_class()(
             methods,
-            limits.body_timeout_s,
-            Untaken(limits, self._ports.values(), self._engine.journal),
+            limits,
+            self._ports.values(),
+            self._engine.journal,
             [
                 ("grpc.max_receive_message_length", limits.body_bytes),
                 ("grpc.max_send_message_length", limits.response_bytes),

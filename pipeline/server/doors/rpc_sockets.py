@@ -1,8 +1,8 @@
 """The sockets of gRPC connections, found below gRPC by what it tells of their clients.
 
-gRPC tells no server how much of an answer was taken, and has no end for a connection; the kernel has both.
-What is found is the number of a descriptor, which gRPC may close at any time, and the process use anew: so
-each use is of a copy, which is held against the client's address first. All raise OSError for another's.
+gRPC tells no server how much of a message is there or was taken, and has no end for a connection; the kernel
+has both. What is found is the number of a descriptor, which gRPC may close at any time, and the process use
+anew: so each use is of a copy, which is held against the client's address first.
 """
 
 from __future__ import annotations
@@ -16,49 +16,85 @@ import socket
 import struct
 import termios
 import urllib.parse
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import TypeVar
 
-Address = tuple[str, int]
+_Address = tuple[str, int]
+_Answer = TypeVar("_Answer")
 
-_BYTES_ACKED = 120  # where struct tcp_info of the kernel has tcpi_bytes_acked
+_BYTES_ACKED, _BYTES_RECEIVED = 120, 128  # where struct tcp_info of the kernel has these
 _NOWHERE = ("", 0)
 
 
-def address_of(peer: str) -> Address:
-    """Of what gRPC calls ipv4:10.0.0.1:40000 or ipv6:%5B::1%5D:40000."""
+class Connection:
+    """Of a client to one of our ports. Says None once it is closed, and until `locate` has found it.
+
+    peer: what gRPC calls the client, ipv4:10.0.0.1:40000 or ipv6:%5B::1%5D:40000.
+    """
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.closed = False  # by us
+        self._address = _address_of(peer)
+        self._number: int | None = None
+
+    def taken_bytes(self) -> int | None:
+        """What the kernel has taken from gRPC for the client, since the connection is open."""
+        return self._ask(_taken_bytes)
+
+    def received_bytes(self) -> int | None:
+        """What has come from the client, since the connection is open."""
+        return self._ask(_received_bytes)
+
+    def shut(self) -> bool:
+        """End it: gRPC takes it as ended by the client, and lets go of all its calls. False: it is gone."""
+        self.closed = self._ask(_shut) is not None
+        return self.closed
+
+    def _ask(self, question: Callable[[socket.socket], _Answer]) -> _Answer | None:
+        if self._number is not None:
+            with contextlib.suppress(OSError), _copy(self._number) as copy:
+                if _client_of(copy) == self._address:
+                    return question(copy)
+            self._number = None
+        return None
+
+    @staticmethod
+    def locate(connections: Iterable[Connection], ports: Container[int]) -> None:
+        """Find their sockets; looks at every open file where one is not known."""
+        lost = {each._address: each for each in connections if each._number is None and not each.closed}
+        if not lost:
+            return
+        with contextlib.suppress(OSError):  # there may be no descriptor left for it
+            for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a Path for each of thousands
+                with contextlib.suppress(OSError), _copy(int(name)) as copy:
+                    found = lost.get(_client_of(copy))
+                    if found is not None and copy.getsockname()[1] in ports:
+                        found._number = int(name)
+
+
+def _taken_bytes(sock: socket.socket) -> int:
+    queued = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0" * 4))[0]
+    return int(queued) + _told(sock, _BYTES_ACKED)
+
+
+def _received_bytes(sock: socket.socket) -> int:
+    return _told(sock, _BYTES_RECEIVED)
+
+
+def _told(sock: socket.socket, offset: int) -> int:
+    told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, offset + 8)
+    return int(struct.unpack_from("Q", told, offset)[0])
+
+
+def _shut(sock: socket.socket) -> bool:
+    sock.shutdown(socket.SHUT_RDWR)
+    return True
+
+
+def _address_of(peer: str) -> _Address:
     host, _, port = urllib.parse.unquote(peer).partition(":")[2].rpartition(":")
     return (_plain(host.strip("[]")), int(port)) if port.isdigit() else _NOWHERE
-
-
-def find(wanted: Container[Address], ports: Container[int]) -> Iterator[tuple[Address, int]]:
-    """Those of the clients that are connected to one of our ports. Looks at every open file."""
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a Path for each of thousands
-        with contextlib.suppress(OSError), _copy(int(name)) as copy:
-            address = _client_of(copy)
-            if address in wanted and copy.getsockname()[1] in ports:
-                yield address, int(name)
-
-
-def taken_bytes(number: int, address: Address) -> int:
-    """What the kernel has taken from gRPC for the client, since the connection is open."""
-    with _of(number, address) as sock:
-        queued = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0" * 4))[0]
-        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED + 8)
-        return int(queued + struct.unpack_from("Q", told, _BYTES_ACKED)[0])
-
-
-def shut(number: int, address: Address) -> None:
-    """End the connection: gRPC sees it as ended by the client, and lets go of all its calls."""
-    with _of(number, address) as sock:
-        sock.shutdown(socket.SHUT_RDWR)
-
-
-@contextlib.contextmanager
-def _of(number: int, address: Address) -> Iterator[socket.socket]:
-    with _copy(number) as copy:
-        if _client_of(copy) != address:
-            raise ConnectionError(f"descriptor {number} is another connection's by now")
-        yield copy
 
 
 @contextlib.contextmanager
@@ -73,7 +109,7 @@ def _copy(number: int) -> Iterator[socket.socket]:
         yield sock
 
 
-def _client_of(sock: socket.socket) -> Address:
+def _client_of(sock: socket.socket) -> _Address:
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return _NOWHERE
     host, port = sock.getpeername()[:2]

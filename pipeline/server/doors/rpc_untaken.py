@@ -8,14 +8,12 @@ once, and have cost no more than a place in a dict; only of the others it is ask
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Collection
 from typing import Protocol
 
 from pipeline.config import Limits
-from pipeline.server.doors import rpc_sockets
-from pipeline.server.doors.rpc_sockets import address_of
+from pipeline.server.doors.rpc_sockets import Connection
 from pipeline.server.telemetry.journal import Journal
 
 _CALL_BYTES = 20 * 1024  # that a call takes besides its answer
@@ -30,31 +28,24 @@ class Answering(Protocol):
     def peer(self) -> str: ...
 
 
-class _Reader:
+class _Reader(Connection):
     """A connection that does not take its answers at once.
 
     held_bytes: of these answers, whole. since: when it was last seen to have taken something.
     """
 
     def __init__(self, peer: str, since: float) -> None:
-        self.peer = peer
-        self.address = address_of(peer)
-        self.number: int | None = None  # of its descriptor, once that is found
+        super().__init__(peer)
         self.answers = 0
         self.held_bytes = 0
         self.since = since
-        self.closed = False
         self._marked_bytes: int | None = None  # that it had taken by then
         self._taken_bytes = 0  # since then
 
     def look(self) -> None:
         """Notice what it has taken."""
-        if self.number is None:
-            return
-        try:
-            taken = rpc_sockets.taken_bytes(self.number, self.address)
-        except OSError:
-            self.number = None
+        taken = self.taken_bytes()
+        if taken is None:
             return
         if self._marked_bytes is None:
             self._marked_bytes = taken
@@ -182,11 +173,7 @@ class Untaken:
 
     def _look_at_readers(self) -> None:
         open_ = [reader for reader in self._readers.values() if not reader.closed]
-        lost = {reader.address: reader for reader in open_ if reader.number is None}
-        if lost:
-            with contextlib.suppress(OSError):  # there may be no descriptor left for it
-                for address, number in rpc_sockets.find(lost, self._ports):
-                    lost[address].number = number
+        Connection.locate(open_, self._ports)
         for reader in open_:
             reader.look()
 
@@ -200,14 +187,8 @@ class Untaken:
                 self._close(reader, reason)
 
     def _close(self, reader: _Reader, reason: str) -> None:
-        if reader.closed or reader.number is None:  # gone, so that its answers go by themselves, or not found
+        if reader.closed or not reader.shut():  # of one that is gone the answers go by themselves
             return
-        try:
-            rpc_sockets.shut(reader.number, reader.address)
-        except OSError:
-            reader.number = None
-            return
-        reader.closed = True
         self._bytes -= reader.held_bytes
         self._journal.warn(
             "Untaken answers",
