@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.commands import EXIT_MISTAKE, OneLineParser, add_command
 from pipeline.errors import ServingError
+from pipeline.start_signals import left_at_once, tell_interrupts_in_a_line
 
 if TYPE_CHECKING:
     from pipeline.commands import Commands
@@ -30,8 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from pipeline.run_script import run_script
-
+    tell_interrupts_in_a_line()
+    with left_at_once():
+        from pipeline.run_script import run_script
     run_script(options.script, options.arguments, config=options.config, show_config=options.print_config)
 
 

@@ -29,7 +29,7 @@ from pipeline.op import Op, RequestOp, ResponseOp
 from pipeline.processes import SERVER, open_standard_files, python_module
 from pipeline.remote_key import flaws_of_remote_key
 from pipeline.serving_model import load_serving_model
-from pipeline.start_signals import hold, survive_hangups
+from pipeline.start_signals import hold, left_at_once, survive_hangups
 from pipeline.tls import flaws_of
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,8 @@ class Service:
             return
         survive_hangups()
         try:
-            app = self._as_app()
+            with left_at_once():
+                app = self._as_app()
         except ConfigError as exc:
             if sys.stderr is not None:
                 sys.stderr.write(f"{exc.message}\n")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 
 INTERRUPTED = 130  # the status of what SIGINT ended, as a shell has it
@@ -23,6 +25,26 @@ def _tell(kind: type[BaseException], exc: BaseException, trace: TracebackType | 
         sys.stderr.write(f"{TOLD}\n")
     else:
         sys.__excepthook__(kind, exc, trace)
+
+
+@contextlib.contextmanager
+def left_at_once() -> Iterator[None]:
+    """Here Ctrl-C ends the process where it is: libraries of C make another error of a KeyboardInterrupt."""
+    beside = threading.current_thread() is not threading.main_thread()
+    if beside or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    os.write(2, f"{TOLD}\n".encode())
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
 
 
 def survive_hangups() -> None:

@@ -18,9 +18,9 @@ def test_a_hangup_does_not_end_a_service_that_starts(when: str, taken: int) -> N
         assert service.log.count("Nothing is loaded anew") == taken
 
 
-@pytest.mark.parametrize(("when", "codes"), [("now", {130, -signal.SIGINT}), ("later", {130})])
-def test_ctrl_c_ends_a_service_that_starts_in_a_line(when: str, codes: set[int]) -> None:
+@pytest.mark.parametrize("when", ["import", "script", "now", "later"])
+def test_ctrl_c_ends_a_service_that_starts_in_a_line(when: str) -> None:
     with ServiceProcess(APPS / "signalled.py", arguments=["SIGINT", when], wait=False) as service:
-        assert service.exit_code() in codes  # of a process that SIGINT ended a shell says 130, too
+        assert service.exit_code() in (130, -signal.SIGINT)  # of which a shell says 130, too
         assert service.log.splitlines()[-1].endswith(TOLD)
         assert "Traceback" not in service.log

@@ -1,14 +1,33 @@
 """The echo service, which is sent a signal while its script starts it: arguments, the signal's name and
-"now", or "later": when the server has taken over this process."""
+"import": in a library that makes another error of what a handler raises; "script": after that; "now": by `run_service`; or "later":
+when the server has taken over this process."""
 
 import os
 import signal
 import sys
 import threading
 
-from echo import EchoService
-
 number = signal.Signals[sys.argv[1]]
+
+
+class Library:
+    """Has `import pipeline.config` fail as a library of C might."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "pipeline.config":
+            try:
+                os.kill(os.getpid(), number)
+            except KeyboardInterrupt:
+                raise ImportError("the library can't be loaded") from None
+
+
+if sys.argv[2] == "import":
+    sys.meta_path.insert(0, Library())
+
+from echo import EchoService  # noqa: E402
+
+if sys.argv[2] == "script":
+    os.kill(os.getpid(), number)
 
 
 class Signalled(EchoService):
