@@ -1,6 +1,8 @@
-"""The echo service, which is sent a signal while its script starts it: arguments, the signal's name and
-"import": in a library that makes another error of what a handler raises; "script": after that; "now": by `run_service`; or "later":
-when the server has taken over this process."""
+"""The echo service, which is sent a signal while its script starts it: arguments, the signal's name and when.
+
+"import": in a library that makes another error of what a handler raises; "script": after that; "now": by
+`run_service`; "later": when the server has taken over this process.
+"""
 
 import os
 import signal
