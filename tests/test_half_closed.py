@@ -63,17 +63,11 @@ def test_one_that_waits_long_is_told_to_and_answered(service: ServiceProcess, tm
     assert raw.startswith(b"HTTP/1.1 200") and b'"42"' in raw and b"connection: close" in raw
 
 
-def test_a_client_of_http_1_0_is_answered_alone(service: ServiceProcess, tmp_path: Path) -> None:
-    gate, other = tmp_path / "gate", tmp_path / "other"
-    with half_closed(service, post(held(gate), "1.0")) as old:
-        wait_until(Path(f"{gate}.waiting").exists, "it is under way")
-        with half_closed(service, post(held(other))) as new:
-            new.recv(len(CONTINUE), socket.MSG_WAITALL)  # by now the other would have been told, too
-            other.touch()
-            read_all(new)
-        gate.touch()
-        raw = read_all(old)
-    assert raw.startswith(b"HTTP/1.1 200") and b'"42"' in raw
+def test_a_client_of_http_1_0_has_left(service: ServiceProcess, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with half_closed(service, post(held(gate), "1.0")) as client:
+        assert read_all(client) == b""
+    gate.touch()
 
 
 def test_one_that_leaves_after_all_is_let_go(service: ServiceProcess, tmp_path: Path) -> None:

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_ASKED_AFTER_S = 0.05  # most are answered by then, and see nothing of this
+_LOOK_EVERY_S = 0.05
 _CLOSE_WAIT = 8  # of tcp_states.h: they have closed, we have not
 
 
 class HalfClosed:
-    """takes_interim: whether it may be sent a 100, which clients of HTTP/1.0 do not know."""
+    """Tells the client that it is to wait (RFC 9110 section 15.2: any client of HTTP/1.1 may be sent a 100).
 
-    def __init__(self, transport: asyncio.Transport, *, takes_interim: bool) -> None:
+    Who has left resets the connection then. left: called where it did.
+    """
+
+    def __init__(self, transport: asyncio.Transport, left: Callable[[], None]) -> None:
         self._transport = transport
-        self._takes_interim = takes_interim
-        self._asked = False
+        self._left = left
+        self._timer = asyncio.get_running_loop().call_later(_ASKED_AFTER_S, self._ask)
 
-    def has_left(self) -> bool:
-        """To be called now and then while it waits for its answer, and nothing of that is sent yet.
+    def cancel(self) -> None:
+        """The connection ends."""
+        self._timer.cancel()
 
-        Who has left resets the connection when something is sent: the first call sees to that.
-        """
-        if not self._asked:
-            self._asked = True
-            if self._takes_interim:
-                self._transport.write(CONTINUE)
-            return False
+    def _ask(self) -> None:
+        self._transport.write(CONTINUE)
+        self._look_later()
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
         connection = self._transport.get_extra_info("socket")
-        return bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _CLOSE_WAIT)
+        if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSE_WAIT:
+            self._look_later()
+        else:
+            self._left()

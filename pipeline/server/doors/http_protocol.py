@@ -81,13 +81,16 @@ class Connection(asyncio.Protocol):
         """Whether to stay: who sends no more (`nc -N`) is still answered what was asked as a whole."""
         if self._current is None and not self._waiting:
             return False
-        if not self._transport.can_write_eof():  # TLS knows no half-closed connection
+        # TLS knows no half-closed connection. Of a client of HTTP/1.0 it can't be told whether it has left.
+        if not self._transport.can_write_eof() or not self._reader.http_1_1:
             return False
-        self._half_closed = HalfClosed(self._transport, takes_interim=self._reader.http_1_1)
+        self._half_closed = HalfClosed(self._transport, self._transport.abort)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.connections.discard(self)
+        if self._half_closed is not None:
+            self._half_closed.cancel()
         current, self._current = self._current, None
         held = self._waiting if current is None else (current, *self._waiting)
         self._listener.bodies_bytes -= sum(len(request.body) for request in held)
@@ -214,12 +217,7 @@ class Connection(asyncio.Protocol):
         if self._refusal is not None and self._current is None and now - self._refused_at > LINGER_S:
             self._transport.close()
         self._abort_if_unread(now)
-        if self._transport.is_closing():
-            return
-        if self._half_closed is not None and self._current is not None and self._half_closed.has_left():
-            self._transport.abort()
-            return
-        if self._reading_paused:
+        if self._reading_paused or self._transport.is_closing():
             return
         error = self._reader.overdue(now)
         if error is not None:
