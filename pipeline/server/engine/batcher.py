@@ -10,16 +10,17 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
-from pipeline.answer_form import Wish
 from pipeline.app import App
-from pipeline.errors import DeadlineExceeded, ServingError, UnknownVersion, text_of
+from pipeline.errors import DeadlineExceeded, ServingError, text_of
 from pipeline.server.engine.batching import BatchPolicy, gathered_in, handover_size, may_queue_behind, ripe_in
 from pipeline.server.engine.deadlines import Deadlines
 from pipeline.server.engine.job import Inputs, Job, TimedJob
 from pipeline.server.engine.lost_jobs import refuse_blamed, tried_again
 from pipeline.server.engine.turns import Turns
+from pipeline.server.engine.versions import of_version
 from pipeline.server.engine.walk import Walk
 from pipeline.server.telemetry.figures import OpFigures
 from pipeline.server.workers import occupancy
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 HANG_GRACE_S = 5.0  # after the latest deadline of a hand-over its worker is taken for stuck
 
+_IDLE_SINCE = attrgetter("idle_since")
 _numbers = itertools.count()
 
 
@@ -196,7 +198,7 @@ class Batcher:
         if not ripe and self._ripening is None:
             self._ripening = asyncio.get_running_loop().call_later(shortest_s, self._ripen)
         if len(ripe) > 1:
-            ripe.sort(key=_idle_since, reverse=True)
+            ripe.sort(key=_IDLE_SINCE, reverse=True)
         return ripe
 
     def _wait(self, instance: Instance, now: float) -> float:
@@ -235,7 +237,7 @@ class Batcher:
 
     def _send(self, instance: Instance, jobs: list[Job], now: float) -> None:
         if self._names_version:
-            jobs = self._of_version(instance.process.version, jobs)
+            jobs = of_version(instance.process.version, jobs, is_services=self.versions_service)
             if not jobs:
                 return
         deadline = max([job.deadline for job in jobs])
@@ -246,25 +248,6 @@ class Batcher:
             log.exception("Op %s: a hand-over of %d requests can't be sent", self.op, len(jobs))
             for job in jobs:
                 job.fail(ServingError(f"the request can't be handed to Op {self.op}: {text_of(exc)}"))
-
-    def _of_version(self, version: str, jobs: list[Job]) -> list[Job]:
-        """Have each answer name the version that makes it, whichever was served when its request came.
-
-        Refuses those that were asked of another.
-        """
-        return [job for job in jobs if job.walk.request.wish is None or self._is_for(version, job)]
-
-    def _is_for(self, version: str, job: Job) -> bool:
-        request = job.walk.request
-        if not (request.op or self.versions_service):
-            return True
-        if request.version and int(request.version) != int(version):
-            job.fail(UnknownVersion(request.service, request.version))
-            return False
-        wish = request.wish
-        if isinstance(wish, Wish) and wish.version != version:
-            request.wish = wish._replace(version=version)
-        return True
 
     def _take(self, size: int) -> list[Job]:
         """Take the next jobs that are still wanted."""
@@ -318,7 +301,3 @@ class Batcher:
         refuse_blamed(process)
         self.crew.died(process)
         self._dispatch_soon()
-
-
-def _idle_since(instance: Instance) -> float:
-    return instance.idle_since
