@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -21,6 +23,7 @@ LIMITS = {
     "max_connections": 24,
     "connection_calls": 4,
 }
+ESTABLISHED = "01"  # in /proc/net/tcp6
 RST_STREAM = bytes([http2.RST_STREAM, 0, 0, 0, 0])  # as a frame has it, behind its length
 
 
@@ -111,6 +114,28 @@ def test_an_idle_connection_is_closed_on_both_ports(service: ServiceProcess) -> 
         all_of(client)
 
 
+def test_a_client_that_does_not_read_its_answers_is_let_go(service: ServiceProcess) -> None:
+    asked = 5000
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(PATIENCE_S)
+        client.connect(("127.0.0.1", service.http_port))
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n" * asked)
+        wait_until(lambda: not is_connected(client), "the connection to be given up")
+        received = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := client.recv(65536):
+                received += data
+    assert received.count(b"HTTP/1.1 200 OK") < asked
+
+
+def is_connected(client: socket.socket) -> bool:
+    """Whether the server's end of the connection is still open, as the kernel's table has it."""
+    port = client.getsockname()[1]
+    rows = [row.split() for row in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    return any(row[2].endswith(f":{port:04X}") and row[3] == ESTABLISHED for row in rows)
+
+
 def test_no_more_connections_are_open_than_allowed(service: ServiceProcess) -> None:
     idle = [connected(service) for _ in range(40)]
     try:
@@ -136,6 +161,33 @@ def is_answered(service: ServiceProcess) -> bool:
         return service.rpc({"number": "1"}).err_no == 0
     except grpc.RpcError:  # refused: the service has not noticed yet that the others are closed
         return False
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[ServiceProcess]:
+    with ServiceProcess(APPS / "echo.py", {"limits": {"max_connections": 2}}) as process:
+        yield process
+
+
+def test_connections_over_the_limit_are_told_to_come_back(narrow: ServiceProcess) -> None:
+    address = ("127.0.0.1", narrow.http_port)
+    with contextlib.ExitStack() as open_connections:
+        for _ in range(2):
+            busy = open_connections.enter_context(socket.create_connection(address, timeout=10))
+            busy.sendall(b"POST /test/prediction HTTP/1.1\r\n")
+        with socket.create_connection(address, timeout=10) as refused:
+            head, _, body = all_of(refused).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503") and b"connection: close" in head
+        assert json.loads(body)["err_no"] == 3001
+    wait_until(lambda: narrow.http("/health/live").status == 200, "they are gone")
+
+
+def test_a_new_connection_takes_the_place_of_one_that_says_nothing(narrow: ServiceProcess) -> None:
+    address = ("127.0.0.1", narrow.http_port)
+    with socket.create_connection(address, timeout=10) as first, socket.create_connection(address) as second:
+        wait_until(lambda: narrow.http("/health/live").status == 200, "there is room")
+        assert first.recv(1) == b""
+        assert is_connected(second)
 
 
 def test_what_connections_needed_is_given_back_when_they_are_closed() -> None:

@@ -10,15 +10,13 @@ import select
 import signal
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from http_door import GOOD, LIMITS, door, going_on
-from service_process import APPS, PATIENCE_S, ServiceProcess, key_value, read_answer, wait_until
+from service_process import PATIENCE_S, ServiceProcess, key_value, read_answer
 
 FLOOD = 900  # requests that a server reads at once, and whose answers the kernel takes at once
-ESTABLISHED = "01"  # in /proc/net/tcp6
 
 
 @pytest.fixture(scope="module", params=["status", "original"])
@@ -278,28 +276,6 @@ def test_100_continue_waits_for_the_answer_before_it(service: ServiceProcess) ->
         assert client.recv(12) == b"HTTP/1.1 200"
 
 
-def test_a_client_that_does_not_read_its_answers_is_let_go(service: ServiceProcess) -> None:
-    asked = 5000
-    with socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.settimeout(PATIENCE_S)
-        client.connect(("127.0.0.1", service.http_port))
-        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n" * asked)
-        wait_until(lambda: not is_connected(client), "the connection to be given up")
-        received = b""
-        with contextlib.suppress(ConnectionResetError):
-            while data := client.recv(65536):
-                received += data
-    assert received.count(b"HTTP/1.1 200 OK") < asked
-
-
-def is_connected(client: socket.socket) -> bool:
-    """Whether the server's end of the connection is still open, as the kernel's table has it."""
-    port = client.getsockname()[1]
-    rows = [row.split() for row in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-    return any(row[2].endswith(f":{port:04X}") and row[3] == ESTABLISHED for row in rows)
-
-
 def test_a_request_to_upgrade_is_answered_as_if_it_did_not_ask(service: ServiceProcess) -> None:
     """Java's HttpClient asks for h2c with its first request, and sends more on the same connection."""
     connection = http.client.HTTPConnection("127.0.0.1", service.http_port, timeout=10)
@@ -315,28 +291,3 @@ def test_http_1_0_is_answered_and_closed(service: ServiceProcess) -> None:
         service, b"POST /test/prediction HTTP/1.0\r\nContent-Length: %d\r\n\r\n%b" % (len(GOOD), GOOD)
     )
     assert parsed(raw)[2]["err_no"] == 0
-
-
-@pytest.fixture(scope="module")
-def narrow() -> Iterator[ServiceProcess]:
-    with ServiceProcess(APPS / "echo.py", {"limits": {"max_connections": 2}}) as process:
-        yield process
-
-
-def test_connections_over_the_limit_are_told_to_come_back(narrow: ServiceProcess) -> None:
-    address = ("127.0.0.1", narrow.http_port)
-    with contextlib.ExitStack() as open_connections:
-        for _ in range(2):
-            busy = open_connections.enter_context(socket.create_connection(address, timeout=10))
-            busy.sendall(b"POST /test/prediction HTTP/1.1\r\n")
-        code, headers, answer = parsed(exchange(narrow))
-        assert (code, headers["connection"], answer["err_no"]) == (503, "close", 3001)
-    wait_until(lambda: narrow.http("/health/live").status == 200, "they are gone")
-
-
-def test_a_new_connection_takes_the_place_of_one_that_says_nothing(narrow: ServiceProcess) -> None:
-    address = ("127.0.0.1", narrow.http_port)
-    with socket.create_connection(address, timeout=10) as first, socket.create_connection(address) as second:
-        wait_until(lambda: narrow.http("/health/live").status == 200, "there is room")
-        assert first.recv(1) == b""
-        assert is_connected(second)
