@@ -140,8 +140,8 @@ class Limits(Section):
     body_bytes: PositiveInt = Field(default=64 << 20, description="Bytes of an HTTP body or gRPC message.")
     bodies_bytes: PositiveInt = Field(
         default=2 << 30,
-        description="Bytes of all HTTP bodies that are arriving or not answered yet; of all gRPC answers "
-        "that wait to be read; of all gRPC messages that are arriving.",
+        description="Bytes of all HTTP bodies that are arriving or not answered yet; of all answers "
+        "over HTTP, or gRPC, that wait to be read; of all gRPC messages that are arriving.",
     )
     response_bytes: PositiveInt = Field(default=512 << 20, description="Bytes of an answer.")
     header_count: PositiveInt = Field(default=64, description="Headers of an HTTP request.")

@@ -83,6 +83,23 @@ def test_an_answer_of_which_little_is_left_unread_is_given_up_too(service: Servi
         wait_until(lambda: not any(map(is_connected, clients)), "all connections are given up")
 
 
+def test_answers_that_nobody_reads_are_bounded_together_and_good_clients_are_answered() -> None:
+    limits = {"bodies_bytes": 30_000_000, "response_bytes": 20_000_000, "body_timeout_s": 600}
+    with (
+        ServiceProcess(APPS / "long_answers.py", {"limits": limits}) as service,
+        contextlib.ExitStack() as stack,
+    ):
+        before = front_bytes(service)
+        clients = [connect(service, stack, window=2048) for _ in range(12)]
+        for client in clients:
+            client.sendall(post({"number": "10000000"}))
+        wait_until(lambda: sum(map(is_connected, clients)) <= 4, "those that read least are sent away")
+        assert len(service.predict({"number": "10000000"})["text"]) == 10_000_000
+        assert front_bytes(service) - before < 80e6  # all together they have 120
+        assert any(map(is_connected, clients))
+        assert "together more than 30000000 bytes wait; limits.bodies_bytes allows no more" in service.log
+
+
 def is_connected(client: socket.socket) -> bool:
     """Whether the server's end of the connection is still open, as the kernel's table has it."""
     port = client.getsockname()[1]

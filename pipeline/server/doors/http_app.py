@@ -24,6 +24,7 @@ from pipeline.server.doors.v1.http_app import V1HttpApp
 from pipeline.server.doors.v2.http_app import V2HttpApp
 from pipeline.server.doors.v2.models import V2Models
 from pipeline.server.engine.engine import Engine
+from pipeline.server.telemetry.journal import UNREAD
 from pipeline.server.telemetry.metrics import CONTENT_TYPE
 from pipeline.values import Part
 
@@ -78,6 +79,10 @@ class HttpApp(HttpDoor):
     def note_refusal(self, error: ServingError) -> None:
         """A connection has refused what was no request yet."""
         self._journal.refused(self.name, error)
+
+    def note_unread(self, why: str) -> None:
+        """A client is sent away that does not read its answers."""
+        self._journal.warn(UNREAD, why)
 
     def _request(self, request: HttpRequest, service: str, method: str) -> Request:
         if service != self._service:

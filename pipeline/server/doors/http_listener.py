@@ -28,7 +28,10 @@ class OpenConnection(RequestSource, Protocol):
     @property
     def arriving_bytes(self) -> int: ...
     def go_on(self) -> None: ...
+    @property
+    def unsent_bytes(self) -> int: ...
     def refuse_body(self, error: ServingError) -> None: ...
+    def send_away(self, why: str) -> None: ...
     def close_if_slow(self, now: float) -> None: ...
     def close_if_silent(self, silent_since: float) -> bool: ...
     def close(self) -> None: ...
@@ -45,6 +48,10 @@ class Listener:
         self.date_line = b""  # the Date header, renewed by the listener's clock
         self.bodies_bytes = 0  # of those that are arriving, or not answered yet
         self.draining = False  # each answer is the last of its connection
+        # One whole answer is always allowed.
+        self._most_unread_bytes = max(limits.bodies_bytes, limits.response_bytes)
+        self._unread: dict[OpenConnection, int] = {}  # the bytes of its answer that its client does not read
+        self._unread_bytes = 0
         self._begun = 0  # requests, since the loop's other work has had its turn
         self._postponed: deque[OpenConnection] = deque()
         self._seen_off: deque[OpenConnection] = deque()
@@ -78,6 +85,26 @@ class Listener:
         """The connections with the most of a body that is not all here, a hundredth of all."""
         many = 1 + len(self.connections) // 100
         return heapq.nlargest(many, self.connections, key=lambda connection: connection.arriving_bytes)
+
+    def hold_unread(self, connection: OpenConnection) -> None:
+        """Its client does not read on at once. Until it does, or leaves, no further request of its begins."""
+        self.let_go_unread(connection)
+        self._unread[connection] = size = connection.unsent_bytes
+        self._unread_bytes += size
+        if self._unread_bytes > self._most_unread_bytes:  # not while the connection writes
+            asyncio.get_running_loop().call_soon(self._shed_unread)
+
+    def let_go_unread(self, connection: OpenConnection) -> None:
+        """It has read, or has left."""
+        self._unread_bytes -= self._unread.pop(connection, 0)
+
+    def _shed_unread(self) -> None:
+        """Send away the clients with the most to read: who has little is left to."""
+        most = self._most_unread_bytes
+        while self._unread_bytes > most:
+            connection = max(self._unread, key=lambda connection: connection.unsent_bytes)
+            self.let_go_unread(connection)
+            connection.send_away(f"together more than {most} bytes wait; limits.bodies_bytes allows no more")
 
     def make_room(self) -> bool:
         """Close the connections that have been silent for longest, a hundredth of all; false: there are none.

@@ -89,6 +89,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.connections.discard(self)
+        self._listener.let_go_unread(self)
         if self._half_closed is not None:
             self._half_closed.cancel()
         current, self._current = self._current, None
@@ -177,9 +178,11 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """A client that does not read its answers gets no further ones."""
         self._write_paused = True
+        self._listener.hold_unread(self)
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._listener.let_go_unread(self)
         self.go_on()
 
     # What is refused:
@@ -225,11 +228,22 @@ class Connection(asyncio.Protocol):
 
     def _abort_if_unread(self, now: float) -> None:
         """Also where little is unsent: such a connection would not close, whoever asked it to."""
-        unsent = self._transport.get_write_buffer_size()
+        unsent = self.unsent_bytes
         if unsent != self._unsent_bytes:
             self._unsent_bytes, self._unsent_since = unsent, now
         elif unsent and now - self._unsent_since > self._listener.limits.body_timeout_s:
-            self._transport.abort()
+            self.send_away("it has not read on for limits.body_timeout_s")
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def send_away(self, why: str) -> None:
+        """End the connection of a client that does not read."""
+        self._listener.app.note_unread(
+            f"{self.peer} is sent away, {self.unsent_bytes} bytes are held for it: {why}"
+        )
+        self._transport.abort()
 
     # How it ends:
 

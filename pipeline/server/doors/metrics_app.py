@@ -7,6 +7,7 @@ from pipeline.server.doors.http_door import JSON
 from pipeline.server.doors.http_request import HttpRequest
 from pipeline.server.doors.v2.http_refusals import Refused, check_method
 from pipeline.server.engine.engine import Engine
+from pipeline.server.telemetry.journal import UNREAD
 from pipeline.server.telemetry.metrics import CONTENT_TYPE
 from pipeline.v2_errors import v2_error_body
 
@@ -34,3 +35,6 @@ class MetricsApp:
 
     def note_refusal(self, error: ServingError) -> None:
         self._journal.refused(DOOR, error)
+
+    def note_unread(self, why: str) -> None:
+        self._journal.warn(UNREAD, why)

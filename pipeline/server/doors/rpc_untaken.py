@@ -14,7 +14,7 @@ from typing import Protocol
 
 from pipeline.config import Limits
 from pipeline.server.doors.rpc_sockets import Connection
-from pipeline.server.telemetry.journal import Journal
+from pipeline.server.telemetry.journal import UNREAD, Journal
 
 _CALL_BYTES = 20 * 1024  # that a call takes besides its answer
 _MOVING_BYTES = 16 * 1024  # what takes less does not read: pings and settings are answered, too
@@ -61,8 +61,12 @@ class _Reader(Connection):
             self._taken_bytes, self.since = 0, now
 
     def needed_s(self, now: float) -> float:
-        """How long it will take for what is held, at its pace since the mark."""
-        return self.held_bytes * (now - self.since) / (self._taken_bytes + _MOVING_BYTES)
+        """How long it will take for what is held, at its pace since the mark.
+
+        Of less than a look's time no pace can be told.
+        """
+        seen_s = max(_LOOK_EVERY_S, now - self.since)
+        return self.held_bytes * seen_s / (self._taken_bytes + _MOVING_BYTES)
 
 
 class Untaken:
@@ -191,7 +195,7 @@ class Untaken:
             return
         self._bytes -= reader.held_bytes
         self._journal.warn(
-            "Untaken answers",
+            UNREAD,
             f"{reader.peer} is sent away, which {reader.held_bytes} bytes are held for (calls: "
             f"{reader.answers}): {reason}",
         )

@@ -13,6 +13,7 @@ from pipeline.server.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 QUIET_S = 10.0  # after a refusal is told, others of its kind are only counted for this long
+UNREAD = "Untaken answers"  # what `warn` tells of at every door
 _CLIENTS_MISTAKES = (InvalidInput, UnknownService, Unauthenticated)
 
 
