@@ -57,12 +57,7 @@ def test_interrupted_load_prints_what_it_measured() -> None:
             "600",
         ]
 
-        def heed_interrupts() -> None:  # which a suite that runs in a shell's background ignores
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-        with subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
-        ) as process:
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             server.wait_for_requests(32)
             process.send_signal(signal.SIGINT)
             output, _ = process.communicate(timeout=30)
