@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
         self._listener.bodies_bytes -= sum(len(request.body) for request in held)
         self._waiting.clear()
         self._unparsed = b""
-        self._reader.drop()  # reader and parser hold each other, until garbage is collected
+        self._reader.end()
         if current is not None and current.on_left is not None:
             current.on_left()
 

@@ -98,6 +98,11 @@ class RequestReader:
         self._listener.bodies_bytes -= len(self._body)
         self._body = b""
 
+    def end(self) -> None:
+        """The connection is gone: let go of all that holds this reader, which would be garbage in a ring."""
+        self.drop()
+        del self._parser, self._connection
+
     def _read_piece(self, piece: bytes | memoryview) -> bytes:
         """Returns what is to be parsed in place of a request to upgrade; nothing for others."""
         self._arrived_bytes += len(piece)
