@@ -15,6 +15,7 @@ import pytest
 from bench.fuzz import http2
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 from client.protos.pipeline_service_pb2 import Request
+from pipeline.server.doors.rpc_sockets import Connection
 from service_process import APPS, PATIENCE_S, RPC_METHOD, ServiceProcess, wait_until
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -158,6 +159,15 @@ def test_what_waits_to_be_read_is_bounded_in_sum(tight_service: ServiceProcess) 
         wait_until(lambda: "limits.bodies_bytes allows no more" in service.log, "the log says why")
         assert len(answer(service, 4 * MEGABYTE)) == 4 * MEGABYTE
         assert not modest.sent_away.is_set()
+
+
+def test_a_connection_of_which_grpc_knows_no_client_is_not_found() -> None:
+    nobody = Connection("unknown")
+    with contextlib.ExitStack() as stack:
+        for end in socket.socketpair():
+            stack.enter_context(end)
+        Connection.locate([nobody], [80])
+    assert nobody.taken_bytes() is None and not nobody.shut()
 
 
 def test_the_messages_of_a_stream_are_bounded_in_sum(tight_service: ServiceProcess) -> None:

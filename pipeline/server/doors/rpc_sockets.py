@@ -63,6 +63,7 @@ class Connection:
     def locate(connections: Iterable[Connection], ports: Container[int]) -> None:
         """Find their sockets; looks at every open file where one is not known."""
         lost = {each._address: each for each in connections if each._number is None and not each.closed}
+        lost.pop(_NOWHERE, None)  # of one that is gone gRPC no longer knows the client
         if not lost:
             return
         with contextlib.suppress(OSError):  # there may be no descriptor left for it
