@@ -63,6 +63,20 @@ def test_one_that_waits_long_is_told_to_and_answered(service: ServiceProcess, tm
     assert raw.startswith(b"HTTP/1.1 200") and b'"42"' in raw and b"connection: close" in raw
 
 
+def test_who_is_refused_or_answered_already_is_told_nothing_more(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    with half_closed(service, post({"number": "21"}) + b"no HTTP\r\n\r\n") as refused:
+        raw = read_all(refused)
+        assert raw.startswith(b"HTTP/1.1 200")
+        gate = tmp_path / "gate"
+        with half_closed(service, post(held(gate))) as other:
+            other.recv(len(CONTINUE), socket.MSG_WAITALL)  # by now the first would have been told, too
+            gate.touch()
+            read_all(other)
+    assert "Exception in callback" not in service.log
+
+
 def test_a_client_of_http_1_0_has_left(service: ServiceProcess, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with half_closed(service, post(held(gate), "1.0")) as client:

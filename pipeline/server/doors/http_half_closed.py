@@ -15,11 +15,15 @@ _CLOSE_WAIT = 8  # of tcp_states.h: they have closed, we have not
 class HalfClosed:
     """Tells the client that it is to wait (RFC 9110 section 15.2: any client of HTTP/1.1 may be sent a 100).
 
-    Who has left resets the connection then. left: called where it did.
+    Who has left resets the connection then. waits: whether a request is being answered; else there may be an
+    answer to send yet, or an end of it. left: called where the client has left.
     """
 
-    def __init__(self, transport: asyncio.Transport, left: Callable[[], None]) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, waits: Callable[[], bool], left: Callable[[], None]
+    ) -> None:
         self._transport = transport
+        self._waits = waits
         self._left = left
         self._timer = asyncio.get_running_loop().call_later(_ASKED_AFTER_S, self._ask)
 
@@ -28,6 +32,9 @@ class HalfClosed:
         self._timer.cancel()
 
     def _ask(self) -> None:
+        if not self._waits():
+            self._timer = asyncio.get_running_loop().call_later(_ASKED_AFTER_S, self._ask)
+            return
         self._transport.write(CONTINUE)
         self._look_later()
 

@@ -84,7 +84,9 @@ class Connection(asyncio.Protocol):
         # TLS knows no half-closed connection. Of a client of HTTP/1.0 it can't be told whether it has left.
         if not self._transport.can_write_eof() or not self._reader.http_1_1:
             return False
-        self._half_closed = HalfClosed(self._transport, self._transport.abort)
+        self._half_closed = HalfClosed(
+            self._transport, lambda: self._current is not None, self._transport.abort
+        )
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -92,6 +94,7 @@ class Connection(asyncio.Protocol):
         self._listener.let_go_unread(self)
         if self._half_closed is not None:
             self._half_closed.cancel()
+            self._half_closed = None  # it holds this connection
         current, self._current = self._current, None
         held = self._waiting if current is None else (current, *self._waiting)
         self._listener.bodies_bytes -= sum(len(request.body) for request in held)
