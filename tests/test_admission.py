@@ -151,3 +151,12 @@ def test_a_full_batch_counts_for_each_of_its_jobs() -> None:
         pace.note(0.001, 1)
         pace.note(0.032, 32)
     assert pace.per_job_s == pytest.approx(0.001)
+
+
+def test_runs_of_many_jobs_that_become_slow_are_noticed_within_a_few() -> None:
+    pace = Pace()
+    for _ in range(100):
+        pace.note(0.032, 32)
+    for _ in range(4):
+        pace.note(0.096, 32)
+    assert pace.per_job_s > 0.0025, "0.003 by now, 0.001 before"
