@@ -8,14 +8,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pipeline.server.doors.rpc_place import Place
+from typing import Protocol
 
 _LOOK_EVERY_S = 0.02
 
-Began = dict["Place", float]  # time.monotonic; in this order
+
+class Handling(Protocol):
+    """Who handles a call: `Place`."""
+
+    def watch(self) -> bool: ...
+
+    def time_out(self) -> None: ...
+
+
+Began = dict[Handling, float]  # time.monotonic; in this order
 
 
 class UnderWay:
@@ -28,12 +34,12 @@ class UnderWay:
         self._looking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, place: Place) -> None:
+    def begin(self, place: Handling) -> None:
         self._young[place] = time.monotonic()
         if self._looking is None:
             self._look_later()
 
-    def end(self, place: Place) -> None:
+    def end(self, place: Handling) -> None:
         if self._young.pop(place, None) is None:
             self._arriving.pop(place, None)
 
@@ -57,7 +63,7 @@ class UnderWay:
             self._look_later()
 
 
-def _taken_before(moment: float, places: Began) -> Iterator[tuple[Place, float]]:
+def _taken_before(moment: float, places: Began) -> Iterator[tuple[Handling, float]]:
     """Take out those that began before the moment."""
     for place, began in list(places.items()):
         if began > moment:

@@ -17,11 +17,11 @@ from pipeline.app import App
 from pipeline.errors import DeadlineExceeded, ServingError, text_of
 from pipeline.server.engine.batching import BatchPolicy, gathered_in, handover_size, may_queue_behind, ripe_in
 from pipeline.server.engine.deadlines import Deadlines
-from pipeline.server.engine.job import Inputs, Job, TimedJob
+from pipeline.server.engine.job import Job, TimedJob
 from pipeline.server.engine.lost_jobs import refuse_blamed, tried_again
 from pipeline.server.engine.turns import Turns
 from pipeline.server.engine.versions import of_version
-from pipeline.server.engine.walk import Walk
+from pipeline.server.engine.walk import Inputs, Walk
 from pipeline.server.telemetry.figures import OpFigures
 from pipeline.server.workers import occupancy
 from pipeline.server.workers.crew import Crew

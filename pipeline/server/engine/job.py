@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from pipeline.errors import DeadlineExceeded, ServingError
+from pipeline.server.engine.deadlines import Deadlines
+from pipeline.server.engine.walk import Inputs, Walk
 from pipeline.values import Part
 from pipeline.wire import Outcome, stow
-
-if TYPE_CHECKING:
-    from pipeline.server.engine.deadlines import Deadlines
-    from pipeline.server.engine.walk import Walk
-
-Inputs = list[tuple[str, list[Part]]]
 
 
 class Job(msgspec.Struct, eq=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
@@ -15,15 +15,22 @@ from pipeline.request import Request
 from pipeline.values import Part, encode
 from pipeline.wire import FEED, REFUSAL, Outcome
 
-if TYPE_CHECKING:
-    from pipeline.server.engine.batcher import Batcher
-    from pipeline.server.engine.job import Inputs
-
 _ANSWER = Outcome.ANSWER
 _data_ids = itertools.count(1)
 
 Answer = list[Part] | ServingError
 """A complete response body, in one part or in those that the request's form says, or why there is none."""
+
+Inputs = list[tuple[str, list[Part]]]
+"""What an Op is started on: by the names of those that it comes from."""
+
+
+class OpQueue(Protocol):
+    """What a walk knows of an Op."""
+
+    def put(self, walk: Walk, inputs: Inputs) -> None: ...
+
+    def note_error(self, error: ServingError) -> None: ...
 
 
 class Course(msgspec.Struct, frozen=True, eq=False):
@@ -34,7 +41,7 @@ class Course(msgspec.Struct, frozen=True, eq=False):
     """
 
     dag: Dag
-    batchers: Mapping[str, Batcher]
+    queues: Mapping[str, OpQueue]
     on_end: Callable[[Walk, Answer | None], None]
     max_hops: int
     tries: int = 1
@@ -71,7 +78,7 @@ class Walk(msgspec.Struct, eq=False):
         parts = encode(self.request.inputs, allow_pickle=False)
         if op:
             given = self.awaited[op] = [(FEED, parts)]
-            self._course.batchers[op].put(self, given)
+            self._course.queues[op].put(self, given)
         else:
             source = self._course.dag.source
             self._deliver(source, source, parts)
@@ -109,7 +116,7 @@ class Walk(msgspec.Struct, eq=False):
 
     def refuse(self, node: str, error: ServingError) -> None:
         """An Op's refusal ends the request, by way of the app's own ResponseOp where it has one."""
-        self._course.batchers[node].note_error(error)
+        self._course.queues[node].note_error(error)
         if self._goes_on_without(node):
             return
         if not self._course.dag.packs or node == RESPONSE_OP or self.request.op:
@@ -118,7 +125,7 @@ class Walk(msgspec.Struct, eq=False):
         self.awaited.clear()
         given = [(REFUSAL, encode(described(error), allow_pickle=False))]
         self.awaited[RESPONSE_OP] = given
-        self._course.batchers[RESPONSE_OP].put(self, given)
+        self._course.queues[RESPONSE_OP].put(self, given)
 
     def _goes_on_without(self, node: str) -> bool:
         """Whether the answer may still come from other inputs than this one, which has failed."""
@@ -151,7 +158,7 @@ class Walk(msgspec.Struct, eq=False):
             inputs = dag.inputs_of(consumer, node, outputs, self.awaited)
             if inputs is not None:
                 given = self.awaited[consumer] = [outputs[name] for name in inputs]
-                course.batchers[consumer].put(self, given)
+                course.queues[consumer].put(self, given)
         if dag.first_arrival:
             for name in dag.superfluous(self.awaited):
                 self.awaited[name] = []  # nobody's inputs: whatever it is still doing is not awaited
