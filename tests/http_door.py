@@ -25,13 +25,3 @@ def door(http_errors: str) -> Iterator[ServiceProcess]:
     with ServiceProcess(APPS / "echo.py", {"dag": {"http_errors": http_errors}, "limits": LIMITS}) as service:
         service.errors = http_errors
         yield service
-
-
-@contextlib.contextmanager
-def going_on(service: ServiceProcess) -> Iterator[None]:
-    """Whatever is sent inside, the next client is answered by the same worker."""
-    workers = service.worker_pids()
-    yield
-    assert service.process.poll() is None, service.log
-    assert service.predict({"number": "21"})["doubled"] == "42"
-    assert service.worker_pids() == workers

@@ -7,13 +7,15 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
 
 from bench.fuzz import http2
 from client.protos.pipeline_service_pb2 import Request
+from front_memory import front_bytes
+from going_on import going_on
+from kernel_connections import is_connected
 from service_process import APPS, PATIENCE_S, RPC_METHOD, ServiceProcess, key_value, wait_until
 
 LIMITS = {
@@ -23,7 +25,6 @@ LIMITS = {
     "max_connections": 24,
     "connection_calls": 4,
 }
-ESTABLISHED = "01"  # in /proc/net/tcp6
 RST_STREAM = bytes([http2.RST_STREAM, 0, 0, 0, 0])  # as a frame has it, behind its length
 
 
@@ -35,13 +36,8 @@ def service() -> Iterator[ServiceProcess]:
 
 @pytest.fixture(autouse=True)
 def goes_on(service: ServiceProcess) -> Iterator[None]:
-    """Whatever a test does, the same processes answer the next request."""
-    pids = [service.process.pid, *service.worker_pids()]
-    yield
-    assert service.predict({"number": "21"})["doubled"] == "42"
-    assert service.rpc({"number": "4"}).value[1] == "8"
-    assert [service.process.pid, *service.worker_pids()] == pids
-    assert "fault of ours" not in service.log
+    with going_on(service):
+        yield
 
 
 def connected(service: ServiceProcess) -> socket.socket:
@@ -129,13 +125,6 @@ def test_a_client_that_does_not_read_its_answers_is_let_go(service: ServiceProce
     assert received.count(b"HTTP/1.1 200 OK") < asked
 
 
-def is_connected(client: socket.socket) -> bool:
-    """Whether the server's end of the connection is still open, as the kernel's table has it."""
-    port = client.getsockname()[1]
-    rows = [row.split() for row in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-    return any(row[2].endswith(f":{port:04X}") and row[3] == ESTABLISHED for row in rows)
-
-
 def test_no_more_connections_are_open_than_allowed(service: ServiceProcess) -> None:
     idle = [connected(service) for _ in range(40)]
     try:
@@ -201,7 +190,3 @@ def test_what_connections_needed_is_given_back_when_they_are_closed() -> None:
             grown = front_bytes(service) - before
             assert grown > 10e6, "there is something to give back"
         wait_until(lambda: front_bytes(service) < before + 0.75 * grown, "a part of it is given back")
-
-
-def front_bytes(service: ServiceProcess) -> float:
-    return service.metric("paddlewheel_resident_bytes", process="front")

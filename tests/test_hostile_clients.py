@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from front_memory import front_bytes
+from kernel_connections import is_connected
 from service_process import APPS, PATIENCE_S, ServiceProcess, key_value, wait_until
 
 LIMITS = {"body_timeout_s": 2, "idle_timeout_s": 1}
@@ -35,10 +37,6 @@ def connect(service: ServiceProcess, stack: contextlib.ExitStack, window: int = 
 def post(inputs: dict[str, str]) -> bytes:
     body = key_value(inputs)
     return b"POST /test/prediction HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-
-
-def front_bytes(service: ServiceProcess) -> float:
-    return service.metric("paddlewheel_resident_bytes", process="front")
 
 
 def test_any_number_of_pipelined_wishes_to_upgrade_is_answered(service: ServiceProcess) -> None:
@@ -109,13 +107,6 @@ def test_answers_that_nobody_reads_are_bounded_together_and_good_clients_are_ans
         assert front_bytes(service) - before < 80e6  # all together they have 120
         assert any(map(is_connected, clients))
         assert "together more than 30000000 bytes wait; limits.bodies_bytes allows no more" in service.log
-
-
-def is_connected(client: socket.socket) -> bool:
-    """Whether the server's end of the connection is still open, as the kernel's table has it."""
-    port = client.getsockname()[1]
-    rows = [row.split() for row in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-    return any(row[2].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
 
 
 def test_bodies_that_never_end_are_refused_before_they_fill_the_memory_and_small_ones_are_answered() -> None:

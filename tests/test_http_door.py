@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from http_door import GOOD, door, going_on
+from going_on import going_on
+from http_door import GOOD, door
 from service_process import ServiceProcess, key_value
 
 

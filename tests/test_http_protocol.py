@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from http_door import GOOD, LIMITS, door, going_on
+from going_on import going_on
+from http_door import GOOD, LIMITS, door
 from service_process import PATIENCE_S, ServiceProcess, key_value, read_answer
 
 FLOOD = 900  # requests that a server reads at once, and whose answers the kernel takes at once

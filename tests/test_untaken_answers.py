@@ -15,6 +15,7 @@ import pytest
 from bench.fuzz import http2
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 from client.protos.pipeline_service_pb2 import Request
+from kernel_connections import is_connected
 from pipeline.server.doors.rpc_sockets import Connection
 from service_process import APPS, PATIENCE_S, RPC_METHOD, ServiceProcess, wait_until
 
@@ -96,14 +97,6 @@ class Client:
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
-
-
-def is_connected(client: socket.socket) -> bool:
-    """Whether the service's end of the connection is still open, as the kernel's table has it."""
-    port = client.getsockname()[1]
-    with open("/proc/net/tcp6") as table:  # noqa: PTH123
-        rows = [row.split() for row in list(table)[1:]]
-    return any(row[2].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
 
 
 @pytest.mark.parametrize("size", [1, MEGABYTE])
