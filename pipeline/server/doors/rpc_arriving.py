@@ -12,12 +12,11 @@ from collections.abc import Collection
 from typing import Protocol
 
 from pipeline.config import Limits
-from pipeline.server.doors.rpc_sockets import Connection
+from pipeline.server.doors.rpc_sockets import REST, Connection
 from pipeline.server.telemetry.journal import Journal
 from pipeline.server.telemetry.metrics import resident_bytes
 
 _LOOK_EVERY_S = 0.1
-_REST = 5  # times what a look took: then there may be another, so that no client can have us look for ever
 
 
 class Receiving(Protocol):
@@ -81,7 +80,7 @@ class Arriving:
         else:
             self._senders.clear()
         if self._waiting:
-            later = max(_LOOK_EVERY_S, _REST * (time.monotonic() - began))
+            later = max(_LOOK_EVERY_S, REST * (time.monotonic() - began))
             self._looking = asyncio.get_running_loop().call_later(later, self._look)
 
     def _look_at_senders(self) -> None:

@@ -19,6 +19,8 @@ import urllib.parse
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TypeVar
 
+REST = 5  # times what a look took: then there may be another, so that no client can have us look for ever
+
 _Address = tuple[str, int]
 _Answer = TypeVar("_Answer")
 

@@ -13,13 +13,12 @@ from collections.abc import Collection
 from typing import Protocol
 
 from pipeline.config import Limits
-from pipeline.server.doors.rpc_sockets import Connection
+from pipeline.server.doors.rpc_sockets import REST, Connection
 from pipeline.server.telemetry.journal import UNREAD, Journal
 
 _CALL_BYTES = 20 * 1024  # that a call takes besides its answer
 _MOVING_BYTES = 16 * 1024  # what takes less does not read: pings and settings are answered, too
 _LOOK_EVERY_S = 1.0
-_REST = 5  # times what a look took: then there may be another, so that no client can have us look for ever
 
 
 class Answering(Protocol):
@@ -159,7 +158,7 @@ class Untaken:
 
     def _rest(self, began: float) -> None:
         now = time.monotonic()
-        self._rested_at = now + _REST * (now - began)
+        self._rested_at = now + REST * (now - began)
 
     def _group(self, before: float) -> None:
         """Ask of the answers that were given to gRPC before the moment whose they are."""
