@@ -25,10 +25,10 @@ def read_feeds(
     """One array per variable, from the input named as its alias; other inputs are left alone.
 
     An input is an ndarray, or a text with a JSON list of numbers, `[[1, 2, 3]]`, or of an array as NumPy
-    prints it, `array([[1, 2, 3]])`. The arrays have the
-    variables' dtypes, fit their shapes and have equally many rows. `alike` names feeds that have equal shapes
-    within a request, ids and their mask say: padding would hide that they don't. Raises InvalidInput that
-    names the feed.
+    prints it, `array([[1, 2, 3]])`. The arrays have the variables' dtypes, fit their shapes and, where each
+    begins with the batch, have equally many rows. `alike` names feeds that have equal shapes within a
+    request, ids and their mask say: padding would hide that they don't. Raises InvalidInput that names the
+    feed.
     """
     feeds = {}
     for variable in variables:
@@ -38,7 +38,8 @@ def read_feeds(
             raise InvalidInput(f"feed {variable.alias!r} is missing; send each under its name: {example}")
         feeds[variable.alias] = _from_text(given, variable) if isinstance(given, str) else given
     checked = check_feeds(variables, feeds)
-    _check_equal("rows", {name: array.shape[:1] for name, array in checked.items()})
+    if all(variable.has_rows for variable in variables):
+        _check_equal("rows", {name: array.shape[:1] for name, array in checked.items()})
     _check_equal("shape", {name: checked[name].shape for name in alike})
     return checked
 
@@ -97,7 +98,7 @@ def _check_equal(what: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
 
 
 def _example(variable: Variable, length: int) -> str:
-    shape = [1, *(length if dim == -1 else dim for dim in variable.shape[1:])]
+    shape = variable.shape_for(1, length)
     if np.prod(shape) > 16:
         return "[" * len(shape) + "1, 1, ..." + "]" * len(shape)
     ones = np.ones(shape, "int64" if variable.numpy_dtype.kind in "iu" else variable.numpy_dtype)

@@ -41,8 +41,8 @@ class Variable:
     """A feed or fetch of the model.
 
     `name` is the program's, `alias` what requests and Ops use. `dtype` is NumPy's name ("int64", "float32"),
-    or "bfloat16" or "string". `shape` starts with the batch axis; -1 is any length. `is_lod` marks Paddle's
-    ragged tensors, whose stored shape can't be trusted.
+    or "bfloat16" or "string". `shape` starts with the batch axis, unless an ONNX file says otherwise; -1 is
+    any length. `is_lod` marks Paddle's ragged tensors, whose stored shape can't be trusted.
     """
 
     name: str
@@ -55,6 +55,23 @@ class Variable:
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype of its arrays: bfloat16 travels as uint16, strings as object."""
         return np.dtype({"bfloat16": "uint16", "string": "object"}.get(self.dtype, self.dtype))
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether its first axis is the batch, of any length."""
+        return self.shape[:1] == (-1,)
+
+    def shape_for(self, rows: int, length: int) -> list[int]:
+        """A shape that it can have: `rows` on the batch axis, `length` on the other open ones.
+
+        Of a recurrent state the batch axis is the second: [layers, batch, width].
+        """
+        shape = [length if dim == -1 else dim for dim in self.shape]
+        if self.has_rows:
+            shape[0] = rows
+        elif len(shape) > 2 and shape[0] > 1 and self.shape[1] == -1:
+            shape[1] = rows
+        return shape
 
 
 def read_signature(conf: Path) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
@@ -73,10 +90,11 @@ def signature_text(feeds: Sequence[Variable], fetches: Sequence[Variable]) -> st
         if variable.dtype not in _DTYPE_NUMBERS:
             known = ", ".join(_DTYPE_NUMBERS)
             raise ConfigError(f"{kind} {variable.alias!r}: dtype {variable.dtype!r} is not one of {known}")
-        if kind == "feed" and variable.shape[:1] != (-1,):
+        if kind == "feed" and not variable.has_rows:
             raise ConfigError(
                 f"feed {variable.alias!r}: shape {list(variable.shape)} does not begin with -1, the batch; "
-                "export the model for batches of any size"
+                "export the model for batches of any size; an .onnx file can also be served as it is, from a "
+                "folder with it alone, and its requests run one by one"
             )
         return {
             "name": [variable.name],

@@ -117,6 +117,12 @@ class NewApp:
 
 def padding_remark(model: ServingModel) -> str:
     """What the model's description means for requests of different length."""
+    closed = [feed for feed in model.feeds if not feed.has_rows]
+    if closed:
+        return (
+            f"Each request runs alone: the shape of {closed[0].alias}, {list(closed[0].shape)}, does not "
+            "begin with a batch of any size. `concurrency` has several run at a time."
+        )
     padded = ", ".join(model.padding.feeds) if model.padding else ""
     if padded:
         return (

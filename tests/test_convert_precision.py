@@ -90,8 +90,9 @@ def test_a_model_for_batches_of_one_size_is_told_before_anything_is_made_of_it(
     given = ["--generated-calibration"] if to == "int8-calibrated" else []
     error = refused(capsys, source, tmp_path / "out", "--to", to, *given)
     assert error == (
-        "feed 'x': shape [1, 4] does not begin with -1, the batch; export the model for batches of any size, "
-        f"or serve {source} as it is."
+        "feed 'x': shape [1, 4] does not begin with -1, the batch; export the model for batches of any size; "
+        "an .onnx file can also be served as it is, from a folder with it alone, and its requests run one by "
+        "one."
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from pipeline.errors import InvalidInput
-from pipeline.feeds import read_feeds
+from pipeline.feeds import example_body, read_feeds
 from pipeline.serving_model import Variable
 
 PIXELS = Variable("pixels", "pixels", "uint8", (-1, 2))
@@ -54,6 +56,14 @@ class TestFeeds:
     def test_feeds_with_different_numbers_of_rows_are_refused(self) -> None:
         with pytest.raises(InvalidInput, match=r"differ in rows: input_ids \[2\], mask \[1\]"):
             read_feeds({"input_ids": "[[1], [2]]", "mask": "[[1]]"}, [IDS, MASK])
+
+    def test_feeds_of_a_model_without_batches_have_rows_of_their_own(self) -> None:
+        state = Variable("state", "state", "float32", (2, -1, 4))
+        rate = Variable("rate", "rate", "int64", ())
+        variables = [IDS, state, rate]
+        example = json.loads(example_body(variables))
+        read = read_feeds(dict(zip(example["key"], example["value"], strict=True)), variables)
+        assert [array.shape for array in read.values()] == [(1, 3), (2, 1, 4), ()]
 
     def test_feeds_may_differ_in_length_unless_they_are_alike(self) -> None:
         inputs = {"input_ids": "[[1, 2]]", "mask": "[[1]]"}

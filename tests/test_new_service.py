@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc as v2_grpc
+import tritonclient.http as v2_http
 
+import onnx_models
 from client.pipeline_client import PipelineClient
 from client.protos.pipeline_service_pb2 import Request, Tensor
 from client.values import parse_value
@@ -29,6 +34,21 @@ def service(classifier: ServingModel, tmp_path_factory: pytest.TempPathFactory) 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     with ServiceProcess(folder, ports, name="news") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stateful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """The same for a recurrent model, whose feeds have no batch axis in common."""
+    folder = tmp_path_factory.mktemp("stateful")
+    model = onnx_models.bare(folder, "stateful")
+    ports = {"http_port": free_port(), "rpc_port": free_port()}
+    done = paddlewheel(
+        "new", folder / "app", "--model", model, "--name", "counter",
+        "--http-port", str(ports["http_port"]), "--rpc-port", str(ports["rpc_port"]),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with ServiceProcess(folder / "app", ports, name="counter") as running:
         yield running
 
 
@@ -151,3 +171,30 @@ class TestNewService:
         assert "feed 'input_ids' is missing" in answer.json["err_msg"]
         body = answer.json["err_msg"].partition("under its name: ")[2]
         assert service.http("/news/prediction", body).json["err_no"] == 0
+
+
+class TestStatefulModel:
+    @pytest.mark.parametrize(("module", "port"), [(v2_http, "http_port"), (v2_grpc, "rpc_port")])
+    def test_a_client_that_sends_the_last_answer_s_state_is_answered_from_it(
+        self, stateful: ServiceProcess, module: Any, port: str
+    ) -> None:
+        state, sums = np.zeros((2, 1, 4), np.float32), []
+        url = f"127.0.0.1:{getattr(stateful, port)}"
+        with contextlib.closing(module.InferenceServerClient(url)) as client:
+            for number in (1, 2, 3):
+                x, rate = np.full((1, 4), number, np.float32), np.array(10, np.float32)
+                arrays = {"x": x, "state": state, "rate": rate}
+                inputs = [module.InferInput(name, array.shape, "FP32") for name, array in arrays.items()]
+                for given, array in zip(inputs, arrays.values(), strict=True):
+                    given.set_data_from_numpy(array)
+                answer = client.infer("counter", inputs)
+                state = answer.as_numpy("next")
+                sums.append(answer.as_numpy("y").tolist())
+        assert sums == [[[20.0] * 4], [[60.0] * 4], [[120.0] * 4]]
+
+    def test_every_example_of_its_description_is_answered(self, stateful: ServiceProcess) -> None:
+        paths = stateful.http("/openapi.json").json["paths"]
+        for path in ("/counter/prediction", "/v2/models/counter/infer"):
+            body = paths[path]["post"]["requestBody"]["content"]["application/json"]["example"]
+            answer = stateful.http(path, json.dumps(body))
+            assert (answer.status, answer.json.get("err_no", 0)) == (200, 0), answer

@@ -138,7 +138,7 @@ def _read_original(source: Path) -> Original:
         try:
             signature_text(feeds, fetches)
         except ConfigError as exc:
-            raise ConversionError(f"{exc.message.rstrip('.')}, or serve {source} as it is.") from exc
+            raise ConversionError(exc.message) from exc
         return Original(source, model, program, (), program_runner(program))
     model = load_serving_model(folder)
     if "precision" in model.additions:

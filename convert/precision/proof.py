@@ -132,7 +132,7 @@ def _prove_rows(
 
 def _takes_rows(original: Original) -> bool:
     model = original.model
-    return not any(feed.is_lod or feed.shape[:1] != (-1,) for feed in model.feeds)
+    return not any(feed.is_lod or not feed.has_rows for feed in model.feeds)
 
 
 def _require(report: ParityReport) -> None:

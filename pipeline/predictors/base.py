@@ -134,7 +134,7 @@ IMAGE_SIDE = 4  # an image's side in lengths: detectors want multiples of 32
 
 
 def input_examples(model: ServingModel | Predictor, rows: int, length: int) -> dict[str, Array]:
-    """Feeds of ones by alias, for warm-up: -1 is `rows` on axis 0, else `length`, of images 4 x `length`.
+    """Feeds of ones by alias, for warm-up: of `rows`, of `length` on other open axes, of images 4 x `length`.
 
     Give it the predictor where there is one: it knows the rank of feeds whose description left axes out.
     Ones, because an attention mask of zeros divides by zero, and 1 is an id of any vocabulary.
@@ -142,11 +142,8 @@ def input_examples(model: ServingModel | Predictor, rows: int, length: int) -> d
     examples = {}
     for variable in model.feeds:
         side = length * IMAGE_SIDE if len(variable.shape) >= IMAGE_RANK else length
-        shape = [side if dim == -1 else dim for dim in variable.shape]
-        if variable.shape[:1] == (-1,):
-            shape[0] = rows
         one = "1" if variable.dtype == "string" else 1
-        examples[variable.alias] = np.full(shape, one, variable.numpy_dtype)
+        examples[variable.alias] = np.full(variable.shape_for(rows, side), one, variable.numpy_dtype)
         if variable.is_lod:
             examples[variable.alias + LOD_SUFFIX] = np.array([0, rows])
     return examples

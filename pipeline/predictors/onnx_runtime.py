@@ -50,7 +50,7 @@ class OnnxPredictor:
     @staticmethod
     def _merges(model: ServingModel, facts: OnnxFacts) -> bool:
         """Rows of several requests share a run where every feed and fetch has an open batch axis."""
-        closed = [v.name for v in (*facts.feeds, *facts.fetches) if v.shape[:1] != (-1,)]
+        closed = [v.name for v in (*facts.feeds, *facts.fetches) if not v.has_rows]
         why = facts.finder or (f"{closed[0]} without an open batch axis" if closed else "")
         if why:
             log.info("%s has %s: its requests run alone", model.program, why)

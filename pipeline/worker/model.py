@@ -91,7 +91,7 @@ class Model:
         feeds, fetches = predictor.feeds, predictor.fetches
         if any(variable.is_lod for variable in (*feeds, *fetches)):
             return None
-        by_rows = predictor.merges and all(feed.shape[:1] == (-1,) for feed in feeds)
+        by_rows = predictor.merges and all(feed.has_rows for feed in feeds)
         most = (self.limits.rows or MAX_BATCH_ROWS) if by_rows else 0
         return Signature(_specs(feeds), _specs(fetches, self.serving_model.labels), most)
 
