@@ -109,6 +109,97 @@ def test_answers_that_nobody_reads_are_bounded_together_and_good_clients_are_ans
         assert "together more than 30000000 bytes wait; limits.bodies_bytes allows no more" in service.log
 
 
+class Flood:
+    """A connection that sends one request over and over, as much as is taken, and reads nothing."""
+
+    def __init__(self, service: ServiceProcess, stack: contextlib.ExitStack, request: bytes) -> None:
+        self.socket = connect(service, stack, window=2048)
+        self.socket.setblocking(False)
+        self._requests = request * (65536 // len(request) + 1)
+        self._sent = 0  # of these
+        self.broken = False  # nothing more can be sent
+
+    def go_on(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            try:
+                self._sent += self.socket.send(self._requests[self._sent :])
+            except ConnectionError:
+                self.broken = True
+            self._sent %= len(self._requests)
+
+
+def modest(service: ServiceProcess, before: float) -> bool:
+    """Whether the front holds little, however much is sent."""
+    return front_bytes(service) - before < 20e6
+
+
+def connected_after_more(floods: list[Flood]) -> int:
+    """How many of them still are once each has sent more."""
+    for flood in floods:
+        flood.go_on()
+    return sum(is_connected(flood.socket) for flood in floods)
+
+
+NO_JSON = b"POST /test/prediction HTTP/1.1\r\nContent-Length: 1\r\n\r\n{"
+NOWHERE = b"GET / HTTP/1.1\r\n\r\n"
+
+
+@pytest.mark.parametrize("refused", [NO_JSON, NOWHERE], ids=["no JSON", "no such page"])
+def test_a_client_that_reads_none_of_its_refusals_is_sent_away(
+    service: ServiceProcess, refused: bytes
+) -> None:
+    before = front_bytes(service)
+    with contextlib.ExitStack() as stack:
+        floods = [Flood(service, stack, refused) for _ in range(12)]
+        wait_until(
+            lambda: not connected_after_more(floods) or not modest(service, before), "all are sent away"
+        )
+        assert modest(service, before)
+    service.wait_for_log("it has not read on for limits.body_timeout_s")
+
+
+def test_refusals_that_nobody_reads_are_bounded_together_and_good_clients_are_answered(
+    tmp_path: Path,
+) -> None:
+    gate = tmp_path / "gate"
+    bounds = {"bodies_bytes": 300_000, "response_bytes": 300_000, "body_timeout_s": 600}
+    config = {
+        "limits": bounds,
+        "dag": {"max_pending_requests": 1, "http_errors": "status", "request_timeout": 0},
+    }
+    with ServiceProcess(APPS / "echo.py", config) as service, contextlib.ExitStack() as stack:
+        stack.callback(gate.touch)
+        held = connect(service, stack)
+        held.sendall(post({"action": "wait", "argument": str(gate)}))
+        wait_until(Path(f"{gate}.waiting").exists, "all places are taken")
+        assert service.http("/test/prediction", key_value({"number": "1"})).status == 429
+        floods = [Flood(service, stack, post({"number": "1"})) for _ in range(9)]
+        wait_until(lambda: connected_after_more(floods) <= 4, "the others are sent away")
+        service.wait_for_log("together more than 300000 bytes wait; limits.bodies_bytes allows no more")
+        assert service.http("/health/live").status == 200
+        gate.touch()
+        assert held.recv(65536).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_stranger_that_goes_on_sending_is_refused_once_and_closed(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("alice:" + "k" * 32 + "\n")
+    config = {"security": {"api_keys": str(keys), "open_metrics": True}}
+    with ServiceProcess(APPS / "echo.py", config) as service, contextlib.ExitStack() as stack:
+        before = front_bytes(service)
+        strangers = [Flood(service, stack, post({"number": "1"})) for _ in range(4)]
+
+        def all_broken() -> bool:
+            for stranger in strangers:
+                stranger.go_on()
+            return all(stranger.broken for stranger in strangers)
+
+        wait_until(lambda: all_broken() or not modest(service, before), "all are closed")
+        assert modest(service, before)
+        for stranger in strangers:
+            assert stranger.socket.recv(65536).count(b"HTTP/1.1 401") == 1
+
+
 def test_bodies_that_never_end_are_refused_before_they_fill_the_memory_and_small_ones_are_answered() -> None:
     limits = {"bodies_bytes": 20_000_000}
     with ServiceProcess(APPS / "echo.py", {"limits": limits}) as service, contextlib.ExitStack() as stack:
