@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import socket
 import struct
 from collections.abc import Iterator
 
+import grpc
 import pytest
 
 from bench.fuzz import http2
 from client.protos.kserve_v2_pb2 import ModelInferRequest
+from front_memory import front_bytes
 from service_process import APPS, PATIENCE_S, RPC_METHOD, ServiceProcess, wait_until
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -124,3 +127,50 @@ def test_a_stream_may_send_more_in_whole_messages(service: ServiceProcess) -> No
         messages = iter([inferred("x" * 2_000_000)] * 100)
         answers = channel.stream_stream(STREAM)(messages, timeout=PATIENCE_S)
         assert sum(1 for _ in answers) == 100
+
+
+class Resting:
+    """A stream over the channel that has had an answer, and rests until the next `ask`."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        messages = iter(self._messages.get, None)
+        self._answers = channel.stream_stream(STREAM)(messages, timeout=PATIENCE_S)
+        self.ask()
+
+    def ask(self) -> None:
+        self._messages.put(inferred("x"))
+        assert b"x" in next(self._answers)
+
+    def __enter__(self) -> Resting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._messages.put(None)
+        self._answers.cancel()
+
+
+def test_a_stream_at_rest_counts_for_nothing_that_other_connections_send(service: ServiceProcess) -> None:
+    with service.channel() as channel, Resting(channel) as honest, Sender(service, STREAM, 12) as greedy:
+        sent = 0
+        while greedy.send(250_000):
+            sent += 250_000
+            assert sent < DECLARED - 250_000, "it may send all"
+        honest.ask()
+
+
+def test_a_stream_at_rest_counts_for_one_message_of_all_that_its_connection_sends(
+    service: ServiceProcess,
+) -> None:
+    with (
+        service.channel() as channel,
+        Resting(channel) as honest,
+        Sender(service, STREAM, 2) as unfinished,
+    ):
+        assert unfinished.send(15_000_000)
+        wait_until(lambda: front_bytes(service) > BOUND, "what arrives is looked at")
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        for _ in range(100):
+            infer(inferred("x" * 2_000_000), timeout=PATIENCE_S)
+        honest.ask()
+        assert front_bytes(service) > BOUND
