@@ -16,6 +16,7 @@ from client.protos.pipeline_service_pb2 import Request
 from front_memory import front_bytes
 from going_on import going_on
 from kernel_connections import is_connected
+from raw_answers import received_until
 from service_process import APPS, PATIENCE_S, RPC_METHOD, ServiceProcess, key_value, wait_until
 
 LIMITS = {
@@ -67,11 +68,7 @@ def test_a_call_whose_message_does_not_come_is_cancelled(service: ServiceProcess
     for slow in (head, head + begun):
         with connected(service) as client:
             client.sendall(http2.opening() + slow)
-            said = b""
-            while b"grpc-message" not in said:
-                received = client.recv(65536)
-                assert received, said
-                said += received
+            said = received_until(client, b"grpc-message")
             assert b"did not arrive within limits.body_timeout_s" in said
 
 
@@ -80,9 +77,7 @@ def test_a_slow_call_harms_no_other_of_its_connection(service: ServiceProcess) -
     head = http2.frame(http2.HEADERS, http2.headers(RPC_METHOD.encode()), http2.END_HEADERS, 1)
     with connected(service) as client:
         client.sendall(http2.opening() + head + http2.call(RPC_METHOD.encode(), message, stream=3))
-        said = b""
-        while b"doubled" not in said:
-            said += client.recv(65536)
+        received_until(client, b"doubled")
 
 
 def test_a_connection_has_no_more_calls_than_allowed(service: ServiceProcess) -> None:
@@ -92,11 +87,7 @@ def test_a_connection_has_no_more_calls_than_allowed(service: ServiceProcess) ->
     )
     with connected(service) as client:
         client.sendall(http2.opening() + calls)
-        said = b""
-        while RST_STREAM not in said:
-            received = client.recv(65536)
-            assert received, said
-            said += received
+        said = received_until(client, RST_STREAM)
         assert b"\x00\x03\x00\x00\x00\x04" in said  # SETTINGS_MAX_CONCURRENT_STREAMS
 
 

@@ -12,6 +12,7 @@ from bench.fuzz.messages import kept
 from bench.fuzz.sockets import PIPELINE, grpc_door, http_door
 from bench.fuzz.watched import CONFIG, SCRIPT, Watched
 from client.protos.pipeline_service_pb2 import Request
+from raw_answers import received_until
 from service_process import ServiceProcess
 
 
@@ -74,9 +75,5 @@ def test_a_call_written_by_hand_is_answered(target: Target) -> None:
     message = Request(key=["a"], value=["b"]).SerializeToString()
     with socket.create_connection(("127.0.0.1", target.rpc_port), timeout=10) as client:
         client.sendall(http2.opening() + http2.call(PIPELINE, message))
-        said = b""
-        while b"grpc-status" not in said:
-            received = client.recv(65536)
-            assert received, said
-            said += received
+        said = received_until(client, b"grpc-status")
     assert b"count" in said

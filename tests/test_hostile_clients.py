@@ -12,6 +12,7 @@ import pytest
 
 from front_memory import front_bytes
 from kernel_connections import is_connected
+from raw_answers import received_until
 from service_process import APPS, PATIENCE_S, ServiceProcess, key_value, wait_until
 
 LIMITS = {"body_timeout_s": 2, "idle_timeout_s": 1}
@@ -65,9 +66,7 @@ def test_requests_that_wait_behind_another_cost_little_more_than_their_bytes(
         )
         assert front_bytes(service) - before < 30e6  # all parsed they take 90
         gate.touch()
-        received = b""
-        while received.count(b"\r\n\r\n") < 3501:
-            received += clients[-1].recv(65536)
+        received = received_until(clients[-1], b"\r\n\r\n", times=3501)
         assert received.startswith(b"HTTP/1.1 200 OK")
 
 
@@ -231,7 +230,9 @@ def test_bodies_that_were_answered_make_room_for_others() -> None:
                 assert client.recv(65536, socket.MSG_PEEK).startswith(b"HTTP/1.1 200 OK")
                 received = 0
                 while received < 900_000:
-                    received += len(client.recv(65536))
+                    data = client.recv(65536)
+                    assert data, "the answer is cut off"
+                    received += len(data)
 
 
 def test_bodies_whose_clients_have_left_take_no_memory(service: ServiceProcess) -> None:

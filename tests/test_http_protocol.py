@@ -15,6 +15,7 @@ import pytest
 
 from going_on import going_on
 from http_door import GOOD, LIMITS, door
+from raw_answers import received_until
 from service_process import PATIENCE_S, ServiceProcess, key_value, read_answer
 
 FLOOD = 900  # requests that a server reads at once, and whose answers the kernel takes at once
@@ -269,9 +270,7 @@ def test_100_continue_waits_for_the_answer_before_it(service: ServiceProcess) ->
     second = post("Expect: 100-continue", "Connection: close", f"Content-Length: {len(GOOD)}")
     with socket.create_connection(("127.0.0.1", service.http_port), timeout=10) as client:
         client.sendall(first + second)
-        received = b""
-        while b"HTTP/1.1 100" not in received:
-            received += client.recv(4096)
+        received = received_until(client, b"HTTP/1.1 100")
         assert received.startswith(b"HTTP/1.1 200")
         client.sendall(GOOD)
         assert client.recv(12) == b"HTTP/1.1 200"

@@ -79,7 +79,10 @@ def test_a_small_batch_keeps_its_tensors_and_a_large_one_gives_them_back(
 def test_a_program_of_which_there_can_be_no_second_is_run_all_the_same(
     classifier: ServingModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    refused = []
+
     def refuse(session: Session) -> Session:
+        refused.append(session)
         raise RuntimeError("no")
 
     expected = create_predictor(classifier, local_conf()).run(ids(1, 3))["logits"]
@@ -87,3 +90,4 @@ def test_a_program_of_which_there_can_be_no_second_is_run_all_the_same(
     predictor = create_predictor(classifier, local_conf())
     for _ in range(2):
         np.testing.assert_array_equal(predictor.run(ids(1, 3))["logits"], expected)
+    assert refused

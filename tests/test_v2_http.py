@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator
@@ -241,12 +242,28 @@ def test_a_body_over_the_limit_is_refused_in_the_form_of_v2(triton: Callable[[st
     assert (answer.status, list(answer.json)) == (413, ["error"])
 
 
-def test_a_large_answer_is_compressed(triton: Callable[[str], ServiceProcess]) -> None:
+def test_a_large_compressed_answer_comes_back_as_it_was(triton: Callable[[str], ServiceProcess]) -> None:
     given = np.tile(np.arange(1000, dtype=np.float32), (8, 100))
     result = client(triton("identity_fp32")).infer(
         "identity_fp32", [tensor("INPUT0", given, "FP32")], response_compression_algorithm="gzip"
     )
     np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), given)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "decompress"), [("gzip", gzip.decompress), ("deflate", zlib.decompress)]
+)
+def test_an_answer_is_compressed_as_it_says(
+    triton: Callable[[str], ServiceProcess], encoding: str, decompress: Callable[[bytes], bytes]
+) -> None:
+    numbers = [1.0] * 50_000
+    asked = {"inputs": [{"name": "INPUT0", "shape": [1, 50_000], "datatype": "FP32", "data": numbers}]}
+    answer = triton("identity_fp32").http(
+        "/v2/models/identity_fp32/infer", json.dumps(asked), headers={"Accept-Encoding": encoding}
+    )
+    assert answer.headers["content-encoding"] == encoding
+    assert len(answer.body) < len(numbers) < len(decompress(answer.body))
+    assert json.loads(decompress(answer.body))["outputs"][0]["data"] == numbers
 
 
 def test_a_request_that_is_over_its_timeout_is_refused(tmp_path: Path) -> None:
