@@ -35,6 +35,16 @@ class _JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class _WatchedFile(WatchedFileHandler):
+    """One that can't be opened anew, for its folder is gone, loses the line and not who writes it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
+
+
 def set_up_logging(config: LoggingConfig, service: str, process: str) -> None:
     """Log to standard output, and to a file of this process where `logging.directory` is set.
 
@@ -43,15 +53,22 @@ def set_up_logging(config: LoggingConfig, service: str, process: str) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     _handlers[:] = [logging.StreamHandler(sys.stdout)]
+    no_file: OSError | None = None
     if config.directory:
-        _handlers.append(_file_of(config, service, process))
+        try:
+            _handlers.append(_file_of(config, service, process))
+        except OSError as exc:  # since the service's start the disk may be full, or the folder gone
+            no_file = exc
     formatter: logging.Formatter = logging.Formatter(f"%(asctime)s %(levelname)s [{process}] %(message)s")
     if config.format == "json":
         formatter = _JsonLines(service, process)
     for handler in _handlers:
         handler.setFormatter(formatter)
         handler.setLevel(config.level)
-    _attach(logging.getLogger(NAME))
+    ours = logging.getLogger(NAME)
+    _attach(ours)
+    if no_file:
+        ours.error("logging.directory: this process has no file, %s; its lines are here alone", no_file)
 
 
 def keep_our_loggers() -> None:
@@ -95,7 +112,7 @@ def _file_of(config: LoggingConfig, service: str, process: str) -> logging.Handl
     path = Path(config.directory, f"{service}.{process}.log".replace("/", "_"))
     rotation = config.rotation
     if rotation.max_bytes == 0:
-        return WatchedFileHandler(path, encoding="utf-8", errors="backslashreplace")
+        return _WatchedFile(path, encoding="utf-8", errors="backslashreplace")
     return RotatingFileHandler(
         path,
         maxBytes=rotation.max_bytes,

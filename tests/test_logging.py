@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -184,6 +185,29 @@ class TestFiles:
             finished(service)
         assert "is ready" in (folder / "moved").read_text("utf-8")
         assert "has stopped" in (folder / "test.front.log").read_text("utf-8")
+
+    @pytest.mark.parametrize("max_bytes", [0, 3000])
+    def test_a_folder_that_is_deleted_costs_lines_and_no_request(
+        self, folder: Path, tmp_path: Path, max_bytes: int
+    ) -> None:
+        with ServiceProcess(ECHO, self.config(max_bytes=max_bytes), folder=tmp_path) as service:
+            shutil.rmtree(folder.parent)
+            for _ in range(30):
+                answer = service.ask({"action": "raise", "argument": "the reason"})
+                assert "the reason" in answer["err_msg"]
+            service.kill_worker()
+            assert service.ask({"number": "1"})["err_no"] == 0
+            finished(service)
+
+    def test_a_folder_that_has_become_a_file_keeps_no_worker_from_starting(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
+        with ServiceProcess(ECHO, self.config(), folder=tmp_path) as service:
+            shutil.rmtree(folder)
+            folder.touch()
+            service.kill_worker()
+            assert service.ask({"number": "1"})["err_no"] == 0
+            assert "[echo.0] logging.directory: this process has no file" in service.log
 
     def test_a_folder_that_can_not_be_made_is_a_mistake_in_the_configuration(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_text("a file", "utf-8")
