@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
 from collections.abc import Callable, Iterable
 
 from pipeline.app import App
 from pipeline.errors import StartFailed
+from pipeline.server.workers.back_off import MAX_BACKOFF_S, BackOff
 from pipeline.server.workers.instances import Events, Instance, State
 from pipeline.server.workers.placement import Plan, plan
 from pipeline.server.workers.worker_process import WorkerProcess
@@ -17,11 +17,6 @@ from pipeline.tensor_spec import Signature
 
 log = logging.getLogger(__name__)
 
-FAILED_STARTS_ALLOWED = 3
-STABLE_AFTER_S = 10.0  # a process that lived this long starts the back-off anew
-LOOP_AFTER_DEATHS = 3  # of processes that were ready and died before their first answer
-BACKOFF_S = 0.1
-MAX_BACKOFF_S = 10.0
 LEAVE_S = 5.0  # what a process has for its end once its last hand-over is answered
 
 
@@ -48,10 +43,7 @@ class Crew:
         self._loaded = True
         self._events = events
         self._wake = wake
-        self._failed_starts = 0
-        self._quick_deaths = 0
-        self._fruitless_deaths = 0  # since a process has answered anything
-        self._was_ready = False
+        self._back_off = BackOff()
         self._was_complete = False  # all instances were ready once
         self._stopping = False
         self._changing = asyncio.Lock()  # one exchange at a time
@@ -71,14 +63,8 @@ class Crew:
 
     @property
     def in_crash_loop(self) -> bool:
-        """Whether one process after the other becomes ready and dies before it has answered anything.
-
-        Over when one answers, or lives on.
-        """
-        if self._fruitless_deaths < LOOP_AFTER_DEATHS:
-            return False
-        stable_since = time.monotonic() - STABLE_AFTER_S
-        return not any(p.served or 0 < p.ready_at < stable_since for p in self.processes)
+        """Whether one process after the other becomes ready and dies before it has answered anything."""
+        return self._back_off.in_crash_loop(self.processes)
 
     @property
     def size(self) -> int:
@@ -217,8 +203,7 @@ class Crew:
 
     def _serves(self, process: WorkerProcess) -> None:
         self.signature = process.signature
-        self._failed_starts = 0
-        self._was_ready = True
+        self._back_off.started()
         self._was_complete = self._was_complete or self.ready == self.size
         log.info("Worker %s is ready (pid %d)", process.name, process.pid)
         self.on_ready()
@@ -245,43 +230,27 @@ class Crew:
             return
         why = process.describe_death()
         if process.ready_at:
-            self._fruitless_deaths = 0 if process.served else self._fruitless_deaths + 1
+            self._back_off.died(process)
             told = f"\n{process.failure[0]}" if process.failure else ""
             log.error("Worker %s (pid %d) died: %s%s", process.name, process.pid, why, told)
         elif not self._may_try_again(process, why):
             return
         self.restarts += 1
-        pause_s = self._back_off(process)
+        pause_s = self._back_off.pause_s(process)
         log.info("Worker %s is started again in %g s", process.name, pause_s)
         asyncio.get_running_loop().call_later(pause_s, self._spawn, process.numbers)
 
     def _may_try_again(self, process: WorkerProcess, why: str) -> bool:
-        reason, final = process.failure or (why, False)
+        reason, _ = process.failure or (why, False)
         log.error("Worker %s did not start: %s", process.name, reason)
         if self._was_complete and self.ready:
             # What was changed on the disk meanwhile must not end the others. Nor does it count: who is left
             # may die later, and its successors have as many tries.
             return True
-        self._failed_starts += 1
-        # What raises on the very first start raises on every one; later a reason may pass (a full disk, say).
-        hopeless = final or (process.failure is not None and not self._was_ready)
-        if hopeless or self._failed_starts >= FAILED_STARTS_ALLOWED:
+        if self._back_off.note_failed_start(process):
             self.on_fatal(StartFailed(f"Op {self.op} can't be started: {reason.partition(chr(10))[0]}"))
             return False
         return True
-
-    def _back_off(self, process: WorkerProcess) -> float:
-        """Seconds to wait: none for the first death in a while, then twice as long each time.
-
-        Not longer and longer after one that has answered requests: callers wait for its successor.
-        """
-        if process.ready_at and time.monotonic() - process.ready_at > STABLE_AFTER_S:
-            self._quick_deaths = 0
-            return 0.0
-        if process.served:
-            self._quick_deaths = 0
-        self._quick_deaths += 1
-        return min(MAX_BACKOFF_S, BACKOFF_S * 2.0 ** (self._quick_deaths - 1))
 
     def _spawn(self, numbers: range) -> None:
         """Start the process of these instances, unless it is there."""
