@@ -151,7 +151,10 @@ class ServiceConfig(Section):
     dag: DagConfig = Field(default=DagConfig(), description="What holds for whole requests.")
     op: dict[str, OpConfig] = Field(default={}, description="One section per Op, by its name.")
     v2: V2Config = Field(default=V2Config(), description="What concerns the KServe v2 protocol alone.")
-    logging: LoggingConfig = Field(default=LoggingConfig(), description="Where and how we log.")
+    logging: LoggingConfig = Field(
+        default=LoggingConfig(),
+        description="Where and how we log. What is not read in time is dropped, and counted.",
+    )
     tls: TlsConfig | None = Field(default=None, description="Certificates; absent: plain HTTP and gRPC.")
     security: SecurityConfig = Field(default=SecurityConfig(), description="Who may ask.")
     limits: Limits = Field(default=Limits(), description="The largest that is accepted.")

@@ -7,14 +7,19 @@ import json
 import logging
 import os
 import sys
+import time
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from logging.handlers import RotatingFileHandler, WatchedFileHandler
 from pathlib import Path
 
 from pipeline.config import LoggingConfig
+from pipeline.log_queue import LogQueue, StandardOutput
 
 NAME = "pipeline"  # of the logger above all of ours
-_handlers: list[logging.Handler] = []  # what set_up_logging made for this process
+PATIENCE_S = 0.1
+_handlers: list[LogQueue] = []  # what set_up_logging made for this process: one for each output
 
 
 class _JsonLines(logging.Formatter):
@@ -45,18 +50,23 @@ class _WatchedFile(WatchedFileHandler):
             self.handleError(record)
 
 
-def set_up_logging(config: LoggingConfig, service: str, process: str) -> None:
+def set_up_logging(config: LoggingConfig, service: str, process: str, *, beside_app: bool) -> None:
     """Log to standard output, and to a file of this process where `logging.directory` is set.
 
-    Only our own loggers: the app's stay its own. What the app prints is written line by line from now on.
+    beside_app: only our own loggers, for the app's stay its own; what it prints is written line by line from
+    now on, and our lines are there before its code goes on, unless nobody reads them. Without an app those of
+    asyncio, gRPC and the like go the same way, and no line is waited for.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
-    _handlers[:] = [logging.StreamHandler(sys.stdout)]
-    no_file: OSError | None = None
+    outputs: list[Callable[[], logging.Handler]] = [partial(StandardOutput, sys.stdout.encoding)]
     if config.directory:
+        outputs.append(partial(_file_of, config, service, process))
+    _handlers.clear()
+    no_file: OSError | None = None
+    for output in outputs:
         try:
-            _handlers.append(_file_of(config, service, process))
+            _handlers.append(LogQueue(output, PATIENCE_S if beside_app else 0))
         except OSError as exc:  # since the service's start the disk may be full, or the folder gone
             no_file = exc
     formatter: logging.Formatter = logging.Formatter(f"%(asctime)s %(levelname)s [{process}] %(message)s")
@@ -69,6 +79,21 @@ def set_up_logging(config: LoggingConfig, service: str, process: str) -> None:
     _attach(ours)
     if no_file:
         ours.error("logging.directory: this process has no file, %s; its lines are here alone", no_file)
+    if not beside_app:
+        logging.root.handlers[:] = _handlers
+        logging.captureWarnings(True)
+
+
+def lines_written(timeout_s: float = 1.0) -> bool:
+    """Whether all lines are where they belong; waits for those that are on their way."""
+    over = time.monotonic() + timeout_s
+    marks = [handler.mark() for handler in _handlers]
+    return all(mark.wait(max(0.0, over - time.monotonic())) for mark in marks)
+
+
+def lines_dropped() -> int:
+    """Lines of this process that some output lacks, for it took none meanwhile."""
+    return max((handler.dropped for handler in _handlers), default=0)
 
 
 def keep_our_loggers() -> None:

@@ -49,7 +49,7 @@ class ServiceProcess:
     script: a service script, or the folder of its web_service.py. config: the content of config.yml; free
     ports are put in, and it is written to a file whose path the script finds in the environment as
     SERVICE_CONFIG, and in place of "{config}" among `arguments`. name: of the service, for `ask`. tls: what
-    is trusted and shown where the config has `tls`.
+    is trusted and shown where the config has `tls`. stdout: where standard output goes; else into `log`.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class ServiceProcess:
         folder: Path | None = None,
         wait: bool = True,
         tls: Tls | None = None,
+        stdout: int | None = None,
     ) -> None:
         self.name = name
         self.tls = tls
@@ -89,8 +90,8 @@ class ServiceProcess:
                     **(env or {}),
                 },
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                stdout=log if stdout is None else stdout,
+                stderr=log,
             )
         self._stack.callback(self._kill)
         if wait:

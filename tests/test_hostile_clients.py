@@ -105,7 +105,7 @@ def test_answers_that_nobody_reads_are_bounded_together_and_good_clients_are_ans
         assert len(service.predict({"number": "10000000"})["text"]) == 10_000_000
         assert front_bytes(service) - before < 80e6  # all together they have 120
         assert any(map(is_connected, clients))
-        assert "together more than 30000000 bytes wait; limits.bodies_bytes allows no more" in service.log
+        service.wait_for_log("together more than 30000000 bytes wait; limits.bodies_bytes allows no more")
 
 
 class Flood:

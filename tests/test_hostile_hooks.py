@@ -28,7 +28,7 @@ def test_a_reply_that_forgets_its_requests_costs_the_worker_and_not_them(
 ) -> None:
     answer = service.predict({"do": "end_the_first_handover", "argument": str(tmp_path / "ended")})
     assert answer["done"] == "None"
-    assert "leaves requests unanswered" in service.log
+    service.wait_for_log("leaves requests unanswered")
 
 
 def test_a_worker_that_stops_in_the_middle_of_a_frame_is_replaced(
@@ -36,4 +36,4 @@ def test_a_worker_that_stops_in_the_middle_of_a_frame_is_replaced(
 ) -> None:
     answer = service.predict({"do": "begin_a_frame", "argument": str(tmp_path / "begun")})
     assert answer["done"] == "None"
-    assert "it stopped in the middle of a frame" in service.log
+    service.wait_for_log("it stopped in the middle of a frame")

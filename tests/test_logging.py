@@ -110,6 +110,7 @@ class TestRefusals:
         with ServiceProcess(ECHO) as service:
             for _ in range(20):
                 assert service.http("/other/prediction", BODY).json["err_no"] == 3002
+            service.wait_for_log("UnknownService")
             told = [line for line in service.log.splitlines() if "UnknownService" in line]
             assert len(told) == 1 and "INFO" in told[0] and "there is no service 'other'" in told[0]
             assert "UnknownService: 19 more in the last 10 s" in finished(service)[-2]
@@ -137,6 +138,7 @@ class TestRefusals:
     def test_what_a_client_sent_can_not_begin_a_line(self) -> None:
         with ServiceProcess(ECHO) as service:
             service.http("/a%0A2026-01-01 ERROR [front] forged/b/c".replace(" ", "%20"), BODY)
+            service.wait_for_log("forged")
             (line,) = [line for line in service.log.splitlines() if "forged" in line]
         assert "INFO [front] UnknownService over http: there is nothing at /a\\n2026-01-01 ERROR" in line
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ import uvloop
 from pipeline import start_signals
 from pipeline.app import App, read_app
 from pipeline.errors import ConfigError, StartFailed
-from pipeline.log import set_up_logging
+from pipeline.log import lines_written, set_up_logging
 from pipeline.memory import settle_memory
 from pipeline.server import heaps
 from pipeline.server.engine.engine import Engine
@@ -135,13 +136,24 @@ async def _drain(engine: Engine, listeners: Listeners) -> None:
 def main(arguments: list[str]) -> None:
     """`python -m pipeline.server APP_FD`: what `run_service` becomes."""
     app = read_app(int(arguments[0]))
-    set_up_logging(app.config.logging, app.name, "front")
+    set_up_logging(app.config.logging, app.name, "front", beside_app=False)
     heaps.give_back_large_blocks()
+    status = _status_of(app)
+    if not lines_written():
+        os._exit(status)  # an orderly end would wait for the thread that waits for a reader
+    sys.exit(status)
+
+
+def _status_of(app: App) -> int:
+    """What the process leaves with, once the service has ended."""
     try:
-        sys.exit(uvloop.run(serve(app)))
+        status: int = uvloop.run(serve(app))
     except (StartFailed, ConfigError) as exc:
         log.error("%s", exc.message)
-        sys.exit(1)
     except ExceptionGroup as group:  # what a task of the drain raised
         log.error("The service did not stop in order", exc_info=group)
-        sys.exit(1)
+    except Exception:
+        log.exception("A fault of ours has ended the service")
+    else:
+        return status
+    return 1

@@ -25,7 +25,7 @@ from pipeline.answers import print_as_numpy_1
 from pipeline.app import App
 from pipeline.dag import collect_ops
 from pipeline.errors import ConfigError, ServingError, StartFailed
-from pipeline.log import keep_our_loggers, set_up_logging
+from pipeline.log import keep_our_loggers, lines_written, set_up_logging
 from pipeline.memory import settle_memory
 from pipeline.numpy_1 import install_numpy_1_names
 from pipeline.op import Op
@@ -135,7 +135,8 @@ class Worker:
         _answer(self._fronts[0], executors[0])
         for thread in threads:
             thread.join()
-        logging.shutdown()
+        if lines_written():
+            logging.shutdown()
         os._exit(0)  # frameworks' exit handlers may hang or crash; there is nothing left to save
 
     def _find_op(self, web_service: service.Service) -> Op:
@@ -198,7 +199,7 @@ def main(arguments: list[str]) -> None:
         return
     app_json, op_name, name, first, shares = start.head
     app = App.from_json(app_json)
-    set_up_logging(app.config.logging, app.name, name)
+    set_up_logging(app.config.logging, app.name, name, beside_app=True)
     try:
         Worker(fronts, app, op_name, first, shares).run_script()
     except BaseException as exc:
@@ -241,6 +242,7 @@ def _die_of(exc: BaseException, front: Front) -> NoReturn:
         reason = f"{Path(sys.argv[0]).name} raised {said_by(exc)}\n{trace_of(exc)}"
     try:
         front.tell(Kind.FAILED, [reason, isinstance(exc, ConfigError)])
+        lines_written()
     finally:
         os._exit(1)
 

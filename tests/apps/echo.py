@@ -4,6 +4,7 @@ Inputs: `number` (an integer, 0 without), `action` (one of ACTIONS) and its `arg
 through `process`, which doubles the numbers. The `rows` of an answer say how many requests shared its run.
 """
 
+import logging
 import os
 import signal
 import sys
@@ -60,6 +61,23 @@ def die_once(path: str) -> None:
     die("")
 
 
+def tell(text: str) -> None:
+    logging.getLogger("pipeline.echo").warning(text)
+
+
+def tell_and_die(text: str) -> None:
+    tell(text)
+    die("")
+
+
+def tell_in_fork(text: str) -> None:
+    pid = os.fork()
+    if pid == 0:
+        tell(text)
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
 def interrupt(_: str) -> None:
     raise KeyboardInterrupt
 
@@ -76,6 +94,8 @@ ACTIONS = {
     "die_once": die_once,
     "exit": sys.exit,
     "interrupt": interrupt,
+    "tell_and_die": tell_and_die,
+    "tell_in_fork": tell_in_fork,
     "leave": lambda _: os._exit(3),
 }
 

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import INF, floatToGoString
 
+from pipeline.log import lines_dropped
 from pipeline.server.telemetry.figures import SECONDS, Distribution, OpFigures, Outcomes
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -94,6 +95,13 @@ class _Totals(Collector):
             self._created,
         )
         yield from _op_families(self._metrics.of_ops, self._created)
+        dropped = CounterMetricFamily(
+            "paddlewheel_log_lines_dropped",
+            "Log lines of the front that nobody read in time.",
+            labels=("service",),
+        )
+        dropped.add_metric((self._service,), lines_dropped(), self._created)
+        yield dropped
 
 
 def _op_families(ops: Mapping[str, OpFigures], created: float) -> Iterator[Metric]:
