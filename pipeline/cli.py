@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.commands import EXIT_MISTAKE, OneLineParser, add_command
 from pipeline.errors import ServingError
-from pipeline.start_signals import left_at_once, tell_interrupts_in_a_line
+from pipeline.start_signals import left_at_once, survive_hangups, tell_interrupts_in_a_line
 
 if TYPE_CHECKING:
     from pipeline.commands import Commands
@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     tell_interrupts_in_a_line()
+    survive_hangups()
     with left_at_once():
         from pipeline.run_script import run_script
     run_script(options.script, options.arguments, config=options.config, show_config=options.print_config)

@@ -23,8 +23,17 @@ def tell_interrupts_in_a_line() -> None:
 def _tell(kind: type[BaseException], exc: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt):
         sys.stderr.write(f"{TOLD}\n")
+    elif issubclass(kind, ImportError) and _came_of_interrupt(exc):
+        _leave(signal.SIGINT, None)
     else:
         sys.__excepthook__(kind, exc, trace)
+
+
+def _came_of_interrupt(exc: BaseException | None) -> bool:
+    """Whether a library of C has made the error of a KeyboardInterrupt, and says so."""
+    while exc is not None and not isinstance(exc, KeyboardInterrupt):
+        exc = exc.__cause__
+    return exc is not None
 
 
 @contextlib.contextmanager

@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
-from service_process import APPS, ServiceProcess
+from service_process import APPS, ROOT, ServiceProcess
 
+MAIN = ROOT / "pipeline" / "__main__.py"
 TOLD = "Interrupted before the service was ready"
 
 
@@ -18,7 +19,13 @@ def test_a_hangup_does_not_end_a_service_that_starts(when: str, taken: int) -> N
         assert service.log.count("Nothing is loaded anew") == taken
 
 
-@pytest.mark.parametrize("when", ["import", "script", "now", "later"])
+def test_a_hangup_does_not_end_a_script_that_is_run_as_a_service() -> None:
+    arguments = ["run", "--config", "{config}", str(APPS / "signalled.py"), "SIGHUP", "script"]
+    with ServiceProcess(MAIN, arguments=arguments) as service:
+        assert service.predict({"number": "21"})["doubled"] == "42"
+
+
+@pytest.mark.parametrize("when", ["import", "library", "script", "now", "later"])
 def test_ctrl_c_ends_a_service_that_starts_in_a_line(when: str) -> None:
     with ServiceProcess(APPS / "signalled.py", arguments=["SIGINT", when], wait=False) as service:
         assert service.exit_code() in (130, -signal.SIGINT)  # of which a shell says 130, too

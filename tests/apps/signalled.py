@@ -1,7 +1,8 @@
 """The echo service, which is sent a signal while its script starts it: arguments, the signal's name and when.
 
-"import": in a library that makes another error of what a handler raises; "script": after that; "now": by
-`run_service`; "later": when the server has taken over this process.
+"import": in a library of ours that makes another error of what a handler raises; "library": in one of the
+script's, which names what it made it of; "script": after that; "now": by `run_service`; "later": when the
+server has taken over this process.
 """
 
 import os
@@ -28,6 +29,11 @@ if sys.argv[2] == "import":
 
 from echo import EchoService  # noqa: E402
 
+if sys.argv[2] == "library":
+    try:
+        os.kill(os.getpid(), number)
+    except KeyboardInterrupt as exc:
+        raise ImportError("initialization failed") from exc
 if sys.argv[2] == "script":
     os.kill(os.getpid(), number)
 
