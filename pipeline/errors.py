@@ -29,6 +29,13 @@ ServingError                 10000 / 500 / INTERNAL
 from __future__ import annotations
 
 PRODUCT_ERR_NOS = range(50, 100)  # the app's own numbers, by Paddle Serving's custom
+MOST_CHARS = 16 << 10  # of a message that an app made: with a whole image in it, say, it helps nobody
+_HTTP_ERRORS = range(400, 600)
+_GRPC_ERRORS = {
+    "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
+    "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+}  # fmt: skip
 
 
 class ServingError(Exception):
@@ -225,21 +232,37 @@ class ParityError(ConversionError):
 
 
 def described(error: ServingError) -> tuple[int, int, str, str]:
-    """err_no, HTTP status, gRPC code and message, as plain values whatever an app put into them."""
+    """err_no, HTTP status, gRPC code and message, as plain values whatever an app put into them.
+
+    A status that is none of an error's could not be sent: 204 has no body, and what followed on the
+    connection would be read as another answer.
+    """
     try:
-        err_no = int(error.err_no)
-        message = error.message
-    except Exception:
+        err_no, message = int(error.err_no), _sendable(error.message)
+    except BaseException:  # of an app's own class, whatever it may be
         err_no, message = ServingError.err_no, text_of(error)
     if not -(1 << 31) <= err_no < 1 << 31:  # the field of the answer is an int32
         err_no, message = ServingError.err_no, f"{message} (err_no {err_no})"
-    return err_no, int(error.http_status), str(error.grpc_code), message.encode("utf-8", "replace").decode()
+    try:
+        status, code = int(error.http_status), str(error.grpc_code)
+    except BaseException:
+        status, code = ServingError.http_status, ServingError.grpc_code
+    return (
+        err_no,
+        status if status in _HTTP_ERRORS else ServingError.http_status,
+        code if code in _GRPC_ERRORS else ServingError.grpc_code,
+        message,
+    )
 
 
 def text_of(exc: BaseException) -> str:
     """An exception's text, safe to send: one whose own __str__ raises is named by its class."""
     try:
-        text = str(exc)
-    except Exception:
-        text = type(exc).__name__
-    return text.encode("utf-8", "replace").decode()
+        return _sendable(str(exc))
+    except BaseException:  # it may raise a KeyboardInterrupt as well, and spoils no other request
+        return type(exc).__name__
+
+
+def _sendable(text: object) -> str:
+    plain = str.encode(str(text)[: MOST_CHARS + 1], "utf-8", "replace").decode()
+    return plain if len(plain) <= MOST_CHARS else plain[:MOST_CHARS] + "..."

@@ -20,10 +20,13 @@ def said_by(exc: BaseException) -> str:
 
 def trace_of(exc: BaseException) -> str:
     """Its traceback, without the frames of ours that come before the first of the user's."""
-    trace = exc.__traceback__
-    while trace is not None and _leads_there(trace):
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(exc), exc, trace or exc.__traceback__)).rstrip()
+    try:
+        trace = exc.__traceback__
+        while trace is not None and _leads_there(trace):
+            trace = trace.tb_next
+        return "".join(traceback.format_exception(type(exc), exc, trace or exc.__traceback__)).rstrip()
+    except BaseException:  # of the exception's own methods
+        return f"{type(exc).__name__}, of which no traceback can be printed"
 
 
 def _leads_there(trace: TracebackType) -> bool:

@@ -17,6 +17,21 @@ class Unspeakable(Exception):
         raise RuntimeError("no text")
 
 
+class Interrupting(Exception):
+    def __str__(self):
+        raise KeyboardInterrupt
+
+
+class Traceless(Exception):
+    @property
+    def __traceback__(self):
+        raise RuntimeError("no traceback")
+
+
+class Statusless(ServingError):
+    http_status = None
+
+
 class Teapot(ServingError):
     """An app's own class of error."""
 
@@ -29,12 +44,21 @@ ERRORS = {
     "numpy number": lambda: ProductError("a label as number", err_no=np.int64(52)),
     "huge number": lambda: ProductError("too large", err_no=2**70),
     "unspeakable": Unspeakable,
+    "interrupting": Interrupting,
+    "traceless": Traceless,
+    "statusless": lambda: Statusless("no status"),
     "own class": lambda: Teapot("short and stout"),
     "no arguments": InvalidInput,
 }
 
 
 def feed_of(inputs):
+    if "http_status" in inputs:
+        error = ServingError("of this status")
+        error.http_status = int(inputs["http_status"])
+        raise error
+    if "chars" in inputs:
+        raise ServingError(inputs["char"] * int(inputs["chars"]))
     if inputs.get("preprocess"):
         raise ERRORS[inputs["preprocess"]]()
     rows = int(inputs.get("rows", "1"))

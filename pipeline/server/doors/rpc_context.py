@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import string
+import urllib.parse
 from typing import Any, NamedTuple
 
 from grpc._cython.cygrpc import _ServicerContext  # type: ignore[import-not-found]
 
 from pipeline.server.doors.rpc_arriving import Arriving
 from pipeline.server.doors.rpc_untaken import Untaken
+
+# Of a refusal's text, as gRPC writes it (in percent-encoding): it is a header, and of more than 8 KiB of them
+# a client's gRPC may lose the call without a word of the reason.
+_MOST_DETAILS = 4096
+_AS_THEY_ARE = string.digits + string.ascii_letters + string.punctuation.replace("%", "") + " "
 
 
 class Bounds(NamedTuple):
@@ -48,10 +55,10 @@ class CallContext(_ServicerContext):  # type: ignore[misc]
             self._ready_bytes -= len(message)
             self.bounds.untaken.let_go(self)
 
-    async def abort(self, *status: Any) -> None:
+    async def abort(self, code: Any, details: str = "", trailing_metadata: Any = ()) -> None:
         self.bounds.untaken.hold(self, 0)
         try:
-            await super().abort(*status)
+            await super().abort(code, _cut(details), trailing_metadata)
         finally:
             self.bounds.untaken.let_go(self)
 
@@ -69,3 +76,10 @@ def context_of(call: Any, loop: Any, bounds: Bounds) -> CallContext:
     context = CallContext(call, None, None, loop)
     context.bounds = bounds
     return context
+
+
+def _cut(details: str) -> str:
+    shown = details[:_MOST_DETAILS]
+    while len(urllib.parse.quote(shown, safe=_AS_THEY_ARE)) > _MOST_DETAILS:
+        shown = shown[: len(shown) // 2]
+    return shown if len(shown) == len(details) else f"{shown}..."
