@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InvalidInput
+from pipeline.model_signature import sized
 from pipeline.predictors.base import Array, check_feeds
 from pipeline.serving_model import Variable
 
@@ -98,7 +99,7 @@ def _check_equal(what: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
 
 
 def _example(variable: Variable, length: int) -> str:
-    shape = variable.shape_for(1, length)
+    shape = sized(variable.shape, 1, length)
     if np.prod(shape) > 16:
         return "[" * len(shape) + "1, 1, ..." + "]" * len(shape)
     ones = np.ones(shape, "int64" if variable.numpy_dtype.kind in "iu" else variable.numpy_dtype)

@@ -17,7 +17,7 @@ from pipeline.model_signature import Variable
 
 PARITY_FILE = "parity.json"
 # Those of serving.yml that are interpreted.
-KEYS = {"digests", "labels", "local_service_conf", "padding", "parity"}
+KEYS = {"batched", "digests", "labels", "local_service_conf", "padding", "parity"}
 MAX_BYTES = 1 << 20
 
 
@@ -81,6 +81,13 @@ def failed_reports(path: Path) -> tuple[str, ...]:
         ) from exc
 
 
+def parse_batched(value: object, path: Path) -> bool:
+    """Whether every feed begins with the batch; false says that shapes are what they say."""
+    if value is not None and not isinstance(value, bool):
+        raise ConfigError(f"{path}: batched is {value!r}, expected true or false")
+    return value is not False
+
+
 def parse_labels(value: object, path: Path) -> tuple[str, ...]:
     if value is None:
         return ()
@@ -133,12 +140,14 @@ def _free_axis(alias: str, axis: object, variables: Sequence[Variable], where: s
 
 
 def additions_document(
-    padding: Padding | None, labels: Sequence[str], additions: Mapping[str, Any]
+    feeds: Sequence[Variable], padding: Padding | None, labels: Sequence[str], additions: Mapping[str, Any]
 ) -> dict[str, Any]:
     document: dict[str, Any] = {}
+    if not all(feed.has_rows for feed in feeds):
+        document["batched"] = False
     if padding is not None:
-        feeds = {alias: {"axis": p.axis, "value": p.value} for alias, p in padding.feeds.items()}
-        document["padding"] = {"feeds": feeds, "fetches": dict(padding.fetches)}
+        padded = {alias: {"axis": p.axis, "value": p.value} for alias, p in padding.feeds.items()}
+        document["padding"] = {"feeds": padded, "fetches": dict(padding.fetches)}
     if labels:
         document["labels"] = list(labels)
     return document | dict(additions)

@@ -41,8 +41,9 @@ class Variable:
     """A feed or fetch of the model.
 
     `name` is the program's, `alias` what requests and Ops use. `dtype` is NumPy's name ("int64", "float32"),
-    or "bfloat16" or "string". `shape` starts with the batch axis, unless an ONNX file says otherwise; -1 is
-    any length. `is_lod` marks Paddle's ragged tensors, whose stored shape can't be trusted.
+    or "bfloat16" or "string". In `shape` -1 is any length; it starts with the batch axis, -1, unless the
+    model has none or a fixed one. `is_lod` marks Paddle's ragged tensors, whose stored shape can't be
+    trusted.
     """
 
     name: str
@@ -61,41 +62,34 @@ class Variable:
         """Whether its first axis is the batch, of any length."""
         return self.shape[:1] == (-1,)
 
-    def shape_for(self, rows: int, length: int) -> list[int]:
-        """A shape that it can have: `rows` on the batch axis, `length` on the other open ones.
 
-        Of a recurrent state the batch axis is the second: [layers, batch, width].
-        """
-        shape = [length if dim == -1 else dim for dim in self.shape]
-        if self.has_rows:
-            shape[0] = rows
-        elif len(shape) > 2 and shape[0] > 1 and self.shape[1] == -1:
-            shape[1] = rows
-        return shape
+def sized(shape: Sequence[int], rows: int, length: int) -> tuple[int, ...]:
+    """A shape that a feed of this one can have: `rows` on the batch axis, `length` on the other open ones.
+
+    Of a recurrent state the batch axis is the second: [layers, batch, width].
+    """
+    state = len(shape) > 2 and shape[0] > 1
+    batch_axis = 1 if state else 0
+    lengths = (rows if axis == batch_axis else length for axis in range(len(shape)))
+    return tuple(dim if dim >= 0 else wanted for dim, wanted in zip(shape, lengths, strict=True))
 
 
-def read_signature(conf: Path) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
-    """Feeds and fetches of a prototxt. Raises ConfigError with file and place."""
+def read_signature(conf: Path, *, batched: bool = True) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
+    """Feeds and fetches of a prototxt. Raises ConfigError with file and place.
+
+    A batch axis that is left out is added, as Paddle Serving means it; not where `batched` is false.
+    """
     message = read_prototxt(conf)
-    return _variables(message, "feed", conf), _variables(message, "fetch", conf)
+    return _variables(message, "feed", conf, batched), _variables(message, "fetch", conf, batched)
 
 
 def signature_text(feeds: Sequence[Variable], fetches: Sequence[Variable]) -> str:
-    """The prototxt of these feeds and fetches.
-
-    Raises ConfigError for a dtype it has no number for and for a feed without a batch axis of any length.
-    """
+    """The prototxt of these feeds and fetches. Raises ConfigError for a dtype it has no number for."""
 
     def entry(variable: Variable, kind: str) -> dict[str, Sequence[object]]:
         if variable.dtype not in _DTYPE_NUMBERS:
             known = ", ".join(_DTYPE_NUMBERS)
             raise ConfigError(f"{kind} {variable.alias!r}: dtype {variable.dtype!r} is not one of {known}")
-        if kind == "feed" and not variable.has_rows:
-            raise ConfigError(
-                f"feed {variable.alias!r}: shape {list(variable.shape)} does not begin with -1, the batch; "
-                "export the model for batches of any size; an .onnx file can also be served as it is, from a "
-                "folder with it alone, and its requests run one by one"
-            )
         return {
             "name": [variable.name],
             "alias_name": [variable.alias],
@@ -109,14 +103,18 @@ def signature_text(feeds: Sequence[Variable], fetches: Sequence[Variable]) -> st
     )
 
 
-def _variables(message: Message, kind: Literal["feed", "fetch"], conf: Path) -> tuple[Variable, ...]:
+def _variables(
+    message: Message, kind: Literal["feed", "fetch"], conf: Path, batched: bool
+) -> tuple[Variable, ...]:
     unknown = message.keys() - {"feed_var", "fetch_var"}
     if unknown:
         raise ConfigError(f"{conf}: unknown field {min(unknown)!r}; a model has feed_var and fetch_var")
     entries = message.get(f"{kind}_var", [])
     if not 0 < len(entries) <= MAX_VARIABLES:
         raise ConfigError(f"{conf}: {len(entries)} entries of {kind}_var, expected 1 to {MAX_VARIABLES}")
-    variables = tuple(_variable(entry, kind, f"{conf}: {kind}_var {i}") for i, entry in enumerate(entries))
+    variables = tuple(
+        _variable(entry, kind, f"{conf}: {kind}_var {i}", batched) for i, entry in enumerate(entries)
+    )
     for what in ("name", "alias"):
         seen: set[str] = set()
         for variable in variables:
@@ -127,7 +125,7 @@ def _variables(message: Message, kind: Literal["feed", "fetch"], conf: Path) -> 
     return variables
 
 
-def _variable(entry: object, kind: str, where: str) -> Variable:
+def _variable(entry: object, kind: str, where: str, batched: bool) -> Variable:
     if not isinstance(entry, dict):
         raise ConfigError(f"{where} is not a message in braces")
     type_field = f"{kind}_type"
@@ -143,7 +141,10 @@ def _variable(entry: object, kind: str, where: str) -> Variable:
         known = ", ".join(f"{n} {dtype}" for n, dtype in DTYPES.items())
         raise ConfigError(f"{where} ({alias}): {type_field} {number} is not one of {known}")
     is_lod = _single(entry, "is_lod_tensor", bool, False, where)
-    return Variable(name or alias, alias, DTYPES[number], _shape(entry, f"{where} ({alias})"), is_lod)
+    shape = _shape(entry, f"{where} ({alias})")
+    if batched and shape[:1] != (-1,):  # Paddle Serving leaves the batch axis out or stores it as -1
+        shape = (-1, *shape)
+    return Variable(name or alias, alias, DTYPES[number], shape, is_lod)
 
 
 def _single(entry: Message, key: str, kind: type[T], default: T, where: str) -> T:
@@ -162,5 +163,4 @@ def _shape(entry: Message, where: str) -> tuple[int, ...]:
         raise ConfigError(f"{where}: shape {entry['shape']} is not a list of lengths, -1 for any")
     if len(dims) > MAX_RANK:
         raise ConfigError(f"{where}: shape has {len(dims)} axes, at most {MAX_RANK} are served")
-    # Paddle Serving leaves the batch axis out or stores it as -1.
-    return tuple(dims) if dims[:1] == [-1] else (-1, *dims)
+    return tuple(dims)

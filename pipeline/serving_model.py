@@ -26,6 +26,7 @@ from pipeline.model_additions import (
     Padding,
     additions_document,
     failed_reports,
+    parse_batched,
     parse_labels,
     parse_padding,
     read_additions,
@@ -87,13 +88,14 @@ def load_serving_model(directory: Path | str, engine: Engine | None = None) -> S
     """
     folder = _server_folder(Path(directory))
     program, params, format_ = find_model_files(folder, engine)
+    additions = read_additions(folder / ADDITIONS)
     conf = folder / SERVER_CONF
     if conf.is_file():
-        feeds, fetches = read_signature(conf)
+        batched = parse_batched(additions.get("batched"), folder / ADDITIONS)
+        feeds, fetches = read_signature(conf, batched=batched)
     else:
         graph = inspect_onnx(program)
         feeds, fetches = graph.feeds, graph.fetches
-    additions = read_additions(folder / ADDITIONS)
     return ServingModel(
         directory=folder,
         program=program,
@@ -144,7 +146,7 @@ def write_serving_model(
         description = signature_text(feeds, fetches)
         (server / SERVER_CONF).write_text(description, encoding="utf-8")
         (client / CLIENT_CONF).write_text(description, encoding="utf-8")
-        document = additions_document(padding, labels, additions or {})
+        document = additions_document(feeds, padding, labels, additions or {})
         if document:
             text = yaml.safe_dump(document, allow_unicode=True, sort_keys=False)
             (server / ADDITIONS).write_text(text, encoding="utf-8")

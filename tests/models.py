@@ -6,6 +6,7 @@ Paddle runs in a child process, so a test that only serves a model never imports
     classifier_pdmodel(..)  the same arithmetic as an old .pdmodel program (no token_type_ids)
     images(folder)          image [-1, 3, -1, -1] -> doubled [-1, 3, -1, -1], nothing may be padded
     enlarged(folder)        image [-1, 3, -1, -1] -> each pixel as four [-1, 3, -1, -1]
+    centred(folder)         x [1, 4] less its mean -> y [1, 4]: of two rows each would have the mean of both
     hidden_states(..)       input_ids [-1, 128] -> hidden [-1, 128, 768]
 
 Weights come from a fixed seed. The classifier's answer for a row does not depend on its padding or its batch.
@@ -44,6 +45,11 @@ def images(folder: Path) -> Path:
 def enlarged(folder: Path) -> Path:
     """Has an operator that oneDNN lacks."""
     return built(folder, "enlarged")
+
+
+def centred(folder: Path) -> Path:
+    """Exported for batches of one alone."""
+    return built(folder, "centred")
 
 
 def hidden_states(folder: Path) -> Path:
@@ -128,6 +134,20 @@ def _build_enlarged(target: Path) -> None:
 
     shape = (-1, 3, -1, -1)
     save(Enlarged(), target, feeds={"image": ("float32", shape)}, fetch=("enlarged", shape))
+
+
+def _build_centred(target: Path) -> None:
+    import paddle
+
+    class Centred(paddle.nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = self.create_parameter([1], is_bias=True)  # zero
+
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            return x - x.mean() + self.bias
+
+    save(Centred(), target, feeds={"x": ("float32", (1, 4))}, fetch=("y", (1, 4)))
 
 
 def _build_hidden_states(target: Path) -> None:

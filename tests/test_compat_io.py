@@ -44,6 +44,23 @@ layer = paddle.jit.to_static(layer, input_spec=spec, full_graph=True)
 save_dygraph_model("server", "out/client", layer)
 print(layer.training, paddle.in_dynamic_mode())
 """
+RECURRENT = """
+import paddle
+from paddle_serving_client.io import inference_model_to_serving
+
+class Recurrent(paddle.nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.cells = paddle.nn.GRU(2, 3, num_layers=2)
+
+    def forward(self, x, state):
+        return self.cells(x, state)
+
+given = [([1, None, 2], "x"), ([2, 1, 3], "state")]
+spec = [paddle.static.InputSpec(shape, "float32", name) for shape, name in given]
+paddle.jit.save(Recurrent(), "exported/model", input_spec=spec)
+print(inference_model_to_serving("exported")[0])
+"""
 NAMES = """
 from paddle_serving_client.io import inference_model_to_serving
 print(inference_model_to_serving({!r}, **{!r}))
@@ -111,6 +128,16 @@ def test_a_program_of_sequences_keeps_its_feeds_ragged(model_folder: Path, tmp_p
     predictor = create_predictor(model, local_conf())
     feeds = {"words": np.array([[1], [2], [3]]), "words.lod": np.array([0, 1, 3])}
     assert predictor.run(feeds)["score"].tolist() == [[1.5, 1.0], [5.5, 2.0]]
+
+
+def test_a_recurrent_state_and_a_fixed_batch_keep_their_shapes(tmp_path: Path) -> None:
+    assert run(RECURRENT, tmp_path) == ["['x', 'state']"]
+    model = load_serving_model(tmp_path / "serving_server")
+    assert [feed.shape for feed in model.feeds] == [(1, -1, 2), (2, 1, 3)]
+    predictor = create_predictor(model, local_conf())
+    assert not predictor.merges
+    fetches = predictor.run({"x": np.ones((1, 5, 2)), "state": np.zeros((2, 1, 3))})
+    assert [fetch.shape for fetch in fetches.values()] == [(1, 5, 3), (2, 1, 3)]
 
 
 def test_show_proto_prints_the_description_and_writes_nothing(model_folder: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from command_line import paddlewheel
 from convert.cli import main
 from free_ports import free_port
 from models import local_conf
+from pipeline.onnx_file import inspect_onnx
 from pipeline.predictors import create_predictor
 from pipeline.serving_model import load_serving_model
 from service_process import ServiceProcess
@@ -130,6 +131,17 @@ def test_paddle_is_not_imported_for_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("name", ["fixed", "stateful"])
+def test_a_model_whose_feeds_do_not_all_begin_with_the_batch_keeps_their_shapes(
+    tmp_path: Path, name: str
+) -> None:
+    source, out = onnx_models.onnx_file(name), tmp_path / "out"
+    assert convert(source, out) == 0
+    model, facts = load_serving_model(out), inspect_onnx(source)
+    assert (model.feeds, model.fetches) == (facts.feeds, facts.fetches)
+    assert not create_predictor(model, local_conf()).merges
+
+
 @pytest.mark.parametrize(
     ("source", "told"),
     [
@@ -137,7 +149,6 @@ def test_paddle_is_not_imported_for_it(tmp_path: Path) -> None:
         ("cut.onnx", "cut.onnx is not an ONNX model (it ends within a field): copy or export"),
         ("several", "holds several models (one.onnx, two.onnx)"),
         ("no_data", "has weights in classifier.data, which is not beside it; copy it there"),
-        ("fixed.onnx", "shape [1, 4] does not begin with -1, the batch; export the model for batches of any"),
         ("sequence.onnx", "output 'all' is no tensor of a type that can be served"),
     ],
 )
@@ -155,8 +166,7 @@ def test_what_can_t_be_converted_is_told_in_one_sentence(
     }.items():
         (given / name).write_bytes(content)
     shutil.copy(onnx_models.FIXTURES / "external/classifier.onnx", given / "no_data")
-    for name in ("fixed.onnx", "sequence.onnx"):
-        shutil.copy(onnx_models.FIXTURES / name, given)
+    shutil.copy(onnx_models.FIXTURES / "sequence.onnx", given)
     assert convert(given / source, out) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert told in error

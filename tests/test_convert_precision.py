@@ -82,20 +82,6 @@ def test_an_onnx_model_has_no_precision_of_paddle(tmp_path: Path, capsys: pytest
     assert "is an ONNX model, which Paddle doesn't run" in error and "python -m convert onnx" in error
 
 
-@pytest.mark.parametrize("to", ["fp16", "int8-dynamic", "int8-calibrated"])
-def test_a_model_for_batches_of_one_size_is_told_before_anything_is_made_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str
-) -> None:
-    source = onnx_models.onnx_file("fixed")
-    given = ["--generated-calibration"] if to == "int8-calibrated" else []
-    error = refused(capsys, source, tmp_path / "out", "--to", to, *given)
-    assert error == (
-        "feed 'x': shape [1, 4] does not begin with -1, the batch; export the model for batches of any size; "
-        "an .onnx file can also be served as it is, from a folder with it alone, and its requests run one by "
-        "one."
-    )
-
-
 @pytest.mark.parametrize("option", ["--inputs", "--calibration"])
 def test_inputs_under_other_names_are_refused(
     classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str

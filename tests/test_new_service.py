@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import tritonclient.grpc as v2_grpc
 import tritonclient.http as v2_http
 
+import models
 import onnx_models
 from client.pipeline_client import PipelineClient
 from client.protos.pipeline_service_pb2 import Request, Tensor
@@ -23,17 +26,23 @@ from pipeline.serving_model import ServingModel
 from service_process import ServiceProcess, key_value
 
 
-@pytest.fixture(scope="module")
-def service(classifier: ServingModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+@contextlib.contextmanager
+def started(folder: Path, model: Path, name: str) -> Iterator[ServiceProcess]:
     """What `new` wrote, started as it stands."""
-    folder = tmp_path_factory.mktemp("apps") / "news"
     ports = {"http_port": free_port(), "rpc_port": free_port()}
     done = paddlewheel(
-        "new", folder, "--model", classifier.directory,
+        "new", folder, "--model", model, "--name", name,
         "--http-port", str(ports["http_port"]), "--rpc-port", str(ports["rpc_port"]),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    with ServiceProcess(folder, ports, name="news") as running:
+    with ServiceProcess(folder, ports, name=name) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def service(classifier: ServingModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    folder = tmp_path_factory.mktemp("apps") / "news"
+    with started(folder, classifier.directory, "news") as running:
         yield running
 
 
@@ -41,14 +50,7 @@ def service(classifier: ServingModel, tmp_path_factory: pytest.TempPathFactory) 
 def stateful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """The same for a recurrent model, whose feeds have no batch axis in common."""
     folder = tmp_path_factory.mktemp("stateful")
-    model = onnx_models.bare(folder, "stateful")
-    ports = {"http_port": free_port(), "rpc_port": free_port()}
-    done = paddlewheel(
-        "new", folder / "app", "--model", model, "--name", "counter",
-        "--http-port", str(ports["http_port"]), "--rpc-port", str(ports["rpc_port"]),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    with ServiceProcess(folder / "app", ports, name="counter") as running:
+    with started(folder / "app", onnx_models.bare(folder, "stateful"), "counter") as running:
         yield running
 
 
@@ -198,3 +200,15 @@ class TestStatefulModel:
             body = paths[path]["post"]["requestBody"]["content"]["application/json"]["example"]
             answer = stateful.http(path, json.dumps(body))
             assert (answer.status, answer.json.get("err_no", 0)) == (200, 0), answer
+
+
+def test_requests_to_a_model_for_batches_of_one_do_not_share_a_run(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    """Run together, as its config.yml allows, each would have the mean of all."""
+    model = models.centred(model_folder)
+    with started(tmp_path / "app", model, "centred") as service, ThreadPoolExecutor(16) as pool:
+        asked = [{"x": f"[[{number}, 0, 0, 0]]"} for number in range(256)]
+        answers = list(pool.map(service.predict, asked))
+    means = [parse_value(answer["y"])[0][1] for answer in answers]
+    assert means == [-number / 4 for number in range(256)]

@@ -180,11 +180,22 @@ def test_what_could_not_be_read_back_leaves_the_old_model_in_place(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
-def test_a_feed_of_a_fixed_batch_is_not_written(tmp_path: Path, files: tuple[Path, Path]) -> None:
-    fixed = Variable("image", "image", "float32", (1, 3, 8, 8))
-    with pytest.raises(ConfigError, match=r"shape \[1, 3, 8, 8\] does not begin with -1, the batch"):
-        write_serving_model(tmp_path / "out", *files, [fixed], FETCHES)
-    assert not (tmp_path / "out").exists()
+def test_feeds_that_do_not_begin_with_the_batch_keep_their_shapes(
+    tmp_path: Path, files: tuple[Path, Path]
+) -> None:
+    feeds = (
+        Variable("image", "image", "float32", (1, 3, 8, 8)),
+        Variable("state", "state", "float32", (2, -1, 4)),
+        Variable("rate", "rate", "float32", ()),
+    )
+    write_serving_model(tmp_path / "out", *files, feeds, FETCHES)
+    assert load_serving_model(tmp_path / "out").feeds == feeds
+
+
+def test_batched_is_true_or_false(tmp_path: Path) -> None:
+    folder = server_folder(tmp_path, additions="batched: maybe")
+    with pytest.raises(ConfigError, match=r"serving\.yml: batched is 'maybe', expected true or false"):
+        load_serving_model(folder)
 
 
 def test_a_model_is_replaced_but_a_foreign_folder_is_not(tmp_path: Path, files: tuple[Path, Path]) -> None:

@@ -21,6 +21,7 @@ from convert.programs.input_spec import TensorSpec, parse_input_spec
 from convert.programs.runners import Runner
 from convert.to_serving.notes import labels_of, task_of, text_padding
 from pipeline.errors import ConversionError
+from pipeline.model_signature import sized
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,9 @@ def torch_runner(loaded: Any, feeds: Sequence[TensorSpec]) -> Runner:
 
 def example_inputs(feeds: Sequence[TensorSpec], batch: int, length: int) -> tuple[Any, ...]:
     """Zeros for integers, ones for others: valid ids of any embedding."""
-    shapes = [(batch, *(length if dim < 0 else dim for dim in feed.shape[1:])) for feed in feeds]
     made = []
-    for feed, shape in zip(feeds, shapes, strict=True):
-        dtype = getattr(torch, feed.dtype)
+    for feed in feeds:
+        shape, dtype = sized(feed.shape, batch, length), getattr(torch, feed.dtype)
         made.append(
             torch.ones(shape, dtype=dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
         )

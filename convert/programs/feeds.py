@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from convert.programs.input_spec import TensorSpec
 from pipeline.errors import ConversionError
+from pipeline.model_signature import sized
 
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
@@ -50,8 +51,7 @@ def sample_feeds(
     """
     made = {}
     for feed in feeds:
-        sizes = (batch, *[length] * len(feed.shape))
-        shape = tuple(size if dim < 0 else dim for dim, size in zip(feed.shape, sizes, strict=False))
+        shape = sized(feed.shape, batch, length)
         made[feed.name] = _values(feed, shape, id_limits.get(feed.name, 0), rng)
     return made
 

@@ -53,14 +53,10 @@ def _parse_part(part: str) -> TensorSpec:
 
 def _parse_shape(text: str, part: str) -> tuple[int, ...]:
     dims = []
-    for dim in text.split(","):
+    for dim in text.split(",") if text.strip() else ():
         if not re.fullmatch(r"-1|[1-9][0-9]{0,8}", dim.strip()):
             raise ConversionError(
                 f"--input-spec: {dim.strip()!r} in {part!r} is not a dimension; use -1 where it varies."
             )
         dims.append(int(dim))
-    if dims[0] != -1:
-        raise ConversionError(
-            f"--input-spec: the first dimension of {part!r} is the batch and must be -1, not {dims[0]}."
-        )
     return tuple(dims)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pipeline.errors import ConfigError, InvalidInput
+from pipeline.model_signature import sized
 from pipeline.predictors.dynamic_shape import ShapeRange
 from pipeline.serving_model import ServingModel, Variable
 
@@ -143,7 +144,7 @@ def input_examples(model: ServingModel | Predictor, rows: int, length: int) -> d
     for variable in model.feeds:
         side = length * IMAGE_SIDE if len(variable.shape) >= IMAGE_RANK else length
         one = "1" if variable.dtype == "string" else 1
-        examples[variable.alias] = np.full(variable.shape_for(rows, side), one, variable.numpy_dtype)
+        examples[variable.alias] = np.full(sized(variable.shape, rows, side), one, variable.numpy_dtype)
         if variable.is_lod:
             examples[variable.alias + LOD_SUFFIX] = np.array([0, rows])
     return examples

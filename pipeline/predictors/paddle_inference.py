@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pipeline.errors import ConfigError, ModelFailed
 from pipeline.predictors.base import Array, PredictorConf, check_feeds, select_fetches
@@ -35,7 +36,9 @@ class PaddlePredictor:
         _refuse_unfeedable(model)
         self.feeds = corrected_feeds(model, inspect_program(model))
         self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
-        self.merges = self._merges(model)
+        # Paddle judges the batch itself: apps feed several rows to programs that were exported with one.
+        self._fed = tuple(replace(v, shape=(-1, *v.shape[1:])) if v.shape else v for v in self.feeds)
+        self.merges = self._merges(model, self.feeds)
         config = build_config(model, conf, instance_index=instance_index, dynamic_shapes=dynamic_shapes)
         try:
             predictor = inference.create_predictor(config)
@@ -56,17 +59,18 @@ class PaddlePredictor:
         self._runs: Session | KeptTensors | None = KeptTensors(session) if keeps else session
 
     @staticmethod
-    def _merges(model: ServingModel) -> bool:
-        finder = rows_found_by(model.program)
-        if finder is not None:
-            log.info("%s has %s: its requests run alone", model.program, finder)
-        return finder is None
+    def _merges(model: ServingModel, feeds: Sequence[Variable]) -> bool:
+        closed = [feed.name for feed in feeds if not feed.has_rows]
+        why = rows_found_by(model.program) or (f"{closed[0]} without an open batch axis" if closed else "")
+        if why:
+            log.info("%s has %s: its requests run alone", model.program, why)
+        return not why
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Arrays by alias in and out. Raises InvalidInput, or ModelFailed with Paddle's reason."""
         if self._runs is None:
             raise ModelFailed("the predictor is closed")
-        checked = check_feeds(self.feeds, feeds)
+        checked = check_feeds(self._fed, feeds)
         try:
             return self._runs.run(checked)
         except Exception as exc:

@@ -129,7 +129,7 @@ def _corrected(variable: Variable, facts: ProgramFacts) -> Variable:
     if not shape:
         return variable
     ragged = variable.is_lod and variable.name in facts.ragged
-    return dataclasses.replace(variable, shape=(-1, *shape[1:]), is_lod=ragged)
+    return dataclasses.replace(variable, shape=(-1, *shape[1:]) if ragged else shape, is_lod=ragged)
 
 
 def _pir_facts(program: Path) -> ProgramFacts:

@@ -142,6 +142,15 @@ def test_the_demo_in_another_precision_is_smaller_and_agrees(
     assert content(tmp_path / "out") == before
 
 
+@pytest.mark.parametrize("name", ["fixed", "stateful"])
+def test_a_model_whose_feeds_do_not_all_begin_with_the_batch_keeps_their_shapes(
+    tmp_path: Path, name: str
+) -> None:
+    source = onnx_models.serving(tmp_path, name, padded=False)
+    assert precision(source, tmp_path / "out", "fp16") == 0
+    assert load_serving_model(tmp_path / "out").feeds == load_serving_model(source).feeds
+
+
 def test_over_the_tolerance_nothing_is_overwritten(
     tmp_path: Path, texts: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
