@@ -67,6 +67,8 @@ project)
     done
     pip_install "$2" --no-deps --no-build-isolation --quiet --editable .
     pip_install "$2" --no-deps --no-build-isolation --quiet --editable ./compat
+    # Images are not written to: each process of each start would compile what it imports.
+    "$2/bin/python" -m compileall -q pipeline client convert compat
     ;;
 dev)
     pip_install "$2" --requirement requirements/dev.txt

@@ -7,9 +7,11 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
+# grpc._utilities is loaded when a server has its first handlers, what pydantic has when the last two load.
 IMPORTED_IN_SERVING = (
-    "client.protos, grpc.aio, httptools, httpx, msgpack, msgspec, numpy, onnxruntime, paddle.inference, "
-    "prometheus_client, pydantic, rich.console, tokenizers, uvloop, yaml"
+    "client.protos, grpc.aio, grpc._utilities, httptools, httpx, msgpack, msgspec, numpy, onnxruntime, "
+    "paddle.inference, prometheus_client, pydantic, rich.console, tokenizers, uvloop, yaml, "
+    "pipeline.server.lifecycle, pipeline.worker.main"
 )
 
 

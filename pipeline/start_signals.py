@@ -36,6 +36,14 @@ def _came_of_interrupt(exc: BaseException | None) -> bool:
     return exc is not None
 
 
+def end_as_the_first() -> None:
+    """From now on SIGTERM ends this script in a container, too, where process 1 would not heed it."""
+    beside = threading.current_thread() is not threading.main_thread()
+    if beside or os.getpid() != 1 or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return
+    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+
+
 @contextlib.contextmanager
 def left_at_once() -> Iterator[None]:
     """Here Ctrl-C ends the process where it is: libraries of C make another error of a KeyboardInterrupt."""
@@ -75,7 +83,7 @@ def survive_hangups() -> None:
 
 
 def hold() -> None:
-    """Have both signals wait for `release` in the program that takes over this process, and all its threads.
+    """Have these signals wait for `release` in the program that takes over this process, and all its threads.
 
     Before, a thread of a library's may still take them: masks are a thread's own.
     """
@@ -96,4 +104,4 @@ def has_terminal() -> bool:
     return True
 
 
-_HELD = (signal.SIGHUP, signal.SIGINT)
+_HELD = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)

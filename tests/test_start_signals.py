@@ -1,4 +1,4 @@
-"""Signals that come while a service starts: SIGHUP ends none, Ctrl-C ends it in a line."""
+"""Signals that come while a service starts: SIGHUP ends none, Ctrl-C ends it in a line, SIGTERM as ever."""
 
 from __future__ import annotations
 
@@ -31,3 +31,8 @@ def test_ctrl_c_ends_a_service_that_starts_in_a_line(when: str) -> None:
         assert service.exit_code() in (130, -signal.SIGINT)  # of which a shell says 130, too
         assert service.log.splitlines()[-1].endswith(TOLD)
         assert "Traceback" not in service.log
+
+
+def test_sigterm_ends_a_service_in_order_that_has_begun_to_start() -> None:
+    with ServiceProcess(APPS / "signalled.py", arguments=["SIGTERM", "later"], wait=False) as service:
+        assert service.exit_code() == 0
