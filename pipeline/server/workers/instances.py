@@ -275,8 +275,9 @@ class Instance:
         self._socket.close()
 
     def forget(self) -> None:
-        """Let go of the memory that tells what had begun."""
+        """Let go of the memory that tells what had begun, and of all that holds this: garbage in rings."""
         self._arena.close()
+        del self.process, self._frame_watch
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
