@@ -18,7 +18,7 @@ from pipeline.config import LoggingConfig
 from pipeline.log_queue import LogQueue, StandardOutput
 
 NAME = "pipeline"  # of the logger above all of ours
-PATIENCE_S = 0.1
+PATIENCE_S = 1.0  # what a line waits at most to be written, before a worker goes on or a process ends
 _handlers: list[LogQueue] = []  # what set_up_logging made for this process: one for each output
 
 
@@ -84,7 +84,7 @@ def set_up_logging(config: LoggingConfig, service: str, process: str, *, beside_
         logging.captureWarnings(True)
 
 
-def lines_written(timeout_s: float = 1.0) -> bool:
+def lines_written(timeout_s: float = PATIENCE_S) -> bool:
     """Whether all lines are where they belong; waits for those that are on their way."""
     over = time.monotonic() + timeout_s
     marks = [handler.mark() for handler in _handlers]
