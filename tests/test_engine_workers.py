@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -186,6 +188,27 @@ def test_a_worker_that_can_never_start_again_ends_the_service(tmp_path: Path) ->
         service.kill_worker()
         assert service.exit_code() == 1
         assert "RuntimeError: only once" in service.log
+
+
+def test_a_service_that_ends_for_want_of_a_worker_answers_what_it_had_admitted(tmp_path: Path) -> None:
+    """`last` is in the middle of a request when `short` can't be started again, for which another waits."""
+    script, gate = tmp_path / "race.py", tmp_path / "gate"
+    shutil.copy(APPS / "race.py", script)
+    with ServiceProcess(script, arguments=["two"]) as service, ThreadPoolExecutor(2) as pool:
+        under_way = pool.submit(service.predict, {"x": "mine", "wait_last": str(gate)})
+        wait_until(Path(f"{gate}.waiting").exists, "it is in `last`")
+        script.unlink()
+        found = re.search(r"Worker short\.0 is ready \(pid (\d+)\)", service.log)
+        assert found is not None, service.log
+        os.kill(int(found[1]), signal.SIGKILL)
+        waiting = pool.submit(service.ask, {"x": "another"})
+        refusal = waiting.result()
+        assert refusal["err_no"] == 3001
+        assert "Op short has no worker left" in refusal["err_msg"]
+        gate.touch()
+        assert under_way.result()["x"] == "mine"
+        assert service.exit_code() == 1
+        assert "Op short can't be started" in service.log
 
 
 def test_starts_that_failed_while_others_served_do_not_count_when_those_are_gone(tmp_path: Path) -> None:

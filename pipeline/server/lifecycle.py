@@ -56,8 +56,10 @@ async def serve(app: App) -> int:
             ", ".join(f"{name} {port}" for name, port in config.ports().items()),
             ", TLS" if config.tls else "",
         )
-        await _stopped_or_fatal(engine, stop_requested)
+        fault = await _stopped_or_fatal(engine, stop_requested)
         await _drain(engine, listeners)
+        if fault is not None:
+            raise fault
     engine.journal.close()
     log.info("Service %s has stopped", app.name)
     return 0
@@ -113,13 +115,13 @@ async def _ready_or_stopped(engine: Engine, stop_requested: asyncio.Event) -> bo
     return True
 
 
-async def _stopped_or_fatal(engine: Engine, stop_requested: asyncio.Event) -> None:
+async def _stopped_or_fatal(engine: Engine, stop_requested: asyncio.Event) -> StartFailed | None:
+    """Why the service can't go on; None where it is told to stop."""
     stop = asyncio.ensure_future(stop_requested.wait())
     either: set[asyncio.Future[Any]] = {stop, engine.fatal}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
-    if engine.fatal.done():
-        raise engine.fatal.result()
+    return engine.fatal.result() if engine.fatal.done() else None
 
 
 async def _drain(engine: Engine, listeners: Listeners) -> None:

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from pipeline.app import App
-from pipeline.errors import DeadlineExceeded, ServingError, text_of
+from pipeline.errors import DeadlineExceeded, NotReady, ServingError, text_of
 from pipeline.server.engine.batching import BatchPolicy, gathered_in, handover_size, may_queue_behind, ripe_in
 from pipeline.server.engine.deadlines import Deadlines
 from pipeline.server.engine.job import Job, TimedJob
@@ -164,6 +164,9 @@ class Batcher:
 
     def _dispatch(self) -> None:
         self._dispatching = False
+        if self.crew.given_up and not self.crew.ready:
+            self._refuse_all()
+            return
         now = time.monotonic()
         if self._suspects and not self._hand_over_suspects(now):
             return  # what else waits would keep the processes from ever being idle
@@ -173,6 +176,14 @@ class Batcher:
             if not free:
                 return
             self._hand_over(free[0], len(free), now)
+
+    def _refuse_all(self) -> None:
+        """The service ends, but not before everyone is told."""
+        jobs = [*self._suspects, *(entry[-1] for entry in self._queue)]
+        self._suspects.clear()
+        self._queue.clear()
+        for job in jobs:
+            job.fail(NotReady(f"Op {self.op} has no worker left and none can be started: the service ends"))
 
     def _drop_unwanted(self) -> None:
         while self._queue and not self._queue[0][-1].wanted:

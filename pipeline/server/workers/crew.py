@@ -27,7 +27,7 @@ class Crew:
     in which work is offered to them.
     plan: what the processes run; `size` is 0 without one, when the Op is unloaded.
     signature: what the Op's model is fed and fetched; None until one is ready, and for an Op without a model.
-    on_fatal: called with the reason when starts keep failing; the service must end then.
+    on_fatal: called with the reason when starts keep failing; the service must end then. given_up: it was.
     wake: called when other instances than before take work.
     """
 
@@ -37,6 +37,7 @@ class Crew:
         self.instances: list[Instance] = []
         self.on_fatal: Callable[[StartFailed], None] = lambda reason: None
         self.on_ready: Callable[[], None] = lambda: None
+        self.given_up = False
         self.restarts = 0
         self.signature: Signature | None = None
         self.plan = plan(app, op)
@@ -248,6 +249,7 @@ class Crew:
             # may die later, and its successors have as many tries.
             return True
         if self._back_off.note_failed_start(process):
+            self.given_up = True
             self.on_fatal(StartFailed(f"Op {self.op} can't be started: {reason.partition(chr(10))[0]}"))
             return False
         return True
