@@ -65,7 +65,7 @@ class Call:
                 inputs[name] = decode(parts, allow_pickle=True)
             except InvalidInput as exc:  # a tensor that was left for us to read
                 self.error = exc
-            except Exception as exc:
+            except BaseException as exc:  # an object that leaves as it is loaded ends no worker either
                 self.error = HookFailed(f"input {name!r} can't be rebuilt: {text_of(exc)}")
         options = NO_OPTIONS if told is None else RequestOptions(*told)
         self.request = OpRequest(inputs, data_id, log_id, options)

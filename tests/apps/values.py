@@ -4,6 +4,7 @@ import collections
 import datetime
 import enum
 import os
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,11 @@ class LoadsBadly:
 
     def __reduce__(self):
         return (int, ("no number",))
+
+
+class LeavesWhenLoaded:
+    def __reduce__(self):
+        return (sys.exit, ("it leaves",))
 
 
 class PicklesBadly:
@@ -79,6 +85,7 @@ VALUES = {
     "array over the shared memory": lambda: np.arange(REGION_BYTES // 4 + 1, dtype="float32"),
     "two arrays over the shared memory": lambda: [np.full(REGION_BYTES, i, "uint8") for i in (1, 2)],
     "unloadable": LoadsBadly,
+    "leaving": LeavesWhenLoaded,
     "unpicklable": PicklesBadly,
     "lambda": lambda: lambda: None,
 }
