@@ -42,7 +42,8 @@ async def _trim(over_bytes: int) -> None:
     while True:
         await asyncio.sleep(TRIM_EVERY_S)
         if _resident_bytes() > over_bytes:
-            await asyncio.to_thread(ctypes.CDLL(None).malloc_trim, 0)
+            with contextlib.suppress(RuntimeError):  # no new thread to be had: in a while, perhaps
+                await asyncio.to_thread(ctypes.CDLL(None).malloc_trim, 0)
 
 
 def _resident_bytes() -> int:
