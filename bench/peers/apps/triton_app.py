@@ -1,0 +1,60 @@
+"""Triton with its Python backend, from PyTriton's wheel: `python -m bench.peers.apps.triton_app PORT`.
+
+The working folder takes its models and backends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytriton
+
+from bench.peers.apps.classifier import WAIT_MS, demo_op
+
+CONFIG = """
+backend: "python"
+max_batch_size: {batch}
+input [ {{ name: "text", data_type: TYPE_STRING, dims: [ 1 ] }} ]
+output [
+  {{ name: "label", data_type: TYPE_STRING, dims: [ 1 ] }},
+  {{ name: "confidence", data_type: TYPE_FP32, dims: [ 1 ] }}
+]
+dynamic_batching {{ max_queue_delay_microseconds: {delay_us} }}
+instance_group [ {{ count: {instances}, kind: KIND_CPU }} ]
+"""
+SERVER = Path(pytriton.__file__).parent / "tritonserver"
+
+
+def write_repository(folder: Path) -> None:
+    op = demo_op()
+    version = folder / "classifier" / "1"
+    version.mkdir(parents=True)
+    shutil.copy(Path(__file__).parent / "triton_model.py", version / "model.py")
+    config = CONFIG.format(batch=op.batch_size, delay_us=round(WAIT_MS * 1e3), instances=op.concurrency)
+    (version.parent / "config.pbtxt").write_text(config)
+
+
+def write_backends(folder: Path) -> None:
+    """The wheel's, with its stub for this Python where Triton looks for it."""
+    shutil.copytree(SERVER / "backends", folder)
+    stub = SERVER / "python_backend_stubs" / sysconfig.get_python_version() / "triton_python_backend_stub"
+    (folder / "python" / stub.name).symlink_to(stub)  # it finds its libraries from where it lies
+
+
+def main() -> None:
+    models, backends = Path("models").absolute(), Path("backends").absolute()
+    write_repository(models)
+    write_backends(backends)
+    server = str(SERVER / "bin" / "tritonserver")
+    options = [f"--model-repository={models}", f"--backend-directory={backends}"]
+    options += ["--http-address=127.0.0.1", f"--http-port={sys.argv[1]}"]
+    options += ["--allow-grpc=false", "--allow-metrics=false"]
+    os.execv(server, [server, *options])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""How a text is asked for and how its answer is read: ours, plain JSON, BentoML's lists, KServe v2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bench.texts import http_body
+from client.values import parse_value
+
+
+class Answer(NamedTuple):
+    label: str
+    confidence: float
+
+
+class Dialect(NamedTuple):
+    body: Callable[[str], bytes]
+    answer: Callable[[bytes], Answer]
+
+
+def _answer_in_pairs(content: bytes) -> Answer:
+    got = msgspec.json.decode(content)
+    values = {key: parse_value(value) for key, value in zip(got["key"], got["value"], strict=True)}
+    (label,), (confidence,) = values["label"], values["confidence"]
+    return Answer(str(label), float(confidence))
+
+
+def _answer_in_json(content: bytes) -> Answer:
+    got = msgspec.json.decode(content)
+    return Answer(got["label"], got["confidence"])
+
+
+def _answer_in_list(content: bytes) -> Answer:
+    (got,) = msgspec.json.decode(content)
+    return Answer(got["label"], got["confidence"])
+
+
+def _v2_body(text: str) -> bytes:
+    tensor: dict[str, Any] = {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": [text]}
+    outputs = [{"name": "label"}, {"name": "confidence"}]
+    return msgspec.json.encode({"inputs": [tensor], "outputs": outputs})
+
+
+def _v2_answer(content: bytes) -> Answer:
+    outputs = {output["name"]: output["data"] for output in msgspec.json.decode(content)["outputs"]}
+    (label,), (confidence,) = outputs["label"], outputs["confidence"]
+    return Answer(label, confidence)
+
+
+PAIRS = Dialect(http_body, _answer_in_pairs)
+JSON = Dialect(lambda text: msgspec.json.encode({"text": text}), _answer_in_json)
+LISTS = Dialect(lambda text: msgspec.json.encode({"text": [text]}), _answer_in_list)
+V2 = Dialect(_v2_body, _v2_answer)

@@ -1,0 +1,45 @@
+"""A virtual environment for each peer, made at its first run; it has Paddle and the tokenizer from ours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.load import CannotMeasure
+from bench.running import ROOT
+
+FOLDER = ROOT / "build" / "peers"
+PINS = ROOT / "requirements" / "peers"
+_MOST_LINES = 12  # of what pip says when it fails
+
+
+def environment(name: str, python: str | None = None) -> Path:
+    """Its folder, with what requirements/peers has for it. Raises CannotMeasure.
+
+    python: another interpreter, which can't use our packages and has all of its own.
+    """
+    folder = FOLDER / name
+    installed = folder / "installed.txt"
+    wanted = (PINS / f"{name}.txt").read_text(encoding="utf-8")
+    if not installed.is_file() or installed.read_text(encoding="utf-8") != wanted:
+        _run(name, [python or sys.executable, "-m", "venv", "--clear", str(folder)])
+        _run(name, [str(ROOT / "docker" / "install.sh"), "peer", str(folder), name])
+        (packages,) = folder.glob("lib/python*/site-packages")
+        # They come after the peer's own. Written last, or pip would take what is there for installed.
+        others = [str(ROOT)] if python else [str(ROOT), sysconfig.get_path("purelib")]
+        (packages / "paddlewheel.pth").write_text("\n".join(others) + "\n", encoding="utf-8")
+        installed.write_text(wanted, encoding="utf-8")
+    return folder
+
+
+def _run(name: str, command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError as exc:
+        raise CannotMeasure(f"build/peers/{name} can't be made: {exc}") from exc
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()][-_MOST_LINES:]
+        raise CannotMeasure("\n".join([f"build/peers/{name} can't be made: {' '.join(command)}", *lines]))
