@@ -57,9 +57,11 @@ async def serve(app: App) -> int:
             ", TLS" if config.tls else "",
         )
         fault = await _stopped_or_fatal(engine, stop_requested)
-        await _drain(engine, listeners)
-        if fault is not None:
-            raise fault
+        try:
+            await _drain(engine, listeners)
+        finally:
+            if fault is not None:  # the reason, also where a listener that has ended can't be drained
+                raise fault
     engine.journal.close()
     log.info("Service %s has stopped", app.name)
     return 0
