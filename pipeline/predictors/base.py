@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +13,8 @@ from pipeline.errors import ConfigError, InvalidInput
 from pipeline.model_signature import sized
 from pipeline.predictors.dynamic_shape import ShapeRange
 from pipeline.serving_model import ServingModel, Variable
+
+log = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LOD_SUFFIX = ".lod"  # a ragged feed's or fetch's offsets, under its alias and this
@@ -128,6 +132,18 @@ def check_feeds(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dic
             lod = variable.alias + LOD_SUFFIX
             checked[lod] = _offsets(feeds.get(lod), lod, rows=array.shape[0])
     return checked
+
+
+def shares_runs(program: Path, finder: str | None, variables: Sequence[Variable]) -> bool:
+    """Whether feeds of several requests may be run together: each of `variables` has an open batch axis.
+
+    finder: the operator that gives as many rows as it finds, if there is one. Logs why not.
+    """
+    closed = next((f"{v.name} without an open batch axis" for v in variables if not v.has_rows), None)
+    why = finder or closed
+    if why:
+        log.info("%s has %s: its requests run alone", program, why)
+    return not why
 
 
 IMAGE_RANK = 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,14 +10,12 @@ import onnxruntime
 
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed
 from pipeline.onnx_file import OnnxFacts, inspect_onnx
-from pipeline.predictors.base import Array, PredictorConf, check_feeds, select_fetches
+from pipeline.predictors.base import Array, PredictorConf, check_feeds, select_fetches, shares_runs
 from pipeline.predictors.device import resolve_device
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.onnx_config import providers, refuse_unavailable, session_options
 from pipeline.predictors.onnx_errors import error_sentence, load_sentence
 from pipeline.serving_model import SERVER_CONF, ServingModel, Variable
-
-log = logging.getLogger(__name__)
 
 
 class OnnxPredictor:
@@ -38,7 +35,7 @@ class OnnxPredictor:
         self.feeds = _corrected_feeds(model, facts)
         _compare(model.fetches, facts.fetches, "fetch", model)
         self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
-        self.merges = self._merges(model, facts)
+        self.merges = shares_runs(model.program, facts.finder, (*facts.feeds, *facts.fetches))
         device = resolve_device(conf)
         refuse_unavailable(device)
         asked = providers(model, conf, device, instance_index=instance_index, dynamic_shapes=dynamic_shapes)
@@ -46,15 +43,6 @@ class OnnxPredictor:
         self._texts = [feed.alias for feed in self.feeds if feed.dtype == "string"]
         self._names = {feed.alias: feed.name for feed in self.feeds}
         self._outputs = {fetch.alias: fetch.name for fetch in self.fetches}
-
-    @staticmethod
-    def _merges(model: ServingModel, facts: OnnxFacts) -> bool:
-        """Rows of several requests share a run where every feed and fetch has an open batch axis."""
-        closed = [v.name for v in (*facts.feeds, *facts.fetches) if not v.has_rows]
-        why = facts.finder or (f"{closed[0]} without an open batch axis" if closed else "")
-        if why:
-            log.info("%s has %s: its requests run alone", model.program, why)
-        return not why
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Arrays by alias in and out. Raises InvalidInput, or ModelFailed with ONNX Runtime's reason."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.errors import ConfigError, ModelFailed
-from pipeline.predictors.base import Array, PredictorConf, check_feeds, select_fetches
+from pipeline.predictors.base import Array, PredictorConf, check_feeds, select_fetches, shares_runs
 from pipeline.predictors.device import Device, resolve_device
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.paddle_config import build_config
@@ -38,7 +38,7 @@ class PaddlePredictor:
         self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
         # Paddle judges the batch itself: apps feed several rows to programs that were exported with one.
         self._fed = tuple(replace(v, shape=(-1, *v.shape[1:])) if v.shape else v for v in self.feeds)
-        self.merges = self._merges(model, self.feeds)
+        self.merges = shares_runs(model.program, rows_found_by(model.program), self.feeds)
         config = build_config(model, conf, instance_index=instance_index, dynamic_shapes=dynamic_shapes)
         try:
             predictor = inference.create_predictor(config)
@@ -57,14 +57,6 @@ class PaddlePredictor:
         )
         keeps = model.format == "pir" and resolve_device(conf) is Device.CPU
         self._runs: Session | KeptTensors | None = KeptTensors(session) if keeps else session
-
-    @staticmethod
-    def _merges(model: ServingModel, feeds: Sequence[Variable]) -> bool:
-        closed = [feed.name for feed in feeds if not feed.has_rows]
-        why = rows_found_by(model.program) or (f"{closed[0]} without an open batch axis" if closed else "")
-        if why:
-            log.info("%s has %s: its requests run alone", model.program, why)
-        return not why
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Arrays by alias in and out. Raises InvalidInput, or ModelFailed with Paddle's reason."""
