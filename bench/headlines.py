@@ -23,6 +23,7 @@ from bench.running import DEMO_MODEL, default_config, running_service
 from client.errors import ClientError
 from client.http_client import HttpClient
 from client.values import parse_value
+from pipeline.text_lines import read_lines
 
 CONFIDENCE_TOLERANCE = 1e-4  # a batch's padding changes the order of sums
 EXAMPLES = "example: python -m bench.headlines --file test.json"
@@ -44,7 +45,7 @@ def read_file(path: Path) -> list[Headline]:
     """Raises CannotMeasure, naming the line that is wrong."""
     headlines = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(path)
     except (OSError, UnicodeDecodeError) as exc:
         raise CannotMeasure(f"{path} can't be read: {exc}") from exc
     for number, line in enumerate(lines, 1):

@@ -207,8 +207,9 @@ def _watch(test: LoadTest, total: int | None, seconds: float | None) -> bool:
 
 
 def read_texts(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, empty ones left out."""
-    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    """The lines of a UTF-8 file, empty ones left out; only a line feed ends one, as texts may hold U+2028."""
+    lines = path.read_bytes().decode("utf-8").split("\n")
+    return [line.strip() for line in lines if line.strip()]
 
 
 def _parser() -> argparse.ArgumentParser:

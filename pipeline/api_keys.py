@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from pipeline.config import SecurityConfig
 from pipeline.errors import ConfigError
+from pipeline.text_lines import lines_of
 
 MOST_BYTES = 1 << 20
 LEAST_CHARACTERS = 16
@@ -52,7 +53,7 @@ def read_api_keys(security: SecurityConfig) -> list[ApiKey]:
         raise ConfigError(f"security.api_keys: {path} is over {MOST_BYTES} bytes")
     keys: dict[bytes, ApiKey] = {}
     flaws = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines_of(text), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:

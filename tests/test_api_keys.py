@@ -297,6 +297,12 @@ def test_a_service_does_not_start_with_a_bad_file(tmp_path: Path) -> None:
         assert "security.api_keys" in service.log
 
 
+def test_a_comment_ends_with_its_line_whatever_characters_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"# not any more\u2028eve:{'e' * 64}\n{keys_text('alice')}", "utf-8")
+    assert [key.name for key in read_api_keys(SecurityConfig(api_keys=str(path)))] == ["alice"]
+
+
 def test_limits_of_the_configuration_hold_for_lines_without_their_own(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(keys_text("alice", "bob"))

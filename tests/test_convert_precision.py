@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 import models
 import onnx_models
 from convert.cli import main
+from convert.precision.texts import text_rows
 from convert.steps.environment import CONVERT_PYTHON, missing_packages
 from pipeline.doctor.machine import cpu_flags
 from pipeline.serving_model import load_serving_model
@@ -107,6 +109,17 @@ def test_inputs_that_can_t_be_read_are_refused(
     }.items():
         given = ("--to", "bf16", "--inputs", tmp_path / name)
         assert told in refused(capsys, classifier, tmp_path / "out", *given)
+
+
+def test_a_text_ends_with_a_line_feed_alone(classifier: Path, tmp_path: Path) -> None:
+    model = load_serving_model(classifier)
+    shutil.copytree(classifier, tmp_path / "model")
+    vocabulary = tmp_path / "model" / model.directory.relative_to(classifier) / "vocab.txt"
+    vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n国\n足\n", "utf-8")
+    (tmp_path / "texts.txt").write_text("国\u2028足\r\n足\u0085\n", "utf-8")
+    rows = text_rows(tmp_path / "texts.txt", load_serving_model(tmp_path / "model"))
+    ids = next(feed.name for feed in model.feeds if feed.alias == "input_ids")
+    assert [row[ids].tolist() for row in rows] == [[[2, 5, 6, 3]], [[2, 6, 3]]]
 
 
 def test_bf16_is_the_same_program_which_says_how_it_is_run(

@@ -32,6 +32,18 @@ def test_load_prints_rate_and_percentiles_and_draws_the_plot(tmp_path: Path) -> 
     assert len(root.findall("{http://www.w3.org/2000/svg}circle")) == 15
 
 
+def test_a_text_of_the_file_ends_with_a_line_feed_alone(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("国足\u2028取胜\u0085吗\r\n\n春茶\n", "utf-8")
+    with http_server(respond()) as server:
+        result = python(
+            *("-m", "client.load", "--url", server.url, "--threads", "1", "--loops", "3", "--rows", "1"),
+            *("--texts", tmp_path / "texts.txt"),
+        )
+    assert result.returncode == 0, result.stderr
+    sent = {text for _, body in server.seen for text in body["value"]}
+    assert sent == {"国足\u2028取胜\u0085吗", "春茶"}
+
+
 def test_load_counts_errors_by_kind_and_exits_1() -> None:
     down = refuse(grpc.StatusCode.UNAVAILABLE)
     with rpc_server(reply(), reply(), down, reply(5000, "no"), reply()) as server:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.errors import ConversionError
+from pipeline.text_lines import read_lines
 
 HEADLINES_FILE = Path(__file__).parent / "headlines.tsv"
 
@@ -52,7 +53,7 @@ def read_headlines(path: Path = HEADLINES_FILE) -> tuple[Headline, ...]:
     """Read `class<TAB>headline` lines in file order; raises ConversionError naming the line that is wrong."""
     headlines: list[Headline] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(path)
     except (OSError, UnicodeDecodeError) as exc:
         raise ConversionError(f"{path} can't be read ({exc}); restore it from the repository.") from exc
     for number, line in enumerate(lines, start=1):

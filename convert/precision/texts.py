@@ -13,6 +13,7 @@ from convert.programs.feeds import Feeds
 from convert.proof.padding import pad_rows
 from pipeline.errors import ConversionError
 from pipeline.serving_model import FeedPadding, ServingModel, Variable
+from pipeline.text_lines import read_lines
 
 BATCH_ROWS = 8
 MAX_TOKENS = 512
@@ -53,7 +54,7 @@ def named_padding(model: ServingModel) -> dict[str, FeedPadding]:
 
 def _texts(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(path)
     except (OSError, UnicodeDecodeError) as exc:
         raise ConversionError(f"{path} can't be read as UTF-8 text ({exc}).") from exc
     texts = [line.strip() for line in lines if line.strip()]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.errors import ConfigError
+from pipeline.text_lines import read_lines
 
 MAX_FILE_BYTES = 16 << 20  # some 200 KB for a model of 24 layers
 _BLOCK = "shape_range_info"
@@ -57,7 +58,7 @@ def read_ranges(path: Path) -> Ranges:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ConfigError(f"{path} is over {MAX_FILE_BYTES} bytes and so no file of collected shapes")
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(path)
     except FileNotFoundError:
         raise ConfigError(
             f"there is no file {path}: make it with `python -m convert shapes MODEL {path}`"

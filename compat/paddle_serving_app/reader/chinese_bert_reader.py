@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paddle_serving_app.reader.vocabulary_file import lines_of
+from paddle_serving_app.reader.bert_tokenizer import BertTokenizer, read_vocabulary
 
 _ADDRESS = "https://paddle-serving.bj.bcebos.com/reader/chinese_bert/vocab.txt"
 
@@ -17,21 +17,16 @@ class ChineseBertReader:
     """
 
     def __init__(self, args: Mapping[str, Any] | None = None) -> None:
-        from tokenizers.implementations import BertWordPieceTokenizer
-
         args = args or {}
         path = args.get("vocab_file", "vocab.txt")
-        self.vocab = {
-            piece.strip(): number
-            for number, piece in enumerate(lines_of(path, "ChineseBertReader", _ADDRESS))
-        }
+        self.vocab = read_vocabulary(path, "ChineseBertReader", _ADDRESS)
+        self.tokenizer = BertTokenizer(self.vocab)
         self.max_seq_len = int(args.get("max_seq_len", 20))
         self.pad_id = self.vocab["[PAD]"]
         self.cls_id = self.vocab["[CLS]"]
         self.sep_id = self.vocab["[SEP]"]
         self.mask_id = self.vocab["[MASK]"]
         self.feed_keys = ["input_ids", "position_ids", "segment_ids", "input_mask"]
-        self._tokenizer = BertWordPieceTokenizer(self.vocab, lowercase=True)
 
     def set_feed_keys(self, keys: list[str]) -> None:
         """The names of ids, positions, segments and mask, in this order."""
@@ -43,8 +38,8 @@ class ChineseBertReader:
     def process(self, line: str | bytes) -> dict[str, list[int]]:
         """Lists of `max_seq_len` integers. [CLS] comes first, and no [SEP] last: as the original does it."""
         text = line if isinstance(line, str) else line.decode("utf-8", "ignore")
-        pieces = self._tokenizer.encode(text, add_special_tokens=False).ids[: self.max_seq_len - 2]
-        ids = [self.cls_id, *pieces]
+        pieces = self.tokenizer.tokenize(text)[: self.max_seq_len - 2]
+        ids = [self.cls_id, *self.tokenizer.convert_tokens_to_ids(pieces)]
         rest = self.max_seq_len - len(ids)
         padding = [self.pad_id] * rest
         values = (

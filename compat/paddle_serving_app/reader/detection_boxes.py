@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from paddle_serving_app.reader.colors import class_colors
+from pipeline.text_lines import read_lines
 
 Box = dict[str, Any]
 
@@ -32,7 +33,7 @@ class RCNNPostprocess:
         self.label_file = label_file
         self.output_dir = output_dir
         self.resize_shape = resize_shape
-        self.label_list = [line.strip() for line in Path(label_file).read_text("utf-8").splitlines()]
+        self.label_list = [line.strip() for line in read_lines(Path(label_file))]
 
     def __call__(self, image_with_bbox: Mapping[str, Any], visualize: bool = True) -> list[Box]:
         """Raises ValueError where the fetches have no such rows, or a class that has no label."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from pipeline.text_lines import read_lines
+
 _SPLIT = re.compile(r"(;|,|\.|\?|!|\s|\(|\))")
 
 
@@ -13,8 +15,7 @@ class IMDBDataset:
 
     def load_resource(self, dictfile: str | Path) -> None:
         """Read a vocabulary of one word a line. Raises OSError."""
-        lines = Path(dictfile).read_text("utf-8").splitlines()
-        self._ids = {line.strip(): number for number, line in enumerate(lines)}
+        self._ids = {line.strip(): number for number, line in enumerate(read_lines(Path(dictfile)))}
 
     def get_words_only(self, line: str) -> list[int]:
         """The ids of the words and of the marks between them."""

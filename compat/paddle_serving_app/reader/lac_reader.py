@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paddle_serving_app.reader.vocabulary_file import lines_of
+from paddle_serving_app.reader.vocabulary_file import words_file
 
 FOLDER = "lac_dict"
 _ADDRESS = "https://paddle-serving.bj.bcebos.com/reader/lac/lac_dict.tar.gz"
@@ -58,5 +58,5 @@ class LACReader:
 
 def _pairs(path: Path) -> list[tuple[str, str]]:
     """Number and word of each line with one tab. Raises FileNotFoundError."""
-    lines = (line.split("\t") for line in lines_of(path, "LACReader", _ADDRESS))
+    lines = (line.split("\t") for line in words_file(path, "LACReader", _ADDRESS))
     return [(terms[0], terms[1]) for terms in lines if len(terms) == 2]

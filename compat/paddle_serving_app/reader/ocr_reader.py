@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from paddle_serving_app.reader.image_sources import Image
 from paddle_serving_app.reader.vision_extra import opencv
+from pipeline.text_lines import read_lines
 
 DICTIONARY = "./ppocr_keys_v1.txt"
 ALPHANUMERIC = string.digits + string.ascii_lowercase
@@ -28,8 +29,7 @@ def characters(kind: str, dictionary: str | Path | None) -> list[str]:
         return list(PRINTABLE)
     if dictionary is None:
         raise ValueError(f"char_type {kind!r} needs char_dict_path, a file of one character a line")
-    lines = Path(dictionary).read_bytes().decode("utf-8").split("\n")
-    return list("".join(line.strip("\r") for line in lines))
+    return list("".join(read_lines(Path(dictionary))))
 
 
 class CharacterOps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from paddle_serving_app.reader.vocabulary_file import lines_of
+from paddle_serving_app.reader.vocabulary_file import words_file
 
 VOCABULARY = "senta_vocab.txt"
 _ADDRESS = "https://paddle-serving.bj.bcebos.com/reader/senta/senta_vocab.txt"
@@ -17,8 +17,9 @@ class SentaReader:
     def __init__(self, vocab_path: str | Path = VOCABULARY, max_seq_len: int = 20) -> None:
         self.max_seq_len = max_seq_len
         self.word_dict = {}
-        for line in lines_of(vocab_path or VOCABULARY, "SentaReader", _ADDRESS):
-            word, _, number = line.strip().rpartition("\t")
+        for line in words_file(vocab_path or VOCABULARY, "SentaReader", _ADDRESS):
+            first, *others = line.strip().split("\t")
+            word, number = (first, others[0]) if others else ("", first)  # of a word that is but spaces
             self.word_dict[word] = int(number)
         self.word_dict["<unk>"] = len(self.word_dict)
 

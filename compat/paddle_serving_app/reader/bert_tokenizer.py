@@ -1,0 +1,110 @@
+"""BERT's word pieces with the ids that paddle_serving_app's `FullTokenizer` gives.
+
+The algorithm is that of Google's BERT (tokenization.py of google-research/bert), over Python's own tables of
+characters and its lower case, as there: the package tokenizers has older tables and gives other ids for some
+hundred characters. `[MASK]`, `[SEP]` and their like in a text are three tokens each, as any word in brackets.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from paddle_serving_app.reader.vocabulary_file import words_file
+
+UNKNOWN = "[UNK]"
+MOST_CHARACTERS = 100  # of a word; a longer one is unknown
+_IDEOGRAPHS = (
+    range(0x4E00, 0xA000),
+    range(0x3400, 0x4DC0),
+    range(0x20000, 0x2A6E0),
+    range(0x2A700, 0x2B740),
+    range(0x2B740, 0x2B820),
+    range(0x2B820, 0x2CEB0),
+    range(0xF900, 0xFB00),
+    range(0x2F800, 0x2FA20),
+)
+
+
+def read_vocabulary(path: str | Path, reader: str, address: str) -> dict[str, int]:
+    """Ids by piece: a piece a line, whose number it is, or a piece, a tab and its id.
+
+    A line of more parts ends the file. Raises FileNotFoundError, and ValueError for an id that is no number.
+    """
+    ids: dict[str, int] = {}
+    for number, line in enumerate(words_file(path, reader, address)):
+        piece, *given = line.strip().split("\t")
+        if len(given) > 1:
+            break
+        ids[piece.strip()] = int(given[0]) if given else number
+    return ids
+
+
+class BertTokenizer:
+    """`tokenize(text)`, then `convert_tokens_to_ids(tokens)`; lower case, without accents."""
+
+    def __init__(self, vocab: Mapping[str, int]) -> None:
+        self.vocab = vocab
+
+    def tokenize(self, text: str) -> list[str]:
+        """The word pieces; a word that has none is "[UNK]"."""
+        plain = unicodedata.normalize("NFD", text.translate(_CLEANED).lower())
+        return [piece for word in plain.translate(_SPLIT).split() for piece in self._pieces(word)]
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+        """Raises KeyError for a token that is not of the vocabulary."""
+        return [self.vocab[token] for token in tokens]
+
+    def _pieces(self, word: str) -> list[str]:
+        """The longest piece that the word begins with, then that of the rest, and so on."""
+        if len(word) > MOST_CHARACTERS:
+            return [UNKNOWN]
+        pieces: list[str] = []
+        start = 0
+        while start < len(word):
+            lead = "##" if start else ""
+            ends = range(len(word), start, -1)
+            end = next((end for end in ends if lead + word[start:end] in self.vocab), None)
+            if end is None:
+                return [UNKNOWN]
+            pieces.append(lead + word[start:end])
+            start = end
+        return pieces
+
+
+class _Cleaned(dict[int, str]):
+    """For `str.translate`: no control characters, spaces of one kind, ideographs as words of their own."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        category = unicodedata.category(char)
+        if char in " \t\n\r" or category == "Zs":
+            new = " "
+        elif code == 0xFFFD or category[0] == "C":
+            new = ""
+        elif any(code in block for block in _IDEOGRAPHS):
+            new = f" {char} "
+        else:
+            new = char
+        self[code] = new
+        return new
+
+
+class _Split(dict[int, str]):
+    """For `str.translate`: no accents, marks of punctuation and all ASCII symbols as words of their own."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        category = unicodedata.category(char)
+        if category == "Mn":
+            new = ""
+        elif category[0] == "P" or (char.isascii() and category[0] == "S"):
+            new = f" {char} "
+        else:
+            new = char
+        self[code] = new
+        return new
+
+
+_CLEANED, _SPLIT = _Cleaned(), _Split()
