@@ -40,7 +40,8 @@ def main() -> None:
     asked += [name for name in compat["project"]["dependencies"] if name != project["project"]["name"]]
     serving = resolve(asked)
     write(HERE / "serving.txt", serving)
-    both = resolve(asked + project["dependency-groups"]["dev"], constraints=HERE / "serving.txt")
+    tested = project["dependency-groups"]["dev"] + compat["project"]["optional-dependencies"]["vision"]
+    both = resolve(asked + tested, constraints=HERE / "serving.txt")
     dev = {name: version for name, version in both.items() if name not in serving}
     write(HERE / "dev.txt", dev, "-r serving.txt\n")
     # Apart from the others: the converters need older versions of what serving has, too.

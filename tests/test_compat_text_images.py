@@ -15,6 +15,7 @@ from paddle_serving_app.reader import (
     OCRReader,
     SortedBoxes,
 )
+from paddle_serving_app.reader.vision_extra import opencv
 
 PARAMS = {"thresh": 0.3, "box_thresh": 0.6, "max_candidates": 1000, "unclip_ratio": 1.5, "min_size": 3}
 FETCH = "save_infer_model/scale_0.tmp_1"
@@ -70,6 +71,31 @@ def test_a_crop_is_turned_upright_and_the_box_stays_as_it_was() -> None:
     assert abs(crop.shape[1] - 80) <= 2 and abs(crop.shape[0] - 20) <= 2
     assert np.median(crop.reshape(-1, 3), axis=0).tolist() == [10, 200, 30]
     assert np.array_equal(box, before)
+
+
+def test_a_crop_has_the_grey_levels_of_opencv_4() -> None:
+    y, x = np.mgrid[:40, :60]
+    image = np.stack([x * 7 % 256, y * 6 % 256, x * y % 256], -1).astype(np.uint8)
+    crop = GetRotateCropImage()(image, np.array([[5, 7], [25, 3], [26, 9], [6, 13]], np.float32))
+    assert crop[..., 2].tolist() == [  # as paddle_serving_app 0.9.0 has them with OpenCV 4.6
+        [35, 41, 46, 51, 56, 60, 64, 67, 70, 73, 75, 77, 78, 79, 80, 80, 80, 79, 78, 77],
+        [41, 48, 54, 60, 66, 71, 76, 80, 84, 88, 91, 94, 96, 98, 99, 101, 102, 102, 102, 101],
+        [48, 56, 63, 70, 77, 83, 89, 94, 99, 103, 107, 111, 114, 118, 120, 122, 124, 125, 126, 126],
+        [55, 64, 72, 80, 87, 95, 101, 107, 113, 119, 124, 129, 133, 137, 140, 144, 146, 148, 151, 152],
+        [62, 72, 81, 90, 98, 107, 114, 121, 128, 135, 141, 147, 152, 157, 161, 165, 169, 172, 175, 177],
+        [70, 81, 91, 101, 110, 119, 128, 136, 144, 151, 158, 165, 171, 177, 182, 188, 192, 196, 200, 203],
+    ]
+
+
+def test_opencv_5_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cv2, "__version__", "5.0.0")
+    opencv.cache_clear()
+    assert opencv() is opencv() is cv2
+    (told,) = caplog.messages
+    assert told.startswith("OpenCV 5.0.0 is installed") and told.endswith("'./compat[vision]'")
+    opencv.cache_clear()
 
 
 def test_a_high_crop_is_laid_down() -> None:

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
 
@@ -76,7 +77,9 @@ class TestLocks:
 
     def test_every_dependency_is_pinned(self, root: Path) -> None:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+        compat = tomllib.loads((root / "compat/pyproject.toml").read_text(encoding="utf-8"))
         for asked, lock in (
+            (compat["project"]["optional-dependencies"]["vision"], "dev.txt"),
             (project["project"]["dependencies"] + project["build-system"]["requires"], "serving.txt"),
             (project["dependency-groups"]["dev"], "dev.txt"),
             (project["project"]["dependencies"] + project["dependency-groups"]["convert"], "convert.txt"),
@@ -87,6 +90,15 @@ class TestLocks:
     def test_the_tests_run_on_the_pinned_versions(self, root: Path) -> None:
         locked = pins(root / "requirements/serving.txt")
         assert {name: importlib.metadata.version(name) for name in locked} == locked
+
+    def test_the_extra_for_images_takes_what_the_tests_run_on(self, root: Path) -> None:
+        compat = tomllib.loads((root / "compat/pyproject.toml").read_text(encoding="utf-8"))
+        vision = dict(line.split("==") for line in compat["project"]["optional-dependencies"]["vision"])
+        assert vision["opencv-python-headless"].startswith("4.")  # OpenCV 5 gives other crops
+        locked = pins(root / "requirements/dev.txt")
+        for name, series in vision.items():
+            assert fnmatch(locked[name], series)
+            assert importlib.metadata.version(name) == locked[name]
 
     def test_the_development_lock_repeats_no_serving_pin(self, root: Path) -> None:
         assert (
