@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.numpy_version import flaw_of_numpy
+
 log = logging.getLogger(__name__)
 
 
@@ -27,6 +29,10 @@ def _msort(a: Any) -> Any:
 
 def _in1d(ar1: Any, ar2: Any, assume_unique: bool = False, invert: bool = False, **options: Any) -> Any:
     return np.isin(np.ravel(ar1), ar2, assume_unique, invert, **options)
+
+
+def _trapz(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    return np.trapezoid(y, x, dx, axis)
 
 
 def _find_common_type(array_types: Any, scalar_types: Any) -> Any:
@@ -71,7 +77,7 @@ NAMES: dict[str, Any] = {
     "asfarray": _asfarray,
     "msort": _msort,
     "in1d": _in1d,
-    "trapz": np.trapezoid,
+    "trapz": _trapz,
     "find_common_type": _find_common_type,
 }
 _READS = {opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM") if name in opmap}
@@ -82,9 +88,9 @@ _told = False
 
 
 def install_numpy_1_names() -> None:
-    """Give this process the names; a second call does nothing."""
+    """Give this process the names; a second call does nothing, nor does one with NumPy 1, which has them."""
     global _numpy_getattr, _numpy_fromstring
-    if _numpy_getattr is not None:
+    if _numpy_getattr is not None or flaw_of_numpy(np.__version__):
         return
     _numpy_getattr, _numpy_fromstring = np.__getattr__, np.fromstring
     vars(np).update(__getattr__=_former_name, fromstring=_fromstring)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipeline.api_keys import flaws_of_keys
 from pipeline.app import App, write_app
 from pipeline.config import OpConfig, ServiceConfig, check_service_name, load_config
@@ -25,6 +27,7 @@ from pipeline.log import flaw_of_directory
 from pipeline.missing_models import notes_of_missing_models
 from pipeline.model_settings import with_settings_of
 from pipeline.model_versions import choose_version
+from pipeline.numpy_version import REMEDY, flaw_of_numpy
 from pipeline.op import Op, RequestOp, ResponseOp
 from pipeline.processes import SERVER, open_standard_files, python_module
 from pipeline.remote_key import flaws_of_remote_key
@@ -64,6 +67,8 @@ class Service:
 
         Raises ConfigError with all mistakes.
         """
+        if flaw := flaw_of_numpy(np.__version__):
+            raise ConfigError(f"{flaw}. {REMEDY}.")
         if self._config_source is None:
             raise ConfigError(
                 f"service {self.name} has no configuration: call prepare_pipeline_config('config.yml') "

@@ -1,4 +1,4 @@
-"""Pins what pyproject.toml asks for: `python requirements/lock.py` writes the three .txt files beside it.
+"""Pins what pyproject.toml asks for: `python requirements/lock.py` writes four .txt files beside it.
 
 Run it with the oldest supported Python: a version chosen there also installs on the newer ones.
 """
@@ -45,7 +45,10 @@ def main() -> None:
     dev = {name: version for name, version in both.items() if name not in serving}
     write(HERE / "dev.txt", dev, "-r serving.txt\n")
     # Apart from the others: the converters need older versions of what serving has, too.
-    write(HERE / "convert.txt", resolve(asked + project["dependency-groups"]["convert"]))
+    converters = HERE / "convert.txt"
+    write(converters, resolve(asked + project["dependency-groups"]["convert"]))
+    # What PaddleNLP needs of these, for who installs it beside a service: left alone, pip may choose NumPy 1.
+    write(HERE / "paddlenlp-constraints.txt", resolve(["paddlenlp"], constraints=converters))
 
 
 if __name__ == "__main__":

@@ -93,6 +93,7 @@ class TestWholeReport:
             "Python",
             "Packages",
             "Imports",
+            "NumPy",
             "Paddle Serving's packages",
             "ONNX Runtime",
             "CPU",

@@ -66,7 +66,7 @@ def trim(root: Path) -> ModuleType:
 
 
 class TestLocks:
-    @pytest.mark.parametrize("name", ["serving.txt", "dev.txt", "convert.txt"])
+    @pytest.mark.parametrize("name", ["serving.txt", "dev.txt", "convert.txt", "paddlenlp-constraints.txt"])
     def test_a_lock_holds_exact_versions_and_names_no_host(self, root: Path, name: str) -> None:
         lines = (root / "requirements" / name).read_text(encoding="utf-8").splitlines()
         packages = [line for line in lines if not line.startswith("#") and line != "-r serving.txt"]
@@ -90,6 +90,16 @@ class TestLocks:
     def test_the_tests_run_on_the_pinned_versions(self, root: Path) -> None:
         locked = pins(root / "requirements/serving.txt")
         assert {name: importlib.metadata.version(name) for name in locked} == locked
+
+    def test_paddlenlp_beside_a_service_leaves_numpy_and_nearly_all_others_alone(self, root: Path) -> None:
+        serving, convert, beside = (
+            {normalised(name): version for name, version in pins(root / "requirements" / lock).items()}
+            for lock in ("serving.txt", "convert.txt", "paddlenlp-constraints.txt")
+        )
+        assert "paddlenlp" in beside and beside["numpy"] == serving["numpy"]
+        assert beside.items() <= convert.items()
+        others = {name for name in beside.keys() & serving if beside[name] != serving[name]}
+        assert others <= {"fsspec", "huggingface-hub"}  # of datasets and PaddleNLP; tokenizers runs on either
 
     def test_the_extra_for_images_takes_what_the_tests_run_on(self, root: Path) -> None:
         compat = tomllib.loads((root / "compat/pyproject.toml").read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pipeline.doctor.finding import Finding, miss, note, ok
 from pipeline.doctor.imports import check_imports
+from pipeline.numpy_version import REMEDY, flaw_of_numpy
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements" / "serving.txt"
@@ -29,6 +30,7 @@ def check_software() -> list[Finding]:
         check_python(),
         check_packages(locked_versions(LOCK), direct, installed),
         check_imports(direct),
+        check_numpy(installed),
         check_originals(installed),
         check_onnx_runtime(installed),
     ]
@@ -83,6 +85,15 @@ def check_originals(installed: Collection[str]) -> Finding:
     return ok(check, "none, as it should be")
 
 
+def check_numpy(installed: Mapping[str, str]) -> Finding:
+    """Packages written for NumPy 1 put it in place of NumPy 2 as they are installed."""
+    if "numpy" not in installed:
+        return miss("NumPy", "not installed", "Install the locked environment with make setup.")
+    if flaw := flaw_of_numpy(installed["numpy"]):
+        return miss("NumPy", flaw, f"{REMEDY}.")
+    return ok("NumPy", installed["numpy"])
+
+
 def check_onnx_runtime(installed: Mapping[str, str]) -> Finding:
     for name in ("onnxruntime-gpu", "onnxruntime"):
         if name in installed:
@@ -114,7 +125,12 @@ def direct_requirements() -> set[str]:
 
 
 def installed_versions() -> dict[str, str]:
-    return {_normalised(d.name): d.version for d in importlib.metadata.distributions() if d.name}
+    """Version by normalised name; of several that are found by one name the first, which is imported."""
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        if distribution.name:
+            found.setdefault(_normalised(distribution.name), distribution.version)
+    return found
 
 
 def _normalised(name: str) -> str:

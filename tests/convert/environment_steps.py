@@ -19,6 +19,28 @@ def imported(steps: Steps, module: str) -> str:
     return importlib.import_module(module).__name__
 
 
+def paddlenlp_with(steps: Steps) -> dict[str, Any]:
+    """What PaddleNLP needs, by metadata, and what it does on this NumPy."""
+    import numpy as np
+    from packaging.requirements import Requirement
+    from paddlenlp.data import Pad
+    from paddlenlp.transformers import BertTokenizer
+
+    names, found = ["paddlenlp"], {"paddlenlp"}
+    while names:
+        for each in map(Requirement, metadata.requires(names.pop()) or ()):
+            if each.name not in found and (each.marker is None or each.marker.evaluate({"extra": ""})):
+                names.append(each.name)
+                found.add(each.name)
+    padded = Pad(pad_val=0)([[1, 2, 3], [4]])
+    return {
+        "needs": sorted(found),
+        "numpy": np.__version__,
+        "padded": padded.tolist(),
+        "tokenizer": BertTokenizer.__module__,
+    }
+
+
 def paddlenlp_checkpoint(
     steps: Steps, family: str, head: str, sizes: dict[str, Any], folder: str, feeds: str
 ) -> None:

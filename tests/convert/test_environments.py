@@ -57,6 +57,16 @@ def test_a_converter_can_be_imported_there(module: str) -> None:
     assert name == module
 
 
+def test_the_constraints_for_paddlenlp_are_what_it_runs_with_there_on_numpy_2() -> None:
+    constraints = lock("paddlenlp-constraints")
+    assert constraints.items() <= lock("convert").items()
+    told = run_isolated("environment_steps:paddlenlp_with", {}, converter="paddlenlp", needs=("paddlenlp",))
+    assert {canonical(name, "")[0] for name in told["needs"]} <= constraints.keys()
+    assert told["numpy"] == constraints["numpy"] and told["numpy"].startswith("2.")
+    assert told["padded"] == [[1, 2, 3], [4, 0, 0]]
+    assert told["tokenizer"] == "paddlenlp.transformers.bert.tokenizer"
+
+
 def test_the_serving_environment_holds_no_converter() -> None:
     assert sys.prefix != str(FOLDER)
     assert [name for name in CONVERTERS if is_installed(name)] == []

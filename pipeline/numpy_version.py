@@ -1,0 +1,17 @@
+"""Services need NumPy 2, and packages of NumPy 1's time put that in its place; says so. Imports no NumPy."""
+
+from __future__ import annotations
+
+REMEDY = (
+    "Put that back with python3 -m pip install 'numpy>=2'; where paddlenlp has brought NumPy 1, install it "
+    "with --constraint requirements/paddlenlp-constraints.txt"
+)
+
+
+def flaw_of_numpy(version: str) -> str:
+    """Why no service can run with this version of NumPy; empty from 2 on."""
+    return (
+        ""
+        if int(version.partition(".")[0]) >= 2
+        else f"NumPy {version} is installed; a service needs NumPy 2"
+    )
