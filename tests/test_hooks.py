@@ -78,7 +78,7 @@ def test_hooks_may_be_set_on_the_op_itself() -> None:
     hooks = Hooks(op)
     assert preprocessed(op) == ({"got": 99}, False)
     assert hooks.own_process
-    assert hooks.process({"x": 1}, 0) == {"ran": [{"x": 1}]}
+    assert hooks.process(hooks.own_copy(), {"x": 1}, 0) == {"ran": [{"x": 1}]}
     assert not Hooks(op_with()).own_process
 
 
@@ -178,7 +178,7 @@ def test_only_true_skips_the_model(skip: Any) -> None:
 def test_a_process_that_returns_no_fetch_is_told_its_type(result: Any) -> None:
     hooks = Hooks(op_with(process=lambda self, feed_batch, typical_logid: result))
     with pytest.raises(WrongResult, match=r"\[some\] process returned \w+.*; expected a fetch dict"):
-        hooks.process({}, 0)
+        hooks.process(hooks.own_copy(), {}, 0)
 
 
 def test_a_process_of_0_5_takes_the_feeds_alone_and_its_code_is_the_clients_err_no() -> None:
@@ -186,9 +186,9 @@ def test_a_process_of_0_5_takes_the_feeds_alone_and_its_code_is_the_clients_err_
         return (None, 9001, "no card") if feed_batch == [{}] else (feed_batch[0], 0, "")
 
     hooks = Hooks(op_with(process=process))
-    assert hooks.process({"x": 1}, 0) == {"x": 1}
+    assert hooks.process(hooks.own_copy(), {"x": 1}, 0) == {"x": 1}
     with pytest.raises(ModelFailed, match=r"\[some\] failed to predict. no card. Please check") as caught:
-        hooks.process({}, 0)
+        hooks.process(hooks.own_copy(), {}, 0)
     assert caught.value.err_no == 9001
 
 
