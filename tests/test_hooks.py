@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -238,6 +239,57 @@ def test_an_op_that_copies_itself_in_its_own_way_or_has_slots_is_copied_so() -> 
     slotted = Slotted(name="a", input_ops=[RequestOp()])
     slotted.vocabulary = ["a"]
     assert Hooks(slotted).own_copy().vocabulary == ["a"]
+
+
+class Setting(Op):
+    """Sets attributes in every way that there is."""
+
+    __slots__ = ("slotted", "unset")
+
+    @functools.cached_property
+    def cached(self) -> int:
+        return 5
+
+    @property
+    def doubled(self) -> int:
+        return self.half * 2
+
+    @doubled.setter
+    def doubled(self, value: int) -> None:
+        self.half = value // 2
+
+    def process(self, feed_batch: list[dict[str, Any]], typical_logid: int = 0) -> Any:
+        self.same = self.same  # the value that it has, set anew
+        self.slotted = 1
+        self.doubled = 4
+        self.gone = 3
+        del self.gone
+        vars(self)["past"] = "setattr"
+        return {"cached": self.cached}
+
+
+def test_what_process_sets_on_its_copy_is_known_however_it_is_set() -> None:
+    op: Any = Setting(name="some", input_ops=[RequestOp()])
+    op.same, op.other = "as ever", "untouched"
+    hooks = Hooks(op)
+    fetch, left = hooks.process_on_copy(op, {}, 0)
+    assert fetch == {"cached": 5}
+    assert left == {"same": "as ever", "slotted": 1, "half": 2, "past": "setattr", "cached": 5}
+    assert not any(name in vars(op) for name in ("half", "past", "cached")) and not hasattr(op, "slotted")
+
+
+def test_what_process_has_set_is_put_on_a_request_but_for_what_its_own_hook_has_set() -> None:
+    op: Any = Setting(name="some", input_ops=[RequestOp()])
+    hooks = Hooks(op)
+    own: Any = hooks.own_copy()
+    with hooks.set_attributes.on(own) as kept:
+        own.number = None
+        own.slotted = 0
+    assert kept == {"number", "slotted"}
+    hooks.set_attributes.put(own, {"number": 7, "slotted": 7, "unset": 7, "half": 7}, kept)
+    assert (own.number, own.slotted, own.unset, own.half) == (None, 0, 7, 7)
+    own.later = 1
+    assert kept == {"number", "slotted"}, "only what is set meanwhile"
 
 
 def refuse_b(self: Op, requests: list[OpRequest]) -> list[Any]:
