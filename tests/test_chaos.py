@@ -43,7 +43,7 @@ def test_what_hooks_hand_on_by_self_is_the_requests_own_under_load_and_faults(
 ) -> None:
     """Preprocess to process to postprocess, with runs over the Op's `timeout`, deaths and cancelled calls."""
     mode = ["--keeps-state", "--batch-size", str(batch_size), *(["--threads"] if threads else [])]
-    code, report = chaos("--seconds", "2", "--faults", "stall,kill,cancel,disconnect", *mode)
+    code, report = chaos("--seconds", "1", "--faults", "stall,kill,cancel,disconnect", *mode)
     assert report["broken"] == []
     assert code == 0
     assert all(count >= 1 for count in report["faults"].values())

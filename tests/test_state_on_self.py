@@ -20,7 +20,8 @@ SIZES = pytest.mark.parametrize("batch_size", [1, BATCH_SIZE])
 
 def keeping(batch_size: int, *, kind: str = "keeping", threads: bool = False, **op: Any) -> ServiceProcess:
     config = {"dag": {"is_thread_op": threads}, "op": {"keeping": {"batch_size": batch_size, **op}}}
-    return ServiceProcess(APPS / "keeping.py", config, env={"KIND": kind})
+    batched = "yes" if batch_size > 1 else "no"
+    return ServiceProcess(APPS / "keeping.py", config, env={"KIND": kind, "BATCHED": batched})
 
 
 def told(answer: dict[str, Any]) -> dict[str, Any]:
@@ -65,18 +66,14 @@ def test_every_two_hooks_of_a_request_agree_while_others_run_beside_it(
 
 def test_one_object_serves_all_hooks_of_a_request_where_nothing_is_batched(tmp_path: Path) -> None:
     with keeping(1) as service:
-        requests = [request(n, mark="own", widths="1,2") for n in range(1, 6)]
-        # The second of two feeds finds on `self` what the first has left there, and says so.
-        for answer in together(service, requests, tmp_path):
-            assert "left by another: {'batch': [" in answer["err_msg"]
-        for answer in together(service, [request(n, mark="own") for n in range(1, 6)], tmp_path):
-            found = told(answer)
-            number = found["number"]
-            assert (found["batch"], found["seen"], found["mark"]) == (
-                [number],
-                number,
-                f"process of {number}",
-            )
+        widths = {1: "1", 2: "2,1,3", 3: "1", 4: "3,2,1", 5: "1"}
+        requests = [request(n, mark="own", widths=many) for n, many in widths.items()]
+        answers = together(service, requests, tmp_path)
+    for (number, many), answer in zip(widths.items(), answers, strict=True):
+        found = told(answer)
+        assert (found["batch"], found["seen"]) == ([number], number)
+        assert found["mark"] == f"process of {number}"
+        assert found["widths"] == [int(width) for width in many.split(",")], "of all feeds, in their order"
 
 
 def test_what_process_sets_never_replaces_what_the_requests_own_hook_has_set(tmp_path: Path) -> None:
@@ -114,7 +111,7 @@ def test_several_batches_of_one_hand_over_see_nothing_of_each_other(tmp_path: Pa
     for number, (answer, many) in enumerate(zip(answers, widths, strict=True), 1):
         found = told(answer)
         assert found["doubled"] == [2 * number] * len(many.split(","))
-        assert found["width"] == int(many[-1])
+        assert found["widths"] == [int(many[-1])], "of one run"
         mates = {n for n, other in enumerate(widths, 1) if many[-1] in other.split(",")}
         assert {number} <= set(found["batch"]) <= mates | {HELD}
         assert found["seen"] == found["batch"][-1]
@@ -170,7 +167,7 @@ def test_beside_batch_wise_hooks_process_hands_on_what_it_sets_and_leaves_nothin
     found = [told(answer) for answer in answers]
     for number, one in enumerate(found, 1):
         assert one["doubled"] == [2 * number]
-        assert number in one["batch"] and one["width"] == 1 + number % 2
+        assert number in one["batch"] and one["widths"] == [1 + number % 2]
         if kind == "post":
             assert one["seen"] == one["batch"][-1]
         else:

@@ -137,9 +137,10 @@ class Executor:
 
     def _preprocess_batch(self, calls: Sequence[Call]) -> None:
         feeds = self._hooks.preprocess_batch([call.request for call in calls])
-        for call, feed in zip(calls, feeds, strict=True):
-            if not self._hooks.batch_postprocess:
+        if not self._hooks.batch_postprocess:
+            for call in calls:
                 call.take_own(self._hooks.own_copy())
+        for call, feed in zip(calls, feeds, strict=True):
             self._take_feed(call, feed, skip=False)
 
     def _take_feed(self, call: Call, feed: Any, skip: bool) -> None:
@@ -257,7 +258,8 @@ class Executor:
 
     def _postprocess_batch(self, fetched: list[Fetched]) -> None:
         requests, fetches = [call.request for call, _ in fetched], [fetch for _, fetch in fetched]
-        left = fetched[0][0].all_left()
+        first, _ = fetched[0]
+        left = {} if first.left is None else first.all_left()
         outputs = self._hooks.postprocess_batch(requests, fetches, left)
         for (call, _), output in zip(fetched, outputs, strict=True):
             if isinstance(output, ServingError):

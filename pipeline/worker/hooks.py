@@ -56,16 +56,13 @@ class Hooks:
             and not any("__slots__" in vars(base) for base in kind.__mro__)
         )
 
-    def own_copy(self) -> Op:
-        """The Op as one request's hooks see it: what they set on `self` is the request's own."""
-        return self.copy_of(self.op)
-
-    def copy_of(self, op: Op) -> Op:
-        """A shallow copy."""
+    def own_copy(self, of: Op | None = None) -> Op:
+        """The Op, or a copy `of` it, as one request's hooks see it: what they set on `self` is its own."""
+        original = self.op if of is None else of
         if not self._copies_plainly:
-            return copy.copy(op)
-        own: Op = object.__new__(type(op))
-        own.__dict__.update(op.__dict__)
+            return copy.copy(original)
+        own: Op = object.__new__(type(original))
+        own.__dict__.update(original.__dict__)
         return own
 
     @cached_property
@@ -90,10 +87,10 @@ class Hooks:
         return of_process(self.op.name, self._process.call(own.process, [feed], log_id))
 
     def process_on_copy(
-        self, op: Op, feed: dict[str, Any], log_id: int
+        self, of: Op | None, feed: dict[str, Any], log_id: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """`process` on a copy of `op`: its fetch, and what it has set on `self`. Raises as it does."""
-        own = self.copy_of(op)
+        """`process` on an `own_copy`: its fetch, and what it has set on `self`. Raises as it does."""
+        own = self.own_copy(of)
         with self.set_attributes.on(own) as names:
             fetch = self.process(own, feed, log_id)
         return fetch, self.set_attributes.values(own, names)

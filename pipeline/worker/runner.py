@@ -82,6 +82,8 @@ class Runner:
         planned = plan([piece.item for piece in pieces], self.limits) if pieces else []
         if self._hooks.own_process:  # it is given the requests of a batch in the order of their arrival
             planned = [sorted(batch) for batch in planned]
+            if self.limits.requests == 1:  # and the feeds of a mini-batch, on one object, in the app's order
+                planned.sort()
         return [[pieces[i] for i in batch] for batch in planned]
 
     def run(self, batches: list[list[Piece]]) -> Iterator[Run]:
@@ -139,9 +141,9 @@ class Runner:
         """
         log_id = batch[0].call.request.log_id
         own = batch[-1].call.own
-        if self.set_attributes is None:
-            return self._hooks.process(own or self._hooks.own_copy(), feed, log_id), {}
-        return self._hooks.process_on_copy(own or self._hooks.op, feed, log_id)
+        if self.set_attributes is not None:
+            return self._hooks.process_on_copy(own, feed, log_id)
+        return self._hooks.process(self._hooks.own_copy() if own is None else own, feed, log_id), {}
 
     def _as_model_error(self, exc: BaseException, piece: Piece) -> ServingError:
         name = self._hooks.op.name

@@ -1,8 +1,9 @@
 """Ops that keep what belongs to a request on `self` between every two hooks, and raise where they find more.
 
-KIND names the Op. Inputs: `number`; `mark`, which the request's own preprocess sets, "none" to set it to what
-init_op did; `widths` of its feeds, which can't be joined where they differ: several make a mini-batch;
-`action` (one of ACTIONS) of its process, with an `argument`; `gate`: a file that preprocess waits for.
+KIND names the Op, BATCHED says whether requests may share a run. Inputs: `number`; `mark`, which the own
+preprocess sets, "none" to set it to what init_op did; `widths` of its feeds, which can't be joined where they
+differ: several make a mini-batch; `action` (one of ACTIONS) of its process, with an `argument`; `gate`: a
+file that preprocess waits for.
 An answer tells all that its postprocess found on `self`.
 """
 
@@ -47,6 +48,7 @@ def die_once(path):
 
 ACTIONS = {"": lambda _: None, "fail": fail, "stall_once": stall_once, "die_once": die_once}
 NUMBERS = list(ACTIONS)
+BATCHED = os.environ["BATCHED"] == "yes"  # several requests share a run of process
 
 
 class KeepingOp(Op):
@@ -63,12 +65,14 @@ class KeepingOp(Op):
         return self.prepared(inputs)
 
     def process(self, feed_batch, typical_logid):
-        self.must_lack("batch", "width", "answered")
+        if BATCHED or vars(self).get("batch", [self.number]) != [self.number]:  # else of this mini-batch
+            self.must_lack("batch", "widths")
+        self.must_lack("answered")
         numbers = feed_batch[0]["number"]
         self.batch = numbers[:, 0].tolist()
         for action in numbers[:, 1]:
             ACTIONS[NUMBERS[action]](self.argument)
-        self.width = feed_batch[0]["width"].shape[1]
+        self.widths = [*vars(self).get("widths", ()), feed_batch[0]["width"].shape[1]]
         time.sleep(0.0005)  # other threads go on
         self.seen = self.number
         self.mark = f"process of {self.number}"
@@ -102,7 +106,7 @@ class KeepingOp(Op):
             raise AssertionError(f"left by another: {found}")
 
     def told(self, fetch):
-        names = ("number", "mark", "batch", "width", "seen", "handed_over", "answers")
+        names = ("number", "mark", "batch", "widths", "seen", "handed_over", "answers")
         found = {name: vars(self)[name] for name in names if name in vars(self)}
         fetches = fetch if isinstance(fetch, list) else [fetch]
         doubled = [int(one["doubled"][0]) for one in fetches]
