@@ -59,7 +59,9 @@ class Op:
     """One step of the DAG: preprocess, a model, postprocess; each of them optional.
 
     Arguments win over the Op's section of config.yml. Hooks run in the worker process of the Op's instance,
-    never in the process that answers HTTP and gRPC: import tokenizers and frameworks in `init_op`.
+    never in the process that answers HTTP and gRPC: import tokenizers and frameworks in `init_op`. What a
+    hook sets on `self` belongs to its request, and what `process` sets to the requests of its batch; what
+    `init_op` sets is shared.
     """
 
     dynamic_shape_info: Mapping[str, Mapping[str, Sequence[int]]]

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from service_process import APPS, ROOT
 
 DOORS = {"key/value HTTP", "PipelineService gRPC", "v1 HTTP", "v2 HTTP", "v2 gRPC"}
@@ -32,6 +34,21 @@ def test_no_fault_costs_a_caller_its_own_answer() -> None:
     assert report["refused"]["poison"] == report["faults"]["poison"]
     assert report["refused"]["malformed"] == 7 * report["faults"]["malform"]
     assert set(report["refused"]) <= {"poison", "malformed", "overloaded", "restarting"}
+
+
+@pytest.mark.parametrize("threads", [True, False], ids=["threads", "processes"])
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_what_hooks_hand_on_by_self_is_the_requests_own_under_load_and_faults(
+    batch_size: int, threads: bool
+) -> None:
+    """Preprocess to process to postprocess, with runs over the Op's `timeout`, deaths and cancelled calls."""
+    mode = ["--keeps-state", "--batch-size", str(batch_size), *(["--threads"] if threads else [])]
+    code, report = chaos("--seconds", "1", "--faults", "stall,kill,cancel,disconnect", *mode)
+    assert report["broken"] == []
+    assert code == 0
+    assert all(count >= 1 for count in report["faults"].values())
+    assert all(report["doors"][door]["answered"] > 10 for door in DOORS)
+    assert set(report["refused"]) <= {"overloaded"}
 
 
 def test_a_service_that_mixes_callers_up_is_found_out() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def test_hooks_may_be_set_on_the_op_itself() -> None:
     hooks = Hooks(op)
     assert preprocessed(op) == ({"got": 99}, False)
     assert hooks.own_process
-    assert hooks.process({"x": 1}, 0) == {"ran": [{"x": 1}]}
+    assert hooks.process(hooks.own_copy(), {"x": 1}, 0) == {"ran": [{"x": 1}]}
     assert not Hooks(op_with()).own_process
 
 
@@ -178,7 +179,7 @@ def test_only_true_skips_the_model(skip: Any) -> None:
 def test_a_process_that_returns_no_fetch_is_told_its_type(result: Any) -> None:
     hooks = Hooks(op_with(process=lambda self, feed_batch, typical_logid: result))
     with pytest.raises(WrongResult, match=r"\[some\] process returned \w+.*; expected a fetch dict"):
-        hooks.process({}, 0)
+        hooks.process(hooks.own_copy(), {}, 0)
 
 
 def test_a_process_of_0_5_takes_the_feeds_alone_and_its_code_is_the_clients_err_no() -> None:
@@ -186,9 +187,9 @@ def test_a_process_of_0_5_takes_the_feeds_alone_and_its_code_is_the_clients_err_
         return (None, 9001, "no card") if feed_batch == [{}] else (feed_batch[0], 0, "")
 
     hooks = Hooks(op_with(process=process))
-    assert hooks.process({"x": 1}, 0) == {"x": 1}
+    assert hooks.process(hooks.own_copy(), {"x": 1}, 0) == {"x": 1}
     with pytest.raises(ModelFailed, match=r"\[some\] failed to predict. no card. Please check") as caught:
-        hooks.process({}, 0)
+        hooks.process(hooks.own_copy(), {}, 0)
     assert caught.value.err_no == 9001
 
 
@@ -238,6 +239,57 @@ def test_an_op_that_copies_itself_in_its_own_way_or_has_slots_is_copied_so() -> 
     slotted = Slotted(name="a", input_ops=[RequestOp()])
     slotted.vocabulary = ["a"]
     assert Hooks(slotted).own_copy().vocabulary == ["a"]
+
+
+class Setting(Op):
+    """Sets attributes in every way that there is."""
+
+    __slots__ = ("slotted", "unset")
+
+    @functools.cached_property
+    def cached(self) -> int:
+        return 5
+
+    @property
+    def doubled(self) -> int:
+        return self.half * 2
+
+    @doubled.setter
+    def doubled(self, value: int) -> None:
+        self.half = value // 2
+
+    def process(self, feed_batch: list[dict[str, Any]], typical_logid: int = 0) -> Any:
+        self.same = self.same  # the value that it has, set anew
+        self.slotted = 1
+        self.doubled = 4
+        self.gone = 3
+        del self.gone
+        vars(self)["past"] = "setattr"
+        return {"cached": self.cached}
+
+
+def test_what_process_sets_on_its_copy_is_known_however_it_is_set() -> None:
+    op: Any = Setting(name="some", input_ops=[RequestOp()])
+    op.same, op.other = "as ever", "untouched"
+    hooks = Hooks(op)
+    fetch, left = hooks.process_on_copy(op, {}, 0)
+    assert fetch == {"cached": 5}
+    assert left == {"same": "as ever", "slotted": 1, "half": 2, "past": "setattr", "cached": 5}
+    assert not any(name in vars(op) for name in ("half", "past", "cached")) and not hasattr(op, "slotted")
+
+
+def test_what_process_has_set_is_put_on_a_request_but_for_what_its_own_hook_has_set() -> None:
+    op: Any = Setting(name="some", input_ops=[RequestOp()])
+    hooks = Hooks(op)
+    own: Any = hooks.own_copy()
+    with hooks.set_attributes.on(own) as kept:
+        own.number = None
+        own.slotted = 0
+    assert kept == {"number", "slotted"}
+    hooks.set_attributes.put(own, {"number": 7, "slotted": 7, "unset": 7, "half": 7}, kept)
+    assert (own.number, own.slotted, own.unset, own.half) == (None, 0, 7, 7)
+    own.later = 1
+    assert kept == {"number", "slotted"}, "only what is set meanwhile"
 
 
 def refuse_b(self: Op, requests: list[OpRequest]) -> list[Any]:

@@ -16,7 +16,7 @@ from service_process import APPS, ServiceProcess
 GIVEN = {"top_k": 3, "lang": "zh", "exact": True}
 
 
-@pytest.fixture(scope="module", params=["each", "batch"])
+@pytest.fixture(scope="module", params=["each", "batch", "mixed"])
 def service(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
     with ServiceProcess(APPS / "request_options.py", env={"HOOKS": request.param}) as started:
         yield started

@@ -15,8 +15,9 @@ from typing import Any
 
 from rich.console import Console
 
+from bench.chaos import keeping_service
 from bench.chaos.answer_key import answer_key
-from bench.chaos.faults import CROWD, FAULTS, inflict
+from bench.chaos.faults import CROWD, FAULTS, OF_DEFAULT_SERVICE, inflict
 from bench.chaos.load import Load
 from bench.chaos.questions import Questions
 from bench.chaos.report import Report
@@ -31,14 +32,17 @@ EXAMPLES = """examples:
   python -m bench.chaos --seconds 60
   python -m bench.chaos --seconds 20 --faults kill,cancel --every 5
   python -m bench.chaos --settle 300 --seconds 900 --faults none --longest 510 --growth 2     a soak
+  python -m bench.chaos --seconds 60 --keeps-state --threads --batch-size 8
   python -m bench.chaos --seconds 10 --seed 7 --json
 """
 
 
 async def run(options: argparse.Namespace) -> Report:
     """Raises CannotMeasure."""
-    questions = Questions(answer_key(options.texts, options.longest, options.seed))
+    key = answer_key(options.texts, options.longest, options.seed)
+    questions = Questions(key)
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+        Path(folder, keeping_service.KEY_FILE).write_text(json.dumps(key))
         world = World(options.script, _config(options), Path(folder))
         began = time.monotonic()
         async with world.served():
@@ -61,6 +65,12 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
     """The default configuration, with a limit that a flood exceeds, and one that a hung worker meets soon."""
     config = default_config(options.instances)
     config["dag"]["max_pending_requests"] = CROWD // 2
+    if options.keeps_state:
+        config["dag"]["is_thread_op"] = options.threads
+        del config["op"]["bert"]["local_service_conf"]
+        config["op"]["bert"].update(keeping_service.OP_CONFIG)
+    if options.batch_size is not None:
+        config["op"]["bert"]["batch_size"] = options.batch_size
     if "hang" in options.faults:
         config["op"]["bert"]["run_timeout"] = RUN_TIMEOUT_S
     return config
@@ -94,7 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--seconds", type=float, default=60, help="of faults; each has at least one turn (default: 60)")
     add(
-        "--faults", type=_faults, default=list(FAULTS), help=f"of {', '.join(FAULTS)}; or none (default: all)"
+        "--faults",
+        type=_faults,
+        help=f"of {', '.join(FAULTS)}; or none (default: all, stall with --keeps-state)",
     )
     add("--every", type=float, default=0.5, help="seconds between a fault's end and the next (default: 0.5)")
     add("--seed", type=int, default=1, help="of texts, victims and order (default: 1)")
@@ -106,13 +118,28 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--growth", type=float, help="percent that memory may grow from then on (default: as a short run may)"
     )
-    add("--script", type=Path, default=SCRIPT, help="another service named bert that answers alike")
+    add("--script", type=Path, help="another service named bert that answers alike")
+    add("--keeps-state", action="store_true", help="a service whose hooks hand all they know on by `self`")
+    add("--threads", action="store_true", help="with --keeps-state: instances are threads of one process")
+    add("--batch-size", type=int, help="of the Op (default: config.yml's)")
     add("--json", action="store_true", help="print JSON")
     return parser
 
 
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.faults is None:
+        options.faults = list(FAULTS) if options.keeps_state else OF_DEFAULT_SERVICE
+    if "stall" in options.faults and not options.keeps_state:
+        parser.error("--faults stall: only the service of --keeps-state stalls")
+    if options.script is None:
+        options.script = Path(keeping_service.__file__) if options.keeps_state else SCRIPT
+    return options
+
+
 def main(arguments: list[str]) -> int:
-    options = _parser().parse_args(arguments)
+    options = _options(arguments)
     console = Console(width=None if sys.stdout.isatty() else 140)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of the blocks that stop the service
     try:

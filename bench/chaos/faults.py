@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from bench.chaos.doors import KeyValueHttp, PipelineGrpc, V2Grpc
+from bench.chaos.keeping_service import STALL_FILE, STALL_S
 from bench.chaos.load import Load, doors
 from bench.chaos.outcome import Death, Kind, Outcome
 from bench.chaos.questions import POISON, Question
@@ -129,6 +130,15 @@ async def poison(load: Load, chance: random.Random) -> None:
     await load.world.until_ready()
 
 
+async def stall(load: Load, chance: random.Random) -> None:
+    """A run that takes longer than its Op's `timeout`: its requests are tried again, its end is nobody's."""
+    mark = load.world.folder / STALL_FILE
+    mark.touch()
+    while mark.exists():
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(STALL_S)
+
+
 async def reload(load: Load, chance: random.Random) -> None:
     """The model is loaded anew: every worker is exchanged for a new one."""
     await load.world.reload()
@@ -141,8 +151,9 @@ async def restart(load: Load, chance: random.Random) -> None:
 
 FAULTS: dict[str, Fault] = {
     "kill": kill, "hang": hang, "flood": flood, "disconnect": disconnect, "cancel": cancel,
-    "malform": malform, "poison": poison, "reload": reload, "restart": restart,
+    "malform": malform, "poison": poison, "stall": stall, "reload": reload, "restart": restart,
 }  # fmt: skip
+OF_DEFAULT_SERVICE = [name for name in FAULTS if name != "stall"]
 
 
 async def inflict(

@@ -30,8 +30,8 @@ _POLL_S = 0.05
 class World:
     """Starts and restarts the service; `service` is an async context for the time that it is served.
 
-    away: whether calls may find nobody: from SIGTERM until the next service is ready. broken: what the
-    service itself did that it must not.
+    folder: has its configuration. away: whether calls may find nobody: from SIGTERM until the next service
+    is ready. broken: what the service itself did that it must not.
     """
 
     def __init__(self, script: Path, config: Mapping[str, Any], folder: Path) -> None:
@@ -41,6 +41,7 @@ class World:
         ports = {"http_port": self.http_port, "rpc_port": self.rpc_port}
         file = folder / "config.yml"
         file.write_text(yaml.safe_dump({**config, **ports}))
+        self.folder = folder
         self._log = folder / "log"
         self._command = [sys.executable, str(script), "--config", str(file)]
 

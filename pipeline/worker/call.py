@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,10 +21,12 @@ _FORMS = tuple(AnswerForm)  # by number; calling the enum costs more
 class Call:
     """A request's hooks, feeds and results.
 
-    own: the Op as this request's hooks see it. deadline: the instant (time.monotonic) after which nobody
+    own: the Op as this request's hooks see it; None as long as only batch-wise ones do. kept: the names that
+    preprocess has set on it, where that is noted. deadline: the instant (time.monotonic) after which nobody
     waits for it. feeds: what is to be run, None once there is a fetch without.
     direct: its inputs are the model's feeds and its output the fetch, without hooks at either end.
     output: what postprocess made. error: set as soon as the request can't be answered otherwise.
+    left: what `process` has set on a copy of an Op for this request, by the numbers of its feed and slice.
     sent: its reply is on its way.
     """
 
@@ -36,6 +40,8 @@ class Call:
         "feeds",
         "form",
         "id",
+        "kept",
+        "left",
         "output",
         "own",
         "request",
@@ -50,6 +56,8 @@ class Call:
         self.id, data_id, log_id, form, self.wish, told, self.deadline, stowed = row
         self.form = _FORMS[form]
         self.own = own
+        self.kept: Collection[str] = ()
+        self.left: dict[tuple[int, int], dict[str, Any]] | None = None
         self.error: ServingError | None = None
         self.feeds: list[Any] | None = None
         self.feed_is_list = False
@@ -74,6 +82,27 @@ class Call:
         self.direct = FEED in inputs
         if self.direct:
             self.feeds = [inputs[FEED]]
+
+    def take_own(self, own: Op) -> None:
+        """Take the Op as the hooks behind `preprocess_batch` see it: with what that has set on it."""
+        self.own = own
+        request = self.request
+        options = RequestOptions(request.id, request.priority, request.timeout_us, request.parameters)
+        if options != NO_OPTIONS:
+            own.request_options = options
+
+    def leave(self, feed: int, at: int, left: dict[str, Any]) -> None:
+        """Keep what `process` has set in the run of one slice."""
+        if self.left is None:
+            self.left = {}
+        self.left[feed, at] = left
+
+    def all_left(self) -> dict[str, Any]:
+        """What `process` has set for this request; of several runs the last feed's counts."""
+        values: dict[str, Any] = {}
+        for _, left in sorted((self.left or {}).items(), key=itemgetter(0)):
+            values.update(left)
+        return values
 
     def skip_model(self, fetch: Any) -> None:
         """Take what preprocess returned for the fetch."""

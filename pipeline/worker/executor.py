@@ -26,6 +26,7 @@ class Reply(NamedTuple):
 
 
 Send = Callable[[Reply, bool], None]
+Fetched = tuple[Call, Any]  # a request and what postprocess is given for it
 
 
 class Executor:
@@ -114,21 +115,33 @@ class Executor:
             self._send(settled, timings, send, last=ends)
 
     def _calls(self, rows: Sequence[list[Any]], tail: Tail) -> list[Call]:
-        copies = not self._hooks.batch_preprocess or not self._hooks.batch_postprocess
+        copies = not self._hooks.batch_preprocess
         return [Call(row, tail, self._hooks.own_copy() if copies else None) for row in rows]
 
     def _preprocess(self, calls: Sequence[Call]) -> None:
         if self._hooks.batch_preprocess:
-            feeds = self._hooks.preprocess_batch([call.request for call in calls])
-            for call, feed in zip(calls, feeds, strict=True):
-                self._take_feed(call, feed, skip=False)
+            self._preprocess_batch(calls)
             return
+        noted = self._runner.set_attributes
         for call in calls:
             assert call.own is not None
             try:
-                self._take_feed(call, *self._hooks.preprocess(call.own, call.request))
+                if noted is None:
+                    fed = self._hooks.preprocess(call.own, call.request)
+                else:
+                    with noted.on(call.own) as call.kept:
+                        fed = self._hooks.preprocess(call.own, call.request)
+                self._take_feed(call, *fed)
             except ServingError as exc:
                 call.error = exc
+
+    def _preprocess_batch(self, calls: Sequence[Call]) -> None:
+        feeds = self._hooks.preprocess_batch([call.request for call in calls])
+        if not self._hooks.batch_postprocess:
+            for call in calls:
+                call.take_own(self._hooks.own_copy())
+        for call, feed in zip(calls, feeds, strict=True):
+            self._take_feed(call, feed, skip=False)
 
     def _take_feed(self, call: Call, feed: Any, skip: bool) -> None:
         if isinstance(feed, ServingError):
@@ -209,7 +222,7 @@ class Executor:
 
     def _postprocess(self, calls: Sequence[Call]) -> None:
         """Give each call its output or its error."""
-        fetched = []
+        fetched: list[Fetched] = []
         for call in calls:
             try:
                 fetch = call.fetch()
@@ -220,21 +233,39 @@ class Executor:
                 call.output = fetch
             else:
                 fetched.append((call, fetch))
-        if self._hooks.batch_postprocess and fetched:
-            requests, fetches = [call.request for call, _ in fetched], [fetch for _, fetch in fetched]
-            outputs = self._hooks.postprocess_batch(requests, fetches)
-            for (call, _), output in zip(fetched, outputs, strict=True):
-                if isinstance(output, ServingError):
-                    call.error = output
-                else:
-                    call.output = output
+        if self._hooks.batch_postprocess:
+            for group in self._of_one_process(fetched):
+                self._postprocess_batch(group)
             return
         for call, fetch in fetched:
             assert call.own is not None
+            if call.left is not None:
+                self._hooks.set_attributes.put(call.own, call.all_left(), call.kept)
             try:
                 call.output = self._hooks.postprocess(call.own, call.request, fetch)
             except ServingError as exc:
                 call.error = exc
+
+    def _of_one_process(self, fetched: list[Fetched]) -> list[list[Fetched]]:
+        """By what `process` has set for them: where a batch had to be run in parts, each part's."""
+        if not self._hooks.own_process:
+            return [fetched] if fetched else []
+        groups: dict[tuple[int, ...], list[Fetched]] = {}
+        for call, fetch in fetched:
+            runs = () if call.left is None else tuple(map(id, call.left.values()))
+            groups.setdefault(runs, []).append((call, fetch))
+        return list(groups.values())
+
+    def _postprocess_batch(self, fetched: list[Fetched]) -> None:
+        requests, fetches = [call.request for call, _ in fetched], [fetch for _, fetch in fetched]
+        first, _ = fetched[0]
+        left = {} if first.left is None else first.all_left()
+        outputs = self._hooks.postprocess_batch(requests, fetches, left)
+        for (call, _), output in zip(fetched, outputs, strict=True):
+            if isinstance(output, ServingError):
+                call.error = output
+            else:
+                call.output = output
 
     def _send(self, calls: Iterable[Call], timings: list[int], send: Send, *, last: bool) -> None:
         tail: list[Part] = []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from pipeline.channel_data import ChannelData
@@ -19,6 +20,7 @@ from pipeline.worker.hook_results import (
     of_preprocess,
     of_process,
 )
+from pipeline.worker.set_attributes import SetAttributes
 from pipeline.worker.traces import said_by, trace_of
 
 log = logging.getLogger(__name__)
@@ -54,13 +56,19 @@ class Hooks:
             and not any("__slots__" in vars(base) for base in kind.__mro__)
         )
 
-    def own_copy(self) -> Op:
-        """The Op as one request's hooks see it: what they set on `self` is the request's own."""
+    def own_copy(self, of: Op | None = None) -> Op:
+        """The Op, or a copy `of` it, as one request's hooks see it: what they set on `self` is its own."""
+        original = self.op if of is None else of
         if not self._copies_plainly:
-            return copy.copy(self.op)
-        own: Op = object.__new__(type(self.op))
-        own.__dict__.update(self.op.__dict__)
+            return copy.copy(original)
+        own: Op = object.__new__(type(original))
+        own.__dict__.update(original.__dict__)
         return own
+
+    @cached_property
+    def set_attributes(self) -> SetAttributes:
+        """Tells what hooks set on `self`. The Op's objects are slower to set from the first use on."""
+        return SetAttributes(type(self.op))
 
     def preprocess(self, own: Op, request: OpRequest) -> tuple[Any, bool]:
         """The feed, or list of feeds, and whether the model is skipped. Raises ServingError."""
@@ -74,9 +82,18 @@ class Hooks:
         """A feed or a ServingError for each request; one that makes the call raise is found by halves."""
         return self._by_halves("preprocess_batch", self.op.preprocess_batch, requests, None)
 
-    def process(self, feed: dict[str, Any], log_id: int) -> dict[str, Any]:
+    def process(self, own: Op, feed: dict[str, Any], log_id: int) -> dict[str, Any]:
         """The overridden `process`; its fetch. Raises whatever the hook raises, and ServingError."""
-        return of_process(self.op.name, self._process.call(self.op.process, [feed], log_id))
+        return of_process(self.op.name, self._process.call(own.process, [feed], log_id))
+
+    def process_on_copy(
+        self, of: Op | None, feed: dict[str, Any], log_id: int
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """`process` on an `own_copy`: its fetch, and what it has set on `self`. Raises as it does."""
+        own = self.own_copy(of)
+        with self.set_attributes.on(own) as names:
+            fetch = self.process(own, feed, log_id)
+        return fetch, self.set_attributes.values(own, names)
 
     def postprocess(self, own: Op, request: OpRequest, fetch: Any) -> Any:
         """The Op's output. Raises ServingError."""
@@ -87,9 +104,22 @@ class Hooks:
         except BaseException as exc:
             raise self.failure(exc, "postprocess", request) from exc
 
-    def postprocess_batch(self, requests: Sequence[OpRequest], fetches: Sequence[Any]) -> list[Any]:
-        """An output or a ServingError for each request."""
-        outputs = self._by_halves("postprocess_batch", self.op.postprocess_batch, requests, fetches)
+    def postprocess_batch(
+        self, requests: Sequence[OpRequest], fetches: Sequence[Any], left: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """An output or a ServingError for each request. left: what `process` has set on `self` for them,
+        which the hook finds there and no other request does."""
+        if not left:
+            return self._postprocess_batch(self.op, requests, fetches)
+        lent = self.own_copy()
+        self.set_attributes.put(lent, left)
+        with self.set_attributes.on(lent) as names:
+            outputs = self._postprocess_batch(lent, requests, fetches)
+        self.set_attributes.put(self.op, self.set_attributes.values(lent, names))
+        return outputs
+
+    def _postprocess_batch(self, op: Op, requests: Sequence[OpRequest], fetches: Sequence[Any]) -> list[Any]:
+        outputs = self._by_halves("postprocess_batch", op.postprocess_batch, requests, fetches)
         return [output if type(output) is dict else self._checked_or_error(output) for output in outputs]
 
     def jump(self, own: Op, request: OpRequest, output: Any) -> bool:

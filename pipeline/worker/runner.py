@@ -55,7 +55,8 @@ class Runner:
     """Knows the model: a predictor of this process or a remote one, the app's own `process`, or none.
 
     limits: of a batch. runs_model: whether there is one. takes_arrays: whether a feed is a dict of arrays
-    alone; an app's own `process` and a remote Pipeline service take other values, too.
+    alone; an app's own `process` and a remote Pipeline service take other values, too. set_attributes: where
+    several requests may share a call of the app's `process`, which then runs on a copy; else None.
     """
 
     def __init__(
@@ -68,6 +69,8 @@ class Runner:
         self._remote = predictor if isinstance(predictor, RemotePredictor) and not hooks.own_process else None
         self._pool = ThreadPoolExecutor(CALLS_UNDER_WAY) if self._remote is not None else None
         self.runs_model = predictor is not None or hooks.own_process
+        shared = hooks.own_process and (limits.requests > 1 or hooks.batch_postprocess)
+        self.set_attributes = hooks.set_attributes if shared else None
         self.takes_arrays = not hooks.own_process and (self._remote is None or self._remote.merges)
 
     @property
@@ -77,6 +80,10 @@ class Runner:
 
     def plan(self, pieces: list[Piece]) -> list[list[Piece]]:
         planned = plan([piece.item for piece in pieces], self.limits) if pieces else []
+        if self._hooks.own_process:  # it is given the requests of a batch in the order of their arrival
+            planned = [sorted(batch) for batch in planned]
+            if self.limits.requests == 1:  # and the feeds of a mini-batch, on one object, in the app's order
+                planned.sort()
         return [[pieces[i] for i in batch] for batch in planned]
 
     def run(self, batches: list[list[Piece]]) -> Iterator[Run]:
@@ -95,12 +102,13 @@ class Runner:
 
     def _process(self, batch: list[Piece]) -> list[Any]:
         """A fetch or a ServingError for each piece; an engine error is traced to its feed by halves."""
+        left: dict[str, Any] = {}
         try:
             merged = join([p.feed for p in batch], [p.item for p in batch], self.joining)
             if self._remote is not None:
                 fetches = self._remote.run(merged, deadline=max(piece.call.deadline for piece in batch))
             elif self._hooks.own_process:
-                fetches = self._hooks.process(merged, batch[0].call.request.log_id)
+                fetches, left = self._own_process(batch, merged)
             else:
                 assert self._predictor is not None
                 fetches = self._predictor.run(merged)
@@ -112,16 +120,30 @@ class Runner:
             half = len(batch) // 2
             return self._process(batch[:half]) + self._process(batch[half:])
         parts = split(fetches, [piece.item for piece in batch], self.joining.padding)
+        if parts is None and len(batch) == 1:  # a fetch without a batch axis belongs to the only request
+            parts = [fetches]
         if parts is not None:
+            for piece in batch if left else ():
+                piece.call.leave(piece.feed_number, piece.slice_number, left)
             return parts
-        if len(batch) == 1:  # a fetch without a batch axis belongs to the only request
-            return [fetches]
         # As many boxes as images can be a coincidence next time, and would be cut apart wrongly.
         self.limits = replace(self.limits, requests=1)
         log.warning(
             "[%s] answers without a row for each row fed: its requests run alone", self._hooks.op.name
         )
         return [result for piece in batch for result in self._process([piece])]
+
+    def _own_process(self, batch: list[Piece], feed: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The fetch of the app's `process`, and what it has set on `self` for others than its own request.
+
+        It knows a batch by the first request's log_id and by what hooks have set for the last, as in Paddle
+        Serving, where preprocess of the last had run just before.
+        """
+        log_id = batch[0].call.request.log_id
+        own = batch[-1].call.own
+        if self.set_attributes is not None:
+            return self._hooks.process_on_copy(own, feed, log_id)
+        return self._hooks.process(self._hooks.own_copy() if own is None else own, feed, log_id), {}
 
     def _as_model_error(self, exc: BaseException, piece: Piece) -> ServingError:
         name = self._hooks.op.name

@@ -1,4 +1,4 @@
-"""Ops that answer with what the client said of the request: by per-request or by batch-wise hooks."""
+"""Ops that answer with what the client said of its request: hooks of one request, batch-wise ones, both."""
 
 import json
 import os
@@ -34,10 +34,17 @@ class BatchOp(TellingOp):
         return [{"told": [json.dumps(one, sort_keys=True)]} for one in both]
 
 
+class MixedOp(TellingOp):
+    preprocess_batch = BatchOp.preprocess_batch
+    postprocess = EachOp.postprocess
+
+
+OPS = {"each": EachOp, "batch": BatchOp, "mixed": MixedOp}
+
+
 class TellingService(WebService):
     def get_pipeline_response(self, read_op):
-        op = EachOp if os.environ["HOOKS"] == "each" else BatchOp
-        return op(name="tell", input_ops=[read_op])
+        return OPS[os.environ["HOOKS"]](name="tell", input_ops=[read_op])
 
 
 service = TellingService(name="test")
