@@ -15,11 +15,12 @@ from service_process import APPS, ServiceProcess, is_running, wait_until
 
 READY = "paddlewheel_op_ready_instances"
 RESTARTS = "paddlewheel_op_restarts_total"
+TIMEOUT_MS = 1500  # far more than an answer takes, also on a busy machine
 
 
 def service_of(folder: Path, *, threads: bool = False, **section: Any) -> ServiceProcess:
     """With a file `hold` in the folder no further worker gets ready."""
-    config = {"dag": {"is_thread_op": threads}, "op": {"echo": {"timeout": 300, **section}}}
+    config = {"dag": {"is_thread_op": threads}, "op": {"echo": {"timeout": TIMEOUT_MS, **section}}}
     return ServiceProcess(APPS / "held_start.py", config, env={"STARTS": str(folder)})
 
 
@@ -176,7 +177,7 @@ def test_a_worker_that_is_killed_in_an_abandoned_call_has_its_successor_already(
     tmp_path: Path, pool: ThreadPoolExecutor
 ) -> None:
     hold = tmp_path / "hold"
-    with service_of(tmp_path, run_timeout=3) as service:
+    with service_of(tmp_path, run_timeout=6) as service:
         (old,) = service.worker_pids()
         hold.touch()
         assert held(service, pool, tmp_path / "gate").result()["err_no"] == 6000

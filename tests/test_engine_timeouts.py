@@ -20,14 +20,14 @@ def _config(timeout_ms: int, *, dag: dict[str, Any] | None = None, **section: An
 
 def test_an_op_over_its_timeout_is_answered_so_and_its_late_reply_is_nobodys(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    with ServiceProcess(APPS / "echo.py", _config(300)) as service, ThreadPoolExecutor(1) as pool:
+    with ServiceProcess(APPS / "echo.py", _config(2000)) as service, ThreadPoolExecutor(1) as pool:
         held = pool.submit(
             service.http, "/test/prediction", key_value({"action": "wait", "argument": str(gate)})
         )
         wait_until(Path(f"{gate}.waiting").exists, "the worker is busy")
         answer = held.result()
         assert (answer.status, answer.json["err_no"]) == (504, 6000)
-        assert "[echo] took more than op.echo.timeout (300 ms)" in answer.json["err_msg"]
+        assert "[echo] took more than op.echo.timeout (2000 ms)" in answer.json["err_msg"]
         assert "the call is abandoned, and its instance is replaced" in answer.json["err_msg"]
         gate.touch()
         answers = [service.predict({"number": str(number)}) for number in range(5)]

@@ -30,7 +30,7 @@ class HeldOp(EchoOp):
         mark = STARTS / str(os.getpid())
         mark.write_text(f"{self.name} {spawned_at()}")
         while (STARTS / "hold").exists() or (STARTS / f"hold.{self.concurrency_idx}").exists():
-            time.sleep(0.005)
+            time.sleep(0.02)
         mark.write_text(f"{self.name} {spawned_at()} {time.clock_gettime(time.CLOCK_BOOTTIME)}")
 
 
