@@ -211,7 +211,8 @@ class OpConfig(Section):
     )
     run_timeout: Seconds | None = Field(
         default=None,
-        description="Seconds a run may take before its worker is replaced; 0 or absent: latest deadline + 5.",
+        description="Seconds a run may take before its worker is killed and replaced; 0 or absent: 5 after "
+        "the latest deadline, or after `timeout`.",
     )
     start_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         default=600.0,

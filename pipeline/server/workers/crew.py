@@ -54,7 +54,7 @@ class Crew:
         self._was_complete = False  # all instances were ready once
         self._stopping = False
         self._changing = asyncio.Lock()  # one exchange at a time
-        self._replaced: range | None = None  # instances whose process `replace` has a successor for soon
+        self._replaced: range | None = None  # the instances of the process that `replace` is at
         self._awaited: dict[WorkerProcess, asyncio.Future[None]] = {}  # successors, until they take over
         self._leaving: dict[WorkerProcess, asyncio.Future[None]] = {}  # predecessors, until they are gone
         self._all_gone = asyncio.Event()
@@ -112,12 +112,14 @@ class Crew:
                 successor = await self._started_unless(unless, process.numbers)
                 if successor is None:
                     return False
+                if successor not in self._awaited:
+                    raise StartFailed(f"Worker {successor.name} died before it was given any work")
                 old = [p for p in self.processes if p.numbers == process.numbers]  # none if it has died
                 self._take_over([*(p for p in self.processes if p not in old), successor])
             finally:
                 self._replaced = None
                 self._spawn(process.numbers)  # in case that it has died, and has no successor
-            self.restarts += process.abandoned
+            self.restarts += process.abandoned or not old
             await self._retire(old)
             return True
 
