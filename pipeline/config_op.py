@@ -178,7 +178,8 @@ class OpConfig(Section):
     concurrency: PositiveInt = Field(default=1, description="Instances of this Op.")
     timeout: Annotated[Int, off_when_not_positive(-1)] = Field(
         default=-1,
-        description="Milliseconds one try of this Op may take, its queue included; -1, 0: none of its own. "
+        description="Milliseconds one try of this Op may take, from when an instance begins with it; -1, 0: "
+        "none of its own. What is over is abandoned, and its worker replaced while it goes on. "
         "With server_endpoints: milliseconds of one call; -1, 0: dag.request_timeout.",
     )
     retry: Annotated[Int, Field(ge=0)] = Field(
@@ -210,10 +211,12 @@ class OpConfig(Section):
     )
     run_timeout: Seconds | None = Field(
         default=None,
-        description="Seconds a run may take before its worker is replaced; 0 or absent: latest deadline + 5.",
+        description="Seconds a run may take before its worker is killed and replaced; 0 or absent: 5 after "
+        "the latest deadline, or after `timeout`.",
     )
     start_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
-        default=600.0, description="Seconds an instance has for init_op, loading and warm-up."
+        default=600.0,
+        description="Seconds an instance has for init_op, loading and warm-up, once its process is started.",
     )
     probe_interval: Seconds = Field(
         default=10.0,

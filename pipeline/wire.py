@@ -39,8 +39,11 @@ ARENA_BYTES = 2 * HANDOVERS_IN_FLIGHT * REGION_BYTES
 FRAME_LIMIT = 2**31
 
 _ARENA_NAME = "paddlewheel"
-_BEGUN = struct.Struct("<q")  # behind the regions: how many hand-overs the instance has begun
-_MAPPED_BYTES = ARENA_BYTES + _BEGUN.size
+# Behind the regions: how many hand-overs the instance has begun, and up to which one the front takes back
+# what has not begun.
+_COUNT = struct.Struct("<q")
+_BEGUN_AT, _TAKEN_BACK_AT = ARENA_BYTES, ARENA_BYTES + _COUNT.size
+_MAPPED_BYTES = ARENA_BYTES + 2 * _COUNT.size
 _HEADER = struct.Struct("<BxxxIIi")  # kind, head bytes, tail bytes, arena offset or -1
 
 
@@ -104,11 +107,23 @@ class Arena:
 
     def note_begin(self, handover_id: int) -> None:
         """Leave word for the front, should the process die, that this instance has begun the hand-over."""
-        _BEGUN.pack_into(self._map, ARENA_BYTES, handover_id + 1)
+        _COUNT.pack_into(self._map, _BEGUN_AT, handover_id + 1)
 
     def begun(self, handover_id: int) -> bool:
         """Whether the instance has begun with the hand-over; a dead one may not even have read it."""
-        return bool(_BEGUN.unpack_from(self._map, ARENA_BYTES)[0] > handover_id)
+        return bool(_COUNT.unpack_from(self._map, _BEGUN_AT)[0] > handover_id)
+
+    def take_back(self, handover_id: int) -> bool:
+        """Have the instance not begin with the hand-over; false when it has.
+
+        One that begins in this very moment runs it for nobody.
+        """
+        _COUNT.pack_into(self._map, _TAKEN_BACK_AT, handover_id + 1)
+        return not self.begun(handover_id)
+
+    def taken_back(self, handover_id: int) -> bool:
+        """Whether the front wants a hand-over back that has not begun."""
+        return bool(_COUNT.unpack_from(self._map, _TAKEN_BACK_AT)[0] > handover_id)
 
     def close(self) -> None:
         self.view.release()

@@ -138,3 +138,13 @@ def test_a_tail_outside_the_arena_is_refused(arena: Arena) -> None:
 def test_more_parts_than_a_tail_holds_are_refused() -> None:
     with pytest.raises(ValueError, match="10 bytes, 11 were announced"):
         Tail(bytes(10)).unstow([5, 6])
+
+
+def test_a_handover_is_taken_back_only_as_long_as_it_has_not_begun(arena: Arena) -> None:
+    arena.note_begin(0)
+    assert not arena.taken_back(1)
+    assert arena.take_back(1)
+    assert arena.taken_back(1)
+    assert not arena.taken_back(2)
+    arena.note_begin(2)
+    assert not arena.take_back(2)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
+from pipeline.control_group import cores, cpu_quota, limits
 from pipeline.doctor.finding import Finding, miss, note, ok
 
-CGROUP = Path("/sys/fs/cgroup")
 MIB, GIB = 1 << 20, 1 << 30
 SMALL_MEMORY = 2 * GIB  # front, one Paddle worker and a small model take about 1 GiB
 
@@ -62,45 +61,12 @@ def cpu_flags() -> set[str]:
     return set()
 
 
-def cores() -> int:
-    """Those this process may run on."""
-    return len(os.sched_getaffinity(0))
-
-
-def cpu_quota() -> float | None:
-    """Cores that the control group grants, versions 2 and 1; None without a limit."""
-    for text in _limits("cpu.max", "cpu"):
-        quota, _, period = text.partition(" ")
-        if quota.isdigit() and period.isdigit():
-            return int(quota) / int(period)
-    quotas = (text for text in _limits("cpu.cfs_quota_us", "cpu") if text.isdigit())
-    periods = (text for text in _limits("cpu.cfs_period_us", "cpu") if text.isdigit())
-    return next((int(quota) / int(period) for quota, period in zip(quotas, periods, strict=False)), None)
-
-
 def memory() -> tuple[int, int, int | None]:
     """(available, total, the control group's limit), in bytes."""
     fields = {}
     for line in Path("/proc/meminfo").read_text("utf-8").splitlines():
         name, _, value = line.partition(":")
         fields[name] = int(value.split()[0]) * 1024
-    limits = [*_limits("memory.max", "memory"), *_limits("memory.limit_in_bytes", "memory")]
-    limit = min((int(text) for text in limits if text.isdigit()), default=None)
+    texts = [*limits("memory.max", "memory"), *limits("memory.limit_in_bytes", "memory")]
+    limit = min((int(text) for text in texts if text.isdigit()), default=None)
     return fields["MemAvailable"], fields["MemTotal"], limit
-
-
-def _limits(file: str, controller: str) -> Iterator[str]:
-    """The content of a control file: of this process's group, then of the root as a container sees it."""
-    groups = [("", "")]
-    for line in Path("/proc/self/cgroup").read_text("utf-8").splitlines():
-        _, controllers, group = line.split(":", 2)
-        if controllers == "":
-            groups.insert(0, ("", group))
-        elif controller in controllers.split(","):
-            groups[:0] = [(controllers, group), (controllers, "")]
-    for mount, group in groups:
-        path = CGROUP / mount / group.strip("/") / file
-        try:
-            yield path.read_text("utf-8").strip()
-        except OSError:
-            continue

@@ -73,8 +73,14 @@ class Front:
     def tell(self, kind: Kind, head: object) -> None:
         self._write(frame(kind, head))
 
-    def begin(self, handover_id: int) -> Send:
-        """What sends the replies of the hand-over, which this worker may be blamed for from now on."""
+    def begin(self, handover_id: int) -> Send | None:
+        """What sends the replies of the hand-over, which this worker may be blamed for from now on.
+
+        None for one that was taken back: others run it.
+        """
+        if self._arena.taken_back(handover_id):
+            self.tell(Kind.REPLY, [handover_id, True, [], [0] * 8])
+            return None
         self._arena.note_begin(handover_id)
         region = reply_region(handover_id)
 
@@ -224,7 +230,9 @@ def _answer(front: Front, executor: Executor) -> None:
             front.tell(Kind.PROBED, executor.probe())
             continue
         handover_id, rows = received.head
-        executor.run(rows, received.tail, front.begin(handover_id))
+        send = front.begin(handover_id)
+        if send is not None:
+            executor.run(rows, received.tail, send)
 
 
 def _answer_or_die(front: Front, executor: Executor) -> None:

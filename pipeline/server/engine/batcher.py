@@ -16,8 +16,7 @@ from typing import Any
 from pipeline.app import App
 from pipeline.errors import DeadlineExceeded, NotReady, ServingError, text_of
 from pipeline.server.engine.batching import BatchPolicy, gathered_in, handover_size, may_queue_behind, ripe_in
-from pipeline.server.engine.deadlines import Deadlines
-from pipeline.server.engine.job import Job, TimedJob
+from pipeline.server.engine.job import Job
 from pipeline.server.engine.lost_jobs import refuse_blamed, tried_again
 from pipeline.server.engine.turns import Turns
 from pipeline.server.engine.versions import of_version
@@ -28,11 +27,10 @@ from pipeline.server.workers.crew import Crew
 from pipeline.server.workers.handover import Handover
 from pipeline.server.workers.instances import Instance
 from pipeline.server.workers.pace import Pace
-from pipeline.server.workers.worker_process import WorkerProcess
+from pipeline.server.workers.starts import Starts
+from pipeline.server.workers.worker_process import WorkerProcess, time_limits
 
 log = logging.getLogger(__name__)
-
-HANG_GRACE_S = 5.0  # after the latest deadline of a hand-over its worker is taken for stuck
 
 _IDLE_SINCE = attrgetter("idle_since")
 _numbers = itertools.count()
@@ -46,22 +44,24 @@ class Batcher:
     versions_service: the version of this Op's model is the service's.
     """
 
-    def __init__(self, app: App, op: str, figures: OpFigures, deadlines: Deadlines, turns: Turns) -> None:
+    def __init__(self, app: App, op: str, figures: OpFigures, starts: Starts, turns: Turns) -> None:
         config = app.config.op[op]
         self.op = op
-        self.crew = Crew(app, op, self, self._dispatch_soon)
+        self.crew = Crew(app, op, self, self._dispatch_soon, starts)
         self.profiles = app.config.dag.use_profile
         self.pace = Pace()
         self.on_pace: Callable[[], None] = lambda: None
         self.versions_service = False
         self._names_version = bool(self.crew.plan.version)
-        self._policy = BatchPolicy(config.batch_size, config.auto_batching_timeout / 1000)
+        self._timeout_s = time_limits(config).call_s  # of one try
+        self._policy = BatchPolicy(
+            config.batch_size,
+            config.auto_batching_timeout / 1000,
+            one_batch=self._timeout_s < math.inf,
+        )
         self._crash_retry = config.crash_retry
         self._stuck_after_s = (config.run_timeout or math.inf) / 4
-        # Of one try; 0: none. A remote Op's worker bounds and repeats its calls itself.
-        self._timeout_s = 0.0 if config.server_endpoints else max(0, config.timeout) / 1000
         self._tries = max(1, config.retry)
-        self._deadlines = deadlines
         self._figures = figures
         self._turns = turns
         self._queue: list[tuple[int, int, int, Job]] = []  # priority, turn, number: the least goes first
@@ -116,38 +116,10 @@ class Batcher:
     def put(self, walk: Walk, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
         now, request, number = time.monotonic(), walk.request, next(_numbers)
-        if self._timeout_s:
-            job: Job = self._timed_job(walk, inputs, number, now, self._tries)
-        else:
-            job = Job(walk, self.op, inputs, number, now, request.deadline)
+        job = Job(walk, self.op, inputs, number, now, self._tries)
         heapq.heappush(self._queue, (request.priority, request.turn, number, job))
         if not self._dispatching:
             self._dispatch_soon()
-
-    def _timed_job(self, walk: Walk, inputs: Inputs, number: int, now: float, tries: int) -> TimedJob:
-        due = now + self._timeout_s
-        job = TimedJob(
-            walk, self.op, inputs, number, now, min(due, walk.request.deadline),
-            deadlines=self._deadlines, due=due, tries_left=tries, on_timeout=self._timed_out,
-        )  # fmt: skip
-        job.watch()
-        return job
-
-    def _timed_out(self, job: TimedJob) -> None:
-        """A try is over. One that still queues keeps its place for the next; a late reply is not wanted."""
-        if job.tries_left > 1:
-            inputs = job.walk.start_anew(self.op, job.inputs)
-            now = time.monotonic()
-            renewed = self._timed_job(job.walk, inputs, job.number, now, job.tries_left - 1)
-            renewed.tries, renewed.suspect = job.tries, job.suspect
-            self._push_again(renewed)
-            return
-        tries = f" in each of {self._tries} tries" if self._tries > 1 else ""
-        job.give_up(
-            DeadlineExceeded(
-                f"[{self.op}] took more than op.{self.op}.timeout ({self._timeout_s * 1000:g} ms){tries}"
-            )
-        )
 
     def _push_again(self, job: Job) -> None:
         if job.suspect:
@@ -251,10 +223,9 @@ class Batcher:
             jobs = of_version(instance.process.version, jobs, is_services=self.versions_service)
             if not jobs:
                 return
-        deadline = max([job.deadline for job in jobs])
         self._figures.queue_s.note_all([now - job.queued_at for job in jobs])
         try:
-            instance.hand_over(jobs, deadline + HANG_GRACE_S if deadline < math.inf else math.inf)
+            instance.hand_over(jobs)
         except Exception as exc:  # a fault of ours: better told to these requests than waited out by them
             log.exception("Op %s: a hand-over of %d requests can't be sent", self.op, len(jobs))
             for job in jobs:
@@ -297,10 +268,37 @@ class Batcher:
         if not last:
             return
         instance.idle_since = time.monotonic()
-        instance.answered = len(handover.jobs)
-        self.pace.note(instance.idle_since - handover.began, len(handover.jobs))
-        self.on_pace()
+        instance.answered = 0 if handover.abandoned else len(handover.jobs)
+        if not handover.abandoned:
+            self._note_pace(instance.idle_since - handover.began, handover)
         self._dispatch_soon()
+
+    def timed_out(self, instance: Instance, handover: Handover) -> None:
+        """A call is over the Op's timeout. It is abandoned: its requests are tried again, or told so."""
+        self._figures.abandoned += 1
+        self._note_pace(self._timeout_s, handover)
+        now = time.monotonic()
+        for job in handover.open_jobs():
+            if not job.wanted:
+                continue
+            if job.tries_left > 1:
+                self._push_again(job.next_try(now))
+            else:
+                job.fail(self._timeout_error())
+        for job in instance.take_back():
+            self._push_again(job)
+        self.crew.abandoned.set()
+
+    def _timeout_error(self) -> DeadlineExceeded:
+        tries = f" in each of {self._tries} tries" if self._tries > 1 else ""
+        return DeadlineExceeded(
+            f"[{self.op}] took more than op.{self.op}.timeout ({self._timeout_s * 1000:g} ms){tries}: the "
+            "call is abandoned, and its instance is replaced unless the call ends before that"
+        )
+
+    def _note_pace(self, took_s: float, handover: Handover) -> None:
+        self.pace.note(took_s, len(handover.jobs))
+        self.on_pace()
 
     def lost(self, process: WorkerProcess) -> None:
         for job in tried_again(process, self._crash_retry):

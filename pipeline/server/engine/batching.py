@@ -13,10 +13,13 @@ GATHER_MOST_S = 0.005
 
 @dataclass(frozen=True)
 class BatchPolicy:
-    """batch_size: requests in a predictor batch. max_queue_delay_s: how long a partial one may wait."""
+    """batch_size: requests in a predictor batch. max_queue_delay_s: how long a partial one may wait.
+    one_batch: a hand-over has no more than one, so that its time is that of each request in it.
+    """
 
     batch_size: int
     max_queue_delay_s: float = 0.0
+    one_batch: bool = False
 
 
 def ripe_in(waiting: int, oldest: float, policy: BatchPolicy, now: float) -> float:
@@ -48,7 +51,11 @@ def handover_size(waiting: int, free_instances: int, policy: BatchPolicy, usual_
     last request of a hand-over does not wait while another instance is idle.
     usual_s: what a hand-over took of late; None before the first.
     """
-    batches = BATCHES_WHEN_FAST if usual_s is not None and usual_s < FAST_HANDOVER_S else BATCHES_WHEN_SLOW
+    if policy.one_batch:
+        batches = 1
+    else:
+        fast = usual_s is not None and usual_s < FAST_HANDOVER_S
+        batches = BATCHES_WHEN_FAST if fast else BATCHES_WHEN_SLOW
     share = -(-waiting // max(1, free_instances))
     return max(1, min(share, policy.batch_size * batches))
 

@@ -1,4 +1,4 @@
-"""Deadlines: tells requests, and tries of an Op, that their time is over, to ten milliseconds."""
+"""Deadlines: tells requests that their time is over, to ten milliseconds."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Any
 
 from pipeline.app import App
+from pipeline.control_group import usable_cores
 from pipeline.dag import MESSAGE
 from pipeline.errors import NotReady, ServingError, StartFailed, UnprintableAnswer
 from pipeline.model_versions import UNVERSIONED
@@ -28,7 +29,9 @@ from pipeline.server.telemetry.journal import Journal
 from pipeline.server.telemetry.metrics import Metrics
 from pipeline.server.telemetry.timings import Timings
 from pipeline.server.telemetry.tracer import Tracer
+from pipeline.server.workers.abandoned_calls import AbandonedCalls
 from pipeline.server.workers.crew import Crew
+from pipeline.server.workers.starts import Starts
 from pipeline.server.workers.upkeep import Upkeep
 from pipeline.tensor_spec import Signature
 
@@ -57,9 +60,9 @@ class Engine:
         self._anyone = Client()  # stands for clients that no door tells apart
         self._tracer = Tracer(metrics, self._dag.order, config.tracer.interval_s)
         metrics.of_ops.update((node, OpFigures()) for node in self._dag.order)
+        starts = Starts(usable_cores())
         self._batchers = {
-            node: Batcher(app, node, metrics.of_ops[node], self._deadlines, self._turns)
-            for node in self._dag.order
+            node: Batcher(app, node, metrics.of_ops[node], starts, self._turns) for node in self._dag.order
         }
         self._admission = Admission(self._dag, self._batchers, self._turns, config.max_pending_requests)
         self._crews = {node: batcher.crew for node, batcher in self._batchers.items()}
@@ -258,6 +261,7 @@ class Engine:
                 for op, crew in self._crews.items():
                     upkeep = Upkeep(crew, self.app.config.op[op])
                     await stack.enter_async_context(upkeep.running())
+                    await stack.enter_async_context(AbandonedCalls(crew).running())
                 yield
         finally:
             self._deadlines.stop()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from pipeline.errors import DeadlineExceeded, ServingError
-from pipeline.server.engine.deadlines import Deadlines
 from pipeline.server.engine.walk import Inputs, Walk
 from pipeline.values import Part
 from pipeline.wire import Outcome, stow
@@ -17,9 +15,9 @@ from pipeline.wire import Outcome, stow
 class Job(msgspec.Struct, eq=False):
     """What a batcher queues and a worker settles.
 
-    number: its place among those of one turn. deadline: the instant (time.monotonic) after which nobody waits
-    for it. tries: how many workers died under it. suspect: one of them had begun with it, so that it may only
-    run by itself from now on.
+    number: its place among those of one turn. tries_left: within the Op's timeout, this one included. deaths:
+    how many workers died under it. suspect: one of them had begun with it, so that it may only run by itself
+    from now on.
     """
 
     walk: Walk
@@ -27,13 +25,18 @@ class Job(msgspec.Struct, eq=False):
     inputs: Inputs
     number: int
     queued_at: float
-    deadline: float
-    tries: int = 0
+    tries_left: int = 1
+    deaths: int = 0
     suspect: bool = False
 
     def __lt__(self, other: Job) -> bool:
         """Asked only of two tries with one place in the queue, of which one is not wanted any more."""
         return False
+
+    def next_try(self, now: float) -> Job:
+        """What takes this one's place, whose reply is not wanted any more."""
+        inputs = self.walk.start_anew(self.node, self.inputs)
+        return msgspec.structs.replace(self, inputs=inputs, queued_at=now, tries_left=self.tries_left - 1)
 
     @property
     def wanted(self) -> bool:
@@ -58,39 +61,7 @@ class Job(msgspec.Struct, eq=False):
     def fail(self, error: ServingError) -> None:
         if not self.wanted:
             return
-        if error.err_no == DeadlineExceeded.err_no:  # a remote Op's tries are counted in its worker
+        if error.err_no == DeadlineExceeded.err_no:
             self.walk.time_out(self.node, error)
         else:
             self.walk.refuse(self.node, error)
-
-
-class TimedJob(Job, eq=False, kw_only=True):
-    """A job of an Op with a timeout: one try, which is followed by another while there are tries left.
-
-    due: when it is over, time.monotonic; `on_timeout` is then called, unless it is settled or unwanted.
-    """
-
-    deadlines: Deadlines
-    due: float
-    tries_left: int
-    on_timeout: Callable[[TimedJob], None]
-    due_key: int = 0
-
-    def watch(self) -> None:
-        self.due_key = self.deadlines.add(self, self.due)
-
-    def settle(self, outcome: Outcome, parts: list[Part]) -> None:
-        self.deadlines.discard(self, self.due_key)
-        super().settle(outcome, parts)
-
-    def fail(self, error: ServingError) -> None:
-        self.deadlines.discard(self, self.due_key)
-        super().fail(error)
-
-    def expire(self) -> None:
-        if self.wanted:
-            self.on_timeout(self)
-
-    def give_up(self, error: DeadlineExceeded) -> None:
-        """The last try is over."""
-        self.walk.time_out(self.node, error)

@@ -22,8 +22,8 @@ def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Job]:
     for instance in process.instances:
         for age, handover in enumerate(instance.in_flight):
             for job in handover.open_jobs():
-                job.tries += age == 0
-                blamed = age == 0 and (instance.began(handover) or job.tries > UNSEEN_DEATHS)
+                job.deaths += age == 0
+                blamed = age == 0 and (instance.began(handover) or job.deaths > UNSEEN_DEATHS)
                 if blamed and (job.suspect or not crash_retry):
                     process.refused.append(job)
                 elif job.wanted:

@@ -133,7 +133,8 @@ class OpFigures:
 
     by_rows: the batches that were answered, by their rows; of an Op without a model by their requests.
     batch_rows: of all predictor batches. tokens: their rows x own length; padding: what was added to them.
-    retried: requests that were queued again because their worker had died.
+    retried: requests that were queued again because their worker had died. abandoned: hand-overs that were
+    over the Op's timeout.
     """
 
     queue_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
@@ -144,6 +145,7 @@ class OpFigures:
     failed: int = 0
     failures: Failures = field(default_factory=Failures)
     retried: int = 0
+    abandoned: int = 0
     preprocess_ns: int = 0
     postprocess_ns: int = 0
     shares: RunFigures = field(default_factory=RunFigures)

@@ -6,12 +6,15 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
 from pipeline.app import App
 from pipeline.errors import StartFailed
 from pipeline.server.workers.back_off import MAX_BACKOFF_S, BackOff
 from pipeline.server.workers.instances import Events, Instance, State
 from pipeline.server.workers.placement import Plan, plan
+from pipeline.server.workers.starts import Starts
 from pipeline.server.workers.worker_process import WorkerProcess
 from pipeline.tensor_spec import Signature
 
@@ -28,10 +31,11 @@ class Crew:
     plan: what the processes run; `size` is 0 without one, when the Op is unloaded.
     signature: what the Op's model is fed and fetched; None until one is ready, and for an Op without a model.
     on_fatal: called with the reason when starts keep failing; the service must end then. given_up: it was.
-    wake: called when other instances than before take work.
+    wake: called when other instances than before take work. starts: gives each start its turn.
+    abandoned: set when an instance has a call that nobody waits for any more.
     """
 
-    def __init__(self, app: App, op: str, events: Events, wake: Callable[[], None]) -> None:
+    def __init__(self, app: App, op: str, events: Events, wake: Callable[[], None], starts: Starts) -> None:
         self.op = op
         self.processes: list[WorkerProcess] = []
         self.instances: list[Instance] = []
@@ -40,14 +44,17 @@ class Crew:
         self.given_up = False
         self.restarts = 0
         self.signature: Signature | None = None
+        self.abandoned = asyncio.Event()
         self.plan = plan(app, op)
         self._loaded = True
         self._events = events
         self._wake = wake
+        self._starts = starts
         self._back_off = BackOff()
         self._was_complete = False  # all instances were ready once
         self._stopping = False
         self._changing = asyncio.Lock()  # one exchange at a time
+        self._replaced: range | None = None  # the instances of the process that `replace` is at
         self._awaited: dict[WorkerProcess, asyncio.Future[None]] = {}  # successors, until they take over
         self._leaving: dict[WorkerProcess, asyncio.Future[None]] = {}  # predecessors, until they are gone
         self._all_gone = asyncio.Event()
@@ -91,18 +98,47 @@ class Crew:
 
     # Exchanging processes while requests are served:
 
-    async def replace(self, process: WorkerProcess) -> None:
+    async def replace(self, process: WorkerProcess, unless: asyncio.Future[None] | None = None) -> bool:
         """Exchange a process for a new one: it goes on until that one is ready, then finishes what it has.
 
-        Nothing happens to one that is gone meanwhile. Raises StartFailed, and the process goes on.
+        Returns whether it was: nothing happens to one that is gone before, nor where `unless` is done before
+        the new one is ready. Raises StartFailed, and the process goes on.
         """
         async with self._changing:
             if process not in self.processes:
-                return
-            successor = await self._started(self.plan, process.numbers)
-            replaced = [p for p in self.processes if p.numbers == process.numbers]
-            self._take_over([*(p for p in self.processes if p not in replaced), successor])
-            await self._retire(replaced)
+                return True
+            self._replaced = process.numbers
+            try:
+                successor = await self._started_unless(unless, process.numbers)
+                if successor is None:
+                    return False
+                if successor not in self._awaited:
+                    raise StartFailed(f"Worker {successor.name} died before it was given any work")
+                old = [p for p in self.processes if p.numbers == process.numbers]  # none if it has died
+                self._take_over([*(p for p in self.processes if p not in old), successor])
+            finally:
+                self._replaced = None
+                self._spawn(process.numbers)  # in case that it has died, and has no successor
+            self.restarts += process.abandoned or not old
+            await self._retire(old)
+            return True
+
+    async def _started_unless(
+        self, unless: asyncio.Future[None] | None, numbers: range
+    ) -> WorkerProcess | None:
+        """As `_started`; None, and no process is left of it, where `unless` is done first."""
+        starting = asyncio.ensure_future(self._started(self.plan, numbers))
+        either: set[asyncio.Future[Any]] = {starting} if unless is None else {starting, unless}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not starting.done():
+                starting.cancel()
+        await asyncio.wait({starting})
+        if not starting.cancelled():
+            return starting.result()
+        await asyncio.gather(*self._leaving.values())
+        return None
 
     async def reload(self, plan: Plan) -> None:
         """Exchange all processes for new ones, or start them after `unload`. Raises StartFailed.
@@ -147,18 +183,29 @@ class Crew:
     async def _started(self, plan: Plan, numbers: range) -> WorkerProcess:
         """A new process, ready, and without work until `_take_over`. Raises StartFailed."""
         process = WorkerProcess(plan.app, self.op, numbers, self._events, plan.version)
-        if self._stopping:
-            raise StartFailed(f"Op {self.op}: the service stops")
-        try:
-            process.start()
-        except OSError as exc:
-            raise StartFailed(f"Worker {process.name} can't be spawned: {exc}") from exc
-        started = self._awaited[process] = asyncio.get_running_loop().create_future()
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._starts.ask(self._colleagues, partial(self._begin_successor, process, started))
         try:
             await started
         except asyncio.CancelledError:
-            process.kill("nobody waits for it any more")
+            if self._awaited.pop(process, None) is not None:
+                self._leaving[process] = asyncio.get_running_loop().create_future()
+                process.kill("nobody waits for it any more")
             raise
+        return process
+
+    def _begin_successor(self, process: WorkerProcess, started: asyncio.Future[None]) -> WorkerProcess | None:
+        if started.done():  # nobody waits for it any more
+            return None
+        if self._stopping:
+            started.set_exception(StartFailed(f"Op {self.op}: the service stops"))
+            return None
+        try:
+            process.start()
+        except OSError as exc:
+            started.set_exception(StartFailed(f"Worker {process.name} can't be spawned: {exc}"))
+            return None
+        self._awaited[process] = started
         return process
 
     def _take_over(self, processes: list[WorkerProcess]) -> None:
@@ -196,10 +243,10 @@ class Crew:
     # What the processes report:
 
     def became_ready(self, process: WorkerProcess) -> None:
-        started = self._awaited.get(process)
-        if started is None:
+        self._starts.over(process)
+        if process in self.processes:
             self._serves(process)
-        elif not started.done():
+        elif (started := self._awaited.get(process)) is not None and not started.done():
             started.set_result(None)
 
     def _serves(self, process: WorkerProcess) -> None:
@@ -211,6 +258,7 @@ class Crew:
 
     def died(self, process: WorkerProcess) -> None:
         """Forget the process and plan its successor."""
+        self._starts.over(process)
         if process in self.processes:
             self.processes.remove(process)
             self._order_instances()
@@ -236,6 +284,8 @@ class Crew:
             log.error("Worker %s (pid %d) died: %s%s", process.name, process.pid, why, told)
         elif not self._may_try_again(process, why):
             return
+        if process.numbers == self._replaced:  # its successor is on its way
+            return
         self.restarts += 1
         pause_s = self._back_off.pause_s(process)
         log.info("Worker %s is started again in %g s", process.name, pause_s)
@@ -255,23 +305,32 @@ class Crew:
         return True
 
     def _spawn(self, numbers: range) -> None:
-        """Start the process of these instances, unless it is there."""
+        """Start the process of these instances in its turn, unless it is there."""
+        self._starts.ask(self._colleagues, partial(self._begin, numbers))
+
+    def _begin(self, numbers: range) -> WorkerProcess | None:
         if (
             self._stopping
             or not self._loaded
             or numbers not in self.plan.places
+            or numbers == self._replaced
             or any(process.numbers == numbers for process in self.processes)
         ):
-            return
+            return None
         process = WorkerProcess(self.plan.app, self.op, numbers, self._events, self.plan.version)
         try:
             process.start()
         except OSError as exc:
             log.error("Worker %s can't be spawned: %s", process.name, exc)
             asyncio.get_running_loop().call_later(MAX_BACKOFF_S, self._spawn, numbers)
-            return
+            return None
         self.processes.append(process)
         self._order_instances()
+        return process
+
+    def _colleagues(self) -> int:
+        """Processes that can work, or will when they are ready."""
+        return sum(not process.abandoned for process in (*self.processes, *self._awaited))
 
     def _alive(self) -> list[WorkerProcess]:
         return [*self.processes, *self._awaited, *self._leaving]

@@ -13,14 +13,18 @@ if TYPE_CHECKING:
 class Handover(msgspec.Struct, eq=False):
     """Jobs under way; a settled one leaves a None.
 
-    kill_at: when the worker is late with it; began: when it could begin; time.monotonic. preprocess_ns: as
-    the latest reply that has any tells, for `Events.replying`.
+    In time.monotonic: deadline: the latest of its requests'; began: when it could begin; run_began: the same
+    of what runs now, where a hand-over takes several runs.
+    abandoned: nobody waits for it any more: it is over its Op's timeout, or was taken back.
+    preprocess_ns: as the latest reply that has any tells, for `Events.replying`.
     """
 
     id: int
     jobs: list[Job | None]
-    kill_at: float
+    deadline: float
     began: float
+    run_began: float
+    abandoned: bool = False
     preprocess_ns: int = 0
 
     def open_jobs(self) -> list[Job]:

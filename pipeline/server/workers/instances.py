@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import math
 import os
@@ -12,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pipeline.errors import ServingError
 from pipeline.server.workers.frame_watch import FrameWatch
@@ -41,6 +42,7 @@ _RECEIVE_BYTES = 256 * 1024
 # Looking a member up, and calling the enum, cost as much as a short loop each.
 _HANDOVER, _REPLY, _ERROR = Kind.HANDOVER, Kind.REPLY.value, Outcome.ERROR.value
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
+HANG_GRACE_S = 5.0  # after the latest deadline of a hand-over its worker is taken for stuck
 LARGE_BYTES = 256 * 1024  # copying and sending this takes the front about half a millisecond
 
 
@@ -67,18 +69,31 @@ class Events(Protocol):
     def replied(
         self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int], settled: int
     ) -> None: ...
+    def timed_out(self, instance: Instance, handover: Handover) -> None: ...
     def lost(self, process: WorkerProcess) -> None: ...
     def died(self, process: WorkerProcess) -> None: ...
+
+
+class TimeLimits(NamedTuple):
+    """Of an Op's runs, in seconds, infinite for none.
+
+    call_s: after so long nobody waits for a run any more. kill_s: after so long in one hand-over the worker
+    is killed; without it HANG_GRACE_S after the time when nobody waits any more.
+    """
+
+    call_s: float
+    kill_s: float
 
 
 class Instance:
     """One copy of an Op: a thread of its worker process, with a connection and memory of its own.
 
-    run_timeout_s: what a hand-over may take at most; None: as long as its requests have.
+    abandoned: done when the call ends that was over its time limit, never where the worker dies in it; None
+    while there is none. The instance is given nothing meanwhile.
     """
 
     def __init__(
-        self, op: str, number: int, process: WorkerProcess, events: Events, run_timeout_s: float | None
+        self, op: str, number: int, process: WorkerProcess, events: Events, limits: TimeLimits
     ) -> None:
         self.op = op
         self.number = number
@@ -93,7 +108,8 @@ class Instance:
         self._handovers = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._run_timeout_s = run_timeout_s
+        self.abandoned: asyncio.Future[None] | None = None
+        self._limits = limits
         self._settling: Iterator[None] = iter(())
         self._paused: asyncio.Handle | None = None  # goes on with `_settling`
 
@@ -118,15 +134,19 @@ class Instance:
     @property
     def has_place(self) -> bool:
         return (
-            self.state is _READY and len(self.in_flight) < HANDOVERS_IN_FLIGHT and not self.process.reserved
+            self.state is _READY
+            and len(self.in_flight) < HANDOVERS_IN_FLIGHT
+            and self.abandoned is None
+            and not self.process.reserved
         )
 
     def tell(self, kind: Kind, head: object) -> None:
         self._outbox.send(frame(kind, head))
 
-    def hand_over(self, jobs: Sequence[Job], kill_at: float) -> None:
-        """Send jobs to the worker, which is killed when it still has them at `kill_at` (time.monotonic)."""
-        handover = Handover(self._handovers, list(jobs), kill_at, time.monotonic())
+    def hand_over(self, jobs: Sequence[Job]) -> None:
+        """Send jobs to the worker, which is killed when it has them for too long."""
+        now, deadline = time.monotonic(), max([job.walk.request.deadline for job in jobs])
+        handover = Handover(self._handovers, list(jobs), deadline, now, now)
         self._handovers += 1
         tail: list[Part] = []
         rows = [job.row(index, tail) for index, job in enumerate(jobs)]
@@ -134,6 +154,15 @@ class Instance:
         region = request_region(handover.id) if tail else None
         self._outbox.send(frame(_HANDOVER, [handover.id, rows], tail, self._arena, region))
         self._watch(handover)
+
+    def take_back(self) -> Iterator[Job]:
+        """The jobs that were queued behind a call that is abandoned: the worker will not begin with them."""
+        for handover in itertools.islice(self.in_flight, 1, None):
+            if not handover.abandoned and self._arena.take_back(handover.id):
+                handover.abandoned = True
+                jobs = handover.open_jobs()
+                handover.jobs = [None] * len(handover.jobs)
+                yield from jobs
 
     def probe(self) -> None:
         """Have the idle worker run its model once; one that fails is killed."""
@@ -153,22 +182,33 @@ class Instance:
         """See to it that `_check_late` runs when the hand-over is late, if it is the oldest by then."""
         if handover is not self.in_flight[0]:
             return
-        if self._run_timeout_s is not None:
-            handover.kill_at = handover.began + self._run_timeout_s
-        if handover.kill_at == math.inf or (self._timer is not None and self._timer_at <= handover.kill_at):
+        late_at = self._kill_at(handover)
+        if not handover.abandoned:
+            late_at = min(late_at, handover.run_began + self._limits.call_s)
+        if late_at == math.inf or (self._timer is not None and self._timer_at <= late_at):
             return
         self._cancel_timer()
-        self._timer_at = handover.kill_at
+        self._timer_at = late_at
         self._timer = self._loop.call_later(max(0.0, self._timer_at - time.monotonic()), self._check_late)
+
+    def _kill_at(self, handover: Handover) -> float:
+        if self._limits.kill_s < math.inf:
+            return handover.began + self._limits.kill_s
+        return min(handover.deadline, handover.run_began + self._limits.call_s) + HANG_GRACE_S
 
     def _check_late(self) -> None:
         self._timer = None
         if not self.in_flight:
             return
-        if self.in_flight[0].kill_at <= time.monotonic():
+        handover, now = self.in_flight[0], time.monotonic()
+        if self._kill_at(handover) <= now:
             self.process.kill("its run was over its time limit")
-        else:
-            self._watch(self.in_flight[0])
+            return
+        if not handover.abandoned and handover.run_began + self._limits.call_s <= now:
+            handover.abandoned = True
+            self.abandoned = self._loop.create_future()
+            self._events.timed_out(self, handover)
+        self._watch(handover)
 
     def _readable(self) -> None:
         try:
@@ -254,10 +294,18 @@ class Instance:
                 raise RuntimeError(f"the last reply to hand-over {handover_id} leaves requests unanswered")
             self.in_flight.popleft()
             self.process.reserved = False  # it can only have been for this one
+            self._end_abandonment()
         self._events.replied(self, handover, last, timings, len(rows))
-        if last and self.in_flight:
-            self.in_flight[0].began = time.monotonic()
+        if not last:
+            handover.run_began = time.monotonic()
+        elif self.in_flight:
+            self.in_flight[0].began = self.in_flight[0].run_began = time.monotonic()
             self._watch(self.in_flight[0])
+
+    def _end_abandonment(self) -> None:
+        if self.abandoned is not None:
+            self.abandoned.set_result(None)
+            self.abandoned = None
 
     def disconnect(self) -> None:
         """The process is dying: take what it still said; what is in flight then is lost."""

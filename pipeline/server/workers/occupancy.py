@@ -12,8 +12,9 @@ STUCK_AFTER_S, STUCK_RUNS = 10.0, 10  # who is busy for longer than both is not 
 
 
 def handed_over(instances: Sequence[Instance]) -> int:
-    """Jobs that are under way."""
-    return sum(len(handover.jobs) for instance in instances for handover in instance.in_flight)
+    """Jobs that are under way, but for those that nobody waits for any more."""
+    in_flight = (handover for instance in instances for handover in instance.in_flight)
+    return sum(len(handover.jobs) for handover in in_flight if not handover.abandoned)
 
 
 def sound(instances: Sequence[Instance], pace: Pace, stuck_after_s: float) -> int:

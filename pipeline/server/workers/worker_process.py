@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import os
 import signal
 import socket
@@ -14,10 +15,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.app import App
+from pipeline.config import OpConfig
 from pipeline.environment import MODEL_PROCESS
 from pipeline.processes import WORKER, python_module
 from pipeline.server.telemetry.metrics import resident_bytes
-from pipeline.server.workers.instances import Events, Instance, State
+from pipeline.server.workers.instances import Events, Instance, State, TimeLimits
 from pipeline.server.workers.oom import oom_kills
 from pipeline.server.workers.placement import shares_process
 from pipeline.tensor_spec import Signature
@@ -45,8 +47,8 @@ class WorkerProcess:
         self.op = op
         self.numbers = numbers
         self.version = version
-        run_timeout_s = app.config.op[op].run_timeout or None
-        self.instances = [Instance(op, number, self, events, run_timeout_s) for number in numbers]
+        limits = time_limits(app.config.op[op])
+        self.instances = [Instance(op, number, self, events, limits) for number in numbers]
         self.reserved = False
         self.failure: tuple[str, bool] | None = None
         self.refused: list[Job] = []
@@ -113,6 +115,16 @@ class WorkerProcess:
         """Ready, and without work in any of its instances."""
         return all(i.state is State.READY and not i.in_flight for i in self.instances)
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether one of its instances is busy with a call that nobody waits for any more."""
+        return any(instance.abandoned is not None for instance in self.instances)
+
+    async def abandoned_calls_end(self) -> None:
+        """Returns when there is no such call any more; never where the process dies in one."""
+        while calls := [i.abandoned for i in self.instances if i.abandoned is not None]:
+            await asyncio.wait(calls)
+
     def became_ready(self, signature: Sequence[Any] | None) -> None:
         """What its worker says: from now on all its instances take hand-overs."""
         self.signature = None if signature is None else Signature.of_data(signature)
@@ -168,3 +180,9 @@ class WorkerProcess:
         if self._start_timer is not None:
             self._start_timer.cancel()
             self._start_timer = None
+
+
+def time_limits(config: OpConfig) -> TimeLimits:
+    """Of the runs of an Op. A remote Op's worker bounds and repeats its calls itself."""
+    timeout_ms = 0 if config.server_endpoints else max(0, config.timeout)
+    return TimeLimits(timeout_ms / 1000 or math.inf, config.run_timeout or math.inf)
