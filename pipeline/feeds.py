@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import InvalidInput
+from pipeline.errors import InvalidInput, NoArray, UnusableFeed
 from pipeline.model_signature import sized
 from pipeline.predictors.base import Array, check_feeds
 from pipeline.serving_model import Variable
@@ -38,7 +38,10 @@ def read_feeds(
             example = example_body(variables)
             raise InvalidInput(f"feed {variable.alias!r} is missing; send each under its name: {example}")
         feeds[variable.alias] = _from_text(given, variable) if isinstance(given, str) else given
-    checked = check_feeds(variables, feeds)
+    try:
+        checked = check_feeds(variables, feeds)
+    except (NoArray, UnusableFeed) as exc:  # here a client sent it
+        raise InvalidInput(exc.message) from exc
     if all(variable.has_rows for variable in variables):
         _check_equal("rows", {name: array.shape[:1] for name, array in checked.items()})
     _check_equal("shape", {name: checked[name].shape for name in alike})

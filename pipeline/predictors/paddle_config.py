@@ -33,8 +33,12 @@ def build_config(
     *,
     instance_index: int = 0,
     dynamic_shapes: DynamicShapes | None = None,
+    natively: bool = False,
 ) -> inference.Config:
-    """The configuration of one instance. Raises ConfigError for what this build or machine can't do."""
+    """The configuration of one instance; `natively`: on the CPU without oneDNN, whatever `conf` says.
+
+    Raises ConfigError for what this build or machine can't do.
+    """
     device = resolve_device(conf)
     refuse_unsupported(device, conf)
     precision = precision_in_force(device, model, conf)
@@ -49,6 +53,7 @@ def build_config(
         precision=precision,
         instance_index=instance_index,
         dynamic_shapes=dynamic_shapes,
+        natively=natively,
     )
     return config
 
@@ -61,6 +66,7 @@ def configure(
     precision: str | None = None,
     instance_index: int = 0,
     dynamic_shapes: DynamicShapes | None = None,
+    natively: bool = False,
 ) -> None:
     """Set everything `conf` says, without asking what the build can do. `precision` goes before its own."""
     device = resolve_device(conf)
@@ -75,7 +81,11 @@ def configure(
         config.enable_memory_optim()
     config.set_cpu_math_library_num_threads(conf.thread_num)
     if device is Device.CPU:
-        _use_cpu(config, model, conf, precision)
+        if natively or conf.use_mkldnn is False or _is_native_alone(model, conf):
+            if config.mkldnn_enabled():
+                _onednn(config, "disable_{}")
+        else:
+            _use_onednn(config, conf, precision)
         return
     kind = paddle_precision(precision if device is Device.GPU else "fp32")
     config.enable_use_gpu(GPU_POOL_MB, card_of(conf, instance_index), kind)
@@ -162,13 +172,9 @@ def _needs_ir_optim(device: Device, conf: PredictorConf, precision: str) -> bool
     return needs
 
 
-def _use_cpu(config: inference.Config, model: ServingModel, conf: PredictorConf, precision: str) -> None:
-    # oneDNN when nothing is said: 1.7 / 5.0 / 13 ms of CPU against 2.3 / 8.7 / 41 for batches of 1 / 8 / 32
+def _use_onednn(config: inference.Config, conf: PredictorConf, precision: str) -> None:
+    # Also when nothing is said: 1.7 / 5.0 / 13 ms of CPU against 2.3 / 8.7 / 41 for batches of 1 / 8 / 32
     # with 32 tokens each (2 x 128 BERT, one thread, Paddle 3.3.1).
-    if conf.use_mkldnn is False or _is_native_alone(model, conf):
-        if config.mkldnn_enabled():
-            _onednn(config, "disable_{}")
-        return
     _onednn(config, "enable_{}")
     _onednn(config, "set_{}_cache_capacity", conf.mkldnn_cache_capacity or DEFAULT_ONEDNN_CACHE)
     if conf.mkldnn_op_list:

@@ -6,8 +6,15 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pipeline.errors import ConfigError, ModelFailed
-from pipeline.predictors.base import Array, PredictorConf, check_feeds, select_fetches, shares_runs
+from pipeline.errors import ConfigError, ModelFailed, UnusableFeed
+from pipeline.predictors.base import (
+    Array,
+    PredictorConf,
+    check_feeds,
+    other_shape,
+    select_fetches,
+    shares_runs,
+)
 from pipeline.predictors.device import Device, resolve_device
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.paddle_config import build_config
@@ -39,7 +46,45 @@ class PaddlePredictor:
         # Paddle judges the batch itself: apps feed several rows to programs that were exported with one.
         self._fed = tuple(replace(v, shape=(-1, *v.shape[1:])) if v.shape else v for v in self.feeds)
         self.merges = shares_runs(model.program, rows_found_by(model.program), self.feeds)
+        self._model, self._conf = model, conf
         config = build_config(model, conf, instance_index=instance_index, dynamic_shapes=dynamic_shapes)
+        session = self._session(config, model)
+        keeps = model.format == "pir" and resolve_device(conf) is Device.CPU
+        self._runs: Session | KeptTensors | None = KeptTensors(session) if keeps else session
+        # oneDNN's operators take for granted the ranks that the program declares: y = x W of [1, 1, 13] would
+        # be [1, 1] in place of [1, 1, 1]. So the program itself runs feeds of others, once there are any.
+        self._by_itself: Session | None = None if config.mkldnn_enabled() else session
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Arrays by alias in and out; the program judges their shapes, which many take beside their own.
+
+        Raises InvalidInput, or ModelFailed with Paddle's reason.
+        """
+        if self._runs is None:
+            raise ModelFailed("the predictor is closed")
+        checked = check_feeds(self._fed, feeds, any_shape=True)
+        runs = self._runs
+        for variable in self._fed:
+            if checked[variable.alias].ndim != len(variable.shape) and not variable.is_lod:
+                runs = self._for_other_ranks()
+                break
+        try:
+            return runs.run(checked)
+        except Exception as exc:
+            other = other_shape(self._fed, checked)
+            if other is not None:
+                raise UnusableFeed(f"{other}, and the program can't run it: {error_sentence(exc)}") from exc
+            shapes = ", ".join(f"{alias} {list(array.shape)}" for alias, array in checked.items())
+            raise ModelFailed(f"Paddle refused the feeds {shapes}: {error_sentence(exc)}") from exc
+
+    def _for_other_ranks(self) -> Session:
+        if self._by_itself is None:
+            log.info("%s is loaded once more, without oneDNN, for feeds of another rank", self._model.program)
+            self._by_itself = self._session(build_config(self._model, self._conf, natively=True), self._model)
+        return self._by_itself
+
+    def _session(self, config: inference.Config, model: ServingModel) -> Session:
+        """Raises ConfigError where the program can't be loaded, or is not the one that is described."""
         try:
             predictor = inference.create_predictor(config)
         except Exception as exc:
@@ -48,30 +93,17 @@ class PaddlePredictor:
         outputs = predictor.get_output_names()
         own_names = _own_names(model, outputs)
         _compare_names(self.fetches, [*outputs, *own_names], "fetch", model)
-        session = Session(
+        return Session(
             predictor,
             {v.alias: v.name for v in self.feeds},
             {v.alias: own_names.get(v.name, v.name) for v in self.fetches},
             ragged={v.alias for v in self.feeds if v.is_lod},
             has_sequences=model.format == "pdmodel",  # a PIR program's outputs have none
         )
-        keeps = model.format == "pir" and resolve_device(conf) is Device.CPU
-        self._runs: Session | KeptTensors | None = KeptTensors(session) if keeps else session
-
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Arrays by alias in and out. Raises InvalidInput, or ModelFailed with Paddle's reason."""
-        if self._runs is None:
-            raise ModelFailed("the predictor is closed")
-        checked = check_feeds(self._fed, feeds)
-        try:
-            return self._runs.run(checked)
-        except Exception as exc:
-            shapes = ", ".join(f"{alias} {list(array.shape)}" for alias, array in checked.items())
-            raise ModelFailed(f"Paddle refused the feeds {shapes}: {error_sentence(exc)}") from exc
 
     def close(self) -> None:
         """Free the model."""
-        self._runs = None
+        self._runs = self._by_itself = None
 
 
 def _refuse_unfeedable(model: ServingModel) -> None:
