@@ -157,6 +157,8 @@ def check_feeds(
         if variable.alias not in feeds:
             raise InvalidInput(_missing(variable, declared, feeds))
         array = feeds[variable.alias]
+        if is_texts(array):
+            array = np.array(array, object)
         if not isinstance(array, np.ndarray):
             raise NoArray(f"feed {variable.alias!r} is of type {type(array).__name__}, expected an ndarray")
         if array.size == 0:
@@ -168,6 +170,24 @@ def check_feeds(
             lod = variable.alias + LOD_SUFFIX
             checked[lod] = _offsets(feeds.get(lod), lod, rows=array.shape[0])
     return checked
+
+
+def is_texts(value: object) -> bool:
+    """Whether it is a list of texts, which stands for an array of them."""
+    return isinstance(value, list) and bool(value) and isinstance(value[0], str)
+
+
+def as_texts(alias: str, array: Array) -> Array:
+    """An array of objects as one of str: bytes are UTF-8. Raises UnusableFeed for anything else."""
+    try:
+        texts = [t.decode("utf-8") if isinstance(t, bytes) else t for t in array.ravel().tolist()]
+        "".join(texts).encode()
+    except UnicodeError as exc:
+        raise UnusableFeed(f"feed {alias!r} holds what is no text in UTF-8: {exc.reason}") from exc
+    except TypeError:
+        other = next(type(text).__name__ for text in texts if not isinstance(text, str))
+        raise UnusableFeed(f"feed {alias!r} holds a {other}, expected str or bytes") from None
+    return np.array(texts, object).reshape(array.shape)
 
 
 def shares_runs(program: Path, finder: str | None, variables: Sequence[Variable]) -> bool:

@@ -14,6 +14,8 @@ from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.paddle_import import inference, paddle
 from pipeline.predictors.paddle_program import run_natively_for, separate_params
 from pipeline.predictors.paddle_tensorrt import paddle_precision, use_tensorrt
+from pipeline.predictors.paddle_texts import config_of
+from pipeline.predictors.text_program import Half
 from pipeline.serving_model import ServingModel
 
 log = logging.getLogger(__name__)
@@ -34,15 +36,19 @@ def build_config(
     instance_index: int = 0,
     dynamic_shapes: DynamicShapes | None = None,
     natively: bool = False,
+    rest: Half | None = None,
 ) -> inference.Config:
     """The configuration of one instance; `natively`: on the CPU without oneDNN, whatever `conf` says.
 
+    rest: what is left of the program without its tokenizer, where it has one.
     Raises ConfigError for what this build or machine can't do.
     """
     device = resolve_device(conf)
     refuse_unsupported(device, conf)
     precision = precision_in_force(device, model, conf)
-    if separate_params(model):
+    if rest is not None:
+        config = config_of(rest)
+    elif separate_params(model):
         config = inference.Config(str(model.directory))
     else:
         config = inference.Config(str(model.program), str(model.params or ""))

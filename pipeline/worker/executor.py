@@ -12,7 +12,7 @@ from pipeline.wire import Tail
 from pipeline.worker.call import Call
 from pipeline.worker.hook_results import wrong_feed
 from pipeline.worker.hooks import Hooks
-from pipeline.worker.merge import ALONE, describe, slices
+from pipeline.worker.merge import ALONE, describe, slices, text_arrays
 from pipeline.worker.outputs import Outputs
 from pipeline.worker.runner import Piece, Run, Runner
 
@@ -152,6 +152,11 @@ class Executor:
                     item = describe(feed, self._runner.joining)
                 except AttributeError:  # a name that is no str
                     item = ALONE
+                if item.shape is None and self._runner.takes_arrays:
+                    texts = text_arrays(feed)
+                    if texts is not None:
+                        feed = texts
+                        item = describe(feed, self._runner.joining)
                 # What can be joined to others is a dict of arrays: only the rest may be no feed at all.
                 if item.shape is None and self._refuses(call):
                     del pieces[first:]

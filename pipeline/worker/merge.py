@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.predictors.base import LOD_SUFFIX
+from pipeline.predictors.base import LOD_SUFFIX, is_texts
 from pipeline.serving_model import FeedPadding, Padding
 from pipeline.worker.plan import Item, bucket
 
@@ -60,6 +60,13 @@ def describe(feed: object, joining: Joining) -> Item:
     if rows <= 0:
         return ALONE
     return Item(rows, 1 if length < 0 else length, tuple(shape))
+
+
+def text_arrays(feed: object) -> Feed | None:
+    """A feed whose lists of texts are arrays, as a batch has them; None for one without such a list."""
+    if not isinstance(feed, dict) or not any(is_texts(value) for value in feed.values()):
+        return None
+    return {name: np.array(value, object) if is_texts(value) else value for name, value in feed.items()}
 
 
 def join(feeds: Sequence[Feed], items: Sequence[Item], joining: Joining) -> dict[str, Any]:
