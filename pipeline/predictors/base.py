@@ -182,7 +182,7 @@ def as_texts(alias: str, array: Array) -> Array:
     try:
         texts = [t.decode("utf-8") if isinstance(t, bytes) else t for t in array.ravel().tolist()]
         "".join(texts).encode()
-    except UnicodeError as exc:
+    except (UnicodeDecodeError, UnicodeEncodeError) as exc:
         raise UnusableFeed(f"feed {alias!r} holds what is no text in UTF-8: {exc.reason}") from exc
     except TypeError:
         other = next(type(text).__name__ for text in texts if not isinstance(text, str))
@@ -220,6 +220,14 @@ def input_examples(model: ServingModel | Predictor, rows: int, length: int) -> d
         if variable.is_lod:
             examples[variable.alias + LOD_SUFFIX] = np.array([0, rows])
     return examples
+
+
+def check_promised(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """`check_feeds` where those who send them were told the feeds: every refusal is InvalidInput itself."""
+    try:
+        return check_feeds(declared, feeds)
+    except (NoArray, UnusableFeed) as exc:
+        raise InvalidInput(exc.message) from exc
 
 
 def other_shape(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> str | None:

@@ -50,12 +50,12 @@ class LocalClient:
             if len(rows) == 1 and lod in rows[0]:
                 arrays[lod] = np.asarray(rows[0][lod])
         outputs = self._predictor.run(arrays)
-        fetched = {}
+        fetched: dict[str, Any] = {}
         for name in ([fetch] if isinstance(fetch, str) else fetch) or self.fetch_names_:
             found = find_fetch(self._predictor.fetches, name)
             if found is None:
                 raise InvalidInput(f"fetch has {name!r}; the model has {', '.join(self.fetch_names_)}")
             fetched[name] = outputs[found.alias]
-            if (lod := outputs.get(found.alias + LOD_SUFFIX)) is not None:
-                fetched[name + LOD_SUFFIX] = lod
+            if found.alias + LOD_SUFFIX in outputs:
+                fetched[name + LOD_SUFFIX] = outputs[found.alias + LOD_SUFFIX]
         return fetched
