@@ -11,7 +11,7 @@ import pytest
 
 import text_models
 from models import local_conf
-from pipeline.errors import ConfigError, InvalidInput, UnusableFeed
+from pipeline.errors import ConfigError, ConversionError, InvalidInput, UnusableFeed
 from pipeline.predictors import Predictor, create_predictor
 from pipeline.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess
@@ -108,3 +108,10 @@ def test_a_vocabulary_that_is_cut_off_is_told(model_folder: Path, tmp_path: Path
     params.write_bytes(params.read_bytes()[:100])
     with pytest.raises(ConfigError, match=r"holds 0 whole tensors, inference\.pdmodel has 2 param"):
         create_predictor(load_serving_model(cut), local_conf())
+
+
+def test_such_a_program_is_not_converted_and_says_so(model_folder: Path, tmp_path: Path) -> None:
+    from convert import convert_serving
+
+    with pytest.raises(ConversionError, match="takes texts, by faster_tokenizer, and can't be converted"):
+        convert_serving(text_models.texts(model_folder), tmp_path / "out")

@@ -83,8 +83,8 @@ def read_program(source: Path) -> InferenceProgram:
         inspect_program(model)
         if operator := tokenizer_of(model):
             raise ConfigError(
-                f"{program} takes texts, by {operator}: such a program is served with the prototxt that Paddle "
-                "Serving made for it, and can't be converted"
+                f"{program} takes texts, by {operator}, and can't be converted: serve it with the prototxt "
+                "that Paddle Serving made for it"
             )
     except ConfigError as exc:
         raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
