@@ -79,8 +79,8 @@ def test_texts_come_as_lists_and_as_arrays(predictor: Predictor, texts: Any) -> 
     ("texts", "err_no", "told"),
     [
         (["a", 1], 10000, "holds a int, expected str or bytes"),
-        (["\ud800"], 10000, "no text in UTF-8"),
-        (np.array([b"\xff"], object), 10000, "no text in UTF-8"),
+        (["\ud800"], 10000, "texts that are no UTF-8"),
+        (np.array([b"\xff"], object), 10000, "texts that are no UTF-8"),
         (np.ones(2), 10000, "is float64, expected objects of str or bytes"),
         ([1], 7000, "is of type list"),
         ("text", 7000, "is of type str"),

@@ -183,7 +183,7 @@ def as_texts(alias: str, array: Array) -> Array:
         texts = [t.decode("utf-8") if isinstance(t, bytes) else t for t in array.ravel().tolist()]
         "".join(texts).encode()
     except (UnicodeDecodeError, UnicodeEncodeError) as exc:
-        raise UnusableFeed(f"feed {alias!r} holds what is no text in UTF-8: {exc.reason}") from exc
+        raise UnusableFeed(f"feed {alias!r} holds texts that are no UTF-8: {exc.reason}") from exc
     except TypeError:
         other = next(type(text).__name__ for text in texts if not isinstance(text, str))
         raise UnusableFeed(f"feed {alias!r} holds a {other}, expected str or bytes") from None
