@@ -134,7 +134,7 @@ def cpu_ms(models: Mapping[str, Made], texts: Path, runs: int) -> dict[str, dict
 def _predictor(directory: Path) -> Predictor:
     model = load_serving_model(directory)
     conf = LocalServiceConf.model_validate(
-        {"model_config": str(directory), "thread_num": 1, "ir_optim": True}
+        {"model_config": str(directory), "thread_num": 1, "ir_optim": True, "strict_precision": True}
     )
     return create_predictor(model, with_settings_of(model, conf))
 

@@ -113,7 +113,16 @@ class LocalServiceConf(Section):
         description='Cards, e.g. "0,1"; instances take them round robin. Empty: the CPU.',
         pattern=r"^(\d+(,\d+)*)?$",
     )
-    precision: Precision = Field(default="fp32", description="Arithmetic of the predictor.")
+    precision: Precision = Field(
+        default="fp32",
+        description="Arithmetic of the predictor; one that the engine can't run on the device is fp32, with "
+        "a warning.",
+    )
+    strict_precision: bool = Field(
+        default=False,
+        description="End the start where `precision` or `use_calib` would have no effect, in place of the "
+        "warning.",
+    )
     use_calib: bool = Field(default=False, description="Calibrate int8 in TensorRT.")
     use_mkldnn: bool | None = Field(
         default=None, description="oneDNN on the CPU; absent: the engine's own choice."

@@ -5,6 +5,8 @@ ServingError                 10000 / 500 / INTERNAL
 |   |-- BadPackage            8000 / 400                       the message around it
 |   |   `-- MalformedBody     8000 / 400 always                no JSON, or none of this form
 |   |-- UnprintableAnswer     7000 / 500 / INTERNAL            an Op's answer has a type that can't be sent
+|   |-- NoArray               7000 / 400                       a feed of a type that no model takes
+|   |-- UnusableFeed         10000 / 400                       a feed that this model can't be given
 |   `-- TooLarge              5000 / 413                       a limit of `limits`
 |-- UnknownService            3002 / 404 / NOT_FOUND
 |   `-- UnknownVersion        3002 / 404                       of a model
@@ -77,6 +79,21 @@ class UnprintableAnswer(InvalidInput):
     err_no = 7000
     http_status = 500
     grpc_code = "INTERNAL"
+
+
+class NoArray(InvalidInput):
+    """A feed is no array (Paddle Serving: "feed_batch must be npdata")."""
+
+    err_no = 7000
+
+
+class UnusableFeed(InvalidInput):
+    """An array that the model can't be given: of no numbers, without elements, or of a shape it refuses.
+
+    Paddle Serving met it while the model ran, and had no number of its own for that.
+    """
+
+    err_no = 10000
 
 
 class TooLarge(InvalidInput):

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.errors import InvalidInput
 from pipeline.model_signature import sized
-from pipeline.predictors.base import Array, check_feeds
+from pipeline.predictors.base import Array, check_promised
 from pipeline.serving_model import Variable
 
 _PRINTED = re.compile(r"\s*array\((\[.*\])(?:,\s*(?:dtype=[\w']+|shape=\([\d, ]*\)))*\)\s*", re.DOTALL)
@@ -38,7 +38,7 @@ def read_feeds(
             example = example_body(variables)
             raise InvalidInput(f"feed {variable.alias!r} is missing; send each under its name: {example}")
         feeds[variable.alias] = _from_text(given, variable) if isinstance(given, str) else given
-    checked = check_feeds(variables, feeds)
+    checked = check_promised(variables, feeds)
     if all(variable.has_rows for variable in variables):
         _check_equal("rows", {name: array.shape[:1] for name, array in checked.items()})
     _check_equal("shape", {name: checked[name].shape for name in alike})

@@ -7,6 +7,8 @@ Paddle runs in a child process, so a test that only serves a model never imports
     images(folder)          image [-1, 3, -1, -1] -> doubled [-1, 3, -1, -1], nothing may be padded
     enlarged(folder)        image [-1, 3, -1, -1] -> each pixel as four [-1, 3, -1, -1]
     centred(folder)         x [1, 4] less its mean -> y [1, 4]: of two rows each would have the mean of both
+    linear(folder)          x [-1, 13] -> y [-1, 1], its sum
+    frames(folder)          frames [-1, -1, 3, 2, 2] -> brightness [-1, 1], of a frame each
     hidden_states(..)       input_ids [-1, 128] -> hidden [-1, 128, 768]
 
 Weights come from a fixed seed. The classifier's answer for a row does not depend on its padding or its batch.
@@ -50,6 +52,16 @@ def enlarged(folder: Path) -> Path:
 def centred(folder: Path) -> Path:
     """Exported for batches of one alone."""
     return built(folder, "centred")
+
+
+def linear(folder: Path) -> Path:
+    """As the house prices of Paddle's first example."""
+    return built(folder, "linear")
+
+
+def frames(folder: Path) -> Path:
+    """A video model, which makes of a batch of videos a batch of frames."""
+    return built(folder, "frames")
 
 
 def hidden_states(folder: Path) -> Path:
@@ -148,6 +160,29 @@ def _build_centred(target: Path) -> None:
             return x - x.mean() + self.bias
 
     save(Centred(), target, feeds={"x": ("float32", (1, 4))}, fetch=("y", (1, 4)))
+
+
+def _build_linear(target: Path) -> None:
+    import paddle
+
+    layer = paddle.nn.Linear(13, 1)
+    layer.weight.set_value(paddle.ones([13, 1]))
+    save(layer, target, feeds={"x": ("float32", (-1, 13))}, fetch=("y", (-1, 1)))
+
+
+def _build_frames(target: Path) -> None:
+    import paddle
+
+    class Frames(paddle.nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = self.create_parameter([1], is_bias=True)  # zero
+
+        def forward(self, frames):  # type: ignore[no-untyped-def]
+            return frames.reshape([-1, 3, 2, 2]).sum([1, 2, 3]).unsqueeze(-1) + self.bias
+
+    feeds = {"frames": ("float32", (-1, -1, 3, 2, 2))}
+    save(Frames(), target, feeds=feeds, fetch=("brightness", (-1, 1)))
 
 
 def _build_hidden_states(target: Path) -> None:

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from models import local_conf
+from pipeline.errors import ConfigError, InvalidInput
+from pipeline.predictors import create_predictor, input_examples
+from pipeline.predictors.local_client import LocalClient
 from pipeline.serving_model import ServingModel, load_serving_model
 from service_process import ROOT
 
@@ -51,7 +55,39 @@ def test_a_script_that_names_the_file_of_paddle_2_finds_that_of_paddle_3(
     files = ("--model_filename", "text.pdmodel", "--params_filename", "text.pdiparams")
     done = convert("--dirname", str(exported), *files, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert load_serving_model(tmp_path / "serving_server").program.name == "text.json"
+    (line,) = [line for line in done.stderr.splitlines() if "text.pdmodel" in line]
+    assert line.startswith(f"{exported / 'text.pdmodel'} is not there: taken text.json, as Paddle 3 writes")
+    model = load_serving_model(tmp_path / "serving_server")
+    assert model.program.name == "text.json"
+    assert [fetch.alias for fetch in model.fetches] == ["save_infer_model/scale_0.tmp_0"]
+    done = convert("--dirname", str(exported), *files, "--fetch_alias_names", "score", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [v.alias for v in load_serving_model(tmp_path / "serving_server").fetches] == ["score"]
+
+
+def test_an_old_fetch_list_finds_the_outputs_that_paddle_3_has_numbered(
+    exported: Path, tmp_path: Path
+) -> None:
+    """`.tmp_0` or `.tmp_1`, by the version that exported it, or `fetch_name_0`: the first output."""
+    assert (
+        convert("--dirname", str(exported), "--model_filename", "text.json", folder=tmp_path).returncode == 0
+    )
+    model = load_serving_model(tmp_path / "serving_server")
+    assert [fetch.alias for fetch in model.fetches] == ["fetch_name_0"]
+    old = "save_infer_model/scale_0.tmp_1"
+    predictor = create_predictor(model, local_conf(fetch_list=[old]))
+    feeds = input_examples(predictor, rows=2, length=3)
+    assert list(predictor.run(feeds)) == [old]
+    client = LocalClient(create_predictor(model, local_conf()))
+    names = ["save_infer_model/scale_0", "fetch_name_0"]
+    assert list(client.predict(feeds, names, batch=True)) == names
+    with pytest.raises(InvalidInput, match=r"has 'save_infer_model/scale_1.tmp_1'; the model has fetch_n"):
+        client.predict(feeds, ["save_infer_model/scale_1.tmp_1"], batch=True)
+
+
+def test_a_fetch_with_a_name_of_its_own_has_no_other(classifier: ServingModel) -> None:
+    with pytest.raises(ConfigError, match=r"no 'save_infer_model/scale_0.tmp_1', only logits"):
+        create_predictor(classifier, local_conf(fetch_list=["save_infer_model/scale_0.tmp_1"]))
 
 
 def test_a_folder_that_is_no_model_is_left_as_it_is(exported: Path, tmp_path: Path) -> None:

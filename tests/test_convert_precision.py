@@ -154,7 +154,7 @@ def service(model: Path, **keys: Any) -> ServiceProcess:
 
 def test_the_model_s_own_settings_are_those_of_its_service(tmp_path: Path) -> None:
     """ONNX Runtime refuses precision on the CPU, and so tells that it was asked for."""
-    with service(with_settings(tmp_path, {"precision": "bf16"})) as process:
+    with service(with_settings(tmp_path, {"precision": "bf16"}), strict_precision=True) as process:
         assert process.exit_code() != 0
         assert "precision bf16 is not for ONNX Runtime on cpu" in process.log
 

@@ -265,8 +265,11 @@ def test_of_a_paddle_program_s_shapes_the_inputs_become_the_profile(
         ({"devices": "0"}, "device_type 1 needs CUDAExecutionProvider"),
         ({"device_type": 2}, "device_type 2 needs TensorrtExecutionProvider"),
         ({"device_type": 4}, r"device_type 4 \(xpu\) is not served"),
-        ({"precision": "fp16"}, "precision fp16 is not for ONNX Runtime on cpu"),
-        ({"use_calib": True}, "use_calib: true is not for ONNX Runtime"),
+        (
+            {"precision": "fp16", "strict_precision": True},
+            "precision fp16 is not for ONNX Runtime on cpu: .*; local_service_conf.strict_precision is set",
+        ),
+        ({"use_calib": True, "strict_precision": True}, "use_calib: true is not for ONNX Runtime"),
     ],
 )
 def test_what_this_build_can_t_do_is_refused_with_the_remedy(
@@ -274,6 +277,18 @@ def test_what_this_build_can_t_do_is_refused_with_the_remedy(
 ) -> None:
     with pytest.raises(ConfigError, match=told):
         create_predictor(served, local_conf(**keys))
+
+
+@pytest.mark.parametrize("keys", [{"precision": "int8"}, {"precision": "fp16", "use_calib": True}])
+def test_a_precision_that_is_not_in_the_file_is_a_warning(
+    served: ServingModel, keys: Mapping[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    feeds = input_examples(served, 1, 4)
+    expected = create_predictor(served, local_conf()).run(feeds)
+    caplog.clear()
+    given = create_predictor(served, local_conf(**keys)).run(feeds)
+    assert all(np.array_equal(given[name], expected[name]) for name in expected)
+    assert "is not for ONNX Runtime on cpu: the arithmetic of an ONNX model is in its file" in caplog.text
 
 
 def test_engine_names_which_of_two_models_is_run(model_folder: Path, tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import models
@@ -12,9 +14,9 @@ from convert.cli import main
 from models import local_conf
 from pipeline.config import LocalServiceConf
 from pipeline.errors import ConfigError
-from pipeline.predictors import DynamicShapes, create_predictor
+from pipeline.predictors import DynamicShapes, create_predictor, input_examples
 from pipeline.predictors.device import Device
-from pipeline.predictors.paddle_config import build_config, configure, refuse_unsupported
+from pipeline.predictors.paddle_config import build_config, configure, precision_in_force
 from pipeline.predictors.paddle_import import inference
 from pipeline.predictors.shape_file import read_ranges
 from pipeline.serving_model import ServingModel, Variable, load_serving_model
@@ -48,19 +50,62 @@ def summary(config: inference.Config) -> set[tuple[str, str]]:
     return {(key.strip(), value.strip()) for key, value in rows}
 
 
-def test_bf16_runs_only_where_the_cpu_has_it(classifier: ServingModel) -> None:
-    refuse_unsupported(Device.CPU, local_conf(precision="bf16"), cpu_flags=["avx512f", "avx512_bf16"])
-    with pytest.raises(ConfigError, match="this has neither: use fp32"):
-        refuse_unsupported(Device.CPU, local_conf(precision="bf16"), cpu_flags=["avx2", "avx512f"])
-    with pytest.raises(ConfigError, match="needs oneDNN"):
-        create_predictor(classifier, local_conf(precision="bf16", use_mkldnn=False))
+@pytest.mark.parametrize(
+    ("keys", "flags", "why"),
+    [
+        ({"precision": "fp16"}, [], "precision fp16 is not run on the CPU: use fp32 or bf16, or a GPU"),
+        ({"precision": "INT8", "use_calib": True}, [], "precision int8 is not run on the CPU"),
+        ({"precision": "bf16"}, ["avx2", "avx512f"], "this has neither: use fp32"),
+        ({"precision": "bf16", "use_mkldnn": False}, ["avx512_bf16"], "needs oneDNN"),
+        ({"precision": "int8", "device_type": 1}, [], "precision int8 on a GPU needs device_type: 2"),
+        ({"use_calib": True}, [], "use_calib: true needs device_type: 2"),
+    ],
+)
+def test_a_precision_that_the_device_lacks_is_fp32_unless_it_is_strict(
+    classifier: ServingModel,
+    caplog: pytest.LogCaptureFixture,
+    keys: dict[str, Any],
+    flags: list[str],
+    why: str,
+) -> None:
+    device = Device.GPU if "device_type" in keys else Device.CPU
+    assert precision_in_force(device, classifier, local_conf(**keys), flags) == "fp32"
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert why in record.getMessage()
+    assert record.getMessage().endswith(f"{classifier.program} runs in fp32")
+    with pytest.raises(ConfigError, match=f"{why}.*; local_service_conf.strict_precision is set"):
+        precision_in_force(device, classifier, local_conf(**keys, strict_precision=True), flags)
 
 
-def test_bf16_is_refused_for_a_program_that_onednn_can_not_run(model_folder: Path) -> None:
+def test_a_precision_that_the_device_has_is_in_force(classifier: ServingModel) -> None:
+    conf = local_conf(precision="bf16", strict_precision=True)
+    assert precision_in_force(Device.CPU, classifier, conf, ["avx512f", "avx512_bf16"]) == "bf16"
+    for precision in ("fp16", "bf16"):
+        conf = local_conf(precision=precision, device_type=1, strict_precision=True)
+        assert precision_in_force(Device.GPU, classifier, conf) == precision
+
+
+def test_bf16_is_fp32_for_a_program_that_onednn_can_not_run(
+    model_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = load_serving_model(models.enlarged(model_folder))
-    config = inference.Config(str(model.program), str(model.params or ""))
-    with pytest.raises(ConfigError, match=r"nearest_interp of .* which precision bf16 needs: use fp32"):
-        configure(config, model, local_conf(precision="bf16"))
+    flags = ["amx_bf16"]
+    assert precision_in_force(Device.CPU, model, local_conf(precision="bf16"), flags) == "fp32"
+    told = r"nearest_interp of .* which precision bf16 needs: use fp32"
+    assert re.search(told, caplog.text)
+    with pytest.raises(ConfigError, match=told):
+        precision_in_force(Device.CPU, model, local_conf(precision="bf16", strict_precision=True), flags)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_fp16_and_int8_on_the_cpu_answer_as_fp32_does(classifier: ServingModel, precision: str) -> None:
+    feeds = input_examples(classifier, rows=1, length=3)
+    expected = create_predictor(classifier, local_conf()).run(feeds)["logits"]
+    lower = create_predictor(classifier, local_conf(precision=precision, use_calib=True))
+    np.testing.assert_array_equal(lower.run(feeds)["logits"], expected)
+    with pytest.raises(ConfigError, match=f"precision {precision} is not run on the CPU"):
+        create_predictor(classifier, local_conf(precision=precision, strict_precision=True))
 
 
 def test_bf16_switches_on_the_graph_passes_it_needs(pdmodel: ServingModel) -> None:
@@ -79,8 +124,6 @@ def test_bf16_switches_on_the_graph_passes_it_needs(pdmodel: ServingModel) -> No
         ({"device_type": 2}, "device_type 2 with devices '' needs a GPU build"),
         ({"devices": "0,1"}, "device_type -1 with devices '0,1' needs a GPU build"),
         ({"device_type": 4}, r"device_type 4 \(xpu\) is not served: use -1, 0 cpu, 1 gpu or 2 tensorRT"),
-        ({"precision": "fp16"}, "precision fp16 is not run on the CPU: use fp32 or bf16, or a GPU"),
-        ({"precision": "int8"}, "precision int8 is not run on the CPU"),
     ],
 )
 def test_what_this_build_can_t_do_is_refused_at_start(

@@ -10,17 +10,21 @@ from pipeline.errors import ConversionError
 OLD_PROGRAM, OLD_PARAMS = "__model__", "__params__"
 
 
+def file_of_paddle_3(directory: Path, model: str | None) -> str | None:
+    """x.json where a script names x.pdmodel, Paddle 2's file, and there is Paddle 3's instead; else None."""
+    if model is None or not model.endswith(".pdmodel") or (directory / model).is_file():
+        return None
+    renamed = model.removesuffix(".pdmodel") + ".json"
+    return renamed if (directory / renamed).is_file() else None
+
+
 def chosen_files(directory: Path, work: Path, model: str | None, params: str | None) -> Path:
     """`directory` itself, or a folder in `work` with the two named files alone.
 
-    What Paddle 2 exported as x.pdmodel, Paddle 3 exports as x.json: the one there is stands for the other. A
-    program whose weights are in a file each gets them in one. Raises ConversionError.
+    A program whose weights are in a file each gets them in one. Raises ConversionError.
     """
     if not directory.is_dir():
         raise ConversionError(f"{directory} is not a folder; name the one that holds the exported program.")
-    if model is not None and model.endswith(".pdmodel") and not (directory / model).is_file():
-        renamed = model.removesuffix(".pdmodel") + ".json"
-        model = renamed if (directory / renamed).is_file() else model
     program = model or (OLD_PROGRAM if (directory / OLD_PROGRAM).is_file() else None)
     if program is not None and params is None and not _beside(directory, program):
         return _with_one_params_file(directory, program, work)

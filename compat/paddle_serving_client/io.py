@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from paddle_serving_client.inference_files import chosen_files
+from paddle_serving_client.inference_files import chosen_files, file_of_paddle_3
 from paddle_serving_server.ours import claim
 from pipeline.errors import ConversionError
 from pipeline.serving_model import ServingModel, load_serving_model, write_serving_model
@@ -40,19 +41,31 @@ def inference_model_to_serving(
 ) -> tuple[list[str], list[str]]:
     """Write both folders and return the names of the feeds and of the fetches, as the program calls them.
 
-    `model_filename` and `params_filename` choose among the files of `dirname`. The outputs of the serving
-    model are compared with the program's first. Alias names are comma-separated, in the program's order.
+    `model_filename` and `params_filename` choose among the files of `dirname`. Where x.pdmodel is named and
+    Paddle 3 has written x.json, that is taken, which is told on standard error; without `fetch_alias_names`
+    its fetches are then called as Paddle 2 did: `save_infer_model/scale_0.tmp_0`, ... The outputs of the
+    serving model are compared with the program's first. Alias names are comma-separated, in the program's
+    order.
     With `show_proto` the description is printed and nothing is written. Raises ConversionError for what can't
     be converted and for a target that holds something else.
     """
     _refuse_encryption(encryption)
     targets = _targets(serving_server, serving_client)
+    renamed = file_of_paddle_3(Path(dirname), model_filename)
+    feeds, fetches = _names(feed_alias_names), _names(fetch_alias_names)
     with tempfile.TemporaryDirectory(prefix="converting-") as work:
-        source = chosen_files(Path(dirname), Path(work), model_filename, params_filename)
+        source = chosen_files(Path(dirname), Path(work), renamed or model_filename, params_filename)
         with _paddle_as_it_was():
-            model = _converted(source, Path(work), _names(feed_alias_names), _names(fetch_alias_names))
+            model = _converted(source, Path(work), feeds, fetches, old_names=renamed is not None)
         _deliver(model, targets, show_proto=show_proto)
-    return [feed.name for feed in model.feeds], [fetch.name for fetch in model.fetches]
+    names = [fetch.name for fetch in model.fetches]
+    if renamed is not None:
+        names = [fetch.alias for fetch in model.fetches]
+        sys.stderr.write(
+            f"{Path(dirname, str(model_filename))} is not there: taken {renamed}, as Paddle 3 writes it; its "
+            f" fetches are {', '.join(names)} (fetch_alias_names gives them other names)\n"
+        )
+    return [feed.name for feed in model.feeds], names
 
 
 def inference_model_to_serving_multi(
@@ -174,10 +187,19 @@ def _paddle_as_it_was() -> Iterator[Any]:
             paddle.enable_static()
 
 
-def _converted(source: Path, work: Path, feeds: Sequence[str], fetches: Sequence[str]) -> ServingModel:
-    """The serving model of the exported program, made in `work`, with these aliases where any are given."""
-    from convert import convert_serving
+def _converted(
+    source: Path, work: Path, feeds: Sequence[str], fetches: Sequence[str], *, old_names: bool = False
+) -> ServingModel:
+    """The serving model of the exported program, made in `work`, with these aliases where any are given.
 
+    old_names: whether fetches without an alias are called as Paddle 2 called them.
+    """
+    from convert import convert_serving
+    from convert.programs.program import read_program
+
+    if old_names and not fetches:
+        count = len(read_program(source).fetches)
+        fetches = [f"save_infer_model/scale_{number}.tmp_0" for number in range(count)]
     convert_serving(source, work / "model", fetch_alias=fetches)
     model = load_serving_model(work / "model")
     if not feeds:

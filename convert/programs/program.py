@@ -11,7 +11,7 @@ from convert.programs.engines import first_line, import_paddle
 from convert.programs.input_spec import TensorSpec
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.onnx_file import inspect_onnx
-from pipeline.predictors.paddle_program import inspect_program, ragged_variables
+from pipeline.predictors.paddle_program import inspect_program, ragged_variables, tokenizer_of
 from pipeline.serving_model import (
     SERVER_CONF,
     SERVER_FOLDER,
@@ -78,8 +78,14 @@ def read_program(source: Path) -> InferenceProgram:
         return _read_onnx(program)
     import_paddle()
     try:
-        # Of some damage Paddle dies natively.
-        inspect_program(ServingModel(source, program, params, (), (), format=kind))
+        # Of some damage Paddle dies natively, and of a tokenizer beside weights.
+        model = ServingModel(source, program, params, (), (), format=kind)
+        inspect_program(model)
+        if operator := tokenizer_of(model):
+            raise ConfigError(
+                f"{program} takes texts, by {operator}, and can't be converted: serve it with the prototxt "
+                "that Paddle Serving made for it"
+            )
     except ConfigError as exc:
         raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
     names = fetch_names(program, params)

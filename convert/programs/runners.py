@@ -102,7 +102,8 @@ def serving_runner(directory: Path) -> Runner:
     model = load_serving_model(directory)
     alias_of = {feed.name: feed.alias for feed in model.feeds}
     ragged = [feed for feed in model.feeds if feed.is_lod]
-    conf = LocalServiceConf.model_validate({"model_config": str(directory)})
+    # A proof in another precision than the model asks for would prove nothing.
+    conf = LocalServiceConf.model_validate({"model_config": str(directory), "strict_precision": True})
     predictor = create_predictor(model, with_settings_of(model, conf))
 
     def run(arrays: Mapping[str, Array]) -> list[Array]:

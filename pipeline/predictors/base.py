@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from pipeline.errors import ConfigError, InvalidInput
+from pipeline.errors import ConfigError, InvalidInput, NoArray, UnusableFeed
 from pipeline.model_signature import sized
 from pipeline.predictors.dynamic_shape import ShapeRange
 from pipeline.serving_model import ServingModel, Variable
@@ -93,6 +95,8 @@ class PredictorConf(Protocol):
     @property
     def precision(self) -> str: ...
     @property
+    def strict_precision(self) -> bool: ...
+    @property
     def min_subgraph_size(self) -> int: ...
     @property
     def fetch_list(self) -> Sequence[str]: ...
@@ -101,37 +105,89 @@ class PredictorConf(Protocol):
 
 
 def select_fetches(fetches: Sequence[Variable], aliases: Sequence[str]) -> tuple[Variable, ...]:
-    """The fetches of these aliases, all when empty. Raises ConfigError for one the model lacks."""
-    known = {variable.alias: variable for variable in fetches}
+    """The fetches of these aliases, all when empty; one under its old name has that for its alias.
+
+    Raises ConfigError for one the model lacks.
+    """
+    selected = []
     for alias in aliases:
-        if alias not in known:
-            raise ConfigError(f"fetch_list: the model has no {alias!r}, only {', '.join(known)}")
-    return tuple(known[alias] for alias in aliases) or tuple(fetches)
+        found = find_fetch(fetches, alias)
+        if found is None:
+            known = ", ".join(variable.alias for variable in fetches)
+            raise ConfigError(f"fetch_list: the model has no {alias!r}, only {known}")
+        if found.alias != alias:
+            log.info("fetch_list: %s is the output that the model calls %s", alias, found.alias)
+        selected.append(replace(found, alias=alias))
+    return tuple(selected) or tuple(fetches)
 
 
-def check_feeds(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """The feeds by alias, contiguous and in the declared dtypes.
+# What Paddle 2 and Paddle 3 call the outputs of a program, by number, where nobody has named them.
+_OLD_FETCH = re.compile(r"save_infer_model/scale_(\d+)(?:\.tmp_\d+)?")
+_NUMBERED_FETCH = re.compile(rf"{_OLD_FETCH.pattern}|fetch_name_\d+")
+
+
+def find_fetch(fetches: Sequence[Variable], name: str) -> Variable | None:
+    """The fetch of this alias, or None.
+
+    Paddle 2 called the first output `save_infer_model/scale_0.tmp_0` or `.tmp_1`, Paddle 3 calls it
+    `fetch_name_0`: a script that asks by an old name still finds it, unless the model's have names of their
+    own.
+    """
+    found = next((variable for variable in fetches if variable.alias == name), None)
+    old = _OLD_FETCH.fullmatch(name)
+    if found is not None or old is None or int(old[1]) >= len(fetches):
+        return found
+    numbered = all(_NUMBERED_FETCH.fullmatch(variable.alias) for variable in fetches)
+    return fetches[int(old[1])] if numbered else None
+
+
+def check_feeds(
+    declared: Sequence[Variable], feeds: Mapping[str, Array], *, any_shape: bool = False
+) -> dict[str, Array]:
+    """The feeds by alias, contiguous and in the declared dtypes; of the declared shapes unless `any_shape`.
 
     Numbers are cast to a declared integer type (bool included) when every value survives, and to a declared
-    float type when none overflows. The offsets of a ragged feed "x" stay beside it as "x.lod", int64 [n + 1]
-    for n sequences. What the model lacks is left out, as in Paddle Serving: apps give `im_shape` to models
-    with and without it. Raises InvalidInput for anything else that does not fit.
+    float type when none overflows; so are numbers in arrays of objects or texts. The offsets of a ragged
+    feed "x" stay beside it as "x.lod", int64 [n + 1] for n sequences. What the model lacks is left out, as
+    in Paddle Serving up to 0.8: apps give `im_shape` to models with and without it. Raises NoArray and
+    UnusableFeed for what is of no use to this model, InvalidInput for anything else that does not fit.
     """
     checked = {}
     for variable in declared:
         if variable.alias not in feeds:
             raise InvalidInput(_missing(variable, declared, feeds))
         array = feeds[variable.alias]
+        if is_texts(array):
+            array = np.array(array, object)
         if not isinstance(array, np.ndarray):
-            raise InvalidInput(
-                f"feed {variable.alias!r} is of type {type(array).__name__}, expected an ndarray"
-            )
-        _check_shape(variable, array)
+            raise NoArray(f"feed {variable.alias!r} is of type {type(array).__name__}, expected an ndarray")
+        if array.size == 0:
+            raise UnusableFeed(f"feed {variable.alias!r} has shape {array.shape} and so no element")
+        if not any_shape and not _has_shape(variable, array):
+            raise UnusableFeed(_other_shape(variable, array))
         checked[variable.alias] = np.asarray(_cast(variable, array), order="C")
         if variable.is_lod:
             lod = variable.alias + LOD_SUFFIX
             checked[lod] = _offsets(feeds.get(lod), lod, rows=array.shape[0])
     return checked
+
+
+def is_texts(value: object) -> bool:
+    """Whether it is a list of texts, which stands for an array of them."""
+    return isinstance(value, list) and bool(value) and isinstance(value[0], str)
+
+
+def as_texts(alias: str, array: Array) -> Array:
+    """An array of objects as one of str: bytes are UTF-8. Raises UnusableFeed for anything else."""
+    try:
+        texts = [t.decode("utf-8") if isinstance(t, bytes) else t for t in array.ravel().tolist()]
+        "".join(texts).encode()
+    except (UnicodeDecodeError, UnicodeEncodeError) as exc:
+        raise UnusableFeed(f"feed {alias!r} holds texts that are no UTF-8: {exc.reason}") from exc
+    except TypeError:
+        other = next(type(text).__name__ for text in texts if not isinstance(text, str))
+        raise UnusableFeed(f"feed {alias!r} holds a {other}, expected str or bytes") from None
+    return np.array(texts, object).reshape(array.shape)
 
 
 def shares_runs(program: Path, finder: str | None, variables: Sequence[Variable]) -> bool:
@@ -166,17 +222,34 @@ def input_examples(model: ServingModel | Predictor, rows: int, length: int) -> d
     return examples
 
 
-def _check_shape(variable: Variable, array: Array) -> None:
-    if array.size == 0:
-        raise InvalidInput(f"feed {variable.alias!r} has shape {array.shape} and so no element")
+def check_promised(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """`check_feeds` where those who send them were told the feeds: every refusal is InvalidInput itself."""
+    try:
+        return check_feeds(declared, feeds)
+    except (NoArray, UnusableFeed) as exc:
+        raise InvalidInput(exc.message) from exc
+
+
+def other_shape(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> str | None:
+    """What is said of the first feed whose shape is not the declared one; None where there is none."""
+    for variable in declared:
+        array = feeds.get(variable.alias)
+        if array is not None and not _has_shape(variable, array):
+            return _other_shape(variable, array)
+    return None
+
+
+def _other_shape(variable: Variable, array: Array) -> str:
+    return f"feed {variable.alias!r} has shape {array.shape}, expected {_expected(variable)}"
+
+
+def _has_shape(variable: Variable, array: Array) -> bool:
     # The sides of an image are the engine's to judge: detectors are exported at 608 x 608 and fed 640 x 640.
     bound = 2 if len(variable.shape) >= IMAGE_RANK else None
-    fits = variable.is_lod or (
+    return variable.is_lod or (
         array.ndim == len(variable.shape)
         and all(want in (-1, got) for want, got in zip(variable.shape[:bound], array.shape, strict=False))
     )
-    if not fits:
-        raise InvalidInput(f"feed {variable.alias!r} has shape {array.shape}, expected {_expected(variable)}")
 
 
 def _offsets(lod: Any, name: str, rows: int) -> Array:
@@ -201,9 +274,12 @@ def _cast(variable: Variable, array: Array) -> Array:
         return array
     if wanted.kind == "O" and given.kind in "US":
         return array.astype(object)
-    if given.kind not in "iubf" or wanted.kind not in "iubf":
+    if given.kind in "OUS" and wanted.kind in "iubf":
+        array = _numbers(variable, array)
+    elif given.kind not in "iubf" or wanted.kind not in "iubf":
         expected = "objects of str or bytes" if variable.dtype == "string" else wanted
-        raise InvalidInput(f"feed {variable.alias!r} is {given}, expected {expected}")
+        refusal = InvalidInput if given.kind == "c" else UnusableFeed  # there its real part was run
+        raise refusal(f"feed {variable.alias!r} is {given}, expected {expected}")
     with np.errstate(over="ignore", invalid="ignore"):  # what doesn't survive is refused below
         cast = array.astype(wanted)
     if wanted.kind == "f":
@@ -216,6 +292,21 @@ def _cast(variable: Variable, array: Array) -> Array:
             f"feed {variable.alias!r} is {given} with values beyond {wanted}, which the model takes"
         )
     return cast
+
+
+def _numbers(variable: Variable, array: Array) -> Array:
+    """What an array of objects or texts holds, where that is numbers. Raises UnusableFeed."""
+    wanted = variable.numpy_dtype
+    try:
+        if array.dtype.kind in "US":
+            return array.astype(np.float64 if wanted.kind == "f" else np.int64)
+        numbers = np.array(array.tolist())
+    except (ValueError, OverflowError):
+        numbers = array
+    if numbers.dtype.kind not in "iubf" or numbers.shape != array.shape:
+        held = "of objects" if array.dtype.kind == "O" else str(array.dtype)
+        raise UnusableFeed(f"feed {variable.alias!r} is {held}, not all of them numbers; expected {wanted}")
+    return numbers
 
 
 def _missing(variable: Variable, declared: Sequence[Variable], feeds: Mapping[str, Array]) -> str:

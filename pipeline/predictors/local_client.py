@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InvalidInput
-from pipeline.predictors.base import LOD_SUFFIX, Predictor
+from pipeline.predictors.base import LOD_SUFFIX, Predictor, find_fetch
 
 
 class LocalClient:
@@ -50,9 +50,12 @@ class LocalClient:
             if len(rows) == 1 and lod in rows[0]:
                 arrays[lod] = np.asarray(rows[0][lod])
         outputs = self._predictor.run(arrays)
-        names = [fetch] if isinstance(fetch, str) else fetch
-        unknown = [name for name in names or () if name not in outputs]
-        if unknown:
-            raise InvalidInput(f"fetch has {unknown[0]!r}; the model has {', '.join(self.fetch_names_)}")
-        wanted = [part for name in names or outputs for part in (name, name + LOD_SUFFIX)]
-        return {name: outputs[name] for name in wanted if name in outputs}
+        fetched: dict[str, Any] = {}
+        for name in ([fetch] if isinstance(fetch, str) else fetch) or self.fetch_names_:
+            found = find_fetch(self._predictor.fetches, name)
+            if found is None:
+                raise InvalidInput(f"fetch has {name!r}; the model has {', '.join(self.fetch_names_)}")
+            fetched[name] = outputs[found.alias]
+            if found.alias + LOD_SUFFIX in outputs:
+                fetched[name + LOD_SUFFIX] = outputs[found.alias + LOD_SUFFIX]
+        return fetched

@@ -52,11 +52,7 @@ def providers(
     """Execution providers with their options, the one asked for first. Raises ConfigError."""
     _tell_ignored(conf)
     if device is not Device.TENSORRT and (conf.precision != "fp32" or conf.use_calib):
-        what = "use_calib: true" if conf.use_calib else f"precision {conf.precision}"
-        raise ConfigError(
-            f"{what} is not for ONNX Runtime on {device.value}: the arithmetic of an ONNX model is in its "
-            "file, so serve one that was converted to it, or set device_type: 2"
-        )
+        _tell_arithmetic(model, conf, device)
     if device is Device.CPU:
         return [(CPU, {})]
     card = {"device_id": str(card_of(conf, instance_index))}
@@ -114,6 +110,18 @@ def _tensorrt(
 def _profile(shapes: Shapes) -> str:
     """`input_ids:1x16,attention_mask:1x16`, as ONNX Runtime reads it."""
     return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def _tell_arithmetic(model: ServingModel, conf: PredictorConf, device: Device) -> None:
+    """`precision` and `use_calib` have no effect here: a warning, or ConfigError with `strict_precision`."""
+    what = "use_calib: true" if conf.use_calib else f"precision {conf.precision}"
+    why = (
+        f"{what} is not for ONNX Runtime on {device.value}: the arithmetic of an ONNX model is in its file, "
+        "so serve one that was converted to it, or set device_type: 2"
+    )
+    if conf.strict_precision:
+        raise ConfigError(f"{why}; local_service_conf.strict_precision is set")
+    log.warning("%s; %s runs as it is", why, model.program)
 
 
 def _tell_ignored(conf: PredictorConf) -> None:

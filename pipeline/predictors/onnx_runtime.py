@@ -8,9 +8,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnxruntime
 
-from pipeline.errors import ConfigError, InvalidInput, ModelFailed
+from pipeline.errors import ConfigError, ModelFailed
 from pipeline.onnx_file import OnnxFacts, inspect_onnx
-from pipeline.predictors.base import Array, PredictorConf, check_feeds, select_fetches, shares_runs
+from pipeline.predictors.base import (
+    Array,
+    PredictorConf,
+    as_texts,
+    check_feeds,
+    select_fetches,
+    shares_runs,
+)
 from pipeline.predictors.device import resolve_device
 from pipeline.predictors.dynamic_shape import DynamicShapes
 from pipeline.predictors.onnx_config import providers, refuse_unavailable, session_options
@@ -51,7 +58,7 @@ class OnnxPredictor:
             raise ModelFailed("the predictor is closed")
         checked = check_feeds(self.feeds, feeds)
         for alias in self._texts:
-            checked[alias] = _as_text(alias, checked[alias])
+            checked[alias] = as_texts(alias, checked[alias])
         named = {name: checked[alias] for alias, name in self._names.items()}
         try:
             fetched = session.run(list(self._outputs.values()), named)
@@ -81,18 +88,6 @@ def _session(
         )
     session.disable_fallback()  # a failed run would be tried on the CPU, by a new session
     return session
-
-
-def _as_text(alias: str, array: Array) -> Array:
-    """bytes become str: ONNX Runtime would feed their Python form."""
-    try:
-        texts = [t.decode("utf-8") if isinstance(t, bytes) else t for t in array.ravel().tolist()]
-    except UnicodeDecodeError as exc:
-        raise InvalidInput(f"feed {alias!r} holds bytes that are no UTF-8: {exc.reason}") from exc
-    other = next((text for text in texts if not isinstance(text, str)), None)
-    if other is not None:
-        raise InvalidInput(f"feed {alias!r} holds a {type(other).__name__}, expected str or bytes")
-    return np.array(texts, object).reshape(array.shape)
 
 
 def _refuse_unfeedable(model: ServingModel) -> None:

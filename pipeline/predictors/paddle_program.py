@@ -14,15 +14,23 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pipeline.errors import ConfigError
+from pipeline.predictors.text_program import (
+    TEXTS,
+    TOKENIZER,
+    VOCABULARY,
+    TextProgram,
+    cut_in_two,
+    skip_vocabulary,
+)
 from pipeline.serving_model import ServingModel, Variable
 
 # framework.proto's VarType.Type to bytes an element.
 _ELEMENT_BYTES = {0: 1, 1: 2, 2: 4, 3: 8, 4: 2, 5: 4, 6: 8, 20: 1, 21: 1, 22: 2, 23: 8, 24: 16}
 _DENSE_TENSOR = 7
-
+_TOKENIZER = re.compile(TOKENIZER.encode())
 
 # Operators that give as many rows as they find.
 _FINDER = re.compile(rb"\w*(nms|generate_proposals|nonzero|where_index|masked_select|detection_output)\d?")
@@ -38,13 +46,15 @@ class ProgramFacts:
     """Shapes of the program's variables by name (its feeds at least), and how many parameters it has.
 
     `names` are the parameters' own, sorted; a PIR program's are not read. `ragged` are the variables with
-    sequences (LoD), which PIR programs don't have.
+    sequences (LoD), `texts` and `vocabularies` those of a tokenizer, which PIR programs don't have.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     parameters: int
     names: tuple[str, ...] = ()
     ragged: frozenset[str] = frozenset()
+    texts: frozenset[str] = frozenset()
+    vocabularies: frozenset[str] = frozenset()
 
 
 def rows_found_by(program: Path) -> str | None:
@@ -80,7 +90,7 @@ def inspect_program(model: ServingModel) -> ProgramFacts:
             f"{model.program} has {facts.parameters} parameters, but no .pdiparams is beside it"
         )
     if model.params is not None:
-        stored = _stored_tensors(model.params, facts.parameters)
+        stored = _stored_tensors(model.params, facts.parameters, facts)
         if stored < facts.parameters:
             raise ConfigError(
                 f"{model.params} holds {stored} whole tensors, {model.program.name} has {facts.parameters} "
@@ -104,6 +114,24 @@ def ragged_variables(program: Path) -> frozenset[str]:
     return _pdmodel_facts(program).ragged
 
 
+def tokenizer_of(model: ServingModel) -> str | None:
+    """The operator by which a program takes texts; or None."""
+    return _first_operator(model.program, _TOKENIZER) if model.format == "pdmodel" else None
+
+
+def text_program(model: ServingModel) -> TextProgram:
+    """The halves of a program that takes texts. Raises ConfigError where its weights are in a file each."""
+    if model.params is None:
+        raise ConfigError(
+            f"{model.program} has a tokenizer, and its weights in a file each: convert it with "
+            "paddle_serving_client.io.inference_model_to_serving"
+        )
+    facts = _pdmodel_facts(model.program)
+    size = model.params.stat().st_size
+    program = _parsed(_framework().ProgramDesc, model.program.read_bytes())
+    return cut_in_two(program, model.params, facts.names, lambda file, name: _skip(file, name, size, facts))
+
+
 def corrected_feeds(model: ServingModel, facts: ProgramFacts) -> tuple[Variable, ...]:
     """The model's feeds with the program's own shapes, and as ragged as the program has them.
 
@@ -125,6 +153,8 @@ def _check_separate(program: Path, names: Sequence[str]) -> None:
 
 
 def _corrected(variable: Variable, facts: ProgramFacts) -> Variable:
+    if variable.name in facts.texts:
+        return dataclasses.replace(variable, shape=(-1,), dtype="string", is_lod=False)
     shape = facts.shapes.get(variable.name, ())
     if not shape:
         return variable
@@ -158,32 +188,47 @@ def _pdmodel_facts(program: Path) -> ProgramFacts:
     tensor, level = (field.message_type.fields_by_number[number].name for number in (1, 2))
     dense = {v.name: getattr(v.type, field.name) for v in variables if v.type.type == _DENSE_TENSOR}
     shapes = {name: tuple(getattr(found, tensor).dims) for name, found in dense.items()}
-    names = tuple(sorted(v.name for v in variables if v.persistable and v.name in dense))
+    of_kind = {v.name: v.type.type for v in variables}
+    vocabularies = frozenset(name for name, kind in of_kind.items() if kind == VOCABULARY)
+    texts = frozenset(name for name, kind in of_kind.items() if kind == TEXTS)
+    stored = dense.keys() | vocabularies
+    names = tuple(sorted(v.name for v in variables if v.persistable and v.name in stored))
     ragged = frozenset(name for name, found in dense.items() if getattr(found, level))
-    return ProgramFacts(shapes, len(names), names, ragged)
+    return ProgramFacts(shapes, len(names), names, ragged, texts, vocabularies)
 
 
-def _stored_tensors(params: Path, most: int) -> int:
+def _stored_tensors(params: Path, most: int, facts: ProgramFacts | None = None) -> int:
     """How many complete tensors a parameter file holds, by walking over the headers of `most` of them: what
-    follows may be anything, and zeros look like as many empty tensors."""
-    framework = _framework()
+    follows may be anything, and zeros look like as many empty tensors.
+
+    facts: of the program; their vocabularies count as tensors.
+    """
     size, count = params.stat().st_size, 0
     with params.open("rb") as file:
         while count < most and file.tell() < size:
             try:
-                _, levels = struct.unpack("<IQ", file.read(12))  # version, levels of detail
-                for _ in range(min(levels, 16)):
-                    file.seek(struct.unpack("<Q", file.read(8))[0], 1)
-                _, length = struct.unpack("<Ii", file.read(8))
-                desc = _parsed(framework.VarType.TensorDesc, file.read(max(0, min(length, 4096))))
-                end = file.tell() + math.prod(desc.dims) * _ELEMENT_BYTES[desc.data_type]
+                name = facts.names[count] if facts is not None and facts.names else ""
+                _skip(file, name, size, facts)
             except (struct.error, ValueError, LookupError, OverflowError):
                 break
-            if end > size:
-                break
-            file.seek(end)
             count += 1
     return count
+
+
+def _skip(file: BinaryIO, name: str, size: int, facts: ProgramFacts | None) -> None:
+    """Go past one parameter. Raises one of several errors where the file of `size` bytes ends before."""
+    if facts is not None and name in facts.vocabularies:
+        skip_vocabulary(file, size)
+        return
+    _, levels = struct.unpack("<IQ", file.read(12))  # version, levels of detail
+    for _ in range(min(levels, 16)):
+        file.seek(struct.unpack("<Q", file.read(8))[0], 1)
+    _, length = struct.unpack("<Ii", file.read(8))
+    desc = _parsed(_framework().VarType.TensorDesc, file.read(max(0, min(length, 4096))))
+    end = file.tell() + math.prod(desc.dims) * _ELEMENT_BYTES[desc.data_type]
+    if end > size:
+        raise ValueError("the tensor is cut off")
+    file.seek(end)
 
 
 def _parsed(kind: Any, data: bytes) -> Any:

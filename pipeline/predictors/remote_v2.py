@@ -26,7 +26,7 @@ from pipeline.errors import (
     RemoteUnreachable,
     ServingError,
 )
-from pipeline.predictors.base import Array, check_feeds, select_fetches
+from pipeline.predictors.base import Array, check_promised, select_fetches
 from pipeline.predictors.endpoints import Endpoints
 from pipeline.predictors.remote import RemoteConf, RemotePredictor
 from pipeline.serving_model import Variable
@@ -106,7 +106,7 @@ class V2Predictor(RemotePredictor):
         request = ModelInferRequest(model_name=self._model_name)
         for fetch in signature.fetches:
             request.outputs.add(name=fetch.name)
-        checked = check_feeds(signature.feeds, _texts_as_objects(signature.feeds, feeds))
+        checked = check_promised(signature.feeds, _texts_as_objects(signature.feeds, feeds))
         for variable in signature.feeds:
             array = checked[variable.alias]
             request.inputs.add(name=variable.name, datatype=DATATYPE_OF[variable.dtype], shape=array.shape)

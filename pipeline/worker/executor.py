@@ -12,7 +12,7 @@ from pipeline.wire import Tail
 from pipeline.worker.call import Call
 from pipeline.worker.hook_results import wrong_feed
 from pipeline.worker.hooks import Hooks
-from pipeline.worker.merge import describe, slices
+from pipeline.worker.merge import ALONE, describe, slices, text_arrays
 from pipeline.worker.outputs import Outputs
 from pipeline.worker.runner import Piece, Run, Runner
 
@@ -161,12 +161,22 @@ class Executor:
                 continue
             first = len(pieces)
             for number, feed in enumerate(call.feeds):
-                item = describe(feed, self._runner.joining)
+                try:
+                    item = describe(feed, self._runner.joining)
+                except AttributeError:  # a name that is no str
+                    item = ALONE
+                if item.shape is None and self._runner.takes_arrays:
+                    texts = text_arrays(feed)
+                    if texts is not None:
+                        feed = texts
+                        item = describe(feed, self._runner.joining)
                 # What can be joined to others is a dict of arrays: only the rest may be no feed at all.
                 if item.shape is None and self._refuses(call):
                     del pieces[first:]
                     break
                 parts = slices(feed, item, self._runner.limits.rows)
+                if len(parts) > 1 and not self._runner.has_rows(feed):
+                    parts = [feed]
                 call.expect(len(parts))
                 if len(parts) == 1:
                     pieces.append(Piece(call, number, 0, feed, item))

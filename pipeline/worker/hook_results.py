@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import HookFailed, ModelFailed, ProductError, ServingError, WrongResult
-from pipeline.predictors.base import LOD_SUFFIX
+from pipeline.predictors.base import LOD_SUFFIX, is_texts
 
 _FEED = (
     "a feed dict {name: ndarray} or a list of them, or (feed, is_skip_process, prod_errcode, prod_errinfo)"
@@ -88,7 +88,14 @@ def wrong_feed(op: str, hook: str, feed: Any, *, arrays: bool) -> WrongResult | 
         if not isinstance(one, dict):
             return WrongResult(op, hook, feed, _FEED)
         for name, value in one.items():
-            if arrays and not isinstance(value, np.ndarray) and not str(name).endswith(LOD_SUFFIX):
+            if arrays and not isinstance(name, str):
+                return WrongResult(op, hook, name, "a str", part=f" {name!r} as the name of a feed")
+            if (
+                arrays
+                and not isinstance(value, np.ndarray)
+                and not is_texts(value)
+                and not name.endswith(LOD_SUFFIX)
+            ):
                 return WrongResult(op, hook, value, f"an ndarray{_remedy(value)}", part=f" as feed {name!r}")
     return None
 

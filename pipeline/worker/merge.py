@@ -3,48 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from pipeline.predictors.base import LOD_SUFFIX
+from pipeline.predictors.base import LOD_SUFFIX, is_texts
 from pipeline.serving_model import FeedPadding, Padding
 from pipeline.worker.plan import Item, bucket
 
 Feed = Mapping[str, Any]
 
-_ALONE = Item(1, 1, None)
+ALONE = Item(1, 1, None)
 
 
 @dataclass(frozen=True)
 class Joining:
-    """What may be padded, and to which lengths. `most`: longest length an engine takes, by feed."""
+    """What may be padded, and to which lengths. `most`: longest length an engine takes, by feed.
+
+    ranks: how many axes the model declares for a feed; with another number of them it is not padded.
+    """
 
     padding: Padding | None = None
     buckets: tuple[int, ...] | None = None
     most: Mapping[str, int] | None = None
+    ranks: Mapping[str, int] = field(default_factory=dict)
 
 
 def describe(feed: object, joining: Joining) -> Item:
     """A feed as the plan sees it.
 
     Where its padded feeds differ in length it runs alone and as it is: padding was declared for feeds that
-    belong together, and filling up the shorter one would hide the client's mistake. So does one with offsets
-    of sequences ("x.lod"): its rows are not instances.
+    belong together, and filling up the shorter one would hide the client's mistake. So does one of another
+    rank than declared, and one with offsets of sequences ("x.lod"): its rows are not instances.
     """
     if not isinstance(feed, dict):
-        return _ALONE
+        return ALONE
     padded = joining.padding.feeds if joining.padding else {}
     rows = length = -1
     shape: list[Hashable] = []
     for name, value in feed.items():
         dims = value.shape if isinstance(value, np.ndarray) else ()
         if not dims or (rows != dims[0] and rows != -1) or name.endswith(LOD_SUFFIX):
-            return _ALONE
+            return ALONE
         rows = dims[0]
         rule = padded.get(name)
         if rule is not None and 0 < (axis := rule.axis) < len(dims):
+            if joining.ranks.get(name, len(dims)) != len(dims):
+                return Item(max(rows, 1), 1, None)
             if length != dims[axis] and length != -1:
                 return Item(max(rows, 1), 1, None)
             length = dims[axis]
@@ -52,8 +58,15 @@ def describe(feed: object, joining: Joining) -> Item:
         else:
             shape += name, value.dtype.char, dims[1:]
     if rows <= 0:
-        return _ALONE
+        return ALONE
     return Item(rows, 1 if length < 0 else length, tuple(shape))
+
+
+def text_arrays(feed: object) -> Feed | None:
+    """A feed whose lists of texts are arrays, as a batch has them; None for one without such a list."""
+    if not isinstance(feed, dict) or not any(is_texts(value) for value in feed.values()):
+        return None
+    return {name: np.array(value, object) if is_texts(value) else value for name, value in feed.items()}
 
 
 def join(feeds: Sequence[Feed], items: Sequence[Item], joining: Joining) -> dict[str, Any]:

@@ -100,7 +100,9 @@ class Model:
         padding = self._padding()
         if padding is None:
             return Joining()
-        return Joining(padding, tuple(self._config.length_buckets or ()), self._longest(padding))
+        local = self.serving_model is not None and self.predictor is not None
+        ranks = {v.alias: len(v.shape) for v in self.predictor.feeds} if local and self.predictor else {}
+        return Joining(padding, tuple(self._config.length_buckets or ()), self._longest(padding), ranks)
 
     def _padding(self) -> Padding | None:
         named = self._config.padding

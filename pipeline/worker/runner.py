@@ -19,7 +19,7 @@ from pipeline.errors import (
     ServingError,
     text_of,
 )
-from pipeline.predictors.base import Predictor
+from pipeline.predictors.base import Predictor, other_shape
 from pipeline.predictors.remote import RemotePredictor
 from pipeline.worker.call import Call
 from pipeline.worker.hooks import Hooks
@@ -67,6 +67,8 @@ class Runner:
         self._hooks = hooks
         self._predictor = predictor
         self._remote = predictor if isinstance(predictor, RemotePredictor) and not hooks.own_process else None
+        local = predictor is not None and not isinstance(predictor, RemotePredictor)
+        self._declared = predictor.feeds if predictor is not None and local else ()
         self._pool = ThreadPoolExecutor(CALLS_UNDER_WAY) if self._remote is not None else None
         self.runs_model = predictor is not None or hooks.own_process
         shared = hooks.own_process and (limits.requests > 1 or hooks.batch_postprocess)
@@ -77,6 +79,11 @@ class Runner:
     def one_by_one(self) -> bool:
         """Whether each batch is one request, and has run before the next one begins."""
         return self.limits.requests == 1 and self._pool is None
+
+    def has_rows(self, feed: Feed) -> bool:
+        """Whether the first axis of its arrays is the batch: only the declared shapes promise that, and a
+        program may take others, too."""
+        return self._hooks.own_process or other_shape(self._declared, feed) is None
 
     def plan(self, pieces: list[Piece]) -> list[list[Piece]]:
         planned = plan([piece.item for piece in pieces], self.limits) if pieces else []
@@ -105,6 +112,8 @@ class Runner:
         left: dict[str, Any] = {}
         try:
             merged = join([p.feed for p in batch], [p.item for p in batch], self.joining)
+            if len(batch) > 1 and not self.has_rows(merged):
+                return [result for piece in batch for result in self._process([piece])]
             if self._remote is not None:
                 fetches = self._remote.run(merged, deadline=max(piece.call.deadline for piece in batch))
             elif self._hooks.own_process:
@@ -150,5 +159,7 @@ class Runner:
         if self._hooks.own_process:
             return self._hooks.failure(exc, "process", piece.call.request)
         if isinstance(exc, InvalidInput):
-            return InvalidInput(f"[{name}] the feed of preprocess: {exc.message}")
+            error = InvalidInput(f"[{name}] the feed of preprocess: {exc.message}")
+            error.err_no = exc.err_no
+            return error
         return ModelFailed(f"[{name}] failed to predict. {text_of(exc)}. Please check the input dict")
