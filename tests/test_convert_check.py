@@ -264,7 +264,7 @@ def test_inputs_of_one_s_own_take_the_place_of_random_ones(tmp_path: Path) -> No
         ),
         (
             ["{classifier}", "{classifier}", "--inputs", "{here}/absent.npz"],
-            "is no .npz file of plain arrays",
+            "absent.npz is not a file; name one with inputs",
         ),
         (["{classifier}", "{classifier}", "--padding", "ids=0"], "'ids' is not a feed"),
     ],

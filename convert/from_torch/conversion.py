@@ -51,12 +51,13 @@ def convert_torch(
     proof = {"opset": opset, "tolerance": options.tolerance, "lengths": options.lengths}
     settings = {"routes": routes, **proof, "paddle": paddle_version(), "model": facts["fingerprint"]}
     tokenizer = [] if is_factory(source) else tokenizer_files(Path(source))
-    fingerprint = fingerprint_of(tokenizer, settings)
+    fingerprint = fingerprint_of([*tokenizer, *options.sample], settings)
     names = " or ".join(ROUTES[name].name for name in routes)
     kept = as_it_is(out, fingerprint, f"would convert {source} to {names} in {out}", options)
     if kept is not None:
         return kept
-    arguments = {"source": source, "input_spec": input_spec, **proof}
+    sample = [str(path) for path in options.sample]
+    arguments = {"source": source, "input_spec": input_spec, **proof, "sample": sample}
     outputs = list(facts["outputs"])
 
     def make(name: str) -> list[ParityReport]:

@@ -16,7 +16,7 @@ from convert.from_torch.pretrained import TEXT_FEEDS, is_pretrained, load_pretra
 from convert.from_torch.source import is_factory
 from convert.output.stamp import fingerprint_of
 from convert.programs.engines import first_line
-from convert.programs.feeds import Array
+from convert.programs.feeds import OTHER_INPUTS, Array
 from convert.programs.input_spec import TensorSpec, parse_input_spec
 from convert.programs.runners import Runner
 from convert.to_serving.notes import labels_of, task_of, text_padding
@@ -79,7 +79,7 @@ def torch_runner(loaded: Any, feeds: Sequence[TensorSpec]) -> Runner:
         except Exception as exc:
             shapes = ", ".join(f"{feed.name} {list(arrays[feed.name].shape)}" for feed in feeds)
             raise ConversionError(
-                f"the PyTorch model can't run {shapes} ({first_line(exc)}); try other --lengths or inputs."
+                f"the PyTorch model can't run {shapes} ({first_line(exc)}); {OTHER_INPUTS}."
             ) from exc
         return [
             output.float().numpy() if output.is_floating_point() else output.numpy() for output in outputs

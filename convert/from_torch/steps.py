@@ -19,12 +19,15 @@ from convert.from_torch.model import (
     model_notes,
     torch_runner,
 )
+from convert.from_torch.source import is_factory
 from convert.programs.engines import first_line
-from convert.programs.feeds import Feeds, sample_batches
+from convert.programs.feeds import Feeds
 from convert.programs.program import read_program
 from convert.programs.runners import layer_runner, program_runner
+from convert.proof.inputs import Inputs
 from convert.proof.parity import compare
 from convert.proof.report import ParityReport
+from convert.proof.target import target_of_specs
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
 
@@ -52,6 +55,7 @@ def paddle_step(
     lengths: list[int],
     tolerance: float,
     opset: int,
+    sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Write inference.json to `out`, by mapping weights into the PaddleNLP twin. Returns the reports."""
     from convert.programs.engines import import_paddle
@@ -63,7 +67,7 @@ def paddle_step(
 
     twin = paddle_twin(model.model, len(model.outputs))
     steps.step("Parity of PyTorch and Paddle")
-    batches = _batches(model, lengths)
+    batches = _batches(model, source, lengths, sample)
     dynamic = _compare(PADDLE, model, layer_runner(twin, model.feeds), batches, tolerance)
     if not dynamic.passed:
         return _as_json([dynamic])
@@ -82,6 +86,7 @@ def onnx_step(
     lengths: list[int],
     tolerance: float,
     opset: int,
+    sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Write model.onnx to `out`. Returns the reports."""
     steps.step("PyTorch to ONNX")
@@ -106,7 +111,8 @@ def onnx_step(
         raise ConversionError(f"forward() doesn't use {unused[0]!r}; give --input-spec without it.")
     steps.step("Parity of PyTorch and ONNX")
     runner = program_runner(program)
-    return _as_json([_compare(ONNX, model, runner, _batches(model, lengths), tolerance)])
+    batches = _batches(model, source, lengths, sample)
+    return _as_json([_compare(ONNX, model, runner, batches, tolerance)])
 
 
 def torchscript_step(
@@ -117,6 +123,7 @@ def torchscript_step(
     lengths: list[int],
     tolerance: float,
     opset: int,
+    sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Write model.pt to `out`. Returns the reports."""
     steps.step("PyTorch to TorchScript")
@@ -130,15 +137,18 @@ def torchscript_step(
         loaded = torch.jit.load(file, map_location="cpu")
     steps.step("Parity of PyTorch and TorchScript")
     runner = torch_runner(loaded, model.feeds)
-    return _as_json([_compare(TORCHSCRIPT, model, runner, _batches(model, lengths), tolerance)])
+    batches = _batches(model, source, lengths, sample)
+    return _as_json([_compare(TORCHSCRIPT, model, runner, batches, tolerance)])
 
 
 def _as_json(reports: Sequence[ParityReport]) -> list[dict[str, Any]]:
     return [asdict(report) for report in reports]
 
 
-def _batches(model: TorchModel, lengths: Sequence[int]) -> list[Feeds]:
-    return sample_batches(model.feeds, model.id_limits, tuple(lengths))
+def _batches(model: TorchModel, source: str, lengths: Sequence[int], sample: Sequence[str]) -> list[Feeds]:
+    folder = None if is_factory(source) else Path(source)
+    target = target_of_specs(source, model.feeds, model.id_limits, folder)
+    return Inputs(tuple(lengths), tuple(map(Path, sample))).batches(target)
 
 
 def _compare(

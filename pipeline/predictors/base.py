@@ -153,12 +153,14 @@ IMAGE_SIDE = 4  # an image's side in lengths: detectors want multiples of 32
 def input_examples(model: ServingModel | Predictor, rows: int, length: int) -> dict[str, Array]:
     """Feeds of ones by alias, for warm-up: of `rows`, of `length` on other open axes, of images 4 x `length`.
 
-    Give it the predictor where there is one: it knows the rank of feeds whose description left axes out.
+    No feed is longer than the model takes. Give it the predictor where there is one: it knows the rank of
+    feeds whose description left axes out.
     Ones, because an attention mask of zeros divides by zero, and 1 is an id of any vocabulary.
     """
     examples = {}
     for variable in model.feeds:
         side = length * IMAGE_SIDE if len(variable.shape) >= IMAGE_RANK else length
+        side = min(side, variable.longest[1]) if variable.longest else side
         one = "1" if variable.dtype == "string" else 1
         examples[variable.alias] = np.full(sized(variable.shape, rows, side), one, variable.numpy_dtype)
         if variable.is_lod:
@@ -177,6 +179,12 @@ def _check_shape(variable: Variable, array: Array) -> None:
     )
     if not fits:
         raise InvalidInput(f"feed {variable.alias!r} has shape {array.shape}, expected {_expected(variable)}")
+    axis, longest = variable.longest or (0, 0)
+    if longest and axis < array.ndim and array.shape[axis] > longest:
+        raise InvalidInput(
+            f"feed {variable.alias!r} has length {array.shape[axis]} on axis {axis}, and the model takes "
+            f"{longest} at most; send a shorter one"
+        )
 
 
 def _offsets(lod: Any, name: str, rows: int) -> Array:
