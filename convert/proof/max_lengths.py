@@ -25,7 +25,7 @@ def max_lengths(run: Runner, target: Target, row: Feeds) -> dict[str, tuple[int,
         return {}
     alone = [name for name in axes if _runs(run, row, {name: axes[name]}, row[name].shape[axes[name]] + 1)]
     together = [name for name in axes if name not in alone]
-    found = {}
+    found: dict[str, tuple[int, int]] = {}
     for names in [*([name] for name in alone), *([together] if together else [])]:
         own = {name: axes[name] for name in names}
         greatest = _greatest(run, row, own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 
 from convert.programs.feeds import OTHER_INPUTS
@@ -91,7 +92,7 @@ class ParityReport:
     def _excess(self, output: OutputParity) -> str:
         if output.unknown:
             return (
-                f"output {output.name!r} of the original is NaN in {output.unknown:.1%} of its values, so "
+                f"output {output.name!r} of the original is nan in {output.unknown:.1%} of its values, so "
                 f"nothing can be compared; {OTHER_INPUTS}"
             )
         if self._near(output):
@@ -99,12 +100,16 @@ class ParityReport:
                 f"output {output.name!r} has the same top-1 in {output.top1_agreement:.1%} of the rows, "
                 f"under the {self.top1_needed:.1%} asked for"
             )
+        if math.isnan(output.max_abs_diff):
+            return f"output {output.name!r} is nan where that of the original is not"
         top1 = "" if output.top1_agreement is None else f", top-1 {output.top1_agreement:.1%}"
-        of_what = " of its largest value" if output.largest > self.least_scale else ""
+        scale = f"largest value {output.largest:.3g}"
+        allowed, seen = "", f"{scale}, "
+        if output.largest > self.least_scale:
+            allowed, seen = f" of its {scale}, that is {self.allowed(output):.3g}", ""
         return (
             f"output {output.name!r} is off by {output.max_abs_diff:.3g}, over the tolerance of "
-            f"{self.tolerance:g}{of_what} (--tolerance; {self.allowed(output):.3g} where the largest value "
-            f"is {output.largest:.3g}; cosine {output.cosine:.6f}{top1})"
+            f"{self.tolerance:g}{allowed} (--tolerance; {seen}cosine {output.cosine:.6f}{top1})"
         )
 
     def require(self) -> None:
