@@ -104,7 +104,9 @@ def describe_torch(source: str, input_spec: str, options: ConversionOptions) -> 
     if input_spec:
         parse_input_spec(input_spec)
     check_source(source)
-    facts: dict[str, Any] = _run("describe_step", {"source": source, "input_spec": input_spec}, options)
+    sample = [str(path) for path in options.sample]
+    asked = {"source": source, "input_spec": input_spec, "sample": sample}
+    facts: dict[str, Any] = _run("describe_step", asked, options)
     return facts
 
 

@@ -35,7 +35,8 @@ def common_target(reference: Subject, candidate: Subject) -> Target:
     feeds, limits = [], {}
     for one, other in _paired("input", reference, candidate, reference.feeds, candidate.feeds):
         shape = tuple(max(a, b) if -1 in (a, b) else a for a, b in zip(one.shape, other.shape, strict=True))
-        feeds.append(replace(one, name=one.alias, alias=one.name, shape=shape))
+        longest = min(filter(None, (one.longest, other.longest)), default=None, key=lambda pair: pair[1])
+        feeds.append(replace(one, name=one.alias, alias=one.name, shape=shape, longest=longest))
         known = [reference.id_limits.get(one.alias), candidate.id_limits.get(other.alias)]
         if any(known):
             limits[one.alias] = min(limit for limit in known if limit)

@@ -29,7 +29,7 @@ class Inputs:
         """Feeds to run. Of files as they are; where those have rows of one size alone, other `sizes` of them,
         too. Raises ConversionError for files that can't be read or don't fit."""
         if not self.sample:
-            return sample_batches(target.specs, target.id_limits, self.lengths)
+            return sample_batches(target.specs, target.id_limits, self._lengths(target))
         batches, rows = self._read(target)
         batches += _joined(rows, target)
         if not target.by_row or not sizes:
@@ -45,7 +45,8 @@ class Inputs:
         Rows of a file that are all as long are cut to shorter ones.
         """
         if not self.sample:
-            lengths = self.lengths if padding else self.lengths[:1] * _ALIKE
+            known = self._lengths(target)
+            lengths = known if padding else known[:1] * _ALIKE
             return sample_rows(target.specs, target.id_limits, lengths)
         batches, rows = self._read(target)
         if target.by_row:
@@ -56,6 +57,11 @@ class Inputs:
         rows = _of_several_lengths(rows, padding)
         rows.sort(key=lambda row: _length(row, padding))
         return rows[:: max(1, len(rows) // _ROWS)][:_ROWS]
+
+    def _lengths(self, target: Target) -> tuple[int, ...]:
+        """Those of `lengths` that the model takes, as far as its serving.yml tells."""
+        most = min((feed.longest[1] for feed in target.feeds if feed.longest), default=max(self.lengths))
+        return tuple(dict.fromkeys(min(length, most) for length in self.lengths))
 
     def _read(self, target: Target) -> tuple[list[Feeds], list[Feeds]]:
         """The batches of the files, and of others the rows."""

@@ -22,6 +22,14 @@ class Logarithm(torch.nn.Module):
         return torch.log(x)
 
 
+class Speech(torch.nn.Module):
+    def forward(self, input, state, sr):
+        if int(sr) != 16000:
+            raise ValueError("a sample rate of 16000 is needed")
+        frame = torch.nn.functional.pad(input[:, None], (32, 32), mode="reflect")
+        return frame.mean(2) + state.sum(0), state + frame.mean(2)
+
+
 class Bright(torch.nn.Module):
     def forward(self, image):
         return torch.log(image - 0.9)
@@ -69,6 +77,18 @@ def test_an_image_is_decoded_in_the_conversion_environment_too() -> None:
     command = ["torch", "torch_sample:Bright", "out", "--to", "onnx", "--input-spec", spec]
     assert main([*command, "--sample", "white.png"]) == 0
     assert reports("out")[0]["batches"][0] == [1, 3, 4, 5]
+
+
+def test_a_pytorch_model_that_runs_its_sample_alone_is_exported(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("torch_sample.py").write_text(TORCH, "utf-8")
+    frame = np.sin(np.arange(64, dtype=np.float32) / 3)[None]
+    np.savez("speech.npz", input=frame, state=np.zeros((2, 1, 4), np.float32), sr=np.array(16000))
+    spec = "input:float32[-1,-1];state:float32[2,-1,4];sr:int64[]"
+    command = ["torch", "torch_sample:Speech", "out", "--to", "torchscript", "--input-spec", spec]
+    assert main(command) == 2
+    assert "a sample rate of 16000 is needed" in capsys.readouterr().err
+    assert main([*command, "--sample", "speech.npz"]) == 0
+    assert reports("out")[0]["batches"] == [[1, 64]]
 
 
 def test_texts_go_through_the_tokenizer_of_a_paddlenlp_model_and_its_positions_are_found() -> None:
