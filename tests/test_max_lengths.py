@@ -91,6 +91,16 @@ def test_padding_keeps_within_the_limit_and_longer_feeds_are_refused_by_name(ser
             told = answer.json["err_msg"]
             assert f"has length {length} on axis 1, and the model takes {POSITIONS} at most" in told
             assert "feed 'input_ids'" in told
+        for length, status in ((129, 200), (131, 400)):
+            feeds = body(served, length)["key"]
+            tensors = [
+                {"name": name, "shape": [1, length], "datatype": "INT64", "data": [1] * length}
+                for name in feeds
+            ]
+            infer = running.http("/v2/models/model/infer", json.dumps({"inputs": tensors}))
+            instance = dict.fromkeys(feeds, [1] * length)
+            predict = running.http("/v1/models/model:predict", json.dumps({"instances": [instance]}))
+            assert [infer.status, predict.status] == [status] * 2
 
 
 def test_length_buckets_over_the_limit_are_cut_to_it(served: Path) -> None:
@@ -132,6 +142,19 @@ def test_a_model_without_a_limit_has_none(tmp_path: Path, name: str) -> None:
 def test_a_length_that_was_tried_may_be_the_limit(tmp_path: Path) -> None:
     found = limits(tmp_path, onnx_models.onnx_file("positions"), "--lengths", str(POSITIONS))
     assert {entry["length"] for entry in found.values()} == {POSITIONS}
+
+
+def test_a_check_tries_no_length_that_the_model_does_not_take(tmp_path: Path) -> None:
+    served = onnx_models.serving(tmp_path, "positions")
+    additions = served / "serving_server/serving.yml"
+    document = yaml.safe_load(additions.read_text("utf-8"))
+    limits = {name: {"axis": 1, "length": 20} for name in onnx_models.FEEDS}
+    additions.write_text(yaml.safe_dump({**document, "max_lengths": limits}), "utf-8")
+    report = tmp_path / "parity.json"
+    command = ["check", str(served), str(onnx_models.onnx_file("positions")), "--report", str(report)]
+    assert main(command) == 0
+    lengths = {shape[1] for shape in json.loads(report.read_text("utf-8"))[0]["batches"]}
+    assert lengths == {5, 16, 20}
 
 
 @pytest.mark.parametrize(
