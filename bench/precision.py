@@ -21,12 +21,14 @@ from bench.load import CannotMeasure
 from bench.running import DEMO_MODEL, ROOT, default_config, running_service
 from client.http_client import HttpClient
 from client.values import parse_value
-from convert import convert_precision, convert_to_onnx
+from convert import ConversionOptions, convert_precision, convert_to_onnx
 from convert.demo.headlines import Headline, read_headlines, split_headlines
 from convert.paddle_onnx.to_onnx import MODEL_FILE
 from convert.precision.routes import CALIBRATED, PRECISIONS
-from convert.precision.texts import named_padding, text_rows
+from convert.programs.program import read_program
 from convert.proof.padding import pad_rows
+from convert.proof.target import named_padding, target_of_model
+from convert.proof.texts import text_rows
 from pipeline.config import LocalServiceConf
 from pipeline.errors import ServingError
 from pipeline.model_settings import with_settings_of
@@ -70,8 +72,9 @@ def make_models(
         calibration = [files["train"]] if to == CALIBRATED else []
         try:
             conversion = convert_precision(
-                DEMO_MODEL, folder / to, to=to, calibration=calibration, inputs=[files["held_out"]]
-            )
+                DEMO_MODEL, folder / to, to=to, calibration=calibration,
+                options=ConversionOptions(sample=(files["held_out"],)),
+            )  # fmt: skip
         except ServingError as exc:
             console.print(f"{to} is left out: {exc.message}")
             continue
@@ -112,7 +115,7 @@ def served_labels(model: Path, texts: Sequence[str]) -> list[str]:
 def cpu_ms(models: Mapping[str, Made], texts: Path, runs: int) -> dict[str, dict[int, float]]:
     """Medians by model and rows. The models take turns, so that a slow minute of the host is everyone's."""
     demo = load_serving_model(DEMO_MODEL)
-    rows = text_rows(texts, demo)
+    rows = text_rows(texts, target_of_model(demo, read_program(demo.directory)))
     predictors = {name: _predictor(model.directory) for name, model in models.items()}
     times: dict[str, dict[int, list[float]]] = {name: {count: [] for count in ROWS} for name in models}
     for count in ROWS:

@@ -69,18 +69,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parity_table(reports: Sequence[ParityReport]) -> Table:
     """The reports as a person reads them."""
     first = reports[0]
-    title = f"Parity, tolerance {first.tolerance:g}" + " of the largest value" * first.relative
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    floor = f", of {first.least_scale:g} where that is less" if first.least_scale else ""
+    title = f"Parity, tolerance {first.tolerance:g} of the largest value{floor}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     table.add_column("step", no_wrap=True)
     table.add_column("output", overflow="fold")  # the one that gives way where the terminal is narrow
-    for column in ("max |diff|", "mean", "cosine", "top-1", "ok"):
+    for column in ("largest", "max |diff|", "mean", "cosine", "top-1", "ok"):
         table.add_column(column, justify="right", no_wrap=True)
     for report in reports:
         for output in report.outputs:
             top1 = "" if output.top1_agreement is None else f"{output.top1_agreement:.1%}"
             diffs = (f"{output.max_abs_diff:.2e}", f"{output.mean_abs_diff:.2e}", f"{output.cosine:.6f}")
+            largest = f"{output.largest:.3g}"
             ok = "yes" if report.within(output) else "[red]no"
-            table.add_row(report.step, output.name, *diffs, top1, ok)
+            table.add_row(report.step, output.name, largest, *diffs, top1, ok)
     return table
 
 
@@ -90,6 +92,7 @@ def _run(arguments: argparse.Namespace) -> Conversion:
         options = ConversionOptions(
             tolerance=arguments.tolerance,
             lengths=arguments.lengths,
+            sample=tuple(arguments.sample),
             force=arguments.force,
             dry_run=arguments.dry_run,
             step_timeout_s=arguments.step_timeout,

@@ -97,7 +97,6 @@ def precision(arguments: argparse.Namespace, options: ConversionOptions) -> Conv
         engine=arguments.engine,
         calibration=arguments.calibration,
         generated_calibration=arguments.generated_calibration,
-        inputs=arguments.inputs,
         tolerance=arguments.relative_tolerance,
         top1=arguments.top1,
         options=options,
@@ -107,9 +106,7 @@ def precision(arguments: argparse.Namespace, options: ConversionOptions) -> Conv
 def shapes(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
     from convert.inspection.shapes import convert_shapes
 
-    return convert_shapes(
-        arguments.model, arguments.out, batches=arguments.batches, inputs=arguments.inputs, options=options
-    )
+    return convert_shapes(arguments.model, arguments.out, batches=arguments.batches, options=options)
 
 
 def check(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
@@ -118,12 +115,11 @@ def check(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
     if arguments.candidate is None:
         if arguments.padding or arguments.report:
             raise ConversionError("--padding and --report are for two models; a serving model has its own.")
-        return check_serving(arguments.model, inputs=arguments.inputs, options=options)
+        return check_serving(arguments.model, options=options)
     return check_models(
         arguments.model,
         arguments.candidate,
         padding=arguments.padding,
-        inputs=arguments.inputs,
         report=arguments.report,
         options=options,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from convert.output.stamp import is_current
 from convert.programs.feeds import LENGTHS
+from convert.proof.inputs import Inputs
 from convert.proof.report import TOLERANCE, ParityReport
 from convert.steps.isolation import STEP_TIMEOUT_S
 from convert.steps.progress import SilentSteps, Steps
@@ -17,13 +18,16 @@ from pipeline.errors import ConversionError
 class ConversionOptions:
     """How to convert.
 
-    `tolerance` is the largest difference an output may have, absolute; `lengths` are tried on the axes
-    that vary; `force` makes a result again that is up to date; `dry_run` checks the arguments and stops;
-    `step_timeout_s` is the longest that a step in the conversion environment may take.
+    `tolerance` is the largest difference an output may have, as a share of its largest value, or of 1 where
+    that is below; `lengths` are tried on the axes that vary; `sample` are files with inputs to try in place
+    of random ones (convert.proof.sample_files tells their forms); `force` makes a result again that is up to
+    date; `dry_run` checks the arguments and stops; `step_timeout_s` is the longest that a step in the
+    conversion environment may take.
     """
 
     tolerance: float = TOLERANCE
     lengths: tuple[int, ...] = LENGTHS
+    sample: tuple[Path, ...] = ()
     force: bool = False
     dry_run: bool = False
     step_timeout_s: float = STEP_TIMEOUT_S
@@ -34,8 +38,16 @@ class ConversionOptions:
             raise ConversionError(f"the tolerance {self.tolerance} is not a number from 0 up.")
         if not 0 < self.step_timeout_s < float("inf"):
             raise ConversionError(f"the step timeout {self.step_timeout_s} is not a time above 0 s.")
+        for path in self.sample:
+            if not path.is_file():
+                raise ConversionError(f"{path} is not a file; name one with inputs for the model (--sample).")
         if not self.lengths or min(self.lengths) < 1 or max(self.lengths) > 1 << 20:
             raise ConversionError(f"the lengths {self.lengths} are not whole numbers from 1 to {1 << 20}.")
+
+    @property
+    def inputs(self) -> Inputs:
+        """What a model is tried on."""
+        return Inputs(self.lengths, self.sample)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import difflib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from pipeline.model_signature import Variable
 
 PARITY_FILE = "parity.json"
 # Those of serving.yml that are interpreted.
-KEYS = {"batched", "digests", "labels", "local_service_conf", "padding", "parity"}
+KEYS = {"batched", "digests", "labels", "local_service_conf", "max_lengths", "padding", "parity"}
+MAX_LENGTHS = "max_lengths"
 MAX_BYTES = 1 << 20
 
 
@@ -119,6 +120,20 @@ def parse_padding(
     return Padding(padded, cut)
 
 
+def with_max_lengths(feeds: Sequence[Variable], value: object, path: Path) -> tuple[Variable, ...]:
+    """The feeds with the greatest lengths that serving.yml tells: {input_ids: {axis: 1, length: 512}}."""
+    longest = {}
+    for alias, entry in _mapping(value, f"{path}: {MAX_LENGTHS}").items():
+        where = f"{path}: {MAX_LENGTHS}.{alias}"
+        if not isinstance(entry, dict) or entry.keys() != {"axis", "length"}:
+            raise ConfigError(f"{where} is not of the form {{axis: 1, length: 512}}")
+        length = entry["length"]
+        if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+            raise ConfigError(f"{where}: length {length!r} is not a whole number from 1 up")
+        longest[alias] = (_free_axis(alias, entry["axis"], feeds, where), length)
+    return tuple(replace(feed, longest=longest.get(feed.alias)) for feed in feeds)
+
+
 def _mapping(value: object, where: str) -> dict[str, Any]:
     if value is None:
         return {}
@@ -135,7 +150,7 @@ def _free_axis(alias: str, axis: object, variables: Sequence[Variable], where: s
     if not isinstance(axis, int) or isinstance(axis, bool) or not 0 < axis < len(variable.shape):
         raise ConfigError(f"{where}: axis {axis!r} is not one of 1 to {len(variable.shape) - 1}")
     if variable.shape[axis] != -1:
-        raise ConfigError(f"{where}: axis {axis} always has length {variable.shape[axis]}, nothing to pad")
+        raise ConfigError(f"{where}: axis {axis} always has length {variable.shape[axis]}, so leave it out")
     return axis
 
 

@@ -43,7 +43,8 @@ class Variable:
     `name` is the program's, `alias` what requests and Ops use. `dtype` is NumPy's name ("int64", "float32"),
     or "bfloat16" or "string". In `shape` -1 is any length; it starts with the batch axis, -1, unless the
     model has none or a fixed one. `is_lod` marks Paddle's ragged tensors, whose stored shape can't be
-    trusted.
+    trusted. `longest` is a pair of an open axis and the greatest length that the model takes there (a BERT of
+    512 positions: (1, 512)); None where none is known.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Variable:
     dtype: str
     shape: tuple[int, ...]
     is_lod: bool = False
+    longest: tuple[int, int] | None = None
 
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:

@@ -21,6 +21,7 @@ import yaml
 
 from pipeline.errors import ConfigError
 from pipeline.model_additions import (
+    MAX_LENGTHS,
     PARITY_FILE,
     FeedPadding,
     Padding,
@@ -30,6 +31,7 @@ from pipeline.model_additions import (
     parse_labels,
     parse_padding,
     read_additions,
+    with_max_lengths,
 )
 from pipeline.model_signature import DTYPES, Variable, read_signature, signature_text
 from pipeline.onnx_file import inspect_onnx
@@ -96,6 +98,7 @@ def load_serving_model(directory: Path | str, engine: Engine | None = None) -> S
     else:
         graph = inspect_onnx(program)
         feeds, fetches = graph.feeds, graph.fetches
+    feeds = with_max_lengths(feeds, additions.get(MAX_LENGTHS), folder / ADDITIONS)
     return ServingModel(
         directory=folder,
         program=program,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 import models
 import onnx_models
 from convert.cli import main
+from convert.proof.parity import compare
 from pipeline.errors import ConfigError
 from pipeline.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess
@@ -225,6 +227,50 @@ def test_outputs_that_are_not_cut_back_as_they_grow_are_told(
     assert "serving.yml cuts back {'logits': 1}, but none grow" in capsys.readouterr().err
 
 
+def scaled(folder: Path, factor: float) -> Path:
+    """scaled.onnx with another factor."""
+    source = onnx_models.onnx_file("scaled")
+    content, before = source.read_bytes(), np.float32(4500).tobytes()
+    assert content.count(before) == 1
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(content.replace(before, np.float32(factor).tobytes()))
+    return folder / "model.onnx"
+
+
+def test_an_output_is_judged_by_its_own_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """4500 times a random number is off by some 0.02 where the factor is off by 0.0076."""
+    original = onnx_models.onnx_file("scaled")
+    near, far = scaled(tmp_path / "near", 4500.0076), scaled(tmp_path / "far", 4510)
+    report = tmp_path / "parity.json"
+    assert check(original, near, "--report", report) == 0
+    (output,) = json.loads(report.read_text("utf-8"))[0]["outputs"]
+    assert output["max_abs_diff"] > 0.005 and output["largest"] > 4500
+    assert check(original, far) == 1
+    told = capsys.readouterr().err.strip().splitlines()[-1]
+    assert re.fullmatch(
+        r"check: output 'y' is off by \d+\.?\d*, over the tolerance of 0\.0001 of its largest value "
+        r"1\.05e\+04, that is 1\.05 \(--tolerance; cosine 1\.000000, top-1 100\.0%\)\.",
+        told,
+    ), told
+    assert check(original, far, "--tolerance", 0.003) == 0
+
+
+def test_small_outputs_have_an_absolute_tolerance(tmp_path: Path) -> None:
+    """A hundredth of a random number, off by some 3e-5 and by some 3e-4."""
+    original, near = scaled(tmp_path / "original", 0.01), scaled(tmp_path / "near", 0.01002)
+    assert check(original, near) == 0
+    assert check(original, scaled(tmp_path / "far", 0.0102)) == 1
+
+
+def test_what_fills_masked_places_is_no_scale() -> None:
+    values = np.random.default_rng(0).standard_normal((50, 20)).astype(np.float32)
+    masked = np.where(np.arange(20) > 15, np.float32(-1e9), values)
+    other = np.where(np.arange(20) > 15, masked, values + 0.01)
+    report = compare("check", ["y"], lambda _: [masked], lambda _: [other], [{"x": masked}])
+    assert not report.passed and report.outputs[0].largest < 10
+    assert compare("check", ["y"], lambda _: [masked], lambda _: [masked], [{"x": masked}]).passed
+
+
 def test_figures_that_are_no_numbers_fail_and_are_stored_as_json(served: Path) -> None:
     content = (served / "serving_server/classifier.onnx").read_bytes()
     weight = np.random.default_rng(7).standard_normal((64, 16)).astype(np.float32).tobytes()
@@ -264,7 +310,7 @@ def test_inputs_of_one_s_own_take_the_place_of_random_ones(tmp_path: Path) -> No
         ),
         (
             ["{classifier}", "{classifier}", "--inputs", "{here}/absent.npz"],
-            "is no .npz file of plain arrays",
+            "absent.npz is not a file; name one with inputs",
         ),
         (["{classifier}", "{classifier}", "--padding", "ids=0"], "'ids' is not a feed"),
     ],

@@ -102,7 +102,7 @@ def test_inputs_that_can_t_be_read_are_refused(
     (tmp_path / "texts.txt").write_text("国足客场两球取胜\n", "utf-8")
     (tmp_path / "text.npz").write_text("no archive", "utf-8")
     for name, told in {
-        "missing.txt": "can't be read as UTF-8 text",
+        "missing.txt": "is not a file; name one with inputs",
         "empty.txt": "holds no text; give it one text a line",
         "texts.txt": "has neither tokenizer.json nor vocab.txt",
         "text.npz": "is no .npz file of plain arrays",

@@ -29,14 +29,6 @@ def add_shapes(commands: Commands) -> None:
     parser.add_argument(
         "--batches", type=whole_numbers, default=BATCHES, metavar="N,N,...", help="numbers of rows (1,8)"
     )
-    parser.add_argument(
-        "--inputs",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE.npz",
-        help="a batch to run, an array for each input; again for more; in place of --lengths and --batches",
-    )
 
 
 def add_check(commands: Commands) -> None:
@@ -53,7 +45,6 @@ def add_check(commands: Commands) -> None:
     parser.add_argument(
         "candidate", type=Path, nargs="?", metavar="B", help="Paddle program, serving model or ONNX model"
     )
-    parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="an array for each input of A")
     parser.add_argument(
         "--padding", default="", metavar="FEED=VALUE,...", help="feeds of B to try with padding"
     )

@@ -21,7 +21,7 @@ def add_precision(commands: Commands) -> None:
         run.precision,
         "make a serving model in fp16, bf16 or int8 of one in fp32, and tell how far it is off",
         "python -m convert precision models/mine models/mine-int8 --to int8-calibrated "
-        "--calibration texts.txt --inputs held-out.txt",
+        "--calibration texts.txt --sample held-out.txt",
         tolerance=False,  # its own is relative
     )
     parser.add_argument(
@@ -44,18 +44,10 @@ def add_precision(commands: Commands) -> None:
         default=[],
         type=Path,
         metavar="FILE",
-        help="a text a line, or a .npz batch, to find the ranges for int8-calibrated; again for more",
+        help="inputs to find the ranges for int8-calibrated, in a file as --sample has it; again for more",
     )
     parser.add_argument(
         "--generated-calibration", action="store_true", help="find them in random inputs, which is rough"
-    )
-    parser.add_argument(
-        "--inputs",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="the same, to compare on in place of random inputs",
     )
     bounds = ", ".join(f"{to} {bounds.tolerance:g}" for to, bounds in BOUNDS.items())
     parser.add_argument(
@@ -70,5 +62,5 @@ def add_precision(commands: Commands) -> None:
         "--top1",
         type=float,
         metavar="SHARE",
-        help=f"rows that must keep their top-1 class (with --inputs: {needed}; else 0)",
+        help=f"rows that must keep their top-1 class (with --sample: {needed}; else 0)",
     )

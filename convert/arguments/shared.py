@@ -16,6 +16,8 @@ from pipeline.commands import add_command
 if TYPE_CHECKING:
     from pipeline.commands import Commands
 
+_TOLERANCE_HELP = "largest |diff|, as a share of the output's largest value or of 1 (%(default)s)"
+
 
 def add_writing(
     commands: Commands,
@@ -47,13 +49,23 @@ def add_comparison(
 ) -> None:
     parser.set_defaults(tolerance=TOLERANCE)
     if tolerance:
-        parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest |diff| (%(default)s)")
+        parser.add_argument("--tolerance", type=float, default=TOLERANCE, help=_TOLERANCE_HELP)
     parser.add_argument(
         "--lengths",
         type=whole_numbers,
         default=lengths,
         metavar="N,N,...",
         help=f"lengths tried on axes that vary ({','.join(map(str, lengths))})",
+    )
+    parser.add_argument(
+        "--sample",
+        "--inputs",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="inputs to try in place of random ones: .npz, .npy, .jsonl, .csv, an image, or a text a line; "
+        "again for more",
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 

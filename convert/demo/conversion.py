@@ -15,10 +15,11 @@ from convert.from_paddle.export import export_layer, layer_parity
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
 from convert.programs.engines import import_paddle, paddle_version
-from convert.programs.feeds import Feeds, sample_batches
+from convert.programs.feeds import Feeds
 from convert.programs.input_spec import TensorSpec
 from convert.proof.padding import parse_padding
 from convert.proof.report import ParityReport
+from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions
 from convert.to_serving.serving_model import build_serving_model
 from pipeline.errors import ConversionError
@@ -62,7 +63,7 @@ def convert_demo(out: Path = Path("models/demo"), *, options: ConversionOptions 
 def demo_fingerprint(options: ConversionOptions) -> str:
     """Of headlines, the demo's sources and Paddle's version."""
     settings = {"paddle": paddle_version(), "tolerance": options.tolerance, "lengths": options.lengths}
-    return fingerprint_of([HEADLINES_FILE, *_SOURCES], settings)
+    return fingerprint_of([HEADLINES_FILE, *_SOURCES, *options.sample], settings)
 
 
 def _make(out: Path, options: ConversionOptions) -> tuple[dict[str, Any], tuple[ParityReport, ...]]:
@@ -87,7 +88,8 @@ def _make(out: Path, options: ConversionOptions) -> tuple[dict[str, Any], tuple[
 
 
 def _convert(model: Any, rows: list[Any], out: Path, options: ConversionOptions) -> tuple[ParityReport, ...]:
-    """Dynamic to static to serving; every comparison is of the held-out headlines and of random ids."""
+    """Dynamic to static to serving; every comparison is of the held-out headlines and of random ids, or
+    of the sample in place of those."""
     from convert.demo.training import pad
 
     headlines = [pad(rows[start : start + size]) for start, size in enumerate(_BATCH_SIZES, start=10)]
@@ -95,12 +97,12 @@ def _convert(model: Any, rows: list[Any], out: Path, options: ConversionOptions)
         inference = Path(scratch)
         options.steps.step("Dynamic to static")
         program = export_layer(model, FEEDS, inference)
-        batches: list[Feeds] = headlines + sample_batches(FEEDS, program.id_limits, options.lengths)
+        vocabulary_file = inference / VOCABULARY_FILE
+        vocabulary_file.write_text(vocabulary_text(), encoding="utf-8")
+        batches: list[Feeds] = headlines + options.inputs.batches(target_of(program))
         options.steps.step("Parity of dynamic and static")
         exported = layer_parity(model, program, FEEDS, batches, options.tolerance)
         exported.require()
-        vocabulary_file = inference / VOCABULARY_FILE
-        vocabulary_file.write_text(vocabulary_text(), encoding="utf-8")
         reports = build_serving_model(
             program,
             out,

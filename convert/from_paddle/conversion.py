@@ -15,9 +15,9 @@ from convert.from_paddle.weights import load_params
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import import_paddle, paddle_version
-from convert.programs.feeds import sample_batches
 from convert.programs.input_spec import TensorSpec, parse_input_spec
 from convert.proof.stored_reports import write_reports
+from convert.proof.target import target_of_specs
 from convert.result import Conversion, ConversionOptions, as_it_is
 from pipeline.errors import ConversionError
 from pipeline.model_additions import PARITY_FILE
@@ -56,7 +56,7 @@ def convert_paddle(
         steps.step("Dynamic to static")
         program = export_layer(layer, feeds, made)
         steps.step("Parity of dynamic and static")
-        batches = sample_batches(feeds, program.id_limits, options.lengths)
+        batches = options.inputs.batches(target_of_specs(factory, feeds, program.id_limits))
         report = layer_parity(layer, program, feeds, batches, options.tolerance)
         report.require()
         write_reports(made / PARITY_FILE, [report])
@@ -93,4 +93,4 @@ def _fingerprint(
         "tolerance": options.tolerance,
         "lengths": options.lengths,
     }
-    return fingerprint_of(own_sources(module), settings)
+    return fingerprint_of([*own_sources(module), *options.sample], settings)

@@ -59,7 +59,7 @@ def convert_paddlenlp(
     proof = {"tolerance": options.tolerance, "lengths": list(options.lengths)}
     made_with = {"name": found.name, "random_weights": random_weights, "paddle": paddle_version()}
     settings = {**asked, **proof, **made_with, "labels": [*names, num_labels]}
-    fingerprint = fingerprint_of([*found.files, *found.tokenizer], settings)
+    fingerprint = fingerprint_of([*found.files, *found.tokenizer, *options.sample], settings)
     kept = as_it_is(out, fingerprint, f"would export {source} ({task}) to {out}", options)
     if kept is not None:
         return kept
@@ -90,13 +90,18 @@ def _export(
     source = {"name": found.name} if found.config is None else built_from
     told: dict[str, Any] = run_isolated(
         "convert.from_paddlenlp.encoder:export_step",
-        {**asked, "source": source, "out": str(made)},
+        {**asked, "source": source, "out": str(made), **_sample(found, options)},
         converter=_CONVERTER,
         needs=_NEEDS,
         steps=options.steps,
         timeout_s=options.step_timeout_s,
     )
     return told
+
+
+def _sample(found: PaddleNLPSource, options: ConversionOptions) -> dict[str, Any]:
+    folder = str(found.tokenizer[0].parent) if found.tokenizer else None
+    return {"sample": [str(path) for path in options.sample], "tokenizer": folder}
 
 
 def _task_of(config: dict[str, Any] | None) -> str:

@@ -11,8 +11,9 @@ from convert.from_paddle.export import export_layer, layer_parity
 from convert.from_paddle.weights import load_params, set_weights
 from convert.from_paddlenlp.families import FAMILIES, HEADS
 from convert.programs.engines import import_paddle
-from convert.programs.feeds import sample_batches
 from convert.programs.input_spec import TensorSpec, parse_input_spec
+from convert.proof.inputs import Inputs
+from convert.proof.target import target_of_specs
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
 
@@ -30,11 +31,14 @@ def export_step(
     out: str,
     tolerance: float,
     lengths: list[int],
+    sample: list[str],
+    tokenizer: str | None,
 ) -> dict[str, Any]:
     """Write the static program of a PaddleNLP model to `out`.
 
     `source` has either "name", of a configuration that PaddleNLP brings, or "config", a dictionary, with
-    "weights", a file or "" for random ones. Returns the parity report as a dictionary, the feeds as text, the
+    "weights", a file or "" for random ones. `sample` are files with inputs, of which texts are read with the
+    tokenizer in the folder `tokenizer`. Returns the parity report as a dictionary, the feeds as text, the
     name of the class, and the id that pads.
     """
     steps.step("Importing PaddleNLP")
@@ -54,7 +58,9 @@ def export_step(
     static = _token_logits(paddle, model) if task == "token-classification" else model
     program = export_layer(static, arguments, Path(out))
     steps.step("Parity of dynamic and static")
-    batches = sample_batches(program.feeds, program.id_limits, lengths)
+    folder = Path(tokenizer) if tokenizer else None
+    target = target_of_specs(type(model).__name__, program.feeds, program.id_limits, folder)
+    batches = Inputs(tuple(lengths), tuple(map(Path, sample))).batches(target)
     report = layer_parity(model, program, arguments, batches, tolerance)
     return {
         "report": asdict(report),

@@ -51,12 +51,13 @@ def convert_torch(
     proof = {"opset": opset, "tolerance": options.tolerance, "lengths": options.lengths}
     settings = {"routes": routes, **proof, "paddle": paddle_version(), "model": facts["fingerprint"]}
     tokenizer = [] if is_factory(source) else tokenizer_files(Path(source))
-    fingerprint = fingerprint_of(tokenizer, settings)
+    fingerprint = fingerprint_of([*tokenizer, *options.sample], settings)
     names = " or ".join(ROUTES[name].name for name in routes)
     kept = as_it_is(out, fingerprint, f"would convert {source} to {names} in {out}", options)
     if kept is not None:
         return kept
-    arguments = {"source": source, "input_spec": input_spec, **proof}
+    sample = [str(path) for path in options.sample]
+    arguments = {"source": source, "input_spec": input_spec, **proof, "sample": sample}
     outputs = list(facts["outputs"])
 
     def make(name: str) -> list[ParityReport]:
@@ -103,7 +104,9 @@ def describe_torch(source: str, input_spec: str, options: ConversionOptions) -> 
     if input_spec:
         parse_input_spec(input_spec)
     check_source(source)
-    facts: dict[str, Any] = _run("describe_step", {"source": source, "input_spec": input_spec}, options)
+    sample = [str(path) for path in options.sample]
+    asked = {"source": source, "input_spec": input_spec, "sample": sample}
+    facts: dict[str, Any] = _run("describe_step", asked, options)
     return facts
 
 

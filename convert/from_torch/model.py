@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from convert.from_paddle.factory import call_factory, own_sources
@@ -16,9 +17,11 @@ from convert.from_torch.pretrained import TEXT_FEEDS, is_pretrained, load_pretra
 from convert.from_torch.source import is_factory
 from convert.output.stamp import fingerprint_of
 from convert.programs.engines import first_line
-from convert.programs.feeds import Array
+from convert.programs.feeds import OTHER_INPUTS, Array
 from convert.programs.input_spec import TensorSpec, parse_input_spec
 from convert.programs.runners import Runner
+from convert.proof.inputs import Inputs
+from convert.proof.target import Target, target_of_specs
 from convert.to_serving.notes import labels_of, task_of, text_padding
 from pipeline.errors import ConversionError
 from pipeline.model_signature import sized
@@ -27,13 +30,16 @@ from pipeline.model_signature import sized
 @dataclass(frozen=True)
 class TorchModel:
     """A model in evaluation mode. `positional` takes tensors in the order of `feeds` and returns a tuple in
-    that of `outputs`. `id_limits` gives the rows of the embedding that looks up a feed."""
+    that of `outputs`. `id_limits` gives the rows of the embedding that looks up a feed. `examples` are inputs
+    that it runs, by position, and `others` such of other shapes, of which it may not run all."""
 
     model: Any
     positional: Any
     feeds: tuple[TensorSpec, ...]
     outputs: tuple[str, ...]
     id_limits: Mapping[str, int]
+    examples: tuple[Any, ...]
+    others: tuple[tuple[Any, ...], ...]
 
 
 class Positional(torch.nn.Module):  # type: ignore[misc]
@@ -55,17 +61,44 @@ class Positional(torch.nn.Module):  # type: ignore[misc]
         return _named_tensors(outputs)
 
 
-def load_torch_model(source: str, input_spec: str) -> TorchModel:
+def load_torch_model(source: str, input_spec: str, sample: Sequence[str] = ()) -> TorchModel:
     """Load a Hugging Face directory or what module:factory returns, and run it once.
 
-    `input_spec` may be empty for models of transformers that take token ids. Raises ConversionError.
+    `input_spec` may be empty for models of transformers that take token ids; `sample` are files with inputs
+    for the run. Raises ConversionError.
     """
     model = _from_factory(source) if is_factory(source) else load_pretrained(Path(source))
     feeds = parse_input_spec(input_spec) if input_spec else text_feeds(model, source)
     # All of it: the exporter of ONNX gives every part back the mode of the whole.
     positional = Positional(model, [feed.name for feed in feeds]).eval()
-    outputs, limits = _first_run(positional, feeds)
-    return TorchModel(model, positional, feeds, outputs, limits)
+    examples, *others = _examples(source, feeds, sample)
+    outputs, limits = _first_run(positional, feeds, examples)
+    return TorchModel(model, positional, feeds, outputs, limits, examples, tuple(others))
+
+
+def torch_target(source: str, feeds: tuple[TensorSpec, ...], id_limits: Mapping[str, int]) -> Target:
+    """What inputs are found for; a tokenizer stands in a Hugging Face directory."""
+    return target_of_specs(source, feeds, id_limits, None if is_factory(source) else Path(source))
+
+
+def _examples(source: str, feeds: tuple[TensorSpec, ...], sample: Sequence[str]) -> list[tuple[Any, ...]]:
+    """A batch of the sample, of two rows where that goes, then it with all open axes twice as long, and with
+    the batch alone twice as large."""
+    if not sample:
+        return [example_inputs(feeds, batch=2, length=4), example_inputs(feeds, batch=3, length=7)]
+    batches = Inputs(sample=tuple(map(Path, sample))).batches(torch_target(source, feeds, {}))
+    chosen = next((b for b in batches if all(len(np.atleast_1d(a)) > 1 for a in b.values())), batches[0])
+    first = tuple(torch.from_numpy(chosen[feed.name].copy()) for feed in feeds)
+    return [
+        first,
+        *(
+            tuple(
+                tensor.repeat([2 if dim < 0 and axis < axes else 1 for axis, dim in enumerate(feed.shape)])
+                for feed, tensor in zip(feeds, first, strict=True)
+            )
+            for axes in (max(len(feed.shape) for feed in feeds), 1)
+        ),
+    ]
 
 
 def torch_runner(loaded: Any, feeds: Sequence[TensorSpec]) -> Runner:
@@ -79,7 +112,7 @@ def torch_runner(loaded: Any, feeds: Sequence[TensorSpec]) -> Runner:
         except Exception as exc:
             shapes = ", ".join(f"{feed.name} {list(arrays[feed.name].shape)}" for feed in feeds)
             raise ConversionError(
-                f"the PyTorch model can't run {shapes} ({first_line(exc)}); try other --lengths or inputs."
+                f"the PyTorch model can't run {shapes} ({first_line(exc)}); {OTHER_INPUTS}."
             ) from exc
         return [
             output.float().numpy() if output.is_floating_point() else output.numpy() for output in outputs
@@ -140,9 +173,10 @@ def _from_factory(factory: str) -> Any:
     return model
 
 
-def _first_run(positional: Positional, feeds: Sequence[TensorSpec]) -> tuple[tuple[str, ...], dict[str, int]]:
+def _first_run(
+    positional: Positional, feeds: Sequence[TensorSpec], inputs: Sequence[Any]
+) -> tuple[tuple[str, ...], dict[str, int]]:
     """The outputs' names, and the limits of the feeds that embeddings look up as they came."""
-    inputs = example_inputs(feeds, batch=2, length=4)
     places = {tensor.data_ptr(): feed.name for tensor, feed in zip(inputs, feeds, strict=True)}
     limits: dict[str, int] = {}
 
@@ -159,7 +193,8 @@ def _first_run(positional: Positional, feeds: Sequence[TensorSpec]) -> tuple[tup
     except Exception as exc:
         text = ";".join(str(feed) for feed in feeds)
         raise ConversionError(
-            f"the PyTorch model can't run {text!r} ({first_line(exc)}); correct --input-spec."
+            f"the PyTorch model can't run {text!r} ({first_line(exc)}); give it inputs that suit it with "
+            "--sample, or correct --input-spec."
         ) from exc
     finally:
         for hook in hooks:

@@ -13,16 +13,17 @@ import torch
 from convert.from_paddle.export import export_layer, layer_parity
 from convert.from_torch.model import (
     TorchModel,
-    example_inputs,
     load_torch_model,
     model_fingerprint,
     model_notes,
     torch_runner,
+    torch_target,
 )
 from convert.programs.engines import first_line
-from convert.programs.feeds import Feeds, sample_batches
+from convert.programs.feeds import Feeds
 from convert.programs.program import read_program
 from convert.programs.runners import layer_runner, program_runner
+from convert.proof.inputs import Inputs
 from convert.proof.parity import compare
 from convert.proof.report import ParityReport
 from convert.steps.progress import Steps
@@ -33,10 +34,10 @@ TORCHSCRIPT_FILE = "model.pt"
 PADDLE, ONNX, TORCHSCRIPT = "PyTorch to Paddle", "PyTorch to ONNX", "PyTorch to TorchScript"
 
 
-def describe_step(steps: Steps, source: str, input_spec: str) -> dict[str, Any]:
+def describe_step(steps: Steps, source: str, input_spec: str, sample: Sequence[str] = ()) -> dict[str, Any]:
     """Load the model. Returns its fingerprint, its outputs' names, and its notes."""
     steps.step("Reading the PyTorch model")
-    model = load_torch_model(source, input_spec)
+    model = load_torch_model(source, input_spec, sample)
     return {
         "fingerprint": model_fingerprint(model),
         "outputs": model.outputs,
@@ -52,18 +53,19 @@ def paddle_step(
     lengths: list[int],
     tolerance: float,
     opset: int,
+    sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Write inference.json to `out`, by mapping weights into the PaddleNLP twin. Returns the reports."""
     from convert.programs.engines import import_paddle
 
     steps.step("Mapping the weights into PaddleNLP's model")
-    model = load_torch_model(source, input_spec)
+    model = load_torch_model(source, input_spec, sample)
     import_paddle()
     from convert.from_torch.twin import paddle_twin
 
     twin = paddle_twin(model.model, len(model.outputs))
     steps.step("Parity of PyTorch and Paddle")
-    batches = _batches(model, lengths)
+    batches = _batches(model, source, lengths, sample)
     dynamic = _compare(PADDLE, model, layer_runner(twin, model.feeds), batches, tolerance)
     if not dynamic.passed:
         return _as_json([dynamic])
@@ -82,17 +84,18 @@ def onnx_step(
     lengths: list[int],
     tolerance: float,
     opset: int,
+    sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Write model.onnx to `out`. Returns the reports."""
     steps.step("PyTorch to ONNX")
-    model = load_torch_model(source, input_spec)
+    model = load_torch_model(source, input_spec, sample)
     names = [feed.name for feed in model.feeds]
     axes = {feed.name: _open_axes(feed.shape) for feed in model.feeds} | _output_axes(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
             model.positional,
-            example_inputs(model.feeds, batch=2, length=4),
+            model.examples,
             str(Path(out, ONNX_FILE)),
             input_names=names,
             output_names=list(model.outputs),
@@ -106,7 +109,8 @@ def onnx_step(
         raise ConversionError(f"forward() doesn't use {unused[0]!r}; give --input-spec without it.")
     steps.step("Parity of PyTorch and ONNX")
     runner = program_runner(program)
-    return _as_json([_compare(ONNX, model, runner, _batches(model, lengths), tolerance)])
+    batches = _batches(model, source, lengths, sample)
+    return _as_json([_compare(ONNX, model, runner, batches, tolerance)])
 
 
 def torchscript_step(
@@ -117,28 +121,31 @@ def torchscript_step(
     lengths: list[int],
     tolerance: float,
     opset: int,
+    sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Write model.pt to `out`. Returns the reports."""
     steps.step("PyTorch to TorchScript")
-    model = load_torch_model(source, input_spec)
+    model = load_torch_model(source, input_spec, sample)
     file = str(Path(out, TORCHSCRIPT_FILE))
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        inputs = example_inputs(model.feeds, batch=2, length=4)
+        inputs = model.examples
         # Its own check is left out: parity tries more shapes.
         torch.jit.trace(model.positional, inputs, strict=False, check_trace=False).save(file)
         loaded = torch.jit.load(file, map_location="cpu")
     steps.step("Parity of PyTorch and TorchScript")
     runner = torch_runner(loaded, model.feeds)
-    return _as_json([_compare(TORCHSCRIPT, model, runner, _batches(model, lengths), tolerance)])
+    batches = _batches(model, source, lengths, sample)
+    return _as_json([_compare(TORCHSCRIPT, model, runner, batches, tolerance)])
 
 
 def _as_json(reports: Sequence[ParityReport]) -> list[dict[str, Any]]:
     return [asdict(report) for report in reports]
 
 
-def _batches(model: TorchModel, lengths: Sequence[int]) -> list[Feeds]:
-    return sample_batches(model.feeds, model.id_limits, tuple(lengths))
+def _batches(model: TorchModel, source: str, lengths: Sequence[int], sample: Sequence[str]) -> list[Feeds]:
+    target = torch_target(source, model.feeds, model.id_limits)
+    return Inputs(tuple(lengths), tuple(map(Path, sample))).batches(target)
 
 
 def _compare(
@@ -155,18 +162,23 @@ def _open_axes(shape: Sequence[int]) -> dict[int, str]:
 
 def _output_axes(model: TorchModel) -> dict[str, dict[int, str]]:
     """The axes of each output that change with the inputs' batch size or length."""
-    shapes = []
-    for batch, length in ((2, 4), (3, 7)):
-        with torch.no_grad():
-            try:
-                outputs = model.positional(*example_inputs(model.feeds, batch, length))
-            except Exception as exc:
-                raise ConversionError(
-                    f"the PyTorch model can't run other shapes ({first_line(exc)})."
-                ) from exc
-        shapes.append([tuple(output.shape) for output in outputs])
+    one_run = _shapes(model, model.examples)
+    other_run, why = None, ""
+    for inputs in model.others:
+        try:
+            other_run = _shapes(model, inputs)
+            break
+        except Exception as exc:
+            why = why or first_line(exc)
+    if other_run is None:
+        raise ConversionError(f"the PyTorch model can't run other shapes ({why}).")
     axes = {}
-    for name, one, other in zip(model.outputs, *shapes, strict=True):
+    for name, one, other in zip(model.outputs, one_run, other_run, strict=True):
         open_ = [-1 if a != b else a for a, b in zip(one, other, strict=True)]
         axes[name] = _open_axes(open_)
     return axes
+
+
+def _shapes(model: TorchModel, inputs: Sequence[Any]) -> list[tuple[int, ...]]:
+    with torch.no_grad():
+        return [tuple(output.shape) for output in model.positional(*inputs)]

@@ -8,17 +8,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from convert.inspection.pairing import as_asked, common_specs, given_feeds
+from convert.inspection.pairing import as_asked, candidate_target, common_target
 from convert.inspection.record import made_of, record_of, recorded_source
 from convert.inspection.subject import Subject, open_program, open_subject
 from convert.output.stamp import restamp
-from convert.programs.feeds import sample_batches, sample_rows, stored_feeds
-from convert.programs.input_spec import TensorSpec
 from convert.programs.program import serving_folder
 from convert.proof.padding import answers_by_row, padding_parity, parse_padding
 from convert.proof.parity import compare
-from convert.proof.report import TOLERANCE, Bounds, ParityReport, held_to
-from convert.proof.stored_reports import summaries
+from convert.proof.report import TOLERANCE, ParityReport, held_to
+from convert.proof.stored_reports import bounds_of, summaries
 from convert.result import Conversion, ConversionOptions
 from pipeline.errors import ConversionError
 from pipeline.model_additions import PARITY_FILE
@@ -26,16 +24,13 @@ from pipeline.model_digests import SHA256, record_digests, replaced_files
 from pipeline.serving_model import SERVER_FOLDER, load_serving_model
 
 PARITY, PADDING, BATCH, FILES = "check", "check padding", "check batch", "check files"
-_ROWS = 3  # of one length, and as many again, for the check of batches
 
 
-def check_serving(
-    directory: Path, *, inputs: Path | None = None, options: ConversionOptions | None = None
-) -> Conversion:
+def check_serving(directory: Path, *, options: ConversionOptions | None = None) -> Conversion:
     """Compare a serving model with the model that it was made of, and store the reports in its parity.json.
 
     One of another precision may be off as far as it was allowed to when it was made, unless `options` name a
-    tolerance of their own; its top-1 agreement counts on `inputs`, for random ones are of no class.
+    tolerance of their own; its top-1 agreement counts on a sample, for random inputs are of no class.
     A failed one keeps the service from starting until a later check passes or the model is converted again.
     Where the source can't be run here (the demo's training, a Layer), it is compared with its own program as
     it is written, and fails if its files are no longer those that were proved; with a source the comparison
@@ -53,11 +48,11 @@ def check_serving(
     options.steps.step("Loading both models")
     source, candidate = recorded_source(root), open_subject(directory)
     reference = open_program(folder) if source is None else open_subject(source)
-    reports = _check(reference, candidate, "", inputs, options)
+    reports = _check(reference, candidate, "", options)
     stamp = record_of(root)
     if options.tolerance == TOLERANCE and "bounds" in stamp:
-        bounds = Bounds(**stamp["bounds"])
-        bounds = bounds if inputs is not None else replace(bounds, top1_needed=0.0)
+        bounds = bounds_of(stamp["bounds"])
+        bounds = bounds if options.sample else replace(bounds, top1_needed=0.0)
         reports = tuple(held_to(report, bounds) for report in reports)
     options.steps.step("Digests of its files")
     told = f"{source} does"
@@ -81,38 +76,32 @@ def check_models(
     candidate: Path,
     *,
     padding: str = "",
-    inputs: Path | None = None,
     report: Path | None = None,
     options: ConversionOptions | None = None,
 ) -> Conversion:
     """Compare two models, each a Paddle inference folder, a serving model or an ONNX model.
 
-    `padding` ("input_ids=0,...") names feeds of a candidate that declares none; `inputs` is a .npz file with
-    an array for each input of the reference, in place of random ones; `report` a file for the reports.
+    `padding` ("input_ids=0,...") names feeds of a candidate that declares none; `report` is a file for the
+    reports. A sample of `options` has the names of the reference's feeds.
     """
     options = options or ConversionOptions()
     options.steps.step("Loading both models")
-    reports = _check(open_subject(reference), open_subject(candidate), padding, inputs, options)
+    reports = _check(open_subject(reference), open_subject(candidate), padding, options)
     if report is not None:
         _store(report, reports)
     return _outcome(candidate, reports, f"{candidate} answers as {reference} does")
 
 
 def _check(
-    reference: Subject, candidate: Subject, padding: str, inputs: Path | None, options: ConversionOptions
+    reference: Subject, candidate: Subject, padding: str, options: ConversionOptions
 ) -> tuple[ParityReport, ...]:
     run = as_asked(candidate, reference)
-    specs, limits = common_specs(reference, candidate)
     names = [fetch.alias for fetch in reference.fetches]
     options.steps.step("Parity")
-    if inputs is not None:
-        feeds = given_feeds(reference, stored_feeds(inputs), inputs)
-        batches = [feeds, {name: array[:1] for name, array in feeds.items()}]
-    else:
-        batches = sample_batches(specs, limits, options.lengths)
+    batches = options.inputs.batches(common_target(reference, candidate))
     parity = compare(PARITY, names, reference.run, run, batches, options.tolerance)
     options.steps.step("Rows alone and together")
-    return (parity, *_rows_check(candidate, padding, options))
+    return (parity, *_rows_check(reference, candidate, padding, options))
 
 
 def _files_report(folder: Path, options: ConversionOptions) -> tuple[tuple[ParityReport, ...], str]:
@@ -129,14 +118,15 @@ def _files_report(folder: Path, options: ConversionOptions) -> tuple[tuple[Parit
     return (ParityReport(FILES, options.tolerance, (), (), note),), ""
 
 
-def _rows_check(candidate: Subject, padding: str, options: ConversionOptions) -> list[ParityReport]:
+def _rows_check(
+    reference: Subject, candidate: Subject, padding: str, options: ConversionOptions
+) -> list[ParityReport]:
     """Rows of different length where they may be padded, else of the same length."""
-    specs = tuple(TensorSpec(v.alias, v.dtype, v.shape) for v in candidate.feeds)
-    if any(spec.shape[:1] != (-1,) for spec in specs) or any(feed.is_lod for feed in candidate.feeds):
+    target = candidate_target(reference, candidate)
+    if not target.by_row:
         return []  # its requests run alone
-    pads = dict(candidate.padding.feeds) if candidate.padding else parse_padding(padding, specs)
-    lengths = options.lengths if pads else options.lengths[:1] * _ROWS
-    rows = sample_rows(specs, candidate.id_limits, lengths)
+    pads = dict(candidate.padding.feeds) if candidate.padding else parse_padding(padding, target.specs)
+    rows = options.inputs.rows(target, pads)
     names = [fetch.alias for fetch in candidate.fetches]
     if not pads and not answers_by_row(candidate.run, rows):
         return []  # they can't be cut apart here

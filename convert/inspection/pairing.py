@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-
-import numpy as np
+from dataclasses import replace
 
 from convert.inspection.subject import Subject
-from convert.programs.feeds import Array, Feeds
-from convert.programs.input_spec import TensorSpec
+from convert.programs.feeds import Array
 from convert.programs.runners import Runner
+from convert.proof.target import Target
 from pipeline.errors import ConversionError
 from pipeline.serving_model import Variable
 
@@ -32,43 +30,26 @@ def as_asked(candidate: Subject, reference: Subject) -> Runner:
     return run
 
 
-def common_specs(reference: Subject, candidate: Subject) -> tuple[tuple[TensorSpec, ...], dict[str, int]]:
-    """The feeds that suit both, by the reference's aliases, and their id limits."""
-    specs, limits = [], {}
+def common_target(reference: Subject, candidate: Subject) -> Target:
+    """For inputs that suit both, by the reference's aliases."""
+    feeds, limits = [], {}
     for one, other in _paired("input", reference, candidate, reference.feeds, candidate.feeds):
         shape = tuple(max(a, b) if -1 in (a, b) else a for a, b in zip(one.shape, other.shape, strict=True))
-        specs.append(TensorSpec(one.alias, one.dtype, shape))
+        longest = min(filter(None, (one.longest, other.longest)), default=None, key=lambda pair: pair[1])
+        feeds.append(replace(one, name=one.alias, alias=one.name, shape=shape, longest=longest))
         known = [reference.id_limits.get(one.alias), candidate.id_limits.get(other.alias)]
         if any(known):
             limits[one.alias] = min(limit for limit in known if limit)
-    return tuple(specs), limits
+    return Target(reference.source, tuple(feeds), limits, reference.folder)
 
 
-def given_feeds(subject: Subject, arrays: Mapping[str, Array], file: Path) -> Feeds:
-    """The arrays of a file as the subject's feeds. Raises ConversionError for missing and foreign ones."""
-    wanted = {feed.alias: feed for feed in subject.feeds}
-    if arrays.keys() != wanted.keys():
-        raise ConversionError(
-            f"{file} holds {', '.join(sorted(arrays)) or 'nothing'}, but {subject.source} takes "
-            f"{', '.join(wanted)}; store one array for each under its name."
-        )
-    for alias, feed in wanted.items():
-        if not _holds(feed, arrays[alias]):
-            raise ConversionError(
-                f"{file}: {alias} is {arrays[alias].dtype}{list(arrays[alias].shape)}, but {subject.source} "
-                f"takes {feed.dtype}{list(feed.shape)}; store it so."
-            )
-    return {alias: arrays[alias].astype(feed.numpy_dtype, copy=False) for alias, feed in wanted.items()}
-
-
-def _holds(feed: Variable, array: Array) -> bool:
-    """Whether an array can be a feed without losing values: int64 for int32 may, if its numbers fit."""
-    dtype = np.dtype(feed.numpy_dtype)
-    if array.ndim != len(feed.shape) and not feed.is_lod:
-        return False
-    if array.dtype.kind in "iu" and dtype.kind in "iu":
-        return bool(array.min() >= np.iinfo(dtype).min and array.max() <= np.iinfo(dtype).max)
-    return np.can_cast(array.dtype, dtype, "same_kind")
+def candidate_target(reference: Subject, candidate: Subject) -> Target:
+    """For inputs by the candidate's aliases; files have them under the reference's."""
+    feeds = tuple(
+        replace(other, name=other.alias, alias=one.alias)
+        for one, other in _paired("input", reference, candidate, reference.feeds, candidate.feeds)
+    )
+    return Target(candidate.source, feeds, candidate.id_limits, candidate.folder)
 
 
 def _paired(

@@ -10,12 +10,12 @@ import numpy as np
 from convert.inspection.shapes_text import ranges_table, shape_info_code
 from convert.output.stamp import fingerprint_of
 from convert.programs.engines import paddle_version
-from convert.programs.feeds import BATCHES, SHAPE_LENGTHS, Feeds, sample_feeds, stored_feeds
+from convert.programs.feeds import BATCHES, SHAPE_LENGTHS, Feeds, sample_feeds
 from convert.programs.program import InferenceProgram, read_program
+from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions
-from pipeline.errors import ConfigError, ConversionError, InvalidInput, ModelFailed
-from pipeline.predictors.base import check_feeds
-from pipeline.serving_model import SERVER_FOLDER, Variable, load_serving_model
+from pipeline.errors import ConfigError, ConversionError, ModelFailed
+from pipeline.serving_model import SERVER_FOLDER
 
 _HEAD = "Made by `python -m convert shapes`: "
 _OF_PADDLE = "shape_range_info {"  # how a file begins that Paddle wrote
@@ -26,13 +26,12 @@ def convert_shapes(
     out: Path,
     *,
     batches: Sequence[int] = BATCHES,
-    inputs: Sequence[Path] = (),
     options: ConversionOptions | None = None,
 ) -> Conversion:
     """Write the file for `tensorrt.shapes` of the model in the folder `model` to `out`.
 
-    Random feeds of `options.lengths` x `batches` rows are run, or else what the .npz files `inputs` hold, a
-    batch each, arrays by feed. The likeliest shape is that of the median length with the most rows. The file
+    Random feeds of `options.lengths` x `batches` rows are run, or else what the files `options.sample` hold.
+    The likeliest shape is that of the median length with the most rows. The file
     has the feeds and each inner tensor whose shape depends on theirs, in a .json program by its place there,
     for its name is another in each process. Raises ConversionError for what can't be used.
     """
@@ -53,9 +52,9 @@ def convert_shapes(
         )
     if not batches or min(batches) < 1 or max(batches) > 1 << 16:
         raise ConversionError(f"the batch sizes {tuple(batches)} are not whole numbers from 1 to {1 << 16}.")
-    made = _given(program, folder, inputs) if inputs else _generated(program, options.lengths, batches)
+    made = _batches(program, batches, options)
     settings = {"lengths": options.lengths, "batches": list(batches), "paddle": paddle_version()}
-    head = _HEAD + fingerprint_of([*program.files, *inputs], settings)
+    head = _HEAD + fingerprint_of([*program.files, *options.sample], settings)
     if options.dry_run:
         return Conversion(out, False, f"would run {len(made)} batches and write {out}; nothing was written")
     if not options.force and _first_line(out) == f"# {head}":
@@ -81,7 +80,7 @@ def _collect(
         )
     except ModelFailed as exc:
         raise ConversionError(
-            f"{exc.message.rstrip('.')}; name others with --lengths and --batches, or give --inputs."
+            f"{exc.message.rstrip('.')}; name others with --lengths and --batches, or give --sample."
         ) from exc
     comments = [head]
     if program.format == "pir":
@@ -105,35 +104,12 @@ def _shown(out: Path, program: InferenceProgram) -> tuple[object, ...]:
     return ranges_table(ranges), shape_info_code(ranges, feeds)
 
 
-def _generated(program: InferenceProgram, lengths: Sequence[int], batches: Sequence[int]) -> list[Feeds]:
+def _batches(program: InferenceProgram, sizes: Sequence[int], options: ConversionOptions) -> list[Feeds]:
+    if options.sample:
+        return options.inputs.batches(target_of(program), sizes=())
     rng = np.random.default_rng(0)
-    points = [(rows, length) for rows in sorted(set(batches)) for length in sorted(set(lengths))]
+    points = [(rows, length) for rows in sorted(set(sizes)) for length in sorted(set(options.lengths))]
     return [sample_feeds(program.feeds, program.id_limits, rng, *point) for point in points]
-
-
-def _given(program: InferenceProgram, folder: Path, inputs: Sequence[Path]) -> list[Feeds]:
-    """The batches in the files, by the program's names; the files may use the aliases of a serving model."""
-    aliases = {}
-    if any(folder.glob("*.prototxt")):
-        try:
-            aliases = {feed.name: feed.alias for feed in load_serving_model(folder).feeds}
-        except ConfigError as exc:
-            raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
-    return [_read_batch(program, aliases, path) for path in inputs]
-
-
-def _read_batch(program: InferenceProgram, aliases: dict[str, str], path: Path) -> Feeds:
-    arrays = stored_feeds(path)
-    declared = []
-    for feed in program.feeds:
-        alias = aliases.get(feed.name, feed.name)
-        name = feed.name if feed.name in arrays else alias
-        declared.append(Variable(feed.name, name, feed.dtype, feed.shape))
-    try:
-        checked = check_feeds(declared, arrays)
-    except InvalidInput as exc:
-        raise ConversionError(f"{path}: {exc.message.rstrip('.')}.") from exc
-    return {variable.name: checked[variable.alias] for variable in declared}
 
 
 def _check_replaceable(out: Path) -> None:

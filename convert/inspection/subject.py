@@ -16,8 +16,9 @@ from pipeline.serving_model import Padding, Variable, load_serving_model
 class Subject:
     """A model that can be run.
 
-    `run` takes feeds by their aliases. `padding` is what a serving model declares. `id_limits` (by alias) are
-    the lengths of the embeddings that feeds are looked up in.
+    `run` takes feeds by their aliases. `folder` holds its files, those of a tokenizer among them. `padding`
+    is what a serving model declares. `id_limits` (by alias) are the lengths of the embeddings that feeds are
+    looked up in.
     """
 
     source: Path
@@ -25,6 +26,7 @@ class Subject:
     fetches: tuple[Variable, ...]
     id_limits: Mapping[str, int]
     run: Runner
+    folder: Path
     padding: Padding | None = None
 
 
@@ -45,7 +47,7 @@ def open_subject(source: Path) -> Subject:
         # The other side's feeds may be of int32 where these are of int64.
         return own({name: array.astype(dtypes[name], copy=False) for name, array in arrays.items()})
 
-    return Subject(source, feeds, fetches, program.id_limits, run)
+    return Subject(source, feeds, fetches, program.id_limits, run, program.program.parent)
 
 
 def open_program(folder: Path) -> Subject:
@@ -68,5 +70,6 @@ def _described(source: Path, folder: Path, own: Runner) -> Subject:
         model.fetches,
         {alias: limits[name] for alias, name in names.items() if name in limits},
         lambda arrays: own({names[alias]: array for alias, array in arrays.items()}),
+        folder,
         model.padding,
     )

@@ -10,12 +10,13 @@ from convert.from_paddle.export import PROGRAM_NAME
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import onnx_runtime_version, paddle_version
-from convert.programs.feeds import Feeds, sample_batches
+from convert.programs.feeds import Feeds
 from convert.programs.program import PROTOBUF_BYTES, InferenceProgram, read_program
 from convert.programs.runners import Runner, program_runner
 from convert.proof.parity import compare
 from convert.proof.report import ParityReport
 from convert.proof.stored_reports import write_reports
+from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated
@@ -53,11 +54,12 @@ def convert_onnx(
         "lengths": options.lengths,
     }
     notes = model.program.parent / NOTES_FILE
-    fingerprint = fingerprint_of([*model.files, *([notes] if notes.is_file() else [])], settings)
+    beside = [*([notes] if notes.is_file() else []), *options.sample]
+    fingerprint = fingerprint_of([*model.files, *beside], settings)
     kept = as_it_is(out, fingerprint, f"would convert {model.program} to {out}", options)
     if kept is not None:
         return kept
-    batches = sample_batches(model.feeds, model.id_limits, options.lengths)
+    batches = options.inputs.batches(target_of(model))
     reference = program_runner(model)
     for batch in batches:
         reference(batch)  # a model that can't be run has no fall-back either

@@ -8,16 +8,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from convert.output.staging import staged
 from convert.output.stamp import STAMP_FILE, check_replaceable, fingerprint_of, write_stamp
 from convert.paddle_onnx.to_onnx import MODEL_FILE, convert_to_onnx
-from convert.precision.inputs import GivenInputs, read_inputs, store_batches
-from convert.precision.proof import Original, Reduced, generated_batches, prove_and_write
+from convert.precision.proof import Original, Reduced, prove_and_write
 from convert.precision.routes import BF16, BOUNDS, CALIBRATED, ONNX_RUNTIME, PADDLE, engine_for
 from convert.programs.engines import onnx_runtime_version, paddle_version
+from convert.programs.feeds import BATCH_SIZES, Feeds
 from convert.programs.program import read_program, serving_folder
 from convert.programs.runners import program_runner, serving_runner
+from convert.proof.inputs import Inputs
 from convert.proof.report import Bounds, ParityReport
+from convert.proof.target import target_of_model
 from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated
@@ -44,26 +48,28 @@ def convert_precision(
     engine: str = "",
     calibration: Sequence[Path] = (),
     generated_calibration: bool = False,
-    inputs: Sequence[Path] = (),
     tolerance: float | None = None,
     top1: float | None = None,
     options: ConversionOptions | None = None,
 ) -> Conversion:
     """Write the model `source`, a serving or inference model of fp32, in the precision `to` to `out`.
 
-    It is compared with `source` on the `inputs` (.npz batches or texts), else on random feeds: outputs may be
-    off by `tolerance` of their largest value, and on `inputs` the share `top1` of the rows has to keep its
-    top-1 class; both have a default for each precision. `calibration` is for int8-calibrated. Raises
+    It is compared with `source` on the sample of `options`, else on random feeds: outputs may be off by
+    `tolerance` of their largest value, and on a sample the share `top1` of the rows has to keep its top-1
+    class; both have a default for each precision. `calibration` are such files for int8-calibrated. Raises
     ConversionError for what can't be done, with the other way, and ParityError when the outputs differ more.
     """
     options = options or ConversionOptions()
     check_replaceable(out)
     _check_calibration(to, calibration, generated_calibration)
-    bounds = _bounds(to, tolerance, top1, demands_classes=bool(inputs))
+    bounds = _bounds(to, tolerance, top1, demands_classes=bool(options.sample))
     options.steps.step("Reading the model")
     original = _read_original(source)
     engine = engine_for(to, engine, original.program)
-    judged, calibrating = read_inputs(inputs, original.model), read_inputs(calibration, original.model)
+    judged, calibrating = (
+        Inputs(options.lengths, tuple(files)).batches(original.target, sizes=() if files else BATCH_SIZES)
+        for files in (options.sample, calibration)
+    )
     if engine == ONNX_RUNTIME:
         conversion_python(_NEEDS)
     settings = {
@@ -73,10 +79,11 @@ def convert_precision(
         "fp32": options.tolerance,
         "lengths": options.lengths,
         "generated": generated_calibration,
-        "given": [len(calibration), len(inputs)],
+        "given": [len(calibration), len(options.sample)],
         "versions": [onnx_runtime_version(), paddle_version()],
     }
-    fingerprint = fingerprint_of([*original.program.files, *original.beside, *calibration, *inputs], settings)
+    files = [*original.program.files, *original.beside, *calibration, *options.sample]
+    fingerprint = fingerprint_of(files, settings)
     kept = as_it_is(out, fingerprint, f"would write {source} in {to} for {engine} to {out}", options)
     if kept is not None:
         return kept
@@ -114,7 +121,7 @@ def _bounds(to: str, tolerance: float | None, top1: float | None, *, demands_cla
     usual = BOUNDS.get(to, Bounds())  # an unknown one is told with the engines
     bounds = Bounds(
         usual.tolerance if tolerance is None else tolerance,
-        True,
+        usual.least_scale,
         (usual.top1_needed if demands_classes else 0.0) if top1 is None else top1,
     )
     if not 0 <= bounds.tolerance < float("inf"):
@@ -139,21 +146,22 @@ def _read_original(source: Path) -> Original:
             signature_text(feeds, fetches)
         except ConfigError as exc:
             raise ConversionError(exc.message) from exc
-        return Original(source, model, program, (), program_runner(program))
+        return Original(source, model, program, (), program_runner(program), target_of_model(model, program))
     model = load_serving_model(folder)
     if "precision" in model.additions:
         raise ConversionError(f"{source} is of {model.additions['precision']} already; name the fp32 model.")
     known = {*program.files, *(folder / name for name in (SERVER_CONF, ADDITIONS, PARITY_FILE, STAMP_FILE))}
     beside = sorted(path for path in folder.iterdir() if path.is_file() and path not in known)
     described = [path for path in (folder / SERVER_CONF, folder / ADDITIONS) if path.is_file()]
-    return Original(source, model, program, (*beside, *described), serving_runner(folder))
+    target = target_of_model(model, program)
+    return Original(source, model, program, (*beside, *described), serving_runner(folder), target)
 
 
 def _reduce(
     original: Original,
     to: str,
     engine: str,
-    calibrating: GivenInputs,
+    calibrating: Sequence[Feeds],
     scratch: Path,
     options: ConversionOptions,
 ) -> Reduced:
@@ -167,11 +175,10 @@ def _reduce(
         fp32, earlier = conversion.out / MODEL_FILE, conversion.reports
     arguments: dict[str, Any] = {"model": str(fp32), "out": str(scratch / MODEL_FILE)}
     if to == CALIBRATED:
-        batches = calibrating.batches or generated_batches(program, options)
-        for batch in batches[:_TRIED]:
+        for batch in calibrating[:_TRIED]:
             original.run(batch)  # what the model can't run is told as such, not as a flaw of the converter
-        store_batches(batches, scratch / "calibration")
-        arguments |= {"calibration": str(scratch / "calibration"), "feeds": list(batches[0])}
+        _store_batches(calibrating, scratch / "calibration")
+        arguments |= {"calibration": str(scratch / "calibration"), "feeds": list(calibrating[0])}
     run_isolated(
         f"convert.precision.onnx_steps:{to.replace('-', '_')}_step",
         arguments,
@@ -183,3 +190,10 @@ def _reduce(
     # Its QuantizeLinear and DequantizeLinear are only fused into products of int8 by that.
     settings = {"ir_optim": True} if to == CALIBRATED else {}
     return Reduced(scratch / MODEL_FILE, None, settings, earlier, fp32 if program.format != "onnx" else None)
+
+
+def _store_batches(batches: Sequence[Feeds], folder: Path) -> None:
+    """A .npz file for each, in their order; of its arrays the order tells the feed."""
+    folder.mkdir()
+    for number, batch in enumerate(batches):
+        np.savez(folder / f"{number:06}.npz", *batch.values())

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from convert.precision.figures import figures_table, timed_form
-from convert.precision.inputs import GivenInputs
-from convert.precision.texts import named_padding
-from convert.programs.feeds import Feeds, sample_batches, sample_rows
+from convert.programs.feeds import Feeds
 from convert.programs.program import InferenceProgram
 from convert.programs.runners import Runner, serving_runner
 from convert.proof.padding import answers_by_row, padding_parity
 from convert.proof.parity import compare
 from convert.proof.report import Bounds, FailedParity, ParityReport, held_to
 from convert.proof.stored_reports import write_reports
+from convert.proof.target import Target, named_padding
 from convert.result import ConversionOptions
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.model_additions import PARITY_FILE
@@ -34,7 +33,6 @@ from pipeline.serving_model import (
 )
 
 _OWN = {"labels", "padding", "parity", DIGESTS, SETTINGS}  # keys of serving.yml that are written anew
-_ROWS = 3  # of one length, and as many again
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,7 @@ class Original:
     program: InferenceProgram
     beside: tuple[Path, ...]
     run: Runner
+    target: Target
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def prove_and_write(
     out: Path,
     to: str,
     bounds: Bounds,
-    judged: GivenInputs,
+    batches: Sequence[Feeds],
     options: ConversionOptions,
 ) -> tuple[tuple[ParityReport, ...], tuple[object, ...]]:
     """The reports of the precision, which are stored with those of earlier steps, and a table of figures."""
@@ -81,11 +80,10 @@ def prove_and_write(
             raise ConversionError(
                 f"{original.source} in {to} can't be run here: {exc.message.rstrip('.')}."
             ) from exc
-        batches = judged.batches or generated_batches(original.program, options)
         options.steps.step(f"Parity of fp32 and {to}")
         report = held_to(compare(f"fp32 to {to}", names, original.run, run, batches), bounds)
         _require(report)
-        padding, rows = _prove_rows(original, run, judged.rows, bounds, options)
+        padding, rows = _prove_rows(original, run, bounds, options)
         options.steps.step("Time of a run")
         forms = [timed_form("fp32", original.program.files, original.run, batches)]
         if reduced.fp32 is not None:
@@ -106,7 +104,7 @@ def prove_and_write(
 
 
 def _prove_rows(
-    original: Original, run: Runner, rows: Sequence[Feeds], bounds: Bounds, options: ConversionOptions
+    original: Original, run: Runner, bounds: Bounds, options: ConversionOptions
 ) -> tuple[Padding | None, tuple[ParityReport, ...]]:
     """Rows alone and together, as scales may depend on the batch; padded where fp32 declares that to be safe.
 
@@ -114,25 +112,18 @@ def _prove_rows(
     """
     model = original.model
     names = [fetch.alias for fetch in model.fetches]
-    if model.padding is None and not _takes_rows(original):
+    if model.padding is None and not original.target.by_row:
         return None, ()
     options.steps.step("Rows alone and together")
-    program = original.program
-    if model.padding is None:
-        rows = sample_rows(program.feeds, program.id_limits, options.lengths[:1] * _ROWS)
-        if not answers_by_row(run, rows):
-            return None, ()
-    rows = rows or sample_rows(program.feeds, program.id_limits, options.lengths)
+    pads = named_padding(model)
+    rows = options.inputs.rows(original.target, pads)
+    if model.padding is None and not answers_by_row(run, rows):
+        return None, ()
     step = "batch" if model.padding is None else "padding"
-    report, cuts = padding_parity(run, names, rows, named_padding(model), step=step)
+    report, cuts = padding_parity(run, names, rows, pads, step=step)
     report = held_to(report, bounds)
     _require(report)
     return Padding(model.padding.feeds, cuts) if model.padding else None, (report,)
-
-
-def _takes_rows(original: Original) -> bool:
-    model = original.model
-    return not any(feed.is_lod or not feed.has_rows for feed in model.feeds)
 
 
 def _require(report: ParityReport) -> None:
@@ -170,7 +161,3 @@ def _write(
         )
     except ConfigError as exc:
         raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
-
-
-def generated_batches(program: InferenceProgram, options: ConversionOptions) -> list[Feeds]:
-    return sample_batches(program.feeds, program.id_limits, options.lengths)

@@ -17,6 +17,9 @@ from pipeline.model_signature import sized
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
 
+# How the message of a model that can't run what it was given, or has no answer to it, ends.
+OTHER_INPUTS = "try other --lengths or inputs that suit the model (--sample FILE)"
+
 BATCH_SIZES = (1, 2, 5)
 LENGTHS = (5, 16, 33)
 BATCHES, SHAPE_LENGTHS = (1, 8), (16, 64, 128)  # what a service is likely to run
@@ -64,7 +67,7 @@ def stored_feeds(path: Path) -> Feeds:
     except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as exc:
         raise ConversionError(f"{path} is no .npz file of plain arrays ({exc}).") from exc
     for name, array in arrays.items():
-        if array.ndim == 0 or array.size == 0:
+        if array.size == 0:
             raise ConversionError(f"{path}: {name} has shape {list(array.shape)}; give at least one row.")
     return arrays
 

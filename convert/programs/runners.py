@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from convert.programs.engines import first_line, import_paddle
-from convert.programs.feeds import Array
+from convert.programs.feeds import OTHER_INPUTS, Array
 from convert.programs.input_spec import TensorSpec
 from convert.programs.program import InferenceProgram, unoptimised_predictor
 from pipeline.config import LocalServiceConf
@@ -38,7 +38,7 @@ def layer_runner(layer: Any, arguments: Arguments) -> Runner:
             except Exception as exc:
                 shapes = ", ".join(f"{f.name} {list(arrays[f.name].shape)}" for f in arguments if f)
                 raise ConversionError(
-                    f"the layer can't run {shapes} ({first_line(exc)}); try other --lengths or inputs."
+                    f"the layer can't run {shapes} ({first_line(exc)}); {OTHER_INPUTS}."
                 ) from exc
         return [_array(tensor) for tensor in flatten_outputs(outputs)]
 
@@ -63,7 +63,7 @@ def program_runner(program: InferenceProgram) -> Runner:
         except Exception as exc:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
             raise ConversionError(
-                f"{program.program} can't run {shapes} ({first_line(exc)}); try other --lengths or inputs."
+                f"{program.program} can't run {shapes} ({first_line(exc)}); {OTHER_INPUTS}."
             ) from exc
         return [_float(predictor.get_output_handle(f.name).copy_to_cpu(), f.dtype) for f in program.fetches]
 
@@ -90,7 +90,7 @@ def _onnx_runner(program: InferenceProgram) -> Runner:
         except Exception as exc:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
             why = f"{program.program} can't run {shapes} ({error_sentence(exc)})"
-            raise ConversionError(f"{why}; try other --lengths or inputs.") from exc
+            raise ConversionError(f"{why}; {OTHER_INPUTS}.") from exc
 
     return run
 

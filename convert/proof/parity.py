@@ -10,6 +10,9 @@ from convert.programs.feeds import Array
 from convert.programs.runners import Runner
 from convert.proof.report import TOLERANCE, OutputParity, ParityReport
 
+_FILL = 1e4
+_CHANCE = 16  # times that the same row may have been run
+
 
 def compare(
     step: str,
@@ -52,6 +55,7 @@ def _output_parity(name: str, expected: Sequence[Array], actual: Sequence[Array]
     if one.dtype.kind == "O" or other.dtype.kind == "O":  # texts are 0 apart, or 1
         one, other = np.zeros(one.size), one != other
     one, other = one.astype(np.float64), other.astype(np.float64)
+    nan = np.isnan(one)
     # Equal infinities are equal; inf - inf would be NaN.
     with np.errstate(invalid="ignore"):
         difference = np.where(one == other, 0.0, np.abs(one - other))
@@ -62,8 +66,22 @@ def _output_parity(name: str, expected: Sequence[Array], actual: Sequence[Array]
         mean_abs_diff=float(difference.mean()) if difference.size else 0.0,
         cosine=float(one @ other) / norm if norm > 0 else float(np.array_equal(one, other)),
         top1_agreement=_top1_agreement(expected, actual),
-        largest=float(np.abs(one[np.isfinite(one)]).max(initial=0.0)),
+        largest=_scale(one),
+        unknown=float(nan.mean()) if nan.size else 0.0,
     )
+
+
+def _scale(values: Array) -> float:
+    """The largest finite |value|.
+
+    What stands at masked places (-1e4, -1e9, the least float) tells nothing of the others' scale, and is left
+    out: a value of that size that occurs again and again.
+    """
+    sizes = np.abs(values[np.isfinite(values)])
+    if sizes.max(initial=0.0) >= _FILL:
+        large, counts = np.unique(sizes[sizes >= _FILL], return_counts=True)
+        sizes = np.concatenate([sizes[sizes < _FILL], large[counts <= _CHANCE]])
+    return float(sizes.max(initial=0.0))
 
 
 def _top1_agreement(expected: Sequence[Array], actual: Sequence[Array]) -> float | None:

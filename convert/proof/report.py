@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 
+from convert.programs.feeds import OTHER_INPUTS
 from pipeline.errors import ParityError
 
 TOLERANCE = 1e-4
+LEAST_SCALE = 1.0
 
 
 @dataclass(frozen=True)
 class OutputParity:
-    """How far one output is from its reference, over all batches; `largest` |value| that the latter had."""
+    """How far one output is from its reference, over all batches.
+
+    `largest` is the greatest |value| of the reference, its scale; `unknown` the share of its values that are
+    NaN, with which nothing can be compared.
+    """
 
     name: str
     max_abs_diff: float
@@ -19,17 +26,19 @@ class OutputParity:
     cosine: float
     top1_agreement: float | None
     largest: float = 0.0
+    unknown: float = 0.0
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far an output may be off: `tolerance` is absolute, or `relative` to its largest value.
+    """How far an output may be off: by `tolerance` times its scale, the largest value that it has.
 
-    `top1_needed` is the share of rows whose largest entry has to be at the same place.
+    A scale below `least_scale` counts as that, so that the tolerance of small outputs is absolute; 0 is for
+    none. `top1_needed` is the share of rows whose largest entry has to be at the same place.
     """
 
     tolerance: float = TOLERANCE
-    relative: bool = False
+    least_scale: float = LEAST_SCALE
     top1_needed: float = 0.0
 
 
@@ -45,7 +54,7 @@ class ParityReport:
     batches: tuple[tuple[int, ...], ...]
     note: str = ""
     entailment: int | None = None
-    relative: bool = False
+    least_scale: float = LEAST_SCALE
     top1_needed: float = 0.0
 
     @property
@@ -71,21 +80,36 @@ class ParityReport:
         return self._near(output) and self._same_classes(output)
 
     def _near(self, output: OutputParity) -> bool:
-        return output.max_abs_diff <= self.tolerance * (output.largest if self.relative else 1)
+        return output.max_abs_diff <= self.allowed(output)
+
+    def allowed(self, output: OutputParity) -> float:
+        """How far this output may be off."""
+        return self.tolerance * max(output.largest, self.least_scale)
 
     def _same_classes(self, output: OutputParity) -> bool:
         return output.top1_agreement is None or output.top1_agreement >= self.top1_needed
 
     def _excess(self, output: OutputParity) -> str:
+        if output.unknown:
+            return (
+                f"output {output.name!r} of the original is nan in {output.unknown:.1%} of its values, so "
+                f"nothing can be compared; {OTHER_INPUTS}"
+            )
         if self._near(output):
             return (
                 f"output {output.name!r} has the same top-1 in {output.top1_agreement:.1%} of the rows, "
                 f"under the {self.top1_needed:.1%} asked for"
             )
-        of_what = f" of its largest value {output.largest:.3g}" if self.relative else ""
+        if math.isnan(output.max_abs_diff):
+            return f"output {output.name!r} is nan where that of the original is not"
+        top1 = "" if output.top1_agreement is None else f", top-1 {output.top1_agreement:.1%}"
+        scale = f"largest value {output.largest:.3g}"
+        allowed, seen = "", f"{scale}, "
+        if output.largest > self.least_scale:
+            allowed, seen = f" of its {scale}, that is {self.allowed(output):.3g}", ""
         return (
             f"output {output.name!r} is off by {output.max_abs_diff:.3g}, over the tolerance of "
-            f"{self.tolerance:g}{of_what}"
+            f"{self.tolerance:g}{allowed} (--tolerance; {seen}cosine {output.cosine:.6f}{top1})"
         )
 
     def require(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
-from convert.proof.report import OutputParity, ParityReport
+from convert.proof.report import Bounds, OutputParity, ParityReport
 
 
 def write_reports(path: Path, reports: Iterable[ParityReport]) -> None:
@@ -24,6 +24,11 @@ def report_of(fields: Mapping[str, Any]) -> ParityReport:
     batches = tuple(tuple(shape) for shape in fields["batches"])
     own = {**fields, "outputs": outputs, "batches": batches}
     return ParityReport(**{field.name: own[field.name] for field in dataclass_fields(ParityReport)})
+
+
+def bounds_of(fields: Mapping[str, Any]) -> Bounds:
+    """The bounds that a stamp has; those before `least_scale` were relative to the scale alone."""
+    return Bounds(fields["tolerance"], fields.get("least_scale", 0.0), fields["top1_needed"])
 
 
 def summaries(reports: Iterable[ParityReport]) -> list[dict[str, Any]]:

@@ -9,10 +9,11 @@ from pathlib import Path
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import onnx_runtime_version, paddle_version
-from convert.programs.feeds import sample_batches, sample_rows
 from convert.programs.program import InferenceProgram, read_program
+from convert.proof.max_lengths import LONGEST_TRIED
 from convert.proof.padding import parse_padding
 from convert.proof.report import ParityReport
+from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.to_serving.notes import ModelNotes, entailment_of
 from convert.to_serving.serving_model import build_serving_model
@@ -53,13 +54,14 @@ def convert_serving(
     kept = as_it_is(out, fingerprint, would, options)
     if kept is not None:
         return kept
+    target = target_of(program)
     with staged(out) as made:
         reports = build_serving_model(
             program,
             made,
             aliases=aliases,
-            batches=sample_batches(program.feeds, program.id_limits, options.lengths),
-            rows=sample_rows(program.feeds, program.id_limits, options.lengths) if pads else [],
+            batches=options.inputs.batches(target),
+            rows=options.inputs.rows(target, pads) if pads else [],
             pads=pads,
             labels=known.labels,
             files=known.files,
@@ -113,8 +115,9 @@ def _fingerprint(
         **_engine(program),
         "tolerance": options.tolerance,
         "lengths": options.lengths,
+        "longest": LONGEST_TRIED,
     }
-    return fingerprint_of([*program.files, *known.files], settings)
+    return fingerprint_of([*program.files, *known.files, *options.sample], settings)
 
 
 def _entailment(labels: Sequence[str]) -> str:

@@ -12,14 +12,16 @@ from convert.programs.feeds import Feeds
 from convert.programs.input_spec import TensorSpec
 from convert.programs.program import InferenceProgram
 from convert.programs.runners import program_runner, serving_runner
+from convert.proof.max_lengths import max_lengths
 from convert.proof.padding import padding_parity
 from convert.proof.parity import compare
 from convert.proof.report import ParityReport
 from convert.proof.stored_reports import summaries, write_reports
+from convert.proof.target import target_of
 from convert.result import ConversionOptions
 from convert.to_serving.notes import entailment_of
 from pipeline.errors import ConfigError, ConversionError
-from pipeline.model_additions import PARITY_FILE
+from pipeline.model_additions import MAX_LENGTHS, PARITY_FILE
 from pipeline.model_digests import KEY as DIGESTS
 from pipeline.model_digests import digests_of
 from pipeline.serving_model import SERVER_FOLDER, FeedPadding, Padding, Variable, write_serving_model
@@ -48,6 +50,7 @@ def build_serving_model(
     (parity, *padding), declared = _proven(program, feeds, fetches, batches, rows, pads, options)
     entailment = entailment_of(labels)
     noted = {} if entailment is None else {"entailment": entailment}
+    limits = _max_lengths(program, batches[-1], options)
     reports = (*earlier, replace(parity, entailment=entailment), *padding)
     try:
         write_serving_model(
@@ -61,6 +64,7 @@ def build_serving_model(
             additions={
                 **(facts or {}),
                 **noted,
+                **limits,
                 "parity": _short(reports),
                 DIGESTS: digests_of(program.files),
             },
@@ -102,6 +106,22 @@ def _proven(
         padding, cuts = padding_parity(serving, aliases, rows, pads, options.tolerance)
         padding.require()
     return [parity, padding], Padding(feeds=dict(pads), fetches=cuts)
+
+
+def _max_lengths(program: InferenceProgram, batch: Feeds, options: ConversionOptions) -> dict[str, Any]:
+    """What serving.yml has of the greatest lengths. Paddle's and ONNX Runtime's optimised operators need not
+    check what they are given, so the program is run as it is written."""
+    target = target_of(program)
+    if not target.by_row:
+        return {}
+    options.steps.step("The greatest lengths")
+    row = {name: array[:1] for name, array in batch.items()}
+    found = max_lengths(program_runner(program), target, row)
+    for length in dict.fromkeys(length for _, length in found.values()):
+        names = ", ".join(name for name, (_, own) in found.items() if own == length)
+        options.steps.say(f"The model takes {names} up to a length of {length}.")
+    entries = {name: {"axis": axis, "length": length} for name, (axis, length) in found.items()}
+    return {MAX_LENGTHS: entries} if entries else {}
 
 
 def _variable(spec: TensorSpec, alias: str, *, is_lod: bool = False) -> Variable:

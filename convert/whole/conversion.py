@@ -12,6 +12,7 @@ from convert.from_torch.conversion import convert_torch, describe_torch
 from convert.output.staging import staged
 from convert.output.stamp import STAMP_FILE, check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import onnx_runtime_version, paddle_version
+from convert.proof.max_lengths import LONGEST_TRIED
 from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.to_serving.conversion import convert_serving
 from convert.whole.beside import MODEL_FILES, files_beside
@@ -73,6 +74,7 @@ def _fingerprint(
         "labels": list(wanted.labels),
         "fetch_alias": list(wanted.fetch_alias),
         "padding": wanted.padding,
+        "longest": LONGEST_TRIED,
         "onnxruntime": onnx_runtime_version(),
         "paddle": paddle_version(),
     }

@@ -165,6 +165,7 @@ def check_feeds(
             raise UnusableFeed(f"feed {variable.alias!r} has shape {array.shape} and so no element")
         if not any_shape and not _has_shape(variable, array):
             raise UnusableFeed(_other_shape(variable, array))
+        _check_length(variable, array)
         checked[variable.alias] = np.asarray(_cast(variable, array), order="C")
         if variable.is_lod:
             lod = variable.alias + LOD_SUFFIX
@@ -209,12 +210,14 @@ IMAGE_SIDE = 4  # an image's side in lengths: detectors want multiples of 32
 def input_examples(model: ServingModel | Predictor, rows: int, length: int) -> dict[str, Array]:
     """Feeds of ones by alias, for warm-up: of `rows`, of `length` on other open axes, of images 4 x `length`.
 
-    Give it the predictor where there is one: it knows the rank of feeds whose description left axes out.
+    No feed is longer than the model takes. Give it the predictor where there is one: it knows the rank of
+    feeds whose description left axes out.
     Ones, because an attention mask of zeros divides by zero, and 1 is an id of any vocabulary.
     """
     examples = {}
     for variable in model.feeds:
         side = length * IMAGE_SIDE if len(variable.shape) >= IMAGE_RANK else length
+        side = min(side, variable.longest[1]) if variable.longest else side
         one = "1" if variable.dtype == "string" else 1
         examples[variable.alias] = np.full(sized(variable.shape, rows, side), one, variable.numpy_dtype)
         if variable.is_lod:
@@ -250,6 +253,15 @@ def _has_shape(variable: Variable, array: Array) -> bool:
         array.ndim == len(variable.shape)
         and all(want in (-1, got) for want, got in zip(variable.shape[:bound], array.shape, strict=False))
     )
+
+
+def _check_length(variable: Variable, array: Array) -> None:
+    axis, longest = variable.longest or (0, 0)
+    if longest and axis < array.ndim and array.shape[axis] > longest:
+        raise InvalidInput(
+            f"feed {variable.alias!r} has length {array.shape[axis]} on axis {axis}, and the model takes "
+            f"{longest} at most; send a shorter one"
+        )
 
 
 def _offsets(lod: Any, name: str, rows: int) -> Array:

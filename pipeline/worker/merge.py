@@ -19,14 +19,14 @@ ALONE = Item(1, 1, None)
 
 @dataclass(frozen=True)
 class Joining:
-    """What may be padded, and to which lengths. `most`: longest length an engine takes, by feed.
+    """What may be padded, and to which lengths. `most`: the greatest length that model and engine take.
 
     ranks: how many axes the model declares for a feed; with another number of them it is not padded.
     """
 
     padding: Padding | None = None
     buckets: tuple[int, ...] | None = None
-    most: Mapping[str, int] | None = None
+    most: int | None = None
     ranks: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -75,12 +75,10 @@ def join(feeds: Sequence[Feed], items: Sequence[Item], joining: Joining) -> dict
         return dict(feeds[0])
     merged: dict[str, Any] = {}
     padded = joining.padding.feeds if joining.padding else {}
-    longest = max([item.length for item in items])
+    length = bucket(max([item.length for item in items]), joining.buckets, joining.most)
     for name, first in feeds[0].items():
         rule = padded.get(name)
         if rule is not None and isinstance(first, np.ndarray) and 0 < rule.axis < first.ndim:
-            most = joining.most.get(name) if joining.most else None
-            length = bucket(longest, joining.buckets, most)
             merged[name] = _pad([feed[name] for feed in feeds], items, rule, length)
         else:
             merged[name] = first if len(feeds) == 1 else np.concatenate([feed[name] for feed in feeds])

@@ -113,13 +113,20 @@ class Model:
             {name: fetch.axis for name, fetch in named.fetches.items()},
         )
 
-    def _longest(self, padding: Padding) -> dict[str, int]:
+    def _longest(self, padding: Padding) -> int | None:
+        """To which length all padded feeds may grow: they are as long as each other."""
         most = self._shapes.max if self._shapes else {}
-        return {
-            name: most[name][rule.axis]
+        shaped = [
+            most[name][rule.axis]
             for name, rule in padding.feeds.items()
             if name in most and rule.axis < len(most[name])
-        }
+        ]
+        known = [
+            feed.longest[1]
+            for feed in (self.serving_model.feeds if self.serving_model else ())
+            if feed.longest and (rule := padding.feeds.get(feed.alias)) and feed.longest[0] == rule.axis
+        ]
+        return min([*shaped, *known], default=None)
 
     def warm_up(self) -> None:
         """Run the predictor on the smallest and a usual shape, so that no request pays for the first run."""

@@ -15,9 +15,10 @@ import yaml
 import onnx_models
 from convert.cli import main
 from convert.demo.headlines import read_headlines, split_headlines
-from convert.precision.texts import text_rows
 from convert.programs.program import read_program, serving_folder
 from convert.programs.runners import serving_runner
+from convert.proof.target import target_of_model
+from convert.proof.texts import text_rows
 from convert.steps.environment import CONVERT_PYTHON
 from pipeline.serving_model import load_serving_model
 from service_process import ServiceProcess
@@ -85,7 +86,8 @@ def test_the_calibrated_demo_is_served_and_names_the_classes_of_fp32(
 ) -> None:
     model = load_serving_model(SERVED)
     fp32 = serving_runner(SERVED)
-    expected = [model.labels[int(fp32(row)[0].argmax())] for row in text_rows(texts["held_out"], model)]
+    rows = text_rows(texts["held_out"], target_of_model(model, read_program(model.directory)))
+    expected = [model.labels[int(fp32(row)[0].argmax())] for row in rows]
     config = yaml.safe_load((ROOT / "config.yml").read_text("utf-8"))
     config["op"]["bert"] |= {"concurrency": 1, "local_service_conf": {"model_config": str(calibrated)}}
     arguments = ["--config", "{config}"]

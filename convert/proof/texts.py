@@ -3,53 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from convert.programs.feeds import Feeds
-from convert.proof.padding import pad_rows
+from convert.proof.target import Target
 from pipeline.errors import ConversionError
-from pipeline.serving_model import FeedPadding, ServingModel, Variable
+from pipeline.serving_model import Variable
 from pipeline.text_lines import read_lines
 
-BATCH_ROWS = 8
 MAX_TOKENS = 512
 _PARTS = {"input_ids": "ids", "token_type_ids": "type_ids", "attention_mask": "attention_mask"}
 
 
-def text_rows(path: Path, model: ServingModel) -> list[Feeds]:
+def text_rows(path: Path, target: Target) -> list[Feeds]:
     """A batch of one for each line of a UTF-8 file, by the program's names of the feeds.
 
     Raises ConversionError for a file without text, a model without tokenizer or with feeds that texts don't
     give.
     """
-    foreign = [feed.alias for feed in model.feeds if feed.alias not in _PARTS or len(feed.shape) != 2]
+    foreign = [feed.alias for feed in target.feeds if not _part(feed) or len(feed.shape) != 2]
     if foreign:
         raise ConversionError(
-            f"{path} holds texts, from which {foreign[0]!r} of {model.directory} can't be made; give a .npz "
+            f"{path} holds texts, from which {foreign[0]!r} of {target.source} can't be made; give a .npz "
             "file with an array for each input."
         )
     texts = _texts(path)
-    tokenizer = _tokenizer(model.directory)
-    tokenizer.enable_truncation(MAX_TOKENS)
-    return [_row(encoding, model.feeds) for encoding in tokenizer.encode_batch(texts)]
+    tokenizer = _tokenizer(path, target)
+    longest = [feed.longest[1] for feed in target.feeds if feed.longest]
+    tokenizer.enable_truncation(min([MAX_TOKENS, *longest]))
+    return [_row(encoding, target) for encoding in tokenizer.encode_batch(texts)]
 
 
-def batched(rows: Sequence[Feeds], model: ServingModel) -> list[Feeds]:
-    """Rows in batches as the service makes them: padded as declared, alone where that isn't."""
-    pads = named_padding(model)
-    if not pads:
-        return list(rows)
-    return [pad_rows(rows[at : at + BATCH_ROWS], pads) for at in range(0, len(rows), BATCH_ROWS)]
-
-
-def named_padding(model: ServingModel) -> dict[str, FeedPadding]:
-    """The declared padding by the program's names of the feeds."""
-    declared = model.padding.feeds if model.padding else {}
-    return {feed.name: declared[feed.alias] for feed in model.feeds if feed.alias in declared}
+def _part(feed: Variable) -> str:
+    """What of an encoded text this feed takes; empty for none."""
+    return _PARTS.get(feed.alias) or _PARTS.get(feed.name, "")
 
 
 def _texts(path: Path) -> list[str]:
@@ -63,10 +53,16 @@ def _texts(path: Path) -> list[str]:
     return texts
 
 
-def _tokenizer(directory: Path) -> Any:
+def _tokenizer(path: Path, target: Target) -> Any:
     """That of tokenizer.json, else BERT's over vocab.txt."""
     from tokenizers import BertWordPieceTokenizer, Tokenizer
 
+    directory = target.folder
+    if directory is None:
+        raise ConversionError(
+            f"{path} holds texts, but {target.source} has no tokenizer; give a .npz file with an array for "
+            "each input."
+        )
     whole, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
     try:
         if whole.is_file():
@@ -87,5 +83,5 @@ def _lowercase(directory: Path) -> bool:
     return not settings.is_file() or bool(json.loads(settings.read_bytes()).get("do_lower_case", True))
 
 
-def _row(encoding: Any, feeds: Sequence[Variable]) -> Feeds:
-    return {feed.name: np.array([getattr(encoding, _PARTS[feed.alias])], feed.numpy_dtype) for feed in feeds}
+def _row(encoding: Any, target: Target) -> Feeds:
+    return {feed.name: np.array([getattr(encoding, _part(feed))], feed.numpy_dtype) for feed in target.feeds}

@@ -1,0 +1,116 @@
+"""What a model is tried on: random inputs, or those of a user's own in files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from convert.programs.feeds import BATCH_SIZES, LENGTHS, Feeds, sample_batches, sample_rows
+from convert.proof.padding import pad_rows
+from convert.proof.sample_files import BATCH_FILES, read_sample
+from convert.proof.target import Target
+from pipeline.serving_model import FeedPadding
+
+_ROWS = 24  # of a file, to be run alone and together
+_ALIKE = 3  # rows of one length, and as many again
+_BATCH_ROWS = 8
+_CUTS = 4  # lengths made of one
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Random inputs of `lengths` on the axes that vary, or what the files `sample` hold in place of them."""
+
+    lengths: tuple[int, ...] = LENGTHS
+    sample: tuple[Path, ...] = ()
+
+    def batches(self, target: Target, sizes: Sequence[int] = BATCH_SIZES) -> list[Feeds]:
+        """Feeds to run. Of files as they are; where those have rows of one size alone, other `sizes` of them,
+        too. Raises ConversionError for files that can't be read or don't fit."""
+        if not self.sample:
+            return sample_batches(target.specs, target.id_limits, self._lengths(target))
+        batches, rows = self._read(target)
+        batches += _joined(rows, target)
+        if not target.by_row or not sizes:
+            return batches
+        row = _cut_apart(batches[0])[0]
+        counts = {len(array) for batch in batches for array in batch.values()}
+        others = sizes[1:] if counts == {1} else [1] if 1 not in counts else []
+        return [*batches, *(pad_rows([row] * size, {}) for size in others)]
+
+    def rows(self, target: Target, padding: Mapping[str, FeedPadding]) -> list[Feeds]:
+        """Batches of one: of different lengths where there is `padding`, else of equal shapes.
+
+        Rows of a file that are all as long are cut to shorter ones.
+        """
+        if not self.sample:
+            known = self._lengths(target)
+            lengths = known if padding else known[:1] * _ALIKE
+            return sample_rows(target.specs, target.id_limits, lengths)
+        batches, rows = self._read(target)
+        if target.by_row:
+            rows += [row for batch in batches for row in _cut_apart(batch)]
+        if not padding:
+            alike = [row for row in rows if _shapes(row) == _shapes(rows[0])]
+            return [alike[n % len(alike)] for n in range(2 * _ALIKE)]
+        rows = _of_several_lengths(rows, padding)
+        rows.sort(key=lambda row: _length(row, padding))
+        return rows[:: max(1, len(rows) // _ROWS)][:_ROWS]
+
+    def _lengths(self, target: Target) -> tuple[int, ...]:
+        """Those of `lengths` that the model takes, as far as its serving.yml tells."""
+        most = min((feed.longest[1] for feed in target.feeds if feed.longest), default=max(self.lengths))
+        return tuple(dict.fromkeys(min(length, most) for length in self.lengths))
+
+    def _read(self, target: Target) -> tuple[list[Feeds], list[Feeds]]:
+        """The batches of the files, and of others the rows."""
+        batches: list[Feeds] = []
+        rows: list[Feeds] = []
+        for path in self.sample:
+            (batches if path.suffix.lower() in BATCH_FILES else rows).extend(read_sample(path, target))
+        return batches, rows
+
+
+def _joined(rows: Sequence[Feeds], target: Target) -> list[Feeds]:
+    """Rows in batches as a service makes them: padded as may be, else those of equal shapes together."""
+    if not target.by_row:
+        return list(rows)
+    groups: dict[object, list[Feeds]] = {}
+    for row in rows:
+        groups.setdefault(None if target.padding else _shapes(row), []).append(row)
+    return [
+        pad_rows(group[at : at + _BATCH_ROWS], target.padding)
+        for group in groups.values()
+        for at in range(0, len(group), _BATCH_ROWS)
+    ]
+
+
+def _cut_apart(batch: Feeds) -> list[Feeds]:
+    count = min(len(array) for array in batch.values())
+    return [{name: array[n : n + 1] for name, array in batch.items()} for n in range(count)]
+
+
+def _of_several_lengths(rows: list[Feeds], padding: Mapping[str, FeedPadding]) -> list[Feeds]:
+    """The rows, and where all are of one length each cut to a part of it as well."""
+    if len({_length(row, padding) for row in rows}) > 1:
+        return rows
+    cut = []
+    for number, row in enumerate(rows[:_ROWS]):
+        for part in range(1, _CUTS) if number == 0 else [1 + number % (_CUTS - 1)]:
+            length = max(1, _length(row, padding) * part // _CUTS)
+            cut.append(
+                {
+                    name: array.take(range(length), axis=padding[name].axis) if name in padding else array
+                    for name, array in row.items()
+                }
+            )
+    return rows + cut
+
+
+def _length(row: Feeds, padding: Mapping[str, FeedPadding]) -> int:
+    return max(int(row[name].shape[rule.axis]) for name, rule in padding.items())
+
+
+def _shapes(row: Feeds) -> tuple[tuple[int, ...], ...]:
+    return tuple(array.shape for array in row.values())

@@ -1,0 +1,301 @@
+"""Inputs of a user's own, from a file: arrays, rows of numbers, images or texts."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convert.programs.feeds import Array, Feeds, stored_feeds
+from convert.proof.target import Target
+from convert.proof.texts import text_rows
+from pipeline.errors import ConversionError
+from pipeline.serving_model import Variable
+
+BATCH_FILES = (".npz", ".npy")
+_IMAGE_RANK = 4
+_CHANNELS = (1, 3)
+
+
+def read_sample(path: Path, target: Target) -> list[Feeds]:
+    """The inputs in a file, by the program's names of the feeds, in the feeds' dtypes.
+
+    The suffix decides. `.npz` is one batch with an array for each feed, under its name or alias; `.npy` one
+    for a model with a single feed. Of the others each line or image is a row of its own: `.jsonl` has an
+    object with a value for each feed on a line (or the value alone, of a single feed), `.csv` numbers in
+    columns, images are decoded to the shape of the only feed, and anything else holds a text a line.
+    Raises ConversionError for what can't be read or doesn't fit the model.
+    """
+    return _READERS.get(path.suffix.lower(), text_rows)(path, target)
+
+
+def _npz(path: Path, target: Target) -> list[Feeds]:
+    return [_fitted(stored_feeds(path), path, target)]
+
+
+def _npy(path: Path, target: Target) -> list[Feeds]:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as exc:
+        raise ConversionError(f"{path} is no .npy file of a plain array ({exc}).") from exc
+    return [_fitted({_only_feed(path, "one array", target).alias: np.asarray(array)}, path, target)]
+
+
+def _jsonl(path: Path, target: Target) -> list[Feeds]:
+    rows = []
+    for number, line in enumerate(_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as exc:
+            raise ConversionError(f"{where} is not JSON ({exc}).") from exc
+        if not isinstance(value, dict):
+            value = {_only_feed(where, "one value", target).alias: value}
+        rows.append(_fitted(_arrays(value, where, target), where, target))
+    return _not_empty(rows, path, "an object with a value for each feed a line")
+
+
+def _arrays(value: Mapping[str, object], where: str, target: Target) -> dict[str, Array]:
+    """JSON values as arrays; the batch axis, and others of 1, may be left out."""
+    arrays = {}
+    for feed in target.feeds:
+        name = feed.name if feed.name in value else feed.alias
+        if name not in value:
+            continue
+        try:
+            array = np.array(value[name], object if feed.dtype == "string" else None)
+        except ValueError:
+            raise ConversionError(f"{where}: the lists of {name} are of different length.") from None
+        if array.dtype.kind in "OU" and feed.dtype != "string":
+            raise ConversionError(f"{where}: {name} holds what is no number; it takes {_told(feed)}.")
+        arrays[name] = _with_leading_axes(array, feed.shape)
+    return arrays
+
+
+def _with_leading_axes(array: Array, shape: Sequence[int]) -> Array:
+    missing = len(shape) - array.ndim
+    if missing > 0 and all(dim in (-1, 1) for dim in shape[:missing]):
+        return array.reshape((1,) * missing + array.shape)
+    return array
+
+
+def _csv(path: Path, target: Target) -> list[Feeds]:
+    lines = [(n, line) for n, line in enumerate(csv.reader(_text(path).split("\n")), start=1) if any(line)]
+    if not lines:
+        _not_empty([], path, "numbers")
+    columns = _named_columns(path, lines[0][1], target)
+    if columns is not None or not all(map(_is_number, lines[0][1])):
+        lines = lines[1:]
+    rows = []
+    for number, line in lines:
+        where = f"{path}, line {number}"
+        own = columns or _ordered_columns(where, len(line), target)
+        try:
+            arrays = {
+                feed.alias: _from_cells([line[at] for at in own[feed.name]], feed, where)
+                for feed in target.feeds
+            }
+        except IndexError:
+            raise ConversionError(f"{where} has only {len(line)} columns.") from None
+        rows.append(_fitted(arrays, where, target))
+    return _not_empty(rows, path, "numbers")
+
+
+def _named_columns(path: Path, header: Sequence[str], target: Target) -> dict[str, list[int]] | None:
+    """The columns of each feed: those of its name, or name.0, name.1, ...; None where no name is one."""
+    columns = {
+        feed.name: [at for at, cell in enumerate(header) if _names(cell, feed)] for feed in target.feeds
+    }
+    lacking = [feed.alias for feed in target.feeds if not columns[feed.name]]
+    if len(lacking) == len(target.feeds):
+        return None
+    if lacking:
+        raise ConversionError(
+            f"{path} has no column {lacking[0]!r}; name one for each feed of {target.source} "
+            f"({', '.join(feed.alias for feed in target.feeds)}; x.0, x.1 of a feed with several numbers)."
+        )
+    return columns
+
+
+def _names(cell: str, feed: Variable) -> bool:
+    name, dot, place = cell.strip().rpartition(".")
+    return cell.strip() in (feed.name, feed.alias) or (
+        bool(dot) and place.isdigit() and name in (feed.name, feed.alias)
+    )
+
+
+def _ordered_columns(where: str, count: int, target: Target) -> dict[str, list[int]]:
+    """As many columns as a row of each feed has numbers, in the order of the feeds; the only open one takes
+    what is left."""
+    sizes = {feed.name: _row_size(feed) for feed in target.feeds}
+    open_ = [name for name, size in sizes.items() if size is None]
+    left = count - sum(size for size in sizes.values() if size is not None)
+    if len(open_) > 1 or left < 0 or (left and not open_):
+        takes = ", ".join(f"{feed.alias} {_told(feed)}" for feed in target.feeds)
+        raise ConversionError(
+            f"{where} has {count} columns, which can't be shared out among {takes}; name the columns in a "
+            "header, or give a .npz file."
+        )
+    columns, at = {}, 0
+    for name, size in sizes.items():
+        stop = at + (left if size is None else size)
+        columns[name] = list(range(at, stop))
+        at = stop
+    return columns
+
+
+def _row_size(feed: Variable) -> int | None:
+    """How many numbers a row has; None for any."""
+    dims = feed.shape[1:] if feed.has_rows else feed.shape
+    return None if -1 in dims else int(np.prod(dims, dtype=np.int64))
+
+
+def _from_cells(cells: Sequence[str], feed: Variable, where: str) -> Array:
+    shape = (1, *feed.shape[1:]) if feed.has_rows else feed.shape
+    try:
+        values: list[Any] = list(cells) if feed.dtype == "string" else [_number(cell, feed) for cell in cells]
+    except ValueError:
+        raise ConversionError(f"{where} holds what is no number of {feed.alias}, {_told(feed)}.") from None
+    array = np.array(values, object if feed.dtype == "string" else None)
+    try:
+        return array.reshape(shape)
+    except ValueError:
+        raise ConversionError(f"{where}: {len(cells)} numbers are no {feed.alias}, {_told(feed)}.") from None
+
+
+def _number(cell: str, feed: Variable) -> int | float:
+    try:
+        return int(cell)
+    except ValueError:
+        value = float(cell)
+        return int(value) if feed.numpy_dtype.kind in "biu" and value.is_integer() else value
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return not cell.strip()
+    return True
+
+
+def _image(path: Path, target: Target) -> list[Feeds]:
+    """RGB, or grey where the feed has one channel; channels first or last, and resized, as the feed has it.
+
+    float feeds get 0 to 1, those of whole numbers 0 to 255; what else an app does to its images isn't known
+    here.
+    """
+    feed = _only_feed(path, "an image", target)
+    channel_axis = next((axis for axis in (1, 3) if feed.shape[axis : axis + 1] in ((1,), (3,))), 0)
+    if len(feed.shape) != _IMAGE_RANK or not channel_axis:
+        raise ConversionError(
+            f"{path} is an image, but {feed.alias} of {target.source} is {_told(feed)}, without an axis of 1 "
+            "or 3 channels; give a .npz file."
+        )
+    channels = feed.shape[channel_axis]
+    height, width = feed.shape[2:] if channel_axis == 1 else feed.shape[1:3]
+    pixels = _pixels(path, channels, height, width)
+    if channel_axis == 1:
+        pixels = pixels.transpose(2, 0, 1)
+    values = pixels / 255 if feed.numpy_dtype.kind == "f" else pixels
+    batch = np.repeat(values[None], max(1, feed.shape[0]), axis=0)
+    return [_fitted({feed.alias: np.ascontiguousarray(batch)}, path, target)]
+
+
+def _pixels(path: Path, channels: int, height: int, width: int) -> Array:
+    """uint8 [height, width, channels]; a side of -1 is the image's own."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as opened:
+            image = opened.convert("RGB" if channels > 1 else "L")
+    except (OSError, ValueError, Image.DecompressionBombError) as exc:
+        raise ConversionError(f"{path} is no image that can be decoded ({exc}).") from exc
+    size = (width if width > 0 else image.width, height if height > 0 else image.height)
+    pixels = np.asarray(image.resize(size, Image.Resampling.BILINEAR), np.uint8)
+    return pixels.reshape(size[1], size[0], channels)
+
+
+def _fitted(arrays: Mapping[str, Array], where: object, target: Target) -> Feeds:
+    """An array for each feed, in its dtype; arrays of other names are left out."""
+    named = {feed.name: feed.name if feed.name in arrays else feed.alias for feed in target.feeds}
+    if not set(named.values()) <= arrays.keys():
+        raise ConversionError(
+            f"{where} holds {', '.join(sorted(arrays)) or 'nothing'}, but {target.source} takes "
+            f"{', '.join(named.values())}; store one array for each under its name."
+        )
+    fitted = {}
+    for feed in target.feeds:
+        array = arrays[named[feed.name]]
+        if not _holds(feed, array):
+            raise ConversionError(
+                f"{where}: {named[feed.name]} is {array.dtype}{list(array.shape)}, but {target.source} takes "
+                f"{_told(feed)}; store it so."
+            )
+        fitted[feed.name] = _cast(array, feed)
+    return fitted
+
+
+def _holds(feed: Variable, array: Array) -> bool:
+    """Whether an array can be a feed without losing values: int64 for int32 may, if its numbers fit."""
+    dtype = feed.numpy_dtype
+    # The sides of an image are the engine's to judge.
+    bound = 2 if len(feed.shape) >= _IMAGE_RANK else None
+    if not feed.is_lod and (
+        array.ndim != len(feed.shape)
+        or any(want not in (-1, got) for want, got in zip(feed.shape[:bound], array.shape, strict=False))
+    ):
+        return False
+    if array.dtype.kind in "iu" and dtype.kind in "iu":
+        return bool(array.min() >= np.iinfo(dtype).min and array.max() <= np.iinfo(dtype).max)
+    if feed.dtype == "bfloat16":
+        return array.dtype.kind == "f"
+    return np.can_cast(array.dtype, dtype, "same_kind")
+
+
+def _cast(array: Array, feed: Variable) -> Array:
+    if feed.dtype == "bfloat16" and array.dtype.kind == "f":
+        return (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return array.astype(feed.numpy_dtype, copy=False)
+
+
+def _only_feed(where: object, what: str, target: Target) -> Variable:
+    if len(target.feeds) != 1:
+        raise ConversionError(
+            f"{where} holds {what}, but {target.source} takes {', '.join(f.alias for f in target.feeds)}; "
+            "give a .npz file with an array for each, or .jsonl."
+        )
+    return target.feeds[0]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConversionError(f"{path} can't be read as UTF-8 text ({exc}).") from exc
+
+
+def _not_empty(rows: list[Feeds], path: Path, what: str) -> list[Feeds]:
+    if not rows:
+        raise ConversionError(f"{path} holds no row; give it {what}.")
+    return rows
+
+
+def _told(feed: Variable) -> str:
+    return f"{feed.dtype}{list(feed.shape)}"
+
+
+_Reader = Callable[[Path, Target], list[Feeds]]
+_READERS: dict[str, _Reader] = {
+    ".npz": _npz,
+    ".npy": _npy,
+    ".jsonl": _jsonl,
+    ".csv": _csv,
+    **dict.fromkeys((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"), _image),
+}
