@@ -23,8 +23,8 @@ def use_tensorrt(
     """Set the engine up on a Config that uses a GPU. Raises ConfigError for what can't work together."""
     if model.format == "pir":
         raise ConfigError(
-            f"{model.program}: Paddle's TensorRT engine takes .pdmodel programs only: export one "
-            "with Paddle 2.6, or 3.1 and FLAGS_enable_pir_api=0, or set device_type: 1"
+            f"{model.program}: Paddle's TensorRT engine takes .pdmodel programs only: convert the model with "
+            "--format pdmodel, or set device_type: 1"
         )
     precision = conf.tensorrt.precision or conf.precision
     if precision == "bf16":
