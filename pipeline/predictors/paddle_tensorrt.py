@@ -34,6 +34,11 @@ def use_tensorrt(
     if conf.tensorrt.auto_collect and dynamic_shapes is None and not conf.tensorrt.shapes:
         dynamic_shapes = DynamicShapes.from_file(collected_file(model, conf))
     shapes = profile_shapes(model, conf, dynamic_shapes)
+    if shapes is not None and shapes.others:
+        raise ConfigError(
+            f"tensorrt.shapes names {len(shapes.profiles)} files, and Paddle's TensorRT engine has one range "
+            "for a tensor: name one file, and serve each length class by an Op of its own"
+        )
     config.enable_tensorrt_engine(
         workspace_size=WORKSPACE_BYTES,
         max_batch_size=(_max_rows(model, shapes) if shapes else None) or 1,
