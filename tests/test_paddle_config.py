@@ -249,7 +249,5 @@ def test_several_files_of_shapes_are_for_onnx_models(pdmodel: ServingModel, tmp_
     for file, lengths in zip(files, ("1,16", "17,32"), strict=True):
         assert main(["shapes", str(pdmodel.directory), file, "--lengths", lengths, "--batches", "1,6"]) == 0
     keys = local_conf(device_type=2, tensorrt={"cache_dir": str(tmp_path), "shapes": files})
-    with pytest.raises(
-        ConfigError, match=r"shapes names 2 files.*length class by an Op of its own"
-    ):
+    with pytest.raises(ConfigError, match=r"shapes names 2 files.*length class by an Op of its own"):
         configure(RecordingConfig(pdmodel), pdmodel, keys)

@@ -100,7 +100,7 @@ def _made_static(model: Any, task: str) -> Any:
     """What the model's forward() computes, in a form that Paddle can make static for RoBERTa, too."""
     if task != "token-classification":
         return model
-    paddle = import_paddle()
+    paddle: Any = import_paddle()
 
     class TokenLogits(paddle.nn.Layer):  # type: ignore[misc]
         def __init__(self) -> None:
