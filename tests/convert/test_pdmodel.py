@@ -132,9 +132,13 @@ def test_another_format_is_made_anew() -> None:
     assert not Path("out/inference.json").exists()
 
 
-@pytest.mark.parametrize("head", ["Sequence", "Token"])
-def test_a_paddlenlp_model_gets_engines_for_three_length_classes(head: str) -> None:
-    assert main(["all", ernie(head), "served", *PDMODEL]) == 0
+def test_a_token_classifier_keeps_its_answers() -> None:
+    assert main(["all", ernie("Token"), "served", *PDMODEL, "--lengths", "5,9"]) == 0
+    np.testing.assert_allclose(answers("served"), np.load("mine/logits.npy"), rtol=0, atol=1e-4)
+
+
+def test_a_paddlenlp_model_gets_engines_for_three_length_classes() -> None:
+    assert main(["all", ernie("Sequence"), "served", *PDMODEL]) == 0
     np.testing.assert_allclose(answers("served"), np.load("mine/logits.npy"), rtol=0, atol=1e-4)
     model = load_serving_model("served")
     assert [feed.alias for feed in model.feeds] == [*TOKEN_FEEDS]
