@@ -57,6 +57,11 @@ class Classifier(paddle.nn.Layer):
         return self.linear(self.encoder(self.words(input_ids), mask)[:, 0])
 
 
+def seeded():
+    paddle.seed(7)
+    return Classifier()
+
+
 def newest_only():
     """Of a Paddle that writes .json programs."""
     assert paddle.__version__ == "3.3.1", "it is another Paddle"
@@ -124,12 +129,14 @@ def test_a_users_layer_keeps_its_weights_in_a_program_of_the_older_paddle() -> N
     assert {"unsqueeze2_0.tmp_0", "softmax_1.tmp_0"} < read_ranges(Path("shapes.pbtxt")).keys()
 
 
-def test_another_format_is_made_anew() -> None:
-    assert main(["paddle", "own_layer:Classifier", "out", *FEEDS]) == 0
+def test_another_format_is_made_anew_and_the_same_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["paddle", "own_layer:seeded", "out", *FEEDS]) == 0
     assert Path("out/inference.json").is_file()
-    assert main(["paddle", "own_layer:Classifier", "out", *FEEDS, *PDMODEL]) == 0
+    assert main(["paddle", "own_layer:seeded", "out", *FEEDS, *PDMODEL]) == 0
     assert Path("out/inference.pdmodel").is_file()
     assert not Path("out/inference.json").exists()
+    assert main(["paddle", "own_layer:seeded", "out", *FEEDS, *PDMODEL]) == 0
+    assert "out is up to date." in capsys.readouterr().out
 
 
 def test_a_token_classifier_keeps_its_answers() -> None:
