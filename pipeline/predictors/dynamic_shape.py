@@ -94,6 +94,15 @@ class DynamicShapes:
         """These and those of the other length classes, each alone."""
         return (dataclasses.replace(self, others=()), *self.others)
 
+    @property
+    def longest(self) -> Shapes:
+        """The largest length on each axis of each tensor, over all length classes."""
+        found: dict[str, tuple[int, ...]] = {}
+        for of in self.profiles:
+            for name, shape in of.max.items():
+                found[name] = tuple(map(max, found.get(name, shape), shape))
+        return found
+
     def max_rows(self, feed_names: Iterable[str]) -> int | None:
         """The smallest axis-0 maximum of the model's feeds; None when none of them is described."""
         names = list(feed_names)
