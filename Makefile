@@ -9,6 +9,7 @@ CONVERT_VENV := .venv-convert
 CONVERT := $(CONVERT_VENV)/.convert-installed
 TORCH := $(CONVERT_VENV)/.torch-installed
 MODELS := $(CONVERT_VENV)/.models-installed
+PDMODEL := $(CONVERT_VENV)/.pdmodel-installed
 # Tests mostly wait for services to start: more processes than cores.
 TEST_PROCESSES ?= 3
 # Where PyTorch comes from: empty for pip's own index, the address of another, or `none` to leave it out.
@@ -17,7 +18,7 @@ TORCH_INDEX ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check convert-env test-convert bench docker protos lock clean
+.PHONY: help setup serve test check convert-env pdmodel-env test-convert bench docker protos lock clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,7 +44,10 @@ check: $(DEV)  ## Linters, types, import rules and the audit of pinned versions
 convert-env: $(CONVERT) $(if $(filter none,$(TORCH_INDEX)),,$(TORCH))  ## Make .venv-convert for converters (TORCH_INDEX=... for PyTorch's CPU wheels, or none)
 	@echo "$(CONVERT_VENV) holds the conversion environment"
 
-test-convert: $(DEV) convert-env $(MODELS)  ## Tests of the conversions that need .venv-convert
+pdmodel-env: $(PDMODEL)  ## Add an older Paddle that writes .pdmodel programs, for TensorRT (187 MB to fetch)
+	@echo "$(CONVERT_VENV)/pdmodel holds the Paddle of --format pdmodel"
+
+test-convert: $(DEV) convert-env $(MODELS) $(PDMODEL)  ## Tests of the conversions that need .venv-convert
 	$(PY) -m convert demo
 	$(PY) -m pytest tests/convert
 
@@ -82,6 +86,10 @@ $(CONVERT): requirements/convert.txt pyproject.toml docker/install.sh
 
 $(MODELS): requirements/models.txt $(CONVERT)
 	@docker/install.sh models $(CONVERT_VENV)
+	@touch $@
+
+$(PDMODEL): requirements/pdmodel.txt $(CONVERT)
+	@docker/install.sh pdmodel $(CONVERT_VENV)
 	@touch $@
 
 # Without PyTorch the other conversions work, so it may fail; the next `make convert-env` tries again.

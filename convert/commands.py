@@ -32,6 +32,7 @@ def paddle(arguments: argparse.Namespace, options: ConversionOptions) -> Convers
             num_labels=arguments.num_labels,
             input_spec=arguments.input_spec,
             random_weights=arguments.random_weights,
+            program_format=arguments.format,
             options=options,
         )
     from convert.from_paddle.conversion import convert_paddle
@@ -41,7 +42,12 @@ def paddle(arguments: argparse.Namespace, options: ConversionOptions) -> Convers
         if value:
             raise ConversionError(f"{option} is for models of PaddleNLP; {arguments.source} decides itself.")
     return convert_paddle(
-        arguments.source, arguments.input_spec, arguments.out, params=arguments.params, options=options
+        arguments.source,
+        arguments.input_spec,
+        arguments.out,
+        params=arguments.params,
+        program_format=arguments.format,
+        options=options,
     )
 
 
@@ -54,6 +60,7 @@ def torch(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
         to=arguments.to,
         input_spec=arguments.input_spec,
         opset=arguments.opset,
+        program_format=arguments.format,
         options=options,
     )
 
@@ -137,6 +144,7 @@ def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
         labels=tuple(_comma_separated(arguments.labels)),
         num_labels=arguments.num_labels,
         random_weights=arguments.random_weights,
+        program_format=arguments.format,
         fetch_alias=tuple(arguments.fetch_alias),
         padding=arguments.padding,
         files=tuple(arguments.file),

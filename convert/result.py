@@ -13,6 +13,9 @@ from convert.steps.isolation import STEP_TIMEOUT_S
 from convert.steps.progress import SilentSteps, Steps
 from pipeline.errors import ConversionError
 
+FORMATS = ("json", "pdmodel")
+"""What a Paddle program may be written as: as today's Paddle does, or as its TensorRT engine asks for."""
+
 
 @dataclass(frozen=True)
 class ConversionOptions:

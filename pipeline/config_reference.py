@@ -79,7 +79,8 @@ def _default(value: Schema) -> str:
 
 def _type(value: Schema) -> str:
     if _model_of(value)[0]:
-        return "section, text" if {"type": "string"} in _options(value) else "section"
+        others = [option for option in _options(value) if not _model_of(option)[0]]
+        return ", ".join(["section", *(_type(other) for other in others if other["type"] != "null")])
     if "anyOf" in value:  # None beside the type: the key may be absent
         (value,) = (option for option in value["anyOf"] if option.get("type") != "null")
     if "enum" in value:

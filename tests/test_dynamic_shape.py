@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.predictors import DynamicShapes
+from pipeline.predictors.shape_file import TensorRange, ranges_text
 
 INFO = {
     "min_input_shape": {"input_ids": [1, 1], "mask": [1, 1], "unsqueeze2_0.tmp_0": [1, 1, 1, 1]},
@@ -32,6 +34,19 @@ def test_rows_are_bounded_by_the_smallest_maximum_of_the_feeds() -> None:
     assert shapes.max_rows(["input_ids", "mask", "not_described"]) == 10
     assert shapes.max_rows(["input_ids"]) == 16
     assert shapes.max_rows(["not_described"]) is None
+
+
+def test_the_rows_of_several_length_classes_are_those_that_all_take(tmp_path: Path) -> None:
+    files = []
+    for rows, length in ((8, 9), (3, 20)):
+        ranges = {"input_ids": TensorRange(min=(1, 1), opt=(1, 9), max=(rows, length))}
+        files.append(tmp_path / f"{rows}.pbtxt")
+        files[-1].write_text(ranges_text(ranges))
+    shapes = DynamicShapes.from_files(files)
+    assert shapes.max_rows(["ids"]) is None
+    assert shapes.renamed({"input_ids": "ids"}).max_rows(["ids"]) == 3
+    assert [profile.hold({"input_ids": (4, 9)}) for profile in shapes.profiles] == [True, False]
+    assert shapes.longest == {"input_ids": (8, 20)}, "what padding may reach"
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,14 @@ import pytest
 
 import models
 import onnx_models
+from convert.cli import main
 from models import local_conf
+from pipeline.config import LocalServiceConf
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed
 from pipeline.predictors import DynamicShapes, Predictor, create_predictor, input_examples
 from pipeline.predictors.device import Device
 from pipeline.predictors.local_client import LocalClient
-from pipeline.predictors.onnx_config import providers, session_options
+from pipeline.predictors.onnx_config import session_options, session_plans
 from pipeline.predictors.shape_file import TensorRange, ranges_text
 from pipeline.serving_model import ServingModel, load_serving_model
 
@@ -223,7 +225,8 @@ def test_the_session_is_what_the_keys_say() -> None:
 
 def test_instances_take_the_cards_in_turn(served: ServingModel) -> None:
     conf = local_conf(device_type=1, devices="2,5")
-    assert [providers(served, conf, Device.GPU, instance_index=index)[0] for index in range(3)] == [
+    plans = [session_plans(served, conf, Device.GPU, instance_index=index) for index in range(3)]
+    assert [plan.providers[0] for (plan,) in plans] == [
         ("CUDAExecutionProvider", {"device_id": card}) for card in ("2", "5", "2")
     ]
 
@@ -231,7 +234,8 @@ def test_instances_take_the_cards_in_turn(served: ServingModel) -> None:
 def test_dynamic_shapes_become_tensorrt_s_profile(served: ServingModel, tmp_path: Path) -> None:
     shapes = DynamicShapes(PROFILE, PROFILE, dict.fromkeys(PROFILE, (32, 128)))
     conf = local_conf(device_type=2, tensorrt={"precision": "fp16", "cache_dir": str(tmp_path)})
-    (name, options), *others = providers(served, conf, Device.TENSORRT, dynamic_shapes=shapes)
+    (plan,) = session_plans(served, conf, Device.TENSORRT, dynamic_shapes=shapes)
+    (name, options), *others = plan.providers
     assert (name, [other for other, _ in others]) == (
         "TensorrtExecutionProvider",
         ["CUDAExecutionProvider", "CPUExecutionProvider"],
@@ -240,10 +244,10 @@ def test_dynamic_shapes_become_tensorrt_s_profile(served: ServingModel, tmp_path
     assert options["trt_profile_max_shapes"] == "input_ids:32x128,token_type_ids:32x128,attention_mask:32x128"
     assert (options["trt_fp16_enable"], options["trt_engine_cache_path"]) == ("1", str(tmp_path))
     with pytest.raises(ConfigError, match="TensorRT needs the shapes of feed 'input_ids'"):
-        providers(served, conf, Device.TENSORRT)
+        session_plans(served, conf, Device.TENSORRT)
     collecting = local_conf(device_type=2, tensorrt={"cache_dir": str(tmp_path), "auto_collect": True})
     with pytest.raises(ConfigError, match=r"auto_collect is for \.pdmodel programs: give min, opt and max"):
-        providers(served, collecting, Device.TENSORRT)
+        session_plans(served, collecting, Device.TENSORRT)
 
 
 def test_of_a_paddle_program_s_shapes_the_inputs_become_the_profile(
@@ -254,8 +258,53 @@ def test_of_a_paddle_program_s_shapes_the_inputs_become_the_profile(
     file = tmp_path / "shapes.pbtxt"
     file.write_text(ranges_text(ranges))
     conf = local_conf(device_type=2, tensorrt={"cache_dir": str(tmp_path), "shapes": str(file)})
-    (_, options), *_ = providers(served, conf, Device.TENSORRT)
-    assert options["trt_profile_opt_shapes"] == "input_ids:8x64,token_type_ids:8x64,attention_mask:8x64"
+    (plan,) = session_plans(served, conf, Device.TENSORRT)
+    profile = plan.providers[0][1]["trt_profile_opt_shapes"]
+    assert profile == "input_ids:8x64,token_type_ids:8x64,attention_mask:8x64"
+
+
+def three_classes(served: ServingModel, folder: Path) -> LocalServiceConf:
+    """A file for the lengths to 8, to 16 and to 32, as `convert shapes` writes it of the ONNX model."""
+    files = []
+    for shortest, longest in ((1, 8), (9, 16), (17, 32)):
+        files.append(str(folder / f"shapes-{longest}.pbtxt"))
+        sizes = ("--lengths", f"{shortest},{longest}", "--batches", "1,4")
+        assert main(["shapes", str(served.directory), files[-1], *sizes]) == 0
+    return local_conf(device_type=2, precision="fp16", tensorrt={"cache_dir": str(folder), "shapes": files})
+
+
+def test_each_length_class_has_a_session_with_its_profile_and_engines(
+    served: ServingModel, tmp_path: Path
+) -> None:
+    plans = session_plans(served, three_classes(served, tmp_path), Device.TENSORRT)
+    options = [plan.providers[0][1] for plan in plans]
+    assert [of["trt_profile_min_shapes"].partition(",")[0] for of in options] == [
+        f"input_ids:1x{length}" for length in (1, 9, 17)
+    ]
+    assert [of["trt_profile_max_shapes"].partition(",")[0] for of in options] == [
+        f"input_ids:4x{length}" for length in (8, 16, 32)
+    ]
+    assert {of["trt_fp16_enable"] for of in options} == {"1"}
+    folders = [of["trt_engine_cache_path"] for of in options]
+    assert folders == [str(tmp_path / f"profile-{number}") for number in (1, 2, 3)]
+
+
+def test_a_batch_is_run_by_the_length_class_that_holds_it(
+    served: ServingModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sessions are of the CPU; the shapes and the choice are TensorRT's."""
+    expected = create_predictor(served, local_conf())
+    plans = session_plans(served, three_classes(served, tmp_path), Device.TENSORRT)
+    cpu = [plan._replace(providers=[("CPUExecutionProvider", {})]) for plan in plans]
+    monkeypatch.setattr("pipeline.predictors.onnx_runtime.session_plans", lambda *_, **__: cpu)
+    predictor = create_predictor(served, local_conf())
+    for rows, length in ((1, 1), (4, 8), (2, 9), (4, 16), (1, 32)):
+        feeds = input_examples(served, rows, length)
+        assert np.array_equal(predictor.run(feeds)["logits"], expected.run(feeds)["logits"])
+    with pytest.raises(InvalidInput, match=r"none of the 3 TensorRT profiles .* takes input_ids \[1, 33\]"):
+        predictor.run(input_examples(served, 1, 33))
+    with pytest.raises(InvalidInput, match=r"takes input_ids \[5, 8\]"):
+        predictor.run(input_examples(served, 5, 8))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from pipeline.predictors.paddle_config import build_config, configure, precision
 from pipeline.predictors.paddle_import import inference
 from pipeline.predictors.shape_file import read_ranges
 from pipeline.serving_model import ServingModel, Variable, load_serving_model
+from recording_config import RecordingConfig
 
 
 def test_the_cpu_configuration_is_what_the_keys_say(pdmodel: ServingModel) -> None:
@@ -131,34 +132,6 @@ def test_what_this_build_can_t_do_is_refused_at_start(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         create_predictor(classifier, local_conf(**keys))
-
-
-class RecordingConfig(inference.Config):  # type: ignore[misc]
-    """Paddle's own Config: on a CPU build it checks the arguments of GPU setters, then ignores or refuses."""
-
-    def __init__(self, model: ServingModel) -> None:
-        super().__init__(str(model.program), str(model.params))
-        self.gpu: tuple[Any, ...] = ()
-        self.tensorrt: dict[str, Any] = {}
-        self.shapes: tuple[dict[str, list[int]], ...] = ()
-        self.cache_folder = ""
-
-    def enable_use_gpu(self, *arguments: Any) -> None:
-        super().enable_use_gpu(*arguments)
-        self.gpu = arguments
-
-    def enable_tensorrt_engine(self, **arguments: Any) -> None:
-        with pytest.raises(RuntimeError, match="please compile with TENSORRT first"):
-            super().enable_tensorrt_engine(**arguments)
-        self.tensorrt = arguments
-
-    def set_trt_dynamic_shape_info(self, *shapes: dict[str, list[int]]) -> None:
-        super().set_trt_dynamic_shape_info(*shapes)
-        self.shapes = shapes
-
-    def set_optim_cache_dir(self, folder: str) -> None:
-        super().set_optim_cache_dir(folder)
-        self.cache_folder = folder
 
 
 SHAPES = {
@@ -308,5 +281,16 @@ def test_shapes_that_are_given_are_not_collected(pdmodel: ServingModel, tmp_path
 
 
 def test_tensorrt_of_a_paddle_3_program_names_the_other_ways(classifier: ServingModel) -> None:
-    with pytest.raises(ConfigError, match=r"takes \.pdmodel programs only: .* or set device_type: 1"):
+    with pytest.raises(
+        ConfigError, match=r"\.pdmodel programs only: convert the model with --format pdmodel, or set"
+    ):
         configure(RecordingConfig(classifier), classifier, local_conf(device_type=2))
+
+
+def test_several_files_of_shapes_are_for_onnx_models(pdmodel: ServingModel, tmp_path: Path) -> None:
+    files = [str(tmp_path / name) for name in ("short", "long")]
+    for file, lengths in zip(files, ("1,16", "17,32"), strict=True):
+        assert main(["shapes", str(pdmodel.directory), file, "--lengths", lengths, "--batches", "1,6"]) == 0
+    keys = local_conf(device_type=2, tensorrt={"cache_dir": str(tmp_path), "shapes": files})
+    with pytest.raises(ConfigError, match=r"shapes names 2 files.*length class by an Op of its own"):
+        configure(RecordingConfig(pdmodel), pdmodel, keys)

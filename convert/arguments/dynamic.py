@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convert import commands as run
-from convert.arguments.shared import add_dynamic, add_labels, add_served, add_writing
+from convert.arguments.shared import add_dynamic, add_format, add_labels, add_served, add_writing
 from convert.from_torch.routes import OPSET, OPSETS, ROUTES
 from convert.programs.engines import ENGINES
 
@@ -43,6 +43,7 @@ def add_paddle(commands: Commands) -> None:
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
     add_dynamic(parser)
+    add_format(parser)
     add_labels(parser)
 
 
@@ -74,6 +75,7 @@ def add_torch(commands: Commands) -> None:
         metavar="N",
         help=f"operator set of ONNX, from {OPSETS[0]} to {OPSETS[-1]} (%(default)s)",
     )
+    add_format(parser)
 
 
 def add_all(commands: Commands) -> None:
@@ -95,4 +97,5 @@ def add_all(commands: Commands) -> None:
         "--engine", choices=tuple(ENGINES), default="", help="what shall run it (Paddle, where that goes)"
     )
     add_dynamic(parser)
+    add_format(parser)
     add_served(parser)

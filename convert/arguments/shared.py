@@ -10,6 +10,7 @@ from convert.commands import Command
 from convert.from_paddlenlp.families import TASKS
 from convert.programs.feeds import LENGTHS
 from convert.proof.report import TOLERANCE
+from convert.result import FORMATS
 from convert.steps.isolation import STEP_TIMEOUT_S
 from pipeline.commands import add_command
 
@@ -68,6 +69,16 @@ def add_comparison(
         "again for more",
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default=FORMATS[0],
+        help="what a Paddle program is written as; pdmodel is for TensorRT, by an older Paddle (needs `make "
+        "pdmodel-env`) (%(default)s)",
+    )
 
 
 def add_dynamic(parser: argparse.ArgumentParser) -> None:

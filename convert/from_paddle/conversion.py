@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from convert.from_paddle.export import export_layer, layer_parity
+from convert.from_paddle.export import layer_parity
 from convert.from_paddle.factory import create_layer, own_sources
+from convert.from_paddle.pdmodel import Recipe, check_format, export_as, format_settings
 from convert.from_paddle.weights import load_params
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
@@ -18,7 +19,7 @@ from convert.programs.engines import import_paddle, paddle_version
 from convert.programs.input_spec import TensorSpec, parse_input_spec
 from convert.proof.stored_reports import write_reports
 from convert.proof.target import target_of_specs
-from convert.result import Conversion, ConversionOptions, as_it_is
+from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
 from pipeline.errors import ConversionError
 from pipeline.model_additions import PARITY_FILE
 
@@ -29,9 +30,12 @@ def convert_paddle(
     out: Path,
     *,
     params: Path | None = None,
+    program_format: str = FORMATS[0],
     options: ConversionOptions | None = None,
 ) -> Conversion:
     """Export the Layer that `module:factory` returns to `out` (inference.json, inference.pdiparams).
+
+    `program_format` is one of FORMATS; "pdmodel" has inference.pdmodel written in place of inference.json.
 
     `factory` is called without arguments; `params` is a .pdparams file for its weights; `input_spec` is
     text as `parse_input_spec` reads it, in the order of the arguments of `forward`. Raises ConversionError
@@ -40,6 +44,7 @@ def convert_paddle(
     options = options or ConversionOptions()
     steps = options.steps
     feeds = parse_input_spec(input_spec)
+    check_format(program_format)
     check_replaceable(out)
     steps.step("Importing Paddle and the model")
     import_paddle()
@@ -48,13 +53,14 @@ def convert_paddle(
         load_params(layer, params)
     layer.eval()
     _check_arguments(layer, feeds)
-    fingerprint = _fingerprint(layer, module, feeds, options)
+    fingerprint = _fingerprint(layer, module, feeds, options, format_settings(program_format))
     kept = as_it_is(out, fingerprint, f"would export {factory} to {out}", options)
     if kept is not None:
         return kept
     with staged(out) as made:
         steps.step("Dynamic to static")
-        program = export_layer(layer, feeds, made)
+        recipe = Recipe(f"{__name__}:layer_of", {"factory": factory})
+        program = export_as(program_format, layer, recipe, feeds, made, options.step_timeout_s)
         steps.step("Parity of dynamic and static")
         batches = options.inputs.batches(target_of_specs(factory, feeds, program.id_limits))
         report = layer_parity(layer, program, feeds, batches, options.tolerance)
@@ -62,6 +68,11 @@ def convert_paddle(
         write_reports(made / PARITY_FILE, [report])
         write_stamp(made, fingerprint, {"source": factory})
     return Conversion(out, True, f"{out} holds the inference model", (report,))
+
+
+def layer_of(factory: str) -> Any:
+    """The Layer of "module:factory", with the weights that it begins with."""
+    return create_layer(factory)[1]
 
 
 def _check_arguments(layer: Any, feeds: Sequence[TensorSpec]) -> None:
@@ -79,7 +90,11 @@ def _check_arguments(layer: Any, feeds: Sequence[TensorSpec]) -> None:
 
 
 def _fingerprint(
-    layer: Any, module: ModuleType, feeds: Sequence[TensorSpec], options: ConversionOptions
+    layer: Any,
+    module: ModuleType,
+    feeds: Sequence[TensorSpec],
+    options: ConversionOptions,
+    written_as: Mapping[str, str],
 ) -> str:
     """Of the weights and of every imported source file outside the installed packages."""
     weights = hashlib.sha256()
@@ -92,5 +107,6 @@ def _fingerprint(
         "weights": weights.hexdigest(),
         "tolerance": options.tolerance,
         "lengths": options.lengths,
+        **written_as,
     }
     return fingerprint_of([*own_sources(module), *options.sample], settings)

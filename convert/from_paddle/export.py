@@ -22,6 +22,12 @@ def export_layer(layer: Any, arguments: Arguments, directory: Path) -> Inference
 
     Raises ConversionError when Paddle can't make the Layer static.
     """
+    write_static(layer, arguments, directory)
+    return read_back(directory, arguments)
+
+
+def write_static(layer: Any, arguments: Arguments, directory: Path) -> None:
+    """Write the static program of an evaluated Layer, in the format of the Paddle that runs."""
     paddle = import_paddle()
     specs = [
         feed and paddle.static.InputSpec([None if d < 0 else d for d in feed.shape], feed.dtype, feed.name)
@@ -42,6 +48,10 @@ def export_layer(layer: Any, arguments: Arguments, directory: Path) -> Inference
         # to_static replaces forward() for good; the dynamic one is the reference of parity.
         if hasattr(layer.forward, "rollback"):
             layer.forward.rollback()
+
+
+def read_back(directory: Path, arguments: Arguments) -> InferenceProgram:
+    """The program that was written; raises ConversionError unless it is whole and takes all arguments."""
     try:
         program = read_program(directory)
     except ConversionError as exc:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from convert.from_paddle.pdmodel import check_format, format_settings
 from convert.from_paddlenlp.encoder import positional
 from convert.from_paddlenlp.families import HEADS, TASKS
 from convert.from_paddlenlp.source import PaddleNLPSource, find_source, refuse_script
@@ -15,7 +16,7 @@ from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import paddle_version
 from convert.programs.input_spec import parse_input_spec
 from convert.proof.stored_reports import report_of, write_reports
-from convert.result import Conversion, ConversionOptions, as_it_is
+from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
 from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import ModelNotes, labels_of, text_padding, write_notes
@@ -35,6 +36,7 @@ def convert_paddlenlp(
     num_labels: int = 0,
     input_spec: str = "",
     random_weights: bool = False,
+    program_format: str = FORMATS[0],
     options: ConversionOptions | None = None,
 ) -> Conversion:
     """Export the PaddleNLP model `source` to `out`, with its notes and tokenizer files beside the program.
@@ -43,10 +45,12 @@ def convert_paddlenlp(
     PaddleNLP knows; nothing is downloaded. `task` is one of TASKS; without it the class that the
     configuration names decides, else the first. `num_labels` or `labels` give the head its classes, where
     the configuration has others; `input_spec` is as `parse_input_spec` reads it, without it ids, types and
-    mask as the architecture has them. Raises ConversionError and ParityError; then nothing is written.
+    mask as the architecture has them; `program_format` is one of FORMATS. Raises ConversionError and
+    ParityError; then nothing is written.
     """
     options = options or ConversionOptions()
     refuse_script(source)
+    check_format(program_format)
     check_replaceable(out)
     if input_spec:
         positional(parse_input_spec(input_spec))
@@ -58,13 +62,15 @@ def convert_paddlenlp(
     asked = {"task": task, "input_spec": input_spec}
     proof = {"tolerance": options.tolerance, "lengths": list(options.lengths)}
     made_with = {"name": found.name, "random_weights": random_weights, "paddle": paddle_version()}
-    settings = {**asked, **proof, **made_with, "labels": [*names, num_labels]}
+    written_as = format_settings(program_format)
+    settings = {**asked, **proof, **made_with, **written_as, "labels": [*names, num_labels]}
     fingerprint = fingerprint_of([*found.files, *found.tokenizer, *options.sample], settings)
     kept = as_it_is(out, fingerprint, f"would export {source} ({task}) to {out}", options)
     if kept is not None:
         return kept
     with staged(out) as made:
-        told = _export(found, made, {**asked, **proof, "labels": num_labels or len(labels)}, options)
+        head = {"labels": num_labels or len(labels), "program_format": program_format}
+        told = _export(found, made, {**asked, **proof, **head}, options)
         report = report_of(told["report"])
         report.require()
         write_reports(made / PARITY_FILE, [report])

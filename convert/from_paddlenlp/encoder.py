@@ -7,7 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from convert.from_paddle.export import export_layer, layer_parity
+from convert.from_paddle.export import layer_parity
+from convert.from_paddle.pdmodel import Recipe, export_as
 from convert.from_paddle.weights import load_params, set_weights
 from convert.from_paddlenlp.families import FAMILIES, HEADS
 from convert.programs.engines import import_paddle
@@ -33,30 +34,26 @@ def export_step(
     lengths: list[int],
     sample: list[str],
     tokenizer: str | None,
+    program_format: str,
 ) -> dict[str, Any]:
-    """Write the static program of a PaddleNLP model to `out`.
+    """Write the static program of a PaddleNLP model to `out`, in one of FORMATS.
 
     `source` has either "name", of a configuration that PaddleNLP brings, or "config", a dictionary, with
     "weights", a file or "" for random ones. `sample` are files with inputs, of which texts are read with the
     tokenizer in the folder `tokenizer`. Returns the parity report as a dictionary, the feeds as text, the
     name of the class, and the id that pads.
     """
-    steps.step("Importing PaddleNLP")
-    paddle = import_paddle()
-    from paddlenlp import transformers
-
     steps.step("Building the model")
-    paddle.seed(_SEED)
-    config = _configuration(transformers, source, labels)
-    model = _model_class(transformers, config, task)(config)
+    config, model = _built(source, task, labels)
     if source.get("weights"):
         _load_weights(model, Path(source["weights"]), steps)
     model.eval()
     specs = parse_input_spec(input_spec) if input_spec else default_inputs(config.to_dict())
     arguments = positional(specs)
     steps.step("Dynamic to static")
-    static = _token_logits(paddle, model) if task == "token-classification" else model
-    program = export_layer(static, arguments, Path(out))
+    built_of = {"source": source, "task": task, "labels": labels}
+    recipe = Recipe(f"{__name__}:exported_layer", built_of, ("paddlenlp",))
+    program = export_as(program_format, _made_static(model, task), recipe, arguments, Path(out))
     steps.step("Parity of dynamic and static")
     folder = Path(tokenizer) if tokenizer else None
     target = target_of_specs(type(model).__name__, program.feeds, program.id_limits, folder)
@@ -68,6 +65,21 @@ def export_step(
         "architecture": type(model).__name__,
         "pad_id": int(config.pad_token_id or 0),
     }
+
+
+def exported_layer(source: dict[str, Any], task: str, labels: int) -> Any:
+    """What `export_step` makes static, with random weights."""
+    return _made_static(_built(source, task, labels)[1], task)
+
+
+def _built(source: dict[str, Any], task: str, labels: int) -> tuple[Any, Any]:
+    """The model's configuration, and the model with random weights."""
+    paddle = import_paddle()
+    from paddlenlp import transformers
+
+    paddle.seed(_SEED)
+    config = _configuration(transformers, source, labels)
+    return config, _model_class(transformers, config, task)(config)
 
 
 def default_inputs(config: dict[str, Any]) -> tuple[TensorSpec, ...]:
@@ -90,8 +102,11 @@ def positional(specs: tuple[TensorSpec, ...]) -> list[TensorSpec | None]:
     return [by_name.get(name) for name in INPUTS[: last + 1]]
 
 
-def _token_logits(paddle: Any, model: Any) -> Any:
+def _made_static(model: Any, task: str) -> Any:
     """What the model's forward() computes, in a form that Paddle can make static for RoBERTa, too."""
+    if task != "token-classification":
+        return model
+    paddle: Any = import_paddle()
 
     class TokenLogits(paddle.nn.Layer):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from convert.from_paddle.pdmodel import check_format, format_settings
 from convert.from_torch.routes import OPSET, OPSETS, ROUTES, Route
 from convert.from_torch.source import check_source, is_factory
 from convert.output.staging import staged
@@ -16,7 +17,7 @@ from convert.programs.engines import paddle_version
 from convert.programs.input_spec import parse_input_spec
 from convert.proof.report import ParityReport
 from convert.proof.stored_reports import report_of, write_reports
-from convert.result import Conversion, ConversionOptions, as_it_is
+from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
 from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.steps.progress import Steps
@@ -32,6 +33,7 @@ def convert_torch(
     to: str | None = None,
     input_spec: str = "",
     opset: int = OPSET,
+    program_format: str = FORMATS[0],
     advise: bool = True,
     described: Mapping[str, Any] | None = None,
     options: ConversionOptions | None = None,
@@ -40,16 +42,20 @@ def convert_torch(
 
     `to` is one of ROUTES; without it they are tried in their order, and with it an error names the others to
     try (`advise`). `input_spec` is text as `parse_input_spec` reads it, and may be left out for text models
-    of transformers. `described` is what `describe_torch` said, if it was asked before. Raises ConversionError
-    for what can't be used or converted, ParityError when the outputs differ on the only or last route.
+    of transformers. A Paddle program is written in `program_format`, one of FORMATS; "pdmodel" leaves the
+    route to Paddle alone. `described` is what `describe_torch` said, if it was asked before. Raises
+    ConversionError for what can't be used or converted, ParityError when the outputs differ on the only or
+    last route.
     """
     options = options or ConversionOptions()
     _check_target(to, opset)
+    check_format(program_format)
+    routes = _routes(to, program_format)
     check_replaceable(out)
     facts = described or describe_torch(source, input_spec, options)
-    routes = [to] if to else list(ROUTES)
     proof = {"opset": opset, "tolerance": options.tolerance, "lengths": options.lengths}
     settings = {"routes": routes, **proof, "paddle": paddle_version(), "model": facts["fingerprint"]}
+    settings |= format_settings(program_format)
     tokenizer = [] if is_factory(source) else tokenizer_files(Path(source))
     fingerprint = fingerprint_of([*tokenizer, *options.sample], settings)
     names = " or ".join(ROUTES[name].name for name in routes)
@@ -57,7 +63,8 @@ def convert_torch(
     if kept is not None:
         return kept
     sample = [str(path) for path in options.sample]
-    arguments = {"source": source, "input_spec": input_spec, **proof, "sample": sample}
+    asked = {"source": source, "input_spec": input_spec, "program_format": program_format}
+    arguments = {**asked, **proof, "sample": sample}
     outputs = list(facts["outputs"])
 
     def make(name: str) -> list[ParityReport]:
@@ -71,7 +78,8 @@ def convert_torch(
     try:
         taken, reports = _first_that_goes(routes, make, options.steps)
     except ServingError as exc:
-        raise _told(exc, source, routes[-1], only=to is not None, advise=advise) from exc
+        advise = advise and program_format == FORMATS[0]
+        raise _told(exc, source, routes[-1], only=len(routes) == 1, advise=advise) from exc
     message = f"{out} holds the {ROUTES[taken].made}; outputs: {', '.join(outputs)}"
     return Conversion(out, True, message, tuple(reports))
 
@@ -81,6 +89,15 @@ def _check_target(to: str | None, opset: int) -> None:
         raise ConversionError(f"PyTorch models can't be made {to!r}; name one of {', '.join(ROUTES)}.")
     if opset not in OPSETS:
         raise ConversionError(f"opset {opset} can't be written; name one from {OPSETS[0]} to {OPSETS[-1]}.")
+
+
+def _routes(to: str | None, program_format: str) -> list[str]:
+    """The routes to try. Raises ConversionError for one that makes no program of Paddle's."""
+    if program_format == FORMATS[0]:
+        return [to] if to else list(ROUTES)
+    if to not in (None, "paddle"):
+        raise ConversionError(f"--format {program_format} is for --to paddle, and --to {to} is asked for.")
+    return ["paddle"]
 
 
 def _first_that_goes(

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from convert.from_paddle.export import export_layer, layer_parity
+from convert.from_paddle.export import layer_parity
+from convert.from_paddle.pdmodel import Recipe, export_as
 from convert.from_torch.model import (
     TorchModel,
     load_torch_model,
@@ -19,7 +20,7 @@ from convert.from_torch.model import (
     torch_runner,
     torch_target,
 )
-from convert.programs.engines import first_line
+from convert.programs.engines import first_line, import_paddle
 from convert.programs.feeds import Feeds
 from convert.programs.program import read_program
 from convert.programs.runners import layer_runner, program_runner
@@ -31,6 +32,7 @@ from pipeline.errors import ConversionError
 
 ONNX_FILE = "model.onnx"
 TORCHSCRIPT_FILE = "model.pt"
+_TWIN_NEEDS = ("torch", "transformers", "paddle", "paddlenlp")
 PADDLE, ONNX, TORCHSCRIPT = "PyTorch to Paddle", "PyTorch to ONNX", "PyTorch to TorchScript"
 
 
@@ -53,27 +55,41 @@ def paddle_step(
     lengths: list[int],
     tolerance: float,
     opset: int,
+    program_format: str,
     sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Write inference.json to `out`, by mapping weights into the PaddleNLP twin. Returns the reports."""
-    from convert.programs.engines import import_paddle
+    """Write a Paddle program to `out`, in one of FORMATS, by mapping weights into the PaddleNLP twin.
 
+    Returns the reports.
+    """
     steps.step("Mapping the weights into PaddleNLP's model")
     model = load_torch_model(source, input_spec, sample)
-    import_paddle()
-    from convert.from_torch.twin import paddle_twin
-
-    twin = paddle_twin(model.model, len(model.outputs))
+    twin = _twin(model)
     steps.step("Parity of PyTorch and Paddle")
     batches = _batches(model, source, lengths, sample)
     dynamic = _compare(PADDLE, model, layer_runner(twin, model.feeds), batches, tolerance)
     if not dynamic.passed:
         return _as_json([dynamic])
     steps.step("Dynamic to static")
-    program = export_layer(twin, model.feeds, Path(out))
+    built_of = {"source": source, "input_spec": input_spec, "sample": list(sample)}
+    recipe = Recipe(f"{__name__}:twin_layer", built_of, _TWIN_NEEDS)
+    program = export_as(program_format, twin, recipe, model.feeds, Path(out))
     steps.step("Parity of dynamic and static")
     static = layer_parity(twin, program, model.feeds, batches, tolerance)
     return _as_json([dynamic, static])
+
+
+def twin_layer(source: str, input_spec: str, sample: Sequence[str] = ()) -> Any:
+    """The Layer that `paddle_step` makes static."""
+    return _twin(load_torch_model(source, input_spec, sample))
+
+
+def _twin(model: TorchModel) -> Any:
+    """PaddleNLP's model of the same architecture, with the weights."""
+    import_paddle()
+    from convert.from_torch.twin import paddle_twin
+
+    return paddle_twin(model.model, len(model.outputs))
 
 
 def onnx_step(
@@ -84,6 +100,7 @@ def onnx_step(
     lengths: list[int],
     tolerance: float,
     opset: int,
+    program_format: str,
     sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Write model.onnx to `out`. Returns the reports."""
@@ -121,6 +138,7 @@ def torchscript_step(
     lengths: list[int],
     tolerance: float,
     opset: int,
+    program_format: str,
     sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Write model.pt to `out`. Returns the reports."""

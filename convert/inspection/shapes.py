@@ -1,4 +1,4 @@
-"""The TensorRT shapes of a Paddle model: ranges of its inputs and inner tensors, found by running it."""
+"""The TensorRT shapes of a model: ranges of its inputs, and of a Paddle program's inner tensors."""
 
 from __future__ import annotations
 
@@ -33,18 +33,14 @@ def convert_shapes(
     Random feeds of `options.lengths` x `batches` rows are run, or else what the files `options.sample` hold.
     The likeliest shape is that of the median length with the most rows. The file
     has the feeds and each inner tensor whose shape depends on theirs, in a .json program by its place there,
-    for its name is another in each process. Raises ConversionError for what can't be used.
+    for its name is another in each process; of an ONNX model the feeds alone, for TensorRT asks for no
+    others there, and nothing is run. Raises ConversionError for what can't be used.
     """
     options = options or ConversionOptions(lengths=SHAPE_LENGTHS)
     options.steps.step("Reading the model")
     _check_replaceable(out)
     folder = model / SERVER_FOLDER if (model / SERVER_FOLDER).is_dir() else model
     program = read_program(folder)
-    if program.format == "onnx":
-        raise ConversionError(
-            f"{program.program} is an ONNX model: TensorRT asks for the shapes of its inputs alone; give "
-            "them in set_dynamic_shape_info or tensorrt.shapes."
-        )
     if program.ragged:
         raise ConversionError(
             f"{program.program}: feed {min(program.ragged)!r} holds sequences (LoD), which TensorRT "
@@ -69,15 +65,18 @@ def _collect(
     program: InferenceProgram, batches: Sequence[Feeds], out: Path, head: str, options: ConversionOptions
 ) -> None:
     # Here, for it imports Paddle.
-    from pipeline.predictors.shape_collection import collect_ranges, likeliest, write_whole
+    from pipeline.predictors.shape_collection import collect_ranges, feed_ranges, likeliest, write_whole
     from pipeline.predictors.shape_file import ranges_text
 
     options.steps.step("Running the batches", total=len(batches))
     feeds = {feed.name: feed.shape for feed in program.feeds}
     try:
-        ranges = collect_ranges(
-            program.program, program.params, feeds, batches, likeliest(batches), options.steps.advance
-        )
+        if program.format == "onnx":
+            ranges = feed_ranges(batches, likeliest(batches))
+        else:
+            ranges = collect_ranges(
+                program.program, program.params, feeds, batches, likeliest(batches), options.steps.advance
+            )
     except ModelFailed as exc:
         raise ConversionError(
             f"{exc.message.rstrip('.')}; name others with --lengths and --batches, or give --sample."

@@ -205,7 +205,13 @@ def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...
             raise ConversionError(f"{program}: {name} is of type {number}, which can't be served.")
         return _spec(name, _DESC_DTYPES[number], tensors[name].dims)
 
-    feeds = tuple(spec(op.outputs[0].arguments[0]) for op in block.ops if op.type == "feed")
+    # They may stand in the reverse order; their column is the place among the arguments.
+    columns = {
+        op.outputs[0].arguments[0]: next((a.i for a in op.attrs if a.name == "col"), 0)
+        for op in block.ops
+        if op.type == "feed"
+    }
+    feeds = tuple(spec(name) for name in sorted(columns, key=columns.__getitem__))
     limits = {}
     for op in block.ops:
         if op.type in ("lookup_table", "lookup_table_v2"):

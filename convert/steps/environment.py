@@ -7,12 +7,16 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from pipeline.errors import ConversionError
 
 CONVERT_PYTHON = "PADDLEWHEEL_CONVERT_PYTHON"
+PDMODEL_PADDLE = "PADDLEWHEEL_PDMODEL_PADDLE"
 FOLDER = Path(__file__).resolve().parents[2] / ".venv-convert"
+PDMODEL_FOLDER = FOLDER / "pdmodel"
 
 
 def conversion_python(needs: Sequence[str]) -> str:
@@ -61,3 +65,37 @@ def require_packages(needs: Sequence[str]) -> None:
         raise ConversionError(
             f"{sys.executable} lacks {', '.join(missing)}, which this conversion needs; run `{where}`."
         )
+
+
+@dataclass(frozen=True)
+class OlderPaddle:
+    """A Paddle that still writes .pdmodel programs, in a folder of its own."""
+
+    folder: Path
+    version: str
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables of a process that imports it in place of the installed one."""
+        path = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {"PYTHONPATH": os.pathsep.join(path), "FLAGS_enable_pir_api": "0"}
+
+
+def pdmodel_paddle() -> OlderPaddle:
+    """The one that PADDLEWHEEL_PDMODEL_PADDLE names, else that of `make pdmodel-env`.
+
+    Raises ConversionError when there is none.
+    """
+    named = os.environ.get(PDMODEL_PADDLE)
+    folder = Path(named).absolute() if named else PDMODEL_FOLDER
+    for distribution in metadata.distributions(name="paddlepaddle", path=[str(folder)]):
+        return OlderPaddle(folder, distribution.version)
+    if named:
+        raise ConversionError(
+            f"{PDMODEL_PADDLE} names {folder}, which holds no paddlepaddle; name a folder that "
+            "`pip install --target` made, or unset it."
+        )
+    raise ConversionError(
+        f"a .pdmodel program is written by an older Paddle, which is not there ({folder}); get it with "
+        "`make pdmodel-env` (187 MB to fetch, 0.7 GB on the disk)."
+    )

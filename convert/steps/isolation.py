@@ -28,14 +28,15 @@ def run_isolated(
     needs: Sequence[str],
     steps: Steps | None = None,
     timeout_s: float = STEP_TIMEOUT_S,
+    variables: Mapping[str, str] | None = None,
 ) -> Any:
     """Call `function` ("module:name") as `name(steps, **arguments)` in the conversion environment.
 
     Arguments and result are what JSON can hold; tensors and models go through files. `converter` names the
-    step in messages, `needs` are the packages it imports, by their import names. What it prints is kept for
-    the message of a failure. Raises ConversionError (ParityError if that is what the function raised) when
-    it fails, crashes natively, ends without a result or takes longer than `timeout_s`; OSError when the
-    disk is full.
+    step in messages, `needs` are the packages it imports, by their import names, `variables` are set in
+    its environment. What it prints is kept for the message of a failure. Raises ConversionError (ParityError
+    if that is what the function raised) when it fails, crashes natively, ends without a result or takes
+    longer than `timeout_s`; OSError when the disk is full.
     """
     python = conversion_python(needs)
     request = {"function": function, "arguments": dict(arguments), "needs": list(needs)}
@@ -51,7 +52,7 @@ def run_isolated(
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=[theirs],
-                env=_environment(),
+                env=_environment() | dict(variables or {}),
                 start_new_session=True,
             )
         except OSError as exc:

@@ -36,7 +36,7 @@ def convert_all(
     options.steps.step("Looking at the source")
     kind = kind_of(source, random_weights=wanted.random_weights)
     check_fit(source, kind, wanted)
-    routes = routes_of(kind, wanted.engine)
+    routes = routes_of(kind, wanted.engine, wanted.program_format)
     told = describe_torch(source, wanted.input_spec, options) if kind is SourceKind.TORCH else None
     fingerprint = _fingerprint(source, kind, wanted, told, options)
     ways = "; else ".join(map(str, routes))
@@ -62,7 +62,8 @@ def _fingerprint(
     """Of what the first step is made from, and of all that is asked for."""
     dry, nowhere = replace(options, dry_run=True), Path(tempfile.gettempdir(), "nothing-is-written-here")
     if kind is SourceKind.TORCH:
-        first = convert_torch(source, nowhere, described=told, options=dry)
+        written_as = wanted.program_format
+        first = convert_torch(source, nowhere, program_format=written_as, described=told, options=dry)
     elif kind in MODEL_FILES:
         first = convert_serving(Path(source), nowhere, options=dry)
     else:

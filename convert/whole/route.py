@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from convert.programs.engines import ENGINES
+from convert.result import FORMATS
 from convert.whole.source_kind import SourceKind
 from pipeline.errors import ConversionError
 from pipeline.serving_model import Engine
@@ -51,8 +52,16 @@ _ROUTES: dict[SourceKind, tuple[Route, ...]] = {
 }
 
 
-def routes_of(kind: SourceKind, engine: str = "") -> tuple[Route, ...]:
-    """The ways for a kind of source, those that end with `engine` if one is named."""
+def routes_of(kind: SourceKind, engine: str = "", program_format: str = FORMATS[0]) -> tuple[Route, ...]:
+    """The ways for a kind of source, those that end with `engine` if one is named.
+
+    A format other than today's is that of a Layer's program, served as it is.
+    """
     if engine and engine not in ENGINES:
         raise ConversionError(f"there is no engine {engine!r}; name {' or '.join(ENGINES)}.")
-    return tuple(route for route in _ROUTES[kind] if engine in ("", route.engine))
+    routes = tuple(route for route in _ROUTES[kind] if engine in ("", route.engine))
+    if program_format == FORMATS[0]:
+        return routes
+    if engine == "onnxruntime":
+        raise ConversionError(f"--format {program_format} is for --engine paddle, not for ONNX Runtime.")
+    return tuple(route for route in routes if route.steps in ((EXPORT, SERVING), (TWIN, SERVING)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from convert.result import FORMATS
 from convert.whole.source_kind import SourceKind
 from pipeline.errors import ConversionError
 
@@ -23,6 +24,7 @@ class Wanted:
     labels: tuple[str, ...] = ()
     num_labels: int = 0
     random_weights: bool = False
+    program_format: str = FORMATS[0]
     fetch_alias: tuple[str, ...] = ()
     padding: str | None = None
     files: tuple[Path, ...] = ()
@@ -36,6 +38,7 @@ def check_fit(source: str, kind: SourceKind, wanted: Wanted) -> None:
         "--task": (wanted.task, (nlp,)),
         "--num-labels": (wanted.num_labels, (nlp,)),
         "--random-weights": (wanted.random_weights, (nlp,)),
+        "--format pdmodel": (wanted.program_format != FORMATS[0], (layer, nlp, SourceKind.TORCH)),
         "--input-spec": (wanted.input_spec, (layer, nlp, SourceKind.TORCH)),
     }
     for option, (value, kinds) in takers.items():

@@ -13,7 +13,7 @@ from convert.from_torch.conversion import convert_torch
 from convert.paddle_onnx.to_onnx import convert_to_onnx
 from convert.paddle_onnx.to_paddle import convert_onnx
 from convert.proof.report import FailedParity, ParityReport
-from convert.result import Conversion, ConversionOptions
+from convert.result import FORMATS, Conversion, ConversionOptions
 from convert.to_serving.conversion import convert_serving
 from convert.to_serving.notes import NOTES_FILE, ModelNotes, labels_of, read_notes, task_of, tokenizer_files
 from convert.whole.beside import MODEL_FILES, config_beside, suggested_padding
@@ -84,6 +84,7 @@ class Way:
             out,
             to=to,
             input_spec=self.wanted.input_spec,
+            program_format=self.wanted.program_format if to == "paddle" else FORMATS[0],
             advise=False,
             described=self.told,
             options=self.options,
@@ -166,7 +167,14 @@ def exported(
 ) -> Conversion:
     """The static program of a dynamic model of Paddle's."""
     if kind is SourceKind.LAYER:
-        return convert_paddle(source, wanted.input_spec, out, params=wanted.params, options=options)
+        return convert_paddle(
+            source,
+            wanted.input_spec,
+            out,
+            params=wanted.params,
+            program_format=wanted.program_format,
+            options=options,
+        )
     return convert_paddlenlp(
         source,
         out,
@@ -175,5 +183,6 @@ def exported(
         num_labels=wanted.num_labels,
         input_spec=wanted.input_spec,
         random_weights=wanted.random_weights,
+        program_format=wanted.program_format,
         options=options,
     )

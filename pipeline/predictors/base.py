@@ -57,8 +57,8 @@ class PredictorTensorRtConf(Protocol):
     @property
     def cache_dir(self) -> str: ...
     @property
-    def shapes(self) -> Mapping[str, ShapeRange] | str:
-        """Ranges by tensor, or the path of a file of collected ranges."""
+    def shapes(self) -> Mapping[str, ShapeRange] | str | Sequence[str]:
+        """Ranges by tensor, or the path of a file of collected ranges, or of one for each length class."""
         ...
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -32,13 +32,15 @@ class ShapeRange(Protocol):
 class DynamicShapes:
     """min <= opt <= max for every tensor, by name; tensors inside the model may be among them.
 
-    `file` is where they were read from, for Paddle reads more there than shapes.
+    `file` is where they were read from, for Paddle reads more there than shapes. `others` are those of
+    further length classes, an engine each.
     """
 
     min: Shapes
     opt: Shapes
     max: Shapes
     file: Path | None = None
+    others: tuple[DynamicShapes, ...] = ()
 
     @classmethod
     def from_info(cls, info: object, source: str = "dynamic_shape_info") -> DynamicShapes:
@@ -81,9 +83,40 @@ class DynamicShapes:
         }
         return dataclasses.replace(cls.from_info(info, f"{source}: {path}"), file=path)
 
+    @classmethod
+    def from_files(cls, paths: Sequence[Path]) -> DynamicShapes:
+        """Of a file for each length class; there is at least one."""
+        first, *others = map(cls.from_file, paths)
+        return dataclasses.replace(first, others=tuple(others))
+
+    @property
+    def profiles(self) -> tuple[DynamicShapes, ...]:
+        """These and those of the other length classes, each alone."""
+        return (dataclasses.replace(self, others=()), *self.others)
+
+    @property
+    def longest(self) -> Shapes:
+        """The largest length on each axis of each tensor, over all length classes."""
+        found: dict[str, tuple[int, ...]] = {}
+        for of in self.profiles:
+            for name, shape in of.max.items():
+                found[name] = tuple(map(max, found.get(name, shape), shape))
+        return found
+
     def max_rows(self, feed_names: Iterable[str]) -> int | None:
         """The smallest axis-0 maximum of the model's feeds; None when none of them is described."""
-        return min((self.max[name][0] for name in feed_names if self.max.get(name)), default=None)
+        names = list(feed_names)
+        rows = [of.max[name][0] for of in self.profiles for name in names if of.max.get(name)]
+        return min(rows, default=None)
+
+    def hold(self, shapes: Shapes) -> bool:
+        """Whether each of these tensors that is described is within its range."""
+        described = shapes.keys() & self.max.keys()
+        return all(
+            low <= length <= high
+            for name in described
+            for low, length, high in zip(self.min[name], shapes[name], self.max[name], strict=True)
+        )
 
     def renamed(self, names: Mapping[str, str]) -> DynamicShapes:
         """The same shapes under other names, as where a feed is described by its alias."""
@@ -91,7 +124,7 @@ class DynamicShapes:
             {names.get(name, name): shape for name, shape in s.items()}
             for s in (self.min, self.opt, self.max)
         )
-        return DynamicShapes(low, opt, high, self.file)
+        return DynamicShapes(low, opt, high, self.file, tuple(other.renamed(names) for other in self.others))
 
 
 def _shapes(value: object, where: str, flaws: list[str]) -> dict[str, tuple[int, ...]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 import onnxruntime
 
@@ -41,24 +43,46 @@ def session_options(conf: PredictorConf) -> onnxruntime.SessionOptions:
     return options
 
 
-def providers(
+class SessionPlan(NamedTuple):
+    """A session that a model needs: its execution providers, the one asked for first, and the TensorRT shapes
+    that it is for; None where it takes all."""
+
+    providers: list[Provider]
+    shapes: DynamicShapes | None = None
+
+
+def session_plans(
     model: ServingModel,
     conf: PredictorConf,
     device: Device,
     *,
     instance_index: int = 0,
     dynamic_shapes: DynamicShapes | None = None,
-) -> list[Provider]:
-    """Execution providers with their options, the one asked for first. Raises ConfigError."""
+) -> list[SessionPlan]:
+    """One session, or one for each length class of TensorRT. Raises ConfigError.
+
+    An engine may hold several profiles, but ONNX Runtime runs the first alone
+    (https://github.com/microsoft/onnxruntime/pull/31624), so that a session has one.
+    """
     _tell_ignored(conf)
     if device is not Device.TENSORRT and (conf.precision != "fp32" or conf.use_calib):
         _tell_arithmetic(model, conf, device)
     if device is Device.CPU:
-        return [(CPU, {})]
+        return [SessionPlan([(CPU, {})])]
     card = {"device_id": str(card_of(conf, instance_index))}
     if device is Device.GPU:
-        return [(CUDA, card), (CPU, {})]
-    return [(TENSORRT, card | _tensorrt(model, conf, dynamic_shapes)), (CUDA, card), (CPU, {})]
+        return [SessionPlan([(CUDA, card), (CPU, {})])]
+    folder = cache_folder(model, conf)
+    shapes = _checked_shapes(model, conf, dynamic_shapes)
+    profiles = shapes.profiles if shapes is not None else (None,)
+    plans = []
+    for number, profile in enumerate(profiles, 1):
+        # Engines of the same model have the same file name, whatever their shapes.
+        kept_in = folder / f"profile-{number}" if len(profiles) > 1 else folder
+        kept_in.mkdir(exist_ok=True)
+        options = card | _tensorrt(conf, kept_in) | (_profile(model, profile) if profile else {})
+        plans.append(SessionPlan([(TENSORRT, options), (CUDA, card), (CPU, {})], profile))
+    return plans
 
 
 def refuse_unavailable(device: Device) -> None:
@@ -72,42 +96,47 @@ def refuse_unavailable(device: Device) -> None:
         )
 
 
-def _tensorrt(
+def _checked_shapes(
     model: ServingModel, conf: PredictorConf, dynamic_shapes: DynamicShapes | None
-) -> dict[str, str]:
+) -> DynamicShapes | None:
     if conf.use_calib:
         raise ConfigError(
             "use_calib is Paddle's own: for int8 serve an ONNX model with QuantizeLinear in it, and remove it"
         )
-    precision = conf.tensorrt.precision or conf.precision
-    folder = str(cache_folder(model, conf))
-    options = {
-        "trt_max_workspace_size": str(WORKSPACE_BYTES),
-        "trt_min_subgraph_size": str(conf.min_subgraph_size),
-        "trt_engine_cache_enable": "1",
-        "trt_engine_cache_path": folder,
-        "trt_timing_cache_enable": "1",
-        "trt_timing_cache_path": folder,
-    }
-    if precision in _PRECISION_OPTIONS:
-        options[_PRECISION_OPTIONS[precision]] = "1"
     if conf.tensorrt.auto_collect and dynamic_shapes is None and not conf.tensorrt.shapes:
         raise ConfigError(
             "tensorrt.auto_collect is for .pdmodel programs: give min, opt and max of the feeds in "
             "set_dynamic_shape_info or tensorrt.shapes"
         )
-    shapes = profile_shapes(model, conf, dynamic_shapes)
-    if shapes is not None:
-        # A file is a Paddle program's, whose inner tensors go by other names here.
-        names = {feed.name for feed in model.feeds} if shapes.file else shapes.min.keys()
-        for bound, of_tensors in {"min": shapes.min, "opt": shapes.opt, "max": shapes.max}.items():
-            options[f"trt_profile_{bound}_shapes"] = _profile(
-                {n: of_tensors[n] for n in of_tensors if n in names}
-            )
+    return profile_shapes(model, conf, dynamic_shapes)
+
+
+def _tensorrt(conf: PredictorConf, folder: Path) -> dict[str, str]:
+    precision = conf.tensorrt.precision or conf.precision
+    options = {
+        "trt_max_workspace_size": str(WORKSPACE_BYTES),
+        "trt_min_subgraph_size": str(conf.min_subgraph_size),
+        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_path": str(folder),
+        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_path": str(folder),
+    }
+    if precision in _PRECISION_OPTIONS:
+        options[_PRECISION_OPTIONS[precision]] = "1"
     return options
 
 
-def _profile(shapes: Shapes) -> str:
+def _profile(model: ServingModel, shapes: DynamicShapes) -> dict[str, str]:
+    # A file is a Paddle program's, whose inner tensors go by other names here.
+    names = {feed.name for feed in model.feeds} if shapes.file else shapes.min.keys()
+    bounds = {"min": shapes.min, "opt": shapes.opt, "max": shapes.max}
+    return {
+        f"trt_profile_{bound}_shapes": _as_text({n: of_tensors[n] for n in of_tensors if n in names})
+        for bound, of_tensors in bounds.items()
+    }
+
+
+def _as_text(shapes: Shapes) -> str:
     """`input_ids:1x16,attention_mask:1x16`, as ONNX Runtime reads it."""
     return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
 

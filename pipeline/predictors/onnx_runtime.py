@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnxruntime
 
-from pipeline.errors import ConfigError, ModelFailed
+from pipeline.errors import ConfigError, InvalidInput, ModelFailed
 from pipeline.onnx_file import OnnxFacts, inspect_onnx
 from pipeline.predictors.base import (
     Array,
@@ -19,14 +19,17 @@ from pipeline.predictors.base import (
     shares_runs,
 )
 from pipeline.predictors.device import resolve_device
-from pipeline.predictors.dynamic_shape import DynamicShapes
-from pipeline.predictors.onnx_config import providers, refuse_unavailable, session_options
+from pipeline.predictors.dynamic_shape import DynamicShapes, Shapes
+from pipeline.predictors.onnx_config import refuse_unavailable, session_options, session_plans
 from pipeline.predictors.onnx_errors import error_sentence, load_sentence
 from pipeline.serving_model import SERVER_CONF, ServingModel, Variable
 
 
 class OnnxPredictor:
-    """One session of an ONNX model. It releases the GIL while it runs, and takes any number of threads."""
+    """A session of an ONNX model, or one for each length class of TensorRT.
+
+    It releases the GIL while it runs, and takes any number of threads.
+    """
 
     def __init__(
         self,
@@ -45,21 +48,24 @@ class OnnxPredictor:
         self.merges = shares_runs(model.program, facts.finder, (*facts.feeds, *facts.fetches))
         device = resolve_device(conf)
         refuse_unavailable(device)
-        asked = providers(model, conf, device, instance_index=instance_index, dynamic_shapes=dynamic_shapes)
-        self._session: onnxruntime.InferenceSession | None = _session(model, conf, asked)
+        plans = session_plans(
+            model, conf, device, instance_index=instance_index, dynamic_shapes=dynamic_shapes
+        )
+        self._sessions = [(plan.shapes, _session(model, conf, plan.providers)) for plan in plans]
         self._texts = [feed.alias for feed in self.feeds if feed.dtype == "string"]
         self._names = {feed.alias: feed.name for feed in self.feeds}
         self._outputs = {fetch.alias: fetch.name for fetch in self.fetches}
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Arrays by alias in and out. Raises InvalidInput, or ModelFailed with ONNX Runtime's reason."""
-        session = self._session
-        if session is None:
+        sessions = self._sessions
+        if not sessions:
             raise ModelFailed("the predictor is closed")
         checked = check_feeds(self.feeds, feeds)
         for alias in self._texts:
             checked[alias] = as_texts(alias, checked[alias])
         named = {name: checked[alias] for alias, name in self._names.items()}
+        session = _session_for(sessions, {name: array.shape for name, array in named.items()})
         try:
             fetched = session.run(list(self._outputs.values()), named)
         except Exception as exc:
@@ -69,7 +75,20 @@ class OnnxPredictor:
 
     def close(self) -> None:
         """Free the model as soon as no run is under way."""
-        self._session = None
+        self._sessions = []
+
+
+def _session_for(
+    sessions: Sequence[tuple[DynamicShapes | None, onnxruntime.InferenceSession]], shapes: Shapes
+) -> onnxruntime.InferenceSession:
+    """The first whose ranges hold these shapes of the feeds. One alone takes all, or says itself what not."""
+    if len(sessions) == 1:
+        return sessions[0][1]
+    for described, session in sessions:
+        if described is None or described.hold(shapes):
+            return session
+    given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+    raise InvalidInput(f"none of the {len(sessions)} TensorRT profiles (tensorrt.shapes) takes {given}")
 
 
 def _session(

@@ -23,8 +23,8 @@ def use_tensorrt(
     """Set the engine up on a Config that uses a GPU. Raises ConfigError for what can't work together."""
     if model.format == "pir":
         raise ConfigError(
-            f"{model.program}: Paddle's TensorRT engine takes .pdmodel programs only: export one "
-            "with Paddle 2.6, or 3.1 and FLAGS_enable_pir_api=0, or set device_type: 1"
+            f"{model.program}: Paddle's TensorRT engine takes .pdmodel programs only: convert the model with "
+            "--format pdmodel, or set device_type: 1"
         )
     precision = conf.tensorrt.precision or conf.precision
     if precision == "bf16":
@@ -34,6 +34,11 @@ def use_tensorrt(
     if conf.tensorrt.auto_collect and dynamic_shapes is None and not conf.tensorrt.shapes:
         dynamic_shapes = DynamicShapes.from_file(collected_file(model, conf))
     shapes = profile_shapes(model, conf, dynamic_shapes)
+    if shapes is not None and shapes.others:
+        raise ConfigError(
+            f"tensorrt.shapes names {len(shapes.profiles)} files, and Paddle's TensorRT engine has one range "
+            "for a tensor: name one file, and serve each length class by an Op of its own"
+        )
     config.enable_tensorrt_engine(
         workspace_size=WORKSPACE_BYTES,
         max_batch_size=(_max_rows(model, shapes) if shapes else None) or 1,

@@ -17,7 +17,7 @@ from pipeline.predictors.base import Array, PredictorConf, input_examples
 from pipeline.predictors.paddle_errors import error_sentence
 from pipeline.predictors.paddle_import import inference, paddle
 from pipeline.predictors.paddle_program import corrected_feeds, inspect_program
-from pipeline.predictors.shape_file import Ranges, place_in_program, ranges_text, read_ranges
+from pipeline.predictors.shape_file import Ranges, TensorRange, place_in_program, ranges_text, read_ranges
 from pipeline.predictors.tensorrt import cache_folder
 from pipeline.serving_model import ServingModel
 
@@ -53,6 +53,16 @@ def collect_ranges(
         name: dataclasses.replace(over_all[name], opt=likely[name].min, opt_values=likely[name].min_values)
         for name in (*feeds, *inner)
     }
+
+
+def feed_ranges(batches: Sequence[Batch], opt: int) -> Ranges:
+    """The ranges of the feeds alone over all `batches`, of which that at the index `opt` is the likeliest."""
+    ranges = {}
+    for name, array in batches[opt].items():
+        shapes = [batch[name].shape for batch in batches]
+        low, high = (tuple(map(bound, *shapes)) if len(shapes) > 1 else shapes[0] for bound in (min, max))
+        ranges[name] = TensorRange(min=low, max=high, opt=array.shape)
+    return ranges
 
 
 def likeliest(batches: Sequence[Batch]) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.errors import ConfigError
@@ -14,13 +16,15 @@ WORKSPACE_BYTES = 1 << 30
 
 
 def configured_shapes(conf: PredictorConf) -> DynamicShapes | None:
-    """Those of `tensorrt.shapes`: ranges, or a file of collected ones."""
+    """Those of `tensorrt.shapes`: ranges, or a file of collected ones, or one for each length class."""
     configured = conf.tensorrt.shapes
     if not configured:
         return None
     if isinstance(configured, str):
         return DynamicShapes.from_file(Path(configured))
-    return DynamicShapes.from_ranges(configured)
+    if isinstance(configured, Mapping):
+        return DynamicShapes.from_ranges(configured)
+    return DynamicShapes.from_files([Path(file) for file in configured])
 
 
 def profile_shapes(
@@ -31,8 +35,8 @@ def profile_shapes(
     program_names = {variable.name for variable in model.feeds}
     aliases = {v.alias: v.name for v in model.feeds if v.alias not in program_names}
     shapes = dynamic_shapes.renamed(aliases) if dynamic_shapes else DynamicShapes({}, {}, {})
-    for variable in model.feeds:
-        shape = shapes.max.get(variable.name)
+    for profile, variable in itertools.product(shapes.profiles, model.feeds):
+        shape = profile.max.get(variable.name)
         if shape is None and -1 in variable.shape[1:]:
             raise ConfigError(
                 f"TensorRT needs the shapes of feed {variable.alias!r}: give them in set_dynamic_shape_info "

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.config import LocalServiceConf, OpConfig
-from pipeline.errors import ConfigError, ModelFailed, text_of
+from pipeline.errors import ConfigError, InvalidInput, ModelFailed, text_of
 from pipeline.model_additions import PARITY_FILE
 from pipeline.model_digests import SAMPLE, replaced_files
 from pipeline.model_settings import with_settings_of
@@ -115,7 +115,7 @@ class Model:
 
     def _longest(self, padding: Padding) -> int | None:
         """To which length all padded feeds may grow: they are as long as each other."""
-        most = self._shapes.max if self._shapes else {}
+        most = self._shapes.longest if self._shapes else {}
         shaped = [
             most[name][rule.axis]
             for name, rule in padding.feeds.items()
@@ -138,7 +138,7 @@ class Model:
             try:
                 self.predictor.run(feeds)
                 self._known_feeds = self._known_feeds or feeds
-            except ModelFailed as exc:  # our feeds are made up; the app's own may suit the model
+            except (InvalidInput, ModelFailed) as exc:  # our feeds are made up; the app's own may suit
                 log.warning("Op's model %s was not warmed up, its first request is slow: %s", directory, exc)
                 return
         log.info("Op's model %s is warm", directory)

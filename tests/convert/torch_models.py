@@ -55,7 +55,7 @@ def differences(steps: Steps, folder: str) -> dict[str, list[float]]:
         for route in ROUTES:
             out = source / route.__name__
             out.mkdir()
-            reports = route(SilentSteps(), str(source), "", str(out), [5, 17], 1e-4, 16)
+            reports = route(SilentSteps(), str(source), "", str(out), [5, 17], 1e-4, 16, "json")
             found[source.name].append(max(report_of(report).max_abs_diff for report in reports))
     return found
 

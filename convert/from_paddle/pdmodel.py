@@ -1,0 +1,131 @@
+"""A Layer as a .pdmodel program, which Paddle's TensorRT engine asks for: written by an older Paddle.
+
+Today's Paddle writes .json programs alone. The older one has a process of its own, which builds the Layer
+again and takes its weights.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from convert.from_paddle.export import PROGRAM_NAME, export_layer, read_back, write_static
+from convert.from_paddle.weights import load_params
+from convert.programs.engines import import_paddle
+from convert.programs.input_spec import parse_input_spec
+from convert.programs.program import InferenceProgram
+from convert.programs.runners import Arguments
+from convert.result import FORMATS
+from convert.steps.environment import pdmodel_paddle
+from convert.steps.isolation import STEP_TIMEOUT_S, run_isolated
+from convert.steps.progress import Steps
+from pipeline.errors import ConversionError
+
+_WEIGHTS = "weights.pdparams"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How another process builds a Layer: `function` ("module:name") of `arguments`, which JSON can hold.
+
+    `needs` are the packages that it imports. Its weights may be others.
+    """
+
+    function: str
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    needs: tuple[str, ...] = ("paddle",)
+
+
+def check_format(name: str) -> None:
+    """Raise ConversionError for a format that is unknown, or whose Paddle is missing."""
+    if name not in FORMATS:
+        raise ConversionError(f"there is no format {name!r}; name {' or '.join(FORMATS)}.")
+    if name == "pdmodel":
+        pdmodel_paddle()
+
+
+def format_settings(name: str) -> dict[str, str]:
+    """What the fingerprint of a conversion has of the format; for .json nothing, which is today's own."""
+    return {"format": name, "written_by": pdmodel_paddle().version} if name == "pdmodel" else {}
+
+
+def export_as(
+    program_format: str,
+    layer: Any,
+    recipe: Recipe,
+    arguments: Arguments,
+    directory: Path,
+    timeout_s: float = STEP_TIMEOUT_S,
+) -> InferenceProgram:
+    """Write the static program of an evaluated Layer in one of FORMATS, and read it back with today's Paddle.
+
+    `recipe` is for another process to build the Layer, which takes `timeout_s` at most. Raises
+    ConversionError when the Layer can't be built there, or made static.
+    """
+    if program_format == "json":
+        return export_layer(layer, arguments, directory)
+    _export_pdmodel(layer, recipe, arguments, directory, timeout_s)
+    return read_back(directory, arguments)
+
+
+def _export_pdmodel(
+    layer: Any, recipe: Recipe, arguments: Arguments, directory: Path, timeout_s: float
+) -> None:
+    paddle = import_paddle()
+    older = pdmodel_paddle()
+    with tempfile.TemporaryDirectory(dir=directory) as scratch:
+        paddle.save(layer.state_dict(), str(Path(scratch, _WEIGHTS)))
+        asked = {
+            "function": recipe.function,
+            "built_of": dict(recipe.arguments),
+            "feeds": [feed and str(feed) for feed in arguments],
+            "weights": str(Path(scratch, _WEIGHTS)),
+            "out": str(directory),
+        }
+        try:
+            run_isolated(
+                f"{__name__}:write_step",
+                asked,
+                converter=f"Paddle {older.version}",
+                needs=recipe.needs,
+                timeout_s=timeout_s,
+                variables=older.variables,
+            )
+        except ConversionError as exc:
+            raise ConversionError(
+                f"by Paddle {older.version}, which writes .pdmodel programs: {exc.message}"
+            ) from exc
+
+
+def write_step(
+    steps: Steps,
+    function: str,
+    built_of: dict[str, Any],
+    feeds: Sequence[str | None],
+    weights: str,
+    out: str,
+) -> None:
+    """Build the Layer, give it the weights, and write its program to `out`. Runs with the older Paddle."""
+    module, _, name = function.partition(":")
+    layer = getattr(importlib.import_module(module), name)(**built_of)
+    load_params(layer, Path(weights))
+    write_static(layer, [parse_input_spec(feed)[0] if feed else None for feed in feeds], Path(out))
+    Path(out, f"{PROGRAM_NAME}.pdiparams.info").unlink()  # for training on
+    _leave_out_call_stacks(Path(out, f"{PROGRAM_NAME}.pdmodel"))
+
+
+def _leave_out_call_stacks(program: Path) -> None:
+    """Where in Python each operator came from: paths of this machine, and most of the file."""
+    from paddle.base.proto import framework_pb2
+
+    desc = framework_pb2.ProgramDesc.FromString(program.read_bytes())
+    for block in desc.blocks:
+        for op in block.ops:
+            kept = [attr for attr in op.attrs if attr.name != "op_callstack"]
+            del op.attrs[:]
+            op.attrs.extend(kept)
+    program.write_bytes(desc.SerializeToString())
