@@ -1,0 +1,1 @@
+"""`paddlenlp.utils`: its logger, and where PaddleNLP keeps its models."""
