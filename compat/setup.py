@@ -4,7 +4,8 @@ from setuptools import Distribution, setup
 
 
 class DistributionWithData(Distribution):
-    """setuptools' editable_wheel installs data files where `has_data()` says so, which no distribution has."""
+    """setuptools' editable_wheel installs data files where `has_data()` says so, which no distribution
+    has."""
 
     def has_data(self) -> bool:
         return self.has_data_files()

@@ -67,7 +67,8 @@ class Pad:
 
 
 class Tuple:
-    """Applies one function to each field of the samples, which are sequences: `Tuple(Pad(), Stack())(samples)`.
+    """Applies one function to each field of the samples, which are sequences: `Tuple(Pad(),
+    Stack())(samples)`.
 
     The results come in one tuple; a function that gives several adds them all.
     """
@@ -95,7 +96,8 @@ class Tuple:
 
 
 class Dict:
-    """Applies a function to each field that it is named for; the samples are dicts: `Dict({"ids": Pad()})(samples)`.
+    """Applies a function to each field that it is named for; the samples are dicts: `Dict({"ids":
+    Pad()})(samples)`.
 
     The results come in one tuple, in the order of the functions.
     """

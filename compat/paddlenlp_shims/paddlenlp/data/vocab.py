@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +15,9 @@ class Vocab:
     """Tokens by number and numbers by token; an unknown token has the number of `unk_token`.
 
     counter: how often each token occurs; tokens are numbered by that, special ones first. token_to_idx: the
-    numbers themselves, in place of `counter`. Arguments that end in `_token` name special tokens, which are then
-    attributes. Raises ValueError for other arguments, AssertionError for a special token without a number.
+    numbers themselves, in place of `counter`. Arguments that end in `_token` name special tokens, which are
+    then attributes. Raises ValueError for other arguments, AssertionError for a special token without a
+    number.
     """
 
     unk_token: str | None
@@ -72,11 +73,13 @@ class Vocab:
         return self._idx_to_token
 
     def to_indices(self, tokens: str | Sequence[str]) -> Any:
-        """The number of a token, or the list of those of several. KeyError for an unknown one without unk_token."""
+        """The number of a token, or the list of those of several. KeyError for an unknown one without
+        unk_token."""
         return self[tokens]
 
     def to_tokens(self, indices: int | Sequence[int] | np.ndarray[Any, Any]) -> Any:
-        """The token of a number, or the list of those of several. ValueError for a number that is not there."""
+        """The token of a number, or the list of those of several. ValueError for a number that is not
+        there."""
         if not isinstance(indices, (list, tuple, np.ndarray)):
             return self._token_of(indices)
         return [self._token_of(index) for index in indices]
@@ -87,11 +90,7 @@ class Vocab:
         except KeyError:
             raise ValueError(f"token index {index} is not in the vocabulary of {len(self)} tokens") from None
 
-    @overload
-    def __getitem__(self, tokens: str) -> int: ...
-    @overload
-    def __getitem__(self, tokens: Sequence[str]) -> list[int]: ...
-    def __getitem__(self, tokens: str | Sequence[str]) -> int | list[int]:
+    def __getitem__(self, tokens: str | Sequence[str]) -> Any:
         if isinstance(tokens, (list, tuple)):
             return [self._number_of(token) for token in tokens]
         return self._number_of(tokens)

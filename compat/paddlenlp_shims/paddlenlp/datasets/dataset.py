@@ -37,7 +37,8 @@ class MapDataset:
         return len(self.new_data)
 
     def filter(self, fn: Callable[[Example], bool], num_workers: int = 0) -> MapDataset:
-        """Keep the examples for which the function is true. They are read in this process (num_workers: 0)."""
+        """Keep the examples for which the function is true. They are read in this process (num_workers:
+        0)."""
         self.new_data = [example for example in self.new_data if fn(example)]
         return self
 
@@ -57,7 +58,8 @@ class MapDataset:
     def map(
         self, fn: Callable[[Any], Any], lazy: bool = True, batched: bool = False, num_workers: int = 0
     ) -> MapDataset:
-        """Give each example to the function, when it is asked for or, not lazy, at once; batched: all together."""
+        """Give each example to the function, when it is asked for or, not lazy, at once; batched: all
+        together."""
         if batched:
             self.new_data = fn(self.new_data)
         elif lazy and num_workers < 2:
@@ -68,7 +70,8 @@ class MapDataset:
 
 
 class IterDataset:
-    """Examples that come one after another, of a function that gives an iterator or of anything to iterate over."""
+    """Examples that come one after another, of a function that gives an iterator or of anything to iterate
+    over."""
 
     def __init__(self, data: Any, **kwargs: Any) -> None:
         self.label_list = kwargs.pop("label_list", None)
@@ -123,9 +126,9 @@ def load_dataset(
 
     path_or_read_func: a function that yields examples, which gets those of the other arguments that it names;
     or "json" (an object a line, or one list), "csv" (a dict a line) or "text" (`{"text": line}`), with
-    `data_files`: a path, several, or a dict of paths by split. A dict, or several `splits`, gives a list of data
-    sets. lazy: True for an IterDataset. Raises FileNotFoundError for the name of a data set that PaddleNLP would
-    download, and AssertionError for a function without `lazy`.
+    `data_files`: a path, several, or a dict of paths by split. A dict, or several `splits`, gives a list of
+    data sets. lazy: True for an IterDataset. Raises FileNotFoundError for the name of a data set that
+    PaddleNLP would download, and AssertionError for a function without `lazy`.
     """
     if callable(path_or_read_func):
         if lazy is None:
@@ -138,8 +141,10 @@ def load_dataset(
     read = READERS.get(path_or_read_func)
     if read is None or data_files is None:
         raise FileNotFoundError(
-            f"the data set {path_or_read_func!r} would be downloaded by PaddleNLP; here nothing is downloaded: give "
-            f"load_dataset a function that reads your files, or one of {', '.join(READERS)} with data_files=..."
+            f"the data set {path_or_read_func!r} would be downloaded by PaddleNLP; here nothing is "
+            "downloaded: give "
+            f"load_dataset a function that reads your files, or one of {', '.join(READERS)} with "
+            "data_files=..."
         )
     files = data_files if isinstance(data_files, Mapping) else {"train": data_files}
     wanted = list(files) if splits is None else [splits] if isinstance(splits, str) else list(splits)

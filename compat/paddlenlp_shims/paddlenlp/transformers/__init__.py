@@ -105,7 +105,8 @@ __all__ = [
 
 
 def tokenizer_names(family: str, module: str) -> tuple[str, ...]:
-    """The names in PaddleNLP's module of a family, `bert` and `fast_tokenizer` say; none where it has no such module."""
+    """The names in PaddleNLP's module of a family, `bert` and `fast_tokenizer` say; none where it has no
+    such module."""
     if module in ("fast_tokenizer", "faster_tokenizer"):
         kind = "Fast" if module == "fast_tokenizer" else "Faster"
         return (f"{_IN_CPP[family]}{kind}Tokenizer",) if family in _IN_CPP else ()

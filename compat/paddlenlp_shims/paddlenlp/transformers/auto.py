@@ -30,9 +30,9 @@ class AutoTokenizer:
     def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
         """The tokenizer of a folder or of a model's name.
 
-        Which one it is tells the name, where PaddleNLP knows it, else tokenizer_config.json, else the files. use_fast
-        and use_faster ask for the C++ packages, which are no longer published: the tokens are the same without.
-        Raises FileNotFoundError with the file that is missing.
+        Which one it is tells the name, where PaddleNLP knows it, else tokenizer_config.json, else the
+        files. use_fast and use_faster ask for the C++ packages, which are no longer published: the tokens
+        are the same without. Raises FileNotFoundError with the file that is missing.
         """
         name = str(pretrained_model_name_or_path)
         if kwargs.pop("use_fast", False) | kwargs.pop("use_faster", False):
@@ -104,7 +104,8 @@ class RobertaTokenizer(AutoTokenizer):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
-        """The one of the two whose files are there. Raises FileNotFoundError with the file that is missing."""
+        """The one of the two whose files are there. Raises FileNotFoundError with the file that is
+        missing."""
         name = str(pretrained_model_name_or_path)
         kwargs.pop("use_fast", None)
         kwargs.pop("use_faster", None)

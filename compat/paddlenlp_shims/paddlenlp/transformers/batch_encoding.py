@@ -52,7 +52,8 @@ class BatchEncoding(UserDict[str, Any]):
                 array = np.asarray(rows)
             except ValueError:
                 raise ValueError(
-                    f"{key} holds lists of different lengths, which make no array: tokenize with padding=True "
+                    f"{key} holds lists of different lengths, which make no array: tokenize with "
+                    "padding=True "
                     "and truncation=True"
                 ) from None
             self.data[key] = array if kind == "np" else _paddle_tensor(array)

@@ -18,8 +18,8 @@ from .tokenizer_utils import Ids, PretrainedTokenizer
 class RobertaBPETokenizer(PretrainedTokenizer):
     """<s> A </s> </s> B </s>, of byte pairs.
 
-    vocab_file: numbers of tokens, JSON. merges_file: which pairs become one, the first first. add_prefix_space:
-    whether a text begins as if a space stood before it.
+    vocab_file: numbers of tokens, JSON. merges_file: which pairs become one, the first first.
+    add_prefix_space: whether a text begins as if a space stood before it.
     """
 
     resource_files_names: ClassVar[dict[str, str]] = {"vocab_file": "vocab.json", "merges_file": "merges.txt"}
@@ -73,7 +73,7 @@ class RobertaBPETokenizer(PretrainedTokenizer):
 
     def _convert_token_to_id(self, token: str) -> int:
         number = self.encoder.get(token)
-        return self.encoder[str(self.unk_token)] if number is None else number
+        return int(self.encoder[str(self.unk_token)] if number is None else number)
 
     def _convert_id_to_token(self, index: int) -> str:
         return self.decoder[index]
@@ -97,7 +97,8 @@ class RobertaBPETokenizer(PretrainedTokenizer):
         return text
 
     def get_offset_mapping(self, text: str | None) -> list[Span] | None:
-        """Start and end of each token, counted in bytes as PaddleNLP counts them; without the space before a word."""
+        """Start and end of each token, counted in bytes as PaddleNLP counts them; without the space before
+        a word."""
         if text is None:
             return None
         spans, offset = [], 0

@@ -1,7 +1,7 @@
 """Where in the text each token stands, found again from the tokens as PaddleNLP 2.8 finds it.
 
-Its tokenizers keep no places while they split. So each token is looked for in the normalized text, after the one
-before it; one that is not there ([UNK], say) fills the gap between its neighbours. Source:
+Its tokenizers keep no places while they split. So each token is looked for in the normalized text, after
+the one before it; one that is not there ([UNK], say) fills the gap between its neighbours. Source:
 `PretrainedTokenizer._get_bert_like_offset_mapping` and `get_offset_mapping` of paddlenlp 2.8.1 (Apache-2.0).
 """
 
@@ -21,9 +21,9 @@ def spans_of_tokens(
 ) -> list[Span]:
     """The span of each token in the text: start and end, in characters.
 
-    normalized: the text in which the tokens stand. origin: for each character of it, the place in the text that
-    it was made of. unknown: whether a token that isn't found is known to be a single character. Raises IndexError
-    where `origin` is too short, as PaddleNLP does.
+    normalized: the text in which the tokens stand. origin: for each character of it, the place in the text
+    that it was made of. unknown: whether a token that isn't found is known to be a single character. Raises
+    IndexError where `origin` is too short, as PaddleNLP does.
     """
     found = _places(normalized, tokens, unknown)
     spans = []

@@ -23,8 +23,8 @@ ADDED_TOKENS = "added_tokens.json"
 def candidate_folders(name: str) -> Iterator[Path]:
     """Where the files of a folder or of a model's name may lie, in the order in which they are looked for.
 
-    The folder itself; PaddleNLP's own cache, $PPNLP_HOME/models (~/.paddlenlp); $PADDLENLP_HOME; the caches of
-    Hugging Face; $PADDLEWHEEL_MODELS.
+    The folder itself; PaddleNLP's own cache, $PPNLP_HOME/models (~/.paddlenlp); $PADDLENLP_HOME; the caches
+    of Hugging Face; $PADDLEWHEEL_MODELS.
     """
     yield Path(name)
     if name.startswith((".", "/")):
@@ -60,9 +60,11 @@ def find_files(cls: type[PretrainedTokenizer], name: str, subfolder: str = "") -
     places = [place / subfolder for place in candidate_folders(name)]
     for place in dict.fromkeys(places):
         found = {argument: _file_in(place, file) for argument, file in cls.resource_files_names.items()}
-        if all(found[argument] or argument in cls.optional_files for argument in found):
-            if any(found.values()):
-                return place, {argument: str(path) for argument, path in found.items() if path}
+        lacking = [
+            argument for argument, path in found.items() if not path and argument not in cls.optional_files
+        ]
+        if any(found.values()) and not lacking:
+            return place, {argument: str(path) for argument, path in found.items() if path}
     needed = [
         file for argument, file in cls.resource_files_names.items() if argument not in cls.optional_files
     ]
@@ -72,7 +74,8 @@ def find_files(cls: type[PretrainedTokenizer], name: str, subfolder: str = "") -
 
 
 def _file_in(folder: Path, name: str) -> Path | None:
-    """The file of this name, or the only one whose name ends like it: PaddleNLP has kept ernie_1.0_vocab.txt, say."""
+    """The file of this name, or the only one whose name ends like it: PaddleNLP has kept
+    ernie_1.0_vocab.txt, say."""
     if (folder / name).is_file():
         return folder / name
     alike = [path for path in folder.glob(f"*{name}") if path.is_file()] if folder.is_dir() else []
@@ -83,7 +86,8 @@ def missing_files(what: str, name: str, files: Sequence[str], places: Sequence[P
     """The sentence for a tokenizer whose files are nowhere."""
     looked = ", ".join(dict.fromkeys(f"{place}/" for place in places))
     return (
-        f"{what} {name!r} needs {' and '.join(files)}, and nothing is downloaded here: put the file into one of "
+        f"{what} {name!r} needs {' and '.join(files)}, and nothing is downloaded here: put the file "
+        "into one of "
         f"{looked} or name its folder in $PADDLEWHEEL_MODELS as <folder>/{name}/"
     )
 
@@ -136,7 +140,8 @@ def _restore_tokens(tokenizer: PretrainedTokenizer, folder: Path, kwargs: dict[s
         for token, number in sorted(added.items(), key=lambda entry: int(entry[1])):
             if number != len(tokenizer):
                 raise ValueError(
-                    f"{folder / ADDED_TOKENS} gives {token!r} the number {number}, but the next one after the "
+                    f"{folder / ADDED_TOKENS} gives {token!r} the number {number}, but the next one "
+                    "after the "
                     f"vocabulary is {len(tokenizer)}; the files are not of one tokenizer"
                 )
             tokenizer.add_tokens(token, special_tokens=token in special)
@@ -144,7 +149,8 @@ def _restore_tokens(tokenizer: PretrainedTokenizer, folder: Path, kwargs: dict[s
 
 
 def save_tokenizer(tokenizer: PretrainedTokenizer, directory: str, prefix: str | None) -> tuple[str, ...]:
-    """Write configuration, special and added tokens and the files of the vocabulary; the paths of the former."""
+    """Write configuration, special and added tokens and the files of the vocabulary; the paths of the
+    former."""
     folder = Path(directory)
     if folder.is_file():
         raise AssertionError(f"Saving directory ({directory}) should be a directory, not a file")

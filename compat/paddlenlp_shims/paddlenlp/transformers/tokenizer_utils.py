@@ -1,4 +1,5 @@
-"""PretrainedTokenizer: the calls that PaddleNLP's tokenizers have in common, with the semantics of its version 2.8.
+"""PretrainedTokenizer: the calls that PaddleNLP's tokenizers have in common, with the semantics of its
+version 2.8.
 
 Texts become tokens (a subclass's `_tokenize`), tokens numbers, and these are truncated, joined with special
 tokens and padded. Older argument names (`max_seq_len`, `pad_to_max_seq_len`, `truncation_strategy`) mean what
@@ -72,8 +73,10 @@ class Wanted(NamedTuple):
 class PretrainedTokenizer(SpecialTokensMixin):
     """The base of all tokenizers here.
 
-    A subclass names its files and arguments, and overrides `_load` and `_tokenize`. The last arguments of every
-    tokenizer: special tokens by role, `model_max_length`, `padding_side` and `truncation_side` ("right", "left").
+    A subclass names its files and arguments, and overrides `_load` and `_tokenize`. The last arguments of
+    every
+    tokenizer: special tokens by role, `model_max_length`, `padding_side` and `truncation_side` ("right",
+    "left").
     """
 
     resource_files_names: ClassVar[dict[str, str]] = {"vocab_file": "vocab.txt"}
@@ -126,8 +129,8 @@ class PretrainedTokenizer(SpecialTokensMixin):
     def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
         """The tokenizer of a folder, or of a model's name; `found_folder` tells where that is looked for.
 
-        kwargs go before what the folder's tokenizer_config.json says. Raises FileNotFoundError with the file that
-        is missing; nothing is downloaded.
+        kwargs go before what the folder's tokenizer_config.json says. Raises FileNotFoundError with the
+        file that is missing; nothing is downloaded.
         """
         return load_tokenizer(cls, str(pretrained_model_name_or_path), args, kwargs)
 
@@ -185,7 +188,8 @@ class PretrainedTokenizer(SpecialTokensMixin):
         return Vocab.load_vocabulary(filepath, **special)
 
     def _convert_token_to_id(self, token: str) -> int:
-        return self._vocab[token]
+        number: int = self._vocab[token]
+        return number
 
     def _convert_id_to_token(self, index: int) -> str:
         token: str = self._vocab.to_tokens(index)
@@ -399,11 +403,13 @@ class PretrainedTokenizer(SpecialTokensMixin):
             return self.encode(text, text_pair, **options)
         if isinstance(text_pair, str):
             raise TypeError(
-                "when tokenizing batches of text, `text_pair` must be a list or tuple with the same length as `text`."
+                "when tokenizing batches of text, `text_pair` must be a list or tuple with the same "
+                "length as `text`."
             )
         if text_pair is not None and len(text) != len(text_pair):
             raise ValueError(
-                f"batch length of `text`: {len(text)} does not match batch length of `text_pair`: {len(text_pair)}."
+                f"batch length of `text`: {len(text)} does not match batch length of `text_pair`: "
+                f"{len(text_pair)}."
             )
         batch = text if text_pair is None else list(zip(text, text_pair, strict=True))
         return self.batch_encode(batch, return_dict=return_dict, **options)
@@ -554,7 +560,8 @@ class PretrainedTokenizer(SpecialTokensMixin):
         if isinstance(text, (list, tuple)) and text and isinstance(text[0], int):
             return list(text)
         raise ValueError(
-            f"Input {text!r:.200} is not valid. Should be a string, a list/tuple of strings or a list/tuple of integers."
+            f"Input {text!r:.200} is not valid. Should be a string, a list/tuple of strings or a "
+            "list/tuple of integers."
         )
 
     def _one(
@@ -570,7 +577,8 @@ class PretrainedTokenizer(SpecialTokensMixin):
         longest_first = wanted.truncation is TruncationStrategy.LONGEST_FIRST
         if wanted.return_overflowing_tokens and longest_first and pair_ids is not None:
             raise ValueError(
-                "Not possible to return overflowing tokens for pair of sequences with the `longest_first`. Please "
+                "Not possible to return overflowing tokens for pair of sequences with the "
+                "`longest_first`. Please "
                 "select another truncation strategy, for instance `only_second` or `only_first`."
             )
         around = self.num_special_tokens_to_add(pair_ids is not None) if wanted.add_special_tokens else 0
@@ -812,7 +820,8 @@ def _check_text(given: Any) -> None:
             inner = inner[0]
     if inner is not None and not isinstance(inner, (str, list, tuple)):
         raise ValueError(
-            "text input must of type `str` (single example), `List[str]` (batch or single pretokenized example) "
+            "text input must of type `str` (single example), `List[str]` (batch or single "
+            "pretokenized example) "
             "or `List[List[str]]` (batch of pretokenized examples)."
         )
 

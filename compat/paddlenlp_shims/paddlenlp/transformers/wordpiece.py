@@ -1,7 +1,8 @@
-"""Tokenizers of BERT's kind: words by spaces, punctuation and Chinese characters, and pieces of them by vocabulary.
+"""Tokenizers of BERT's kind: words by spaces, punctuation and Chinese characters, and pieces of them by
+vocabulary.
 
-The words are PaddleNLP's own (symbols are words, too, unlike elsewhere), the pieces are those of the `tokenizers`
-package. Source: paddlenlp 2.8.1, transformers/bert/tokenizer.py and its siblings (Apache-2.0).
+The words are PaddleNLP's own (symbols are words, too, unlike elsewhere), the pieces are those of the
+`tokenizers` package. Source: paddlenlp 2.8.1, transformers/bert/tokenizer.py and its siblings (Apache-2.0).
 """
 
 from __future__ import annotations
@@ -139,7 +140,8 @@ class BasicTokenizer:
 class WordpieceTokenizer:
     """Pieces of words: the longest at the beginning that the vocabulary has, then `##` and the longest again.
 
-    A word that can't be made of pieces, or has more than `max_input_chars_per_word` characters, is `unk_token`.
+    A word that can't be made of pieces, or has more than `max_input_chars_per_word` characters, is
+    `unk_token`.
     """
 
     def __init__(
@@ -239,7 +241,8 @@ class BertTokenizer(ErnieTokenizer):
     """BERT's.
 
     do_basic_tokenize: False splits at spaces alone. never_split: words that stay what they are.
-    tokenize_chinese_chars: whether Chinese characters are words. strip_accents: None does so where do_lower_case.
+    tokenize_chinese_chars: whether Chinese characters are words. strip_accents: None does so where
+    do_lower_case.
     """
 
     arguments: ClassVar[dict[str, Any]] = {
@@ -331,7 +334,8 @@ class SkepTokenizer(NeZhaTokenizer):
     def _load(self, given: dict[str, Any]) -> None:
         if given["use_bpe_encoder"] or given["add_two_sep_token_inter"]:
             raise ValueError(
-                "SkepTokenizer is here for the models with an ERNIE vocabulary; skep_roberta_large_en, with byte "
+                "SkepTokenizer is here for the models with an ERNIE vocabulary; "
+                "skep_roberta_large_en, with byte "
                 "pairs, needs PaddleNLP itself"
             )
         super()._load(given)
