@@ -374,12 +374,12 @@ class PretrainedTokenizer(SpecialTokensMixin):
     ) -> Any:
         """Tokenize a text or a pair of texts, or a batch of either.
 
-        text, text_pair: a str, or a list of them for a batch; with `is_split_into_words` a list of words, or a
-        list of such lists. Without max_length nothing is truncated; with it, and neither padding nor truncation,
-        the text is truncated (longest first). stride: of a batch of pairs, the second text goes into as many
-        windows as it needs, each `stride` tokens after the one before. return_dict: False gives a list with a
-        dict for each text of a batch. Returns a BatchEncoding of lists. Raises ValueError and TypeError for
-        texts that are none.
+        text, text_pair: a str, or a list of them for a batch; with `is_split_into_words` a list of words, or
+        a list of such lists. Without max_length nothing is truncated; with it, and neither padding nor
+        truncation, the text is truncated (longest first). stride: of a batch of pairs, the second text goes
+        into as many windows as it needs, each `stride` tokens after the one before. return_dict: False gives
+        a list with a dict for each text of a batch. Returns a BatchEncoding of lists. Raises ValueError and
+        TypeError for texts that are none.
         """
         for given in (text, text_pair):
             _check_text(given)
