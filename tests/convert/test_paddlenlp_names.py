@@ -1,4 +1,4 @@
-"""compat's tokenizers beside PaddleNLP's own: tokens, ids, types, lengths, offsets, however they are called."""
+"""compat's tokenizers beside PaddleNLP's own: tokens, ids, types, lengths, offsets, in every call."""
 
 from __future__ import annotations
 
