@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from client.values import parse_value
+from convert.steps.environment import missing_packages
 from free_ports import free_port
 from models import local_conf
 from pipeline.predictors import create_predictor
@@ -75,6 +77,36 @@ def test_paddlenlp_is_found_where_nobody_else_finds_it(run: Run, home: Path) -> 
     late = "import sys, paddlenlp_shims.finder; sys.path.insert(0, 'site')" + FOUND
     assert run(late) == "real True"
     assert run("import sys; print(type(sys.meta_path[-1]).__name__)") == "PaddleNLPFinder"
+
+
+def test_an_installation_has_the_finder_in_every_start_of_python(tmp_path: Path) -> None:
+    code = (
+        "import paddlenlp, fast_tokenizer; from paddlenlp.transformers.ernie.tokenizer import ErnieTokenizer"
+    )
+    command = [sys.executable, "-I", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    installed = metadata.files("paddlewheel-compat") or ()
+    assert "paddlenlp_shims.pth" in map(str, installed)
+
+
+def test_a_checkout_offers_the_names_where_nothing_is_installed(run: Run) -> None:
+    code = f"""
+import sys
+sys.meta_path[:] = [f for f in sys.meta_path if "compat" not in str(f) and "PaddleNLP" not in str(f)]
+sys.path[:] = [entry for entry in sys.path if entry != {str(COMPAT)!r}]
+for name in ("paddlenlp_shims", "paddlenlp_shims.finder"):
+    del sys.modules[name]
+from pipeline.paddle_serving_names import offer_paddle_serving_names
+offer_paddle_serving_names()
+import paddlenlp
+print(paddlenlp.__file__)
+"""
+    assert run(code) == str(COMPAT / "paddlenlp_shims" / "paddlenlp" / "__init__.py")
+
+
+def test_conversion_does_not_take_these_names_for_paddlenlp() -> None:
+    assert missing_packages(["paddlenlp", "numpy"]) == ["paddlenlp"]
 
 
 def test_a_part_that_the_real_package_lacks_is_not_taken_from_here(run: Run, home: Path) -> None:

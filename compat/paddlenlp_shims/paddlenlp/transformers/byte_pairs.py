@@ -76,7 +76,7 @@ class RobertaBPETokenizer(PretrainedTokenizer):
         return int(self.encoder[str(self.unk_token)] if number is None else number)
 
     def _convert_id_to_token(self, index: int) -> str:
-        return self.decoder[index]
+        return str(self.decoder[index])
 
     def prepare_for_tokenization(
         self, text: str, is_split_into_words: bool | str = False, **kwargs: Any
