@@ -1,5 +1,7 @@
-"""Finds `paddlenlp` in this folder where nobody else finds it; paddlenlp_shims.pth imports this at every
-start of Python."""
+"""Finds `paddlenlp` in this folder where nobody else finds it.
+
+paddlenlp_shims.pth imports this module at every start of Python, so that it imports next to nothing itself.
+"""
 
 import sys
 
@@ -9,8 +11,7 @@ FOLDERS = {
     "faster_tokenizer": "fast_tokenizer",
     "fast_tokenizer": "fast_tokenizer",
 }
-"""Name of a package, and the folder beside this file that holds it: one package had three names over the
-years."""
+"""Packages and the folders beside this file that hold them: one had three names over the years."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module is imported by every Python of the environment, which mostly needs none of it

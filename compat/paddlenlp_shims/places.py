@@ -26,8 +26,10 @@ def spec_on_top(name: str, folder: str, finder: object) -> ModuleSpec | None:
 
 
 def spec_inside(name: str, rest: str) -> ModuleSpec | None:
-    """The module of a family of models; None inside of PaddleNLP itself. Raises ModuleNotFoundError
-    otherwise."""
+    """The module of a family of models; None inside of PaddleNLP itself.
+
+    Raises ModuleNotFoundError, with what there is, for any other.
+    """
     top = sys.modules.get(name.partition(".")[0])
     if getattr(top, "__file__", None) is None or HERE not in Path(str(top.__file__)).parents:  # type: ignore[union-attr]
         return None
@@ -42,8 +44,7 @@ def spec_inside(name: str, rest: str) -> ModuleSpec | None:
 
 
 class FamilyLoader(Loader):
-    """Makes the module of one family, `paddlenlp.transformers.bert.tokenizer` say, of names that all share
-    a file."""
+    """Makes the module of one family, `paddlenlp.transformers.bert.tokenizer` say, of names that are there."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = names
@@ -78,11 +79,9 @@ def sentence(name: str) -> str:
             "load_dataset for local files (paddlenlp.datasets) and logger (paddlenlp.utils.log)"
         )
     return (
-        f"{name} is not in Paddlewheel's compat, which stands in for the package here: {offered}. What "
-        "a service needs "
-        "of models is their exported form (python -m convert); for the rest install PaddleNLP itself, "
-        "which is "
-        "found first"
+        f"{name} is not in Paddlewheel's compat, which stands in for the package here: {offered}. What a "
+        "service needs of models is their exported form (python -m convert); for the rest install PaddleNLP "
+        "itself, which is found first"
     )
 
 

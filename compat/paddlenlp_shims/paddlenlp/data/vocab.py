@@ -73,13 +73,11 @@ class Vocab:
         return self._idx_to_token
 
     def to_indices(self, tokens: str | Sequence[str]) -> Any:
-        """The number of a token, or the list of those of several. KeyError for an unknown one without
-        unk_token."""
+        """The number of a token, or those of several. KeyError for an unknown one without unk_token."""
         return self[tokens]
 
     def to_tokens(self, indices: int | Sequence[int] | np.ndarray[Any, Any]) -> Any:
-        """The token of a number, or the list of those of several. ValueError for a number that is not
-        there."""
+        """The token of a number, or those of several. ValueError for a number that is not there."""
         if not isinstance(indices, (list, tuple, np.ndarray)):
             return self._token_of(indices)
         return [self._token_of(index) for index in indices]

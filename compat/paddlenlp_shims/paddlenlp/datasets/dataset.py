@@ -37,8 +37,7 @@ class MapDataset:
         return len(self.new_data)
 
     def filter(self, fn: Callable[[Example], bool], num_workers: int = 0) -> MapDataset:
-        """Keep the examples for which the function is true. They are read in this process (num_workers:
-        0)."""
+        """Keep the examples for which the function is true; whatever num_workers is, in this process."""
         self.new_data = [example for example in self.new_data if fn(example)]
         return self
 
@@ -58,8 +57,7 @@ class MapDataset:
     def map(
         self, fn: Callable[[Any], Any], lazy: bool = True, batched: bool = False, num_workers: int = 0
     ) -> MapDataset:
-        """Give each example to the function, when it is asked for or, not lazy, at once; batched: all
-        together."""
+        """Give each example to the function, lazily or at once; batched: all together."""
         if batched:
             self.new_data = fn(self.new_data)
         elif lazy and num_workers < 2:
@@ -70,8 +68,7 @@ class MapDataset:
 
 
 class IterDataset:
-    """Examples that come one after another, of a function that gives an iterator or of anything to iterate
-    over."""
+    """Examples that come one after another, of a function that yields them or of anything iterable."""
 
     def __init__(self, data: Any, **kwargs: Any) -> None:
         self.label_list = kwargs.pop("label_list", None)

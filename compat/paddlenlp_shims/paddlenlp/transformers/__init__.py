@@ -16,7 +16,8 @@ from .sentence_pieces import (
     XLNetTokenizer,
 )
 from .special_tokens import AddedToken, SpecialTokensMixin
-from .tokenizer_utils import PaddingStrategy, PretrainedTokenizer, TruncationStrategy
+from .strategies import PaddingStrategy, TruncationStrategy
+from .tokenizer_utils import PretrainedTokenizer
 from .wordpiece import (
     BasicTokenizer,
     BertFastTokenizer,
@@ -105,8 +106,7 @@ __all__ = [
 
 
 def tokenizer_names(family: str, module: str) -> tuple[str, ...]:
-    """The names in PaddleNLP's module of a family, `bert` and `fast_tokenizer` say; none where it has no
-    such module."""
+    """The names in a family's module, `bert` and `fast_tokenizer` say; none where PaddleNLP has no such."""
     if module in ("fast_tokenizer", "faster_tokenizer"):
         kind = "Fast" if module == "fast_tokenizer" else "Faster"
         return (f"{_IN_CPP[family]}{kind}Tokenizer",) if family in _IN_CPP else ()

@@ -104,8 +104,7 @@ class RobertaTokenizer(AutoTokenizer):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
-        """The one of the two whose files are there. Raises FileNotFoundError with the file that is
-        missing."""
+        """The one of the two whose files are there. Raises FileNotFoundError with what is missing."""
         name = str(pretrained_model_name_or_path)
         kwargs.pop("use_fast", None)
         kwargs.pop("use_faster", None)

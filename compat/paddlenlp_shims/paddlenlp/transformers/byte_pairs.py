@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 from .offset_mapping import Span
 from .special_tokens import AddedToken
-from .tokenizer_utils import Ids, PretrainedTokenizer
+from .text_to_tokens import Ids
+from .tokenizer_utils import PretrainedTokenizer
 
 
 class RobertaBPETokenizer(PretrainedTokenizer):
@@ -97,8 +98,7 @@ class RobertaBPETokenizer(PretrainedTokenizer):
         return text
 
     def get_offset_mapping(self, text: str | None) -> list[Span] | None:
-        """Start and end of each token, counted in bytes as PaddleNLP counts them; without the space before
-        a word."""
+        """Start and end of each token in bytes, as PaddleNLP counts, without the space before a word."""
         if text is None:
             return None
         spans, offset = [], 0

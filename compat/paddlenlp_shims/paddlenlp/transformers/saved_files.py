@@ -60,22 +60,15 @@ def find_files(cls: type[PretrainedTokenizer], name: str, subfolder: str = "") -
     places = [place / subfolder for place in candidate_folders(name)]
     for place in dict.fromkeys(places):
         found = {argument: _file_in(place, file) for argument, file in cls.resource_files_names.items()}
-        lacking = [
-            argument for argument, path in found.items() if not path and argument not in cls.optional_files
-        ]
-        if any(found.values()) and not lacking:
-            return place, {argument: str(path) for argument, path in found.items() if path}
-    needed = [
-        file for argument, file in cls.resource_files_names.items() if argument not in cls.optional_files
-    ]
+        if all(found.values()):
+            return place, {argument: str(path) for argument, path in found.items()}
     raise FileNotFoundError(
-        missing_files(cls.__name__, name, needed or list(cls.resource_files_names.values()), places)
+        missing_files(cls.__name__, name, list(cls.resource_files_names.values()), places)
     )
 
 
 def _file_in(folder: Path, name: str) -> Path | None:
-    """The file of this name, or the only one whose name ends like it: PaddleNLP has kept
-    ernie_1.0_vocab.txt, say."""
+    """The file of this name, or the only one whose name ends like it, as ernie_1.0_vocab.txt does."""
     if (folder / name).is_file():
         return folder / name
     alike = [path for path in folder.glob(f"*{name}") if path.is_file()] if folder.is_dir() else []
@@ -86,9 +79,8 @@ def missing_files(what: str, name: str, files: Sequence[str], places: Sequence[P
     """The sentence for a tokenizer whose files are nowhere."""
     looked = ", ".join(dict.fromkeys(f"{place}/" for place in places))
     return (
-        f"{what} {name!r} needs {' and '.join(files)}, and nothing is downloaded here: put the file "
-        "into one of "
-        f"{looked} or name its folder in $PADDLEWHEEL_MODELS as <folder>/{name}/"
+        f"{what} {name!r} needs {' and '.join(files)}, and nothing is downloaded here: put the file into "
+        f"one of {looked} or name its folder in $PADDLEWHEEL_MODELS as <folder>/{name}/"
     )
 
 
@@ -149,8 +141,7 @@ def _restore_tokens(tokenizer: PretrainedTokenizer, folder: Path, kwargs: dict[s
 
 
 def save_tokenizer(tokenizer: PretrainedTokenizer, directory: str, prefix: str | None) -> tuple[str, ...]:
-    """Write configuration, special and added tokens and the files of the vocabulary; the paths of the
-    former."""
+    """Write what `load_tokenizer` reads; the paths of configuration, special and added tokens."""
     folder = Path(directory)
     if folder.is_file():
         raise AssertionError(f"Saving directory ({directory}) should be a directory, not a file")

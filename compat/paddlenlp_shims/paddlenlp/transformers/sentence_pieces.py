@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from ..data import Vocab
 from .offset_mapping import Span
 from .special_tokens import AddedToken
-from .tokenizer_utils import Ids, PretrainedTokenizer
+from .text_to_tokens import Ids
+from .tokenizer_utils import PretrainedTokenizer
 from .wordpiece import BertTokenizer, is_whitespace
 
 UNDERLINE = "▁"  # what SentencePiece writes for a space

@@ -1,5 +1,4 @@
-"""Tokens with a meaning of their own: [CLS], [SEP], [PAD] and the like, and those that are added to a
-vocabulary."""
+"""Tokens with a meaning of their own, [CLS], [SEP], [PAD], and those that are added to a vocabulary."""
 
 from __future__ import annotations
 
@@ -145,8 +144,7 @@ class SpecialTokensMixin:
         return ids
 
     def sanitize_special_tokens(self) -> int:
-        """See to it that the vocabulary has all special tokens and none is split; how many were added to
-        it."""
+        """Have all special tokens in the vocabulary, and none split; how many were added to it."""
         return self.add_tokens(self.all_special_tokens_extended, special_tokens=True)
 
     def add_special_tokens(self, special_tokens_dict: Mapping[str, Any]) -> int:
