@@ -44,7 +44,7 @@ def spec_inside(name: str, rest: str) -> ModuleSpec | None:
 
 
 class FamilyLoader(Loader):
-    """Makes the module of one family, `paddlenlp.transformers.bert.tokenizer` say, of names that are there."""
+    """Makes the module of one family, `paddlenlp.transformers.bert.tokenizer` say, of names there are."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = names
