@@ -1,7 +1,8 @@
-"""Paddle Serving's import names for a script, from the checkout's compat/ where that is not installed."""
+"""Paddle Serving's and PaddleNLP's names for a script, from the checkout where compat/ is not installed."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ COMPAT = Path(__file__).resolve().parent.parent / "compat"
 
 
 def offer_paddle_serving_names() -> None:
-    """Put compat/ last on `sys.path` unless `paddle_serving_server` is found without it."""
+    """Put compat/ last on `sys.path`, with its finder of `paddlenlp`, unless it is installed."""
     if COMPAT.is_dir() and importlib.util.find_spec("paddle_serving_server") is None:
         sys.path.append(str(COMPAT))
+        importlib.import_module("paddlenlp_shims.finder")

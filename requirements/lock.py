@@ -38,6 +38,7 @@ def main() -> None:
     compat = tomllib.loads((HERE.parent / "compat" / "pyproject.toml").read_text(encoding="utf-8"))
     asked = project["project"]["dependencies"] + project["build-system"]["requires"]
     asked += [name for name in compat["project"]["dependencies"] if name != project["project"]["name"]]
+    asked += compat["project"]["optional-dependencies"]["nlp"]
     serving = resolve(asked)
     write(HERE / "serving.txt", serving)
     tested = project["dependency-groups"]["dev"] + compat["project"]["optional-dependencies"]["vision"]

@@ -15,6 +15,7 @@ from pipeline.errors import ConversionError
 
 CONVERT_PYTHON = "PADDLEWHEEL_CONVERT_PYTHON"
 PDMODEL_PADDLE = "PADDLEWHEEL_PDMODEL_PADDLE"
+SHIMS = "paddlenlp_shims"
 FOLDER = Path(__file__).resolve().parents[2] / ".venv-convert"
 PDMODEL_FOLDER = FOLDER / "pdmodel"
 
@@ -52,9 +53,12 @@ def missing_packages(needs: Sequence[str]) -> list[str]:
 
 
 def _is_package(name: str) -> bool:
-    """A plain folder of that name, which the current one may well have, is a package without origin."""
+    """A plain folder of that name, which the current one may well have, is a package without origin.
+
+    compat's `paddlenlp` has PaddleNLP's tokenizers alone, which convert nothing.
+    """
     spec = importlib.util.find_spec(name)
-    return spec is not None and spec.origin is not None
+    return spec is not None and spec.origin is not None and SHIMS not in Path(spec.origin).parts
 
 
 def require_packages(needs: Sequence[str]) -> None:

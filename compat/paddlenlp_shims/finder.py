@@ -1,0 +1,47 @@
+"""Finds `paddlenlp` in this folder where nobody else finds it.
+
+paddlenlp_shims.pth imports this module at every start of Python, so that it imports next to nothing itself.
+"""
+
+import sys
+
+FOLDERS = {
+    "paddlenlp": "paddlenlp",
+    "faster_tokenizers": "fast_tokenizer",
+    "faster_tokenizer": "fast_tokenizer",
+    "fast_tokenizer": "fast_tokenizer",
+}
+"""Packages and the folders beside this file that hold them: one had three names over the years."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module is imported by every Python of the environment, which mostly needs none of it
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+
+class PaddleNLPFinder:
+    """A finder of `sys.meta_path`; who comes before it finds the real packages."""
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        """The package of this name; None unless it is one of PaddleNLP's.
+
+        Raises ModuleNotFoundError, which tells what there is, for what our `paddlenlp` lacks.
+        """
+        top, _, rest = name.partition(".")
+        if top not in FOLDERS:
+            return None
+        from paddlenlp_shims import places
+
+        return places.spec_inside(name, rest) if rest else places.spec_on_top(name, FOLDERS[top], self)
+
+
+def install() -> None:
+    """Put the finder last on `sys.meta_path`, once."""
+    if not any(type(finder).__name__ == PaddleNLPFinder.__name__ for finder in sys.meta_path):
+        sys.meta_path.append(PaddleNLPFinder())
+
+
+install()

@@ -1,0 +1,6 @@
+"""`paddlenlp.data`: what makes a batch of samples, and vocabularies."""
+
+from .collate import Dict, Pad, Stack, Tuple
+from .vocab import Vocab
+
+__all__ = ["Dict", "Pad", "Stack", "Tuple", "Vocab"]

@@ -1,0 +1,124 @@
+"""Functions that make arrays of a batch of samples: pad, stack, and either for each field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Batchify = Callable[[list[Any]], Any]
+
+
+class Stack:
+    """Stacks samples of one shape along a new axis.
+
+    axis: of the batch in the result. dtype: of the result; None keeps that of the samples.
+    """
+
+    def __init__(self, axis: int = 0, dtype: npt.DTypeLike | None = None) -> None:
+        self._axis = axis
+        self._dtype = dtype
+
+    def __call__(self, data: Sequence[Any]) -> Array:
+        stacked = np.stack(list(data), axis=self._axis)
+        return stacked.astype(self._dtype) if self._dtype else stacked
+
+
+class Pad:
+    """Pads samples to the longest at `axis`, then stacks them: [n, longest, ...].
+
+    ret_length: True gives the lengths as well, int32 of shape [n]. dtype: of the result; None keeps that of
+    the first sample. pad_right: False pads before the sample.
+    """
+
+    def __init__(
+        self,
+        pad_val: float = 0,
+        axis: int = 0,
+        ret_length: Any = None,
+        dtype: npt.DTypeLike | None = None,
+        pad_right: bool = True,
+    ) -> None:
+        self._pad_val = pad_val
+        self._axis = axis
+        self._ret_length = ret_length
+        self._dtype = dtype
+        self._pad_right = pad_right
+
+    def __call__(self, data: Sequence[Any]) -> Any:
+        if not isinstance(data[0], (list, np.ndarray)):  # one number for each sample
+            return np.asarray(data, dtype=np.int64 if self._dtype is None else self._dtype)
+        arrays = [np.asarray(sample) for sample in data]
+        lengths = [array.shape[self._axis] for array in arrays]
+        longest = max(lengths)
+        shape = list(arrays[0].shape)
+        shape[self._axis] = longest
+        dtype = arrays[0].dtype if self._dtype is None else self._dtype
+        padded = np.full((len(arrays), *shape), self._pad_val, dtype)
+        for row, array, length in zip(padded, arrays, lengths, strict=True):
+            place = [slice(None)] * array.ndim
+            place[self._axis] = slice(0, length) if self._pad_right else slice(longest - length, longest)
+            if length:
+                row[tuple(place)] = array
+        return (padded, np.asarray(lengths, dtype="int32")) if self._ret_length else padded
+
+
+class Tuple:
+    """Applies one function to each field of the samples, which are sequences: `Tuple(Pad(),
+    Stack())(samples)`.
+
+    The results come in one tuple; a function that gives several adds them all.
+    """
+
+    def __init__(self, fn: Batchify | Sequence[Batchify], *args: Batchify) -> None:
+        if callable(fn):
+            self._fn: Sequence[Batchify] = (fn, *args)
+        elif args:
+            raise AssertionError(
+                "Tuple takes functions as Tuple(a, b) or in one list, Tuple([a, b]); not both"
+            )
+        else:
+            self._fn = fn
+        for place, function in enumerate(self._fn):
+            if not callable(function):
+                raise AssertionError(f"Tuple's argument {place} is {type(function).__name__}, not a function")
+
+    def __call__(self, data: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+        if len(data[0]) != len(self._fn):
+            raise AssertionError(
+                f"samples have {len(data[0])} fields, and Tuple has {len(self._fn)} functions; give as many"
+            )
+        fields = ([sample[place] for sample in data] for place in range(len(self._fn)))
+        return _flat(function(field) for function, field in zip(self._fn, fields, strict=True))
+
+
+class Dict:
+    """Applies a function to each field that it is named for; the samples are dicts: `Dict({"ids":
+    Pad()})(samples)`.
+
+    The results come in one tuple, in the order of the functions.
+    """
+
+    def __init__(self, fn: Mapping[str, Batchify]) -> None:
+        if not isinstance(fn, dict):
+            raise AssertionError(f"Dict takes a dict of functions by field, not {type(fn).__name__}")
+        for name, function in fn.items():
+            if not callable(function):
+                raise AssertionError(f"Dict has {type(function).__name__} for {name!r}, which is no function")
+        self._fn = fn
+
+    def __call__(self, data: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
+        return _flat(function([sample[name] for sample in data]) for name, function in self._fn.items())
+
+
+def _flat(results: Any) -> tuple[Any, ...]:
+    flat: list[Any] = []
+    for result in results:
+        if isinstance(result, (tuple, list)):
+            flat.extend(result)
+        else:
+            flat.append(result)
+    return tuple(flat)

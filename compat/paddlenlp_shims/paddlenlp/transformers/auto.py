@@ -1,0 +1,118 @@
+"""AutoTokenizer and RobertaTokenizer, which choose the tokenizer by a folder's files or a model's name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ..utils.log import logger
+from .byte_pairs import RobertaBPETokenizer
+from .pretrained_names import tokenizer_of
+from .saved_files import CONFIG, candidate_folders, missing_files
+from .wordpiece import RobertaChineseTokenizer
+
+LIKELY = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+
+
+class AutoTokenizer:
+    """`AutoTokenizer.from_pretrained(NAME_OR_FOLDER)` is the tokenizer that the model was made with."""
+
+    tokenizer_config_file = CONFIG
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise OSError(
+            f"{type(self).__name__} is designed to be instantiated using the "
+            f"`{type(self).__name__}.from_pretrained(pretrained_model_name_or_path).`"
+        )
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
+        """The tokenizer of a folder or of a model's name.
+
+        Which one it is tells the name, where PaddleNLP knows it, else tokenizer_config.json, else the
+        files. use_fast and use_faster ask for the C++ packages, which are no longer published: the tokens
+        are the same without. Raises FileNotFoundError with the file that is missing.
+        """
+        name = str(pretrained_model_name_or_path)
+        if kwargs.pop("use_fast", False) | kwargs.pop("use_faster", False):
+            logger.debug(
+                f"the tokenizer of {name} is PaddleNLP's own; use_fast and use_faster change nothing here"
+            )
+        chosen = tokenizer_of(name) or cls._class_of_files(name, kwargs.get("subfolder") or "")
+        return tokenizer_class(chosen).from_pretrained(name, *args, **kwargs)
+
+    @classmethod
+    def _class_of_files(cls, name: str, subfolder: str) -> str:
+        places = [place / subfolder for place in candidate_folders(name)]
+        for place in places:
+            if (place / CONFIG).is_file():
+                config = json.loads((place / CONFIG).read_text("utf-8"))
+                stored = config.get("init_class") or config.get("tokenizer_class")
+                if stored:
+                    return str(stored)
+            files = {path.name for path in place.glob("*")} if place.is_dir() else set()
+            if files.intersection(LIKELY):
+                return _by_files(name, files)
+        raise FileNotFoundError(missing_files("the tokenizer of", name, [f"{CONFIG}, vocab.txt"], places))
+
+
+def _by_files(name: str, files: set[str]) -> str:
+    """The tokenizer of a folder that does not tell: by its files, and the name as PaddleNLP goes by it."""
+    if "sentencepiece.bpe.model" in files:
+        return "ErnieMTokenizer"
+    if "spiece.model" in files:
+        return "XLNetTokenizer" if "xlnet" in name.lower() else "AlbertEnglishTokenizer"
+    if "merges.txt" in files:
+        return "RobertaBPETokenizer"
+    patterns = {"gram": "ErnieGramTokenizer", "ernie": "ErnieTokenizer", "uie": "ErnieTokenizer"}
+    for pattern, chosen in patterns.items():
+        if pattern in name.lower():
+            return chosen
+    return "BertTokenizer"
+
+
+def tokenizer_class(name: str) -> Any:
+    """The class of this name; of Hugging Face's names (BertTokenizerFast) that of PaddleNLP's.
+
+    Raises ValueError for one that is not here.
+    """
+    from paddlenlp import transformers
+
+    plain = (
+        name.removesuffix("Fast")
+        .replace("FastTokenizer", "Tokenizer")
+        .replace("FasterTokenizer", "Tokenizer")
+    )
+    found = getattr(transformers, plain, None)
+    if found is None:
+        raise ValueError(
+            f"the folder was saved by {name}, which is not in Paddlewheel's compat; it has "
+            f"{', '.join(sorted(n for n in transformers.__all__ if n.endswith('Tokenizer')))}"
+        )
+    return found
+
+
+class RobertaTokenizer(AutoTokenizer):
+    """RoBERTa's: by a vocabulary (Chinese models), or by byte pairs (English)."""
+
+    _CLASSES: ClassVar[dict[str, Any]] = {
+        "RobertaChineseTokenizer": RobertaChineseTokenizer,
+        "BertTokenizer": RobertaChineseTokenizer,
+        "RobertaBPETokenizer": RobertaBPETokenizer,
+    }
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
+        """The one of the two whose files are there. Raises FileNotFoundError with what is missing."""
+        name = str(pretrained_model_name_or_path)
+        kwargs.pop("use_fast", None)
+        kwargs.pop("use_faster", None)
+        chosen = tokenizer_of(name) or cls._class_of_files(name, kwargs.get("subfolder") or "")
+        by_vocabulary = any(next(iter(place.glob("*vocab.txt")), None) for place in _folders(name))
+        fallback = RobertaChineseTokenizer if by_vocabulary else RobertaBPETokenizer
+        return cls._CLASSES.get(chosen, fallback).from_pretrained(name, *args, **kwargs)
+
+
+def _folders(name: str) -> list[Path]:
+    return [place for place in candidate_folders(name) if place.is_dir()]

@@ -1,0 +1,284 @@
+"""Tokenizers of SentencePiece models: ERNIE-M, ALBERT, XLNet. They need the `sentencepiece` package.
+
+Source: paddlenlp 2.8.1, transformers/ernie_m, albert and xlnet (Apache-2.0).
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ..data import Vocab
+from .offset_mapping import Span
+from .special_tokens import AddedToken
+from .text_to_tokens import Ids
+from .tokenizer_utils import PretrainedTokenizer
+from .wordpiece import BertTokenizer, is_whitespace
+
+UNDERLINE = "▁"  # what SentencePiece writes for a space
+
+
+def sentence_pieces(path: str | None) -> Any:
+    """The SentencePieceProcessor of a model file.
+
+    Raises ImportError without the package, ValueError without the file or where it is no such model.
+    """
+    try:
+        import sentencepiece
+    except ImportError as exc:
+        raise ImportError(
+            'this tokenizer splits texts by a SentencePiece model; install it: pip install "./compat[nlp]"'
+        ) from exc
+    if not (path and Path(path).is_file()):
+        raise ValueError(f"Can't find a SentencePiece model at path '{path}'")
+    try:
+        return sentencepiece.SentencePieceProcessor(model_file=path)
+    except (OSError, RuntimeError) as exc:
+        raise ValueError(f"{path} is no SentencePiece model: {exc}") from exc
+
+
+class ErnieMTokenizer(PretrainedTokenizer):
+    """ERNIE-M's: SentencePiece's pieces, cut again at Chinese characters, punctuation and digits.
+
+    vocab_file: numbers of the pieces. sentencepiece_model_file: the model that cuts.
+    """
+
+    resource_files_names: ClassVar[dict[str, str]] = {
+        "sentencepiece_model_file": "sentencepiece.bpe.model",
+        "vocab_file": "vocab.txt",
+    }
+    file_arguments: ClassVar[tuple[str, ...]] = ("vocab_file", "sentencepiece_model_file")
+    arguments: ClassVar[dict[str, Any]] = {
+        "do_lower_case": False,
+        "encoding": "utf8",
+        "unk_token": "[UNK]",
+        "sep_token": "[SEP]",
+        "pad_token": "[PAD]",
+        "cls_token": "[CLS]",
+        "mask_token": "[MASK]",
+    }
+    model_input_names: list[str] = ["input_ids"]
+    _FULL_WIDTH: ClassVar[dict[str, str]] = {
+        chr(code): chr(code if chr(code) == "～" else code - 65248) for code in range(65281, 65375)
+    }
+
+    def _load(self, given: dict[str, Any]) -> None:
+        vocab_file = given.get("vocab_file")
+        if not (vocab_file and Path(vocab_file).is_file()):
+            raise ValueError(f"Can't find a vocabulary file at path '{vocab_file}'.")
+        self.do_lower_case: bool = given["do_lower_case"]
+        self._vocab = Vocab.load_vocabulary(vocab_file, unk_token=str(given["unk_token"]))
+        self.sp_model = sentence_pieces(given.get("sentencepiece_model_file"))
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.sp_model.vocab_size())
+
+    def _tokenize(self, text: str) -> list[str]:
+        return [part for piece in self.sp_model.EncodeAsPieces(text) for part in _cut(piece)]
+
+    def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
+        return "".join(tokens).replace(UNDERLINE, " ").strip()
+
+    def convert_ids_to_string(self, ids: Ids) -> str:
+        return self.convert_tokens_to_string(self.convert_ids_to_tokens(ids))
+
+    def clean_text(self, text: str) -> str:
+        """The text with ASCII in place of its full-width forms."""
+        return "".join(self._FULL_WIDTH.get(char, char) for char in text)
+
+    def get_offset_mapping(self, text: str | None) -> list[Span] | None:
+        """Raises ValueError for a token that the text, its spaces left out, does not have."""
+        if text is None:
+            return None
+        normalized, origin = "", []
+        for place, char in enumerate(text):
+            form = self._FULL_WIDTH.get(char) or unicodedata.normalize("NFKC", char)
+            if not (len(form) == 1 and is_whitespace(form)):
+                normalized += form
+                origin += [place] * len(form)
+        spans, offset = [], 0
+        normalized = normalized.lower() if self.do_lower_case else normalized
+        for token in self.tokenize(text):
+            token = token.removeprefix(UNDERLINE)
+            start = normalized.index(token, offset)
+            offset = start + len(token)
+            spans.append((origin[start], origin[offset - 1] + 1))
+        return spans
+
+    def _surrounded(self, first: list[Any], second: list[Any] | None, cls: Any, sep: Any) -> list[Any]:
+        return [cls, *first, sep] if second is None else [cls, *first, sep, sep, *second, sep]
+
+    def create_token_type_ids_from_sequences(self, token_ids_0: Ids, token_ids_1: Ids | None = None) -> Ids:
+        if token_ids_1 is None:
+            return [0] * (len(token_ids_0) + 2)
+        return [0] * (len(token_ids_0) + 1) + [1] * (len(token_ids_1) + 3)
+
+
+def _cut(piece: str) -> list[str]:
+    """A piece cut at Chinese characters and punctuation, which stand alone, and between digits and others."""
+    parts: list[str] = []
+    begin = 0
+
+    def take(end: int) -> None:
+        if end > begin and piece[begin:end] != UNDERLINE:
+            parts.append(piece[begin:end])
+
+    if piece == UNDERLINE:
+        return parts
+    for place, char in enumerate(piece):
+        if char == UNDERLINE:
+            continue
+        if "\u4e00" <= char <= "\u9fff" or char in ",;:.?!~，；：。？！《》【】":
+            take(place)
+            parts.append(char)
+            begin = place + 1
+        elif place > 0 and char.isdigit() != piece[place - 1].isdigit():
+            take(place)
+            begin = place
+    if len(piece) > begin:
+        parts.append(piece[begin:])
+    return parts
+
+
+class ErnieMFastTokenizer(ErnieMTokenizer):
+    """ERNIE-M's as the C++ packages of 2022 were called: positions and mask are answered, too."""
+
+    arguments: ClassVar[dict[str, Any]] = {**ErnieMTokenizer.arguments, "do_lower_case": True}
+    model_input_names: list[str] = ["input_ids", "position_ids", "attention_mask"]
+
+
+class AlbertEnglishTokenizer(PretrainedTokenizer):
+    """ALBERT's for English: SentencePiece of a text without double spaces and accents, in lower case.
+
+    remove_space, keep_accents, do_lower_case: whether it is so.
+    """
+
+    resource_files_names: ClassVar[dict[str, str]] = {"sentencepiece_model_file": "spiece.model"}
+    file_arguments: ClassVar[tuple[str, ...]] = ("sentencepiece_model_file",)
+    arguments: ClassVar[dict[str, Any]] = {
+        "do_lower_case": True,
+        "remove_space": True,
+        "keep_accents": False,
+        "bos_token": "[CLS]",
+        "eos_token": "[SEP]",
+        "unk_token": "<unk>",
+        "sep_token": "[SEP]",
+        "pad_token": "<pad>",
+        "cls_token": "[CLS]",
+        "mask_token": "[MASK]",
+        "sp_model_kwargs": None,
+    }
+
+    def _load(self, given: dict[str, Any]) -> None:
+        self.do_lower_case: bool = given["do_lower_case"]
+        self.remove_space: bool = given["remove_space"]
+        self.keep_accents: bool = given["keep_accents"]
+        self.sp_model = sentence_pieces(given.get(self.file_arguments[0]))
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.sp_model)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {self._convert_id_to_token(n): n for n in range(self.vocab_size)} | self.added_tokens_encoder
+
+    @property
+    def vocab(self) -> Any:
+        return self.get_vocab()
+
+    def preprocess_text(self, inputs: str) -> str:
+        """The text as the model sees it."""
+        text = " ".join(inputs.split()) if self.remove_space else inputs
+        text = text.replace("``", '"').replace("''", '"')
+        if not self.keep_accents:
+            text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+        return text.lower() if self.do_lower_case else text
+
+    def _tokenize(self, text: str) -> list[str]:
+        tokens: list[str] = []
+        for piece in self.sp_model.encode(self.preprocess_text(text), out_type=str):
+            if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
+                tokens += [*self._without_comma(piece), ","]
+            else:
+                tokens.append(piece)
+        return tokens
+
+    def _without_comma(self, piece: str) -> list[str]:
+        """The pieces of a number that SentencePiece has joined with the comma after it."""
+        pieces: list[str] = self.sp_model.EncodeAsPieces(piece[:-1].replace(UNDERLINE, ""))
+        if piece[0] != UNDERLINE and pieces[0][0] == UNDERLINE:
+            return pieces[1:] if len(pieces[0]) == 1 else [pieces[0][1:], *pieces[1:]]
+        return pieces
+
+    def _convert_token_to_id(self, token: str) -> int:
+        return int(self.sp_model.PieceToId(token))
+
+    def _convert_id_to_token(self, index: int) -> str:
+        return str(self.sp_model.IdToPiece(index))
+
+    def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
+        return "".join(tokens).replace(UNDERLINE, " ").strip()
+
+
+class XLNetTokenizer(AlbertEnglishTokenizer):
+    """XLNet's: A <sep> B <sep> <cls>, padded on the left."""
+
+    resource_files_names: ClassVar[dict[str, str]] = {"vocab_file": "spiece.model"}
+    file_arguments: ClassVar[tuple[str, ...]] = ("vocab_file",)
+    arguments: ClassVar[dict[str, Any]] = {
+        "do_lower_case": False,
+        "remove_space": True,
+        "keep_accents": False,
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "sep_token": "<sep>",
+        "pad_token": "<pad>",
+        "cls_token": "<cls>",
+        "mask_token": "<mask>",
+        "additional_special_tokens": ["<eop>", "<eod>"],
+        "sp_model_kwargs": None,
+    }
+    padding_side = "left"
+    _pad_token_type_id = 3
+
+    def _set_special_tokens(self, given: Any) -> None:
+        super()._set_special_tokens({**given, "mask_token": _taking_spaces_before(given["mask_token"])})
+
+    def _surrounded(self, first: list[Any], second: list[Any] | None, cls: Any, sep: Any) -> list[Any]:
+        return [*first, sep, cls] if second is None else [*first, sep, *second, sep, cls]
+
+    def create_token_type_ids_from_sequences(self, token_ids_0: Ids, token_ids_1: Ids | None = None) -> Ids:
+        second = [] if token_ids_1 is None else [1] * (len(token_ids_1) + 1)
+        return [0] * (len(token_ids_0) + 1) + second + [2]
+
+
+def _taking_spaces_before(token: Any) -> Any:
+    return AddedToken(token, lstrip=True) if isinstance(token, str) else token
+
+
+class AlbertChineseTokenizer(BertTokenizer):
+    """ALBERT's for Chinese, by a vocabulary."""
+
+
+class AlbertTokenizer:
+    """ALBERT's: by a vocabulary where there is one (Chinese), else by a SentencePiece model (English)."""
+
+    def __new__(
+        cls, vocab_file: str | None = None, sentencepiece_model_file: str | None = None, **kwargs: Any
+    ) -> Any:
+        if vocab_file is not None:
+            return AlbertChineseTokenizer(vocab_file, **kwargs)
+        return AlbertEnglishTokenizer(sentencepiece_model_file, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
+        """The one of the two tokenizers whose files are there."""
+        name = pretrained_model_name_or_path
+        try:
+            return AlbertChineseTokenizer.from_pretrained(name, *args, **kwargs)
+        except FileNotFoundError:
+            return AlbertEnglishTokenizer.from_pretrained(name, *args, **kwargs)

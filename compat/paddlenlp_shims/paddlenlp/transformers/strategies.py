@@ -1,0 +1,70 @@
+"""What a call of a tokenizer may ask for: how to pad, how to truncate, and what to answer."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, NamedTuple
+
+
+class Choice(Enum):
+    """A value that a caller has chosen by its name. Raises ValueError with the names for another."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        raise ValueError(
+            f"{value} is not a valid {cls.__name__}, please select one of {[c.value for c in cls]}"
+        )
+
+
+class PaddingStrategy(Choice):
+    """What `padding` may be, beside True (longest) and False (do_not_pad)."""
+
+    LONGEST = "longest"
+    MAX_LENGTH = "max_length"
+    DO_NOT_PAD = "do_not_pad"
+
+
+class TruncationStrategy(Choice):
+    """What `truncation` may be, beside True (longest_first) and False (do_not_truncate)."""
+
+    ONLY_FIRST = "only_first"
+    ONLY_SECOND = "only_second"
+    LONGEST_FIRST = "longest_first"
+    DO_NOT_TRUNCATE = "do_not_truncate"
+
+
+class Wanted(NamedTuple):
+    """What a call shall answer, and how long it may be."""
+
+    padding: PaddingStrategy
+    truncation: TruncationStrategy
+    max_length: int | None
+    stride: int
+    is_split_into_words: bool | str
+    pad_to_multiple_of: int | None
+    add_special_tokens: bool
+    return_position_ids: bool
+    return_token_type_ids: bool
+    return_attention_mask: bool
+    return_length: bool
+    return_overflowing_tokens: bool
+    return_special_tokens_mask: bool
+    return_offsets_mapping: bool
+
+
+def lengths_longest_first(first: int, second: int, removed: int) -> tuple[int, int]:
+    """The lengths that are left when so many tokens are taken one by one from the longer of two texts.
+
+    Of two of equal length it is the second's.
+    """
+    for _ in range(removed):
+        if first > second:
+            first -= 1
+        else:
+            second = max(second - 1, 0)
+    return first, second
+
+
+def kept(ids: list[Any], length: int, from_left: bool) -> list[Any]:
+    """The text cut to this length, at its end or (`from_left`) at its beginning."""
+    return ids[len(ids) - length :] if from_left else ids[:length]

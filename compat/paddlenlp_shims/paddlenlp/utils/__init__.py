@@ -1,0 +1,5 @@
+"""`paddlenlp.utils`: its logger, and where PaddleNLP keeps its models."""
+
+from . import env, log
+
+__all__ = ["env", "log"]

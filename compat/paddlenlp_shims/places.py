@@ -1,0 +1,91 @@
+"""Where each of PaddleNLP's modules lies in this folder, and the sentence for those that do not."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+HERE = Path(__file__).resolve().parent
+FAMILIES = "paddlenlp.transformers."
+SUBMODULES = ("", "tokenizer", "fast_tokenizer", "faster_tokenizer")
+"""Of a family of models: the folder itself, and the modules there that had its tokenizers over the years."""
+
+
+def spec_on_top(name: str, folder: str, finder: object) -> ModuleSpec | None:
+    """Our package of this name; None where PaddleNLP itself is there, which then finds its own others."""
+    if name != "paddlenlp" and _found_by_others("paddlenlp", finder):
+        return None
+    package = HERE / folder
+    return importlib.util.spec_from_file_location(
+        name, package / "__init__.py", submodule_search_locations=[str(package)]
+    )
+
+
+def spec_inside(name: str, rest: str) -> ModuleSpec | None:
+    """The module of a family of models; None inside of PaddleNLP itself.
+
+    Raises ModuleNotFoundError, with what there is, for any other.
+    """
+    top = sys.modules.get(name.partition(".")[0])
+    if getattr(top, "__file__", None) is None or HERE not in Path(str(top.__file__)).parents:  # type: ignore[union-attr]
+        return None
+    family, _, module = name.removeprefix(FAMILIES).partition(".")
+    if name.startswith(FAMILIES) and module in SUBMODULES:
+        from paddlenlp.transformers import tokenizer_names
+
+        names = tokenizer_names(family, module)
+        if names:
+            return ModuleSpec(name, FamilyLoader(names), origin=str(HERE), is_package=True)
+    raise missing(name)
+
+
+class FamilyLoader(Loader):
+    """Makes the module of one family, `paddlenlp.transformers.bert.tokenizer` say, of names there are."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        transformers = sys.modules[FAMILIES.rstrip(".")]
+        for name in self._names:
+            setattr(module, name, getattr(transformers, name))
+        module.__all__ = list(self._names)  # type: ignore[attr-defined]
+
+
+def missing(name: str) -> ModuleNotFoundError:
+    """The error for a module or a name of PaddleNLP's that is not here; its message tells what is.
+
+    Its `name` is that of the package, for Python passes over an error with the name that was asked for in
+    `from package import name`, and tells that it can't be imported, and nothing else.
+    """
+    return ModuleNotFoundError(sentence(name), name=name.partition(".")[0])
+
+
+def sentence(name: str) -> str:
+    """What is here in place of a name of PaddleNLP's that is not, and what to do."""
+    top = name.partition(".")[0]
+    if top != "paddlenlp":
+        offered = f"{top} has ErnieFastTokenizer, ErnieFasterTokenizer and models.WordPiece"
+    else:
+        offered = (
+            "these are PaddleNLP's tokenizers (paddlenlp.transformers), batch functions (paddlenlp.data), "
+            "load_dataset for local files (paddlenlp.datasets) and logger (paddlenlp.utils.log)"
+        )
+    return (
+        f"{name} is not in Paddlewheel's compat, which stands in for the package here: {offered}. What a "
+        "service needs of models is their exported form (python -m convert); for the rest install PaddleNLP "
+        "itself, which is found first"
+    )
+
+
+def _found_by_others(name: str, finder: object) -> bool:
+    """Whether a finder before ours finds this package."""
+    others = (other for other in sys.meta_path if other is not finder and hasattr(other, "find_spec"))
+    return any(other.find_spec(name, None) is not None for other in others)
