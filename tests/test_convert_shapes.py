@@ -243,7 +243,7 @@ def test_a_dry_run_writes_no_shapes(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["BERT", "out", "--inputs", "none.npz"], "none.npz"),
         (
             ["BERT", "out", "--inputs", "half.npz"],
-            "half.npz holds input_ids, but .* takes token_type_ids, input_ids",
+            "half.npz holds input_ids, but .* takes input_ids, token_type_ids",
         ),
         (["BERT", "out", "--inputs", "text.npz"], r"text.npz: input_ids is <U1\[1, 1\], but .* takes int64"),
     ],

@@ -12,6 +12,7 @@ from convert.output.stamp import fingerprint_of
 from convert.programs.engines import paddle_version
 from convert.programs.feeds import BATCHES, SHAPE_LENGTHS, Feeds, sample_feeds
 from convert.programs.program import InferenceProgram, read_program
+from convert.programs.runners import program_runner
 from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions
 from pipeline.errors import ConfigError, ConversionError, ModelFailed
@@ -34,7 +35,7 @@ def convert_shapes(
     The likeliest shape is that of the median length with the most rows. The file
     has the feeds and each inner tensor whose shape depends on theirs, in a .json program by its place there,
     for its name is another in each process; of an ONNX model the feeds alone, for TensorRT asks for no
-    others there, and nothing is run. Raises ConversionError for what can't be used.
+    others there. Raises ConversionError for what can't be used.
     """
     options = options or ConversionOptions(lengths=SHAPE_LENGTHS)
     options.steps.step("Reading the model")
@@ -72,6 +73,7 @@ def _collect(
     feeds = {feed.name: feed.shape for feed in program.feeds}
     try:
         if program.format == "onnx":
+            _try(program, batches, options)
             ranges = feed_ranges(batches, likeliest(batches))
         else:
             ranges = collect_ranges(
@@ -90,6 +92,14 @@ def _collect(
         write_whole(out, ranges_text(ranges, comments))
     except OSError as exc:
         raise ConversionError(f"{out} can't be written ({exc.strerror}); name another place.") from exc
+
+
+def _try(program: InferenceProgram, batches: Sequence[Feeds], options: ConversionOptions) -> None:
+    """Run them: a model or a shape that can't be run is told now, not when TensorRT builds its engines."""
+    run = program_runner(program)
+    for batch in batches:
+        run(batch)
+        options.steps.advance()
 
 
 def _shown(out: Path, program: InferenceProgram) -> tuple[object, ...]:
