@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import uvloop
 
-from pipeline.environment import MODEL_PROCESS
+from pipeline.process.environment import MODEL_PROCESS
 
 _MOST_BYTES = 64 * 1024
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.config import load_config
-from pipeline.predictors import create_predictor
-from pipeline.serving_model import load_serving_model
+from pipeline.config.config_file import load_config
+from pipeline.engines import create_predictor
+from pipeline.models.serving_model import load_serving_model
 
 
 class BarePredictor:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from bench.figures import Figures
 from bench.load import CannotMeasure
 from bench.running import DEMO_MODEL, ROOT, free_ports, stop
-from pipeline.environment import MODEL_PROCESS
+from pipeline.process.environment import MODEL_PROCESS
 
 _START_S = 30.0
 

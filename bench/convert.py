@@ -165,9 +165,9 @@ def convert_one(source: str, out: Path, feeds: Path, input_spec: str) -> None:
     """Convert, answer `feeds` with the served model, and print the figures as one line of JSON."""
     from convert import Wanted, convert_all
     from convert.result import ConversionOptions
-    from pipeline.config import LocalServiceConf
-    from pipeline.predictors import create_predictor
-    from pipeline.serving_model import load_serving_model
+    from pipeline.config.config_file import LocalServiceConf
+    from pipeline.engines import create_predictor
+    from pipeline.models.serving_model import load_serving_model
 
     steps = TimedSteps()
     wanted = Wanted(input_spec=input_spec)

@@ -1,6 +1,6 @@
 """What a run of the demo model costs with intermediate tensors that stay in place, and with given-back ones.
 
-Two predictors in one process take turns, batches of one length (pipeline/predictors/paddle_kept_tensors.py).
+Two predictors in one process take turns, batches of one length (pipeline/engines/paddle/kept_tensors.py).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.running import DEMO_MODEL, ROOT
-from pipeline.config import load_config
-from pipeline.predictors import Predictor, create_predictor
-from pipeline.predictors.base import input_examples
-from pipeline.serving_model import load_serving_model
+from pipeline.config.config_file import load_config
+from pipeline.engines import Predictor, create_predictor
+from pipeline.engines.base import input_examples
+from pipeline.models.serving_model import load_serving_model
 
 LENGTH = 32
 BATCHES = (1, 8, 32)
@@ -35,7 +35,7 @@ def predictors() -> dict[str, Predictor]:
     made = {name: create_predictor(load_serving_model(DEMO_MODEL), conf) for name in (KEPT, GIVEN_BACK)}
     example = input_examples(made[KEPT], rows=1, length=LENGTH)
     made[KEPT].run(example)
-    with mock.patch("pipeline.predictors.paddle_kept_tensors.KEPT_BYTES", 0):
+    with mock.patch("pipeline.engines.paddle.kept_tensors.KEPT_BYTES", 0):
         made[GIVEN_BACK].run(example)
     return made
 

@@ -29,11 +29,11 @@ from convert.programs.program import read_program
 from convert.proof.padding import pad_rows
 from convert.proof.target import named_padding, target_of_model
 from convert.proof.texts import text_rows
-from pipeline.config import LocalServiceConf
+from pipeline.config.config_file import LocalServiceConf
+from pipeline.engines import Predictor, create_predictor
 from pipeline.errors import ServingError
-from pipeline.model_settings import with_settings_of
-from pipeline.predictors import Predictor, create_predictor
-from pipeline.serving_model import load_serving_model, write_serving_model
+from pipeline.models.serving_model import load_serving_model, write_serving_model
+from pipeline.models.settings import with_settings_of
 
 FP32, FP32_ONNX = "fp32, Paddle", "fp32, ONNX Runtime"
 CALIBRATION_TEXTS = 256

@@ -1,6 +1,6 @@
-"""Round trips between two processes over the socket and through the memfd, by size, for `pipeline.wire`.
+"""Round trips between two processes, by size: over the socket and through the memfd of `messages.frames`.
 
-The second table does the same for `pipeline.values`: an array inside the tree, and as a part beside it.
+The second table is of `messages.values`: an array inside the tree, and as a part beside it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,18 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from pipeline import values, wire
-from pipeline.values import Part
-from pipeline.wire import Arena, FrameReader, Kind, create_arena_fd, frame, reply_region, request_region
+from pipeline.messages import frames as wire
+from pipeline.messages import values
+from pipeline.messages.frames import (
+    Arena,
+    FrameReader,
+    Kind,
+    create_arena_fd,
+    frame,
+    reply_region,
+    request_region,
+)
+from pipeline.messages.values import Part
 
 KIB = 1024
 TAIL_KIB = (4, 8, 16, 32, 64, 128, 256, 600, 2048)

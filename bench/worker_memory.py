@@ -22,7 +22,7 @@ from rich.table import Table
 from bench.load import CannotMeasure
 from bench.processes import resident_mb
 from bench.running import DEMO_MODEL, ROOT
-from pipeline.environment import MODEL_PROCESS
+from pipeline.process.environment import MODEL_PROCESS
 from pipeline.worker.model import DEFAULT_BATCH_TOKENS
 
 LONGEST, MOST_ROWS = 512, 60
@@ -38,9 +38,9 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
 
 def measure_one(batches: int, seed: int, tokens: int) -> dict[str, Any]:
     """MB after each of SAMPLES parts of the batches, and CPU ms of a batch in the last part of them."""
-    from pipeline.config import load_config
-    from pipeline.predictors import create_predictor
-    from pipeline.serving_model import load_serving_model
+    from pipeline.config.config_file import load_config
+    from pipeline.engines import create_predictor
+    from pipeline.models.serving_model import load_serving_model
     from pipeline.worker.plan import bucket
 
     conf = load_config(ROOT / "config.yml").op["bert"].local_service_conf

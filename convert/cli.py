@@ -16,8 +16,8 @@ from convert.commands import Command
 from convert.proof.report import FailedParity, ParityReport
 from convert.result import Conversion, ConversionOptions
 from convert.steps.progress import ShownSteps
-from pipeline.commands import EXIT_MISTAKE
 from pipeline.errors import ParityError, ServingError
+from pipeline.launch.commands import EXIT_MISTAKE
 
 EXIT_PARITY, EXIT_INTERRUPTED = 1, 130
 

@@ -11,7 +11,7 @@ from pathlib import Path
 IMPORTED_IN_SERVING = (
     "client.protos, grpc.aio, grpc._utilities, httptools, httpx, msgpack, msgspec, numpy, onnxruntime, "
     "paddle.inference, prometheus_client, pydantic, rich.console, tokenizers, uvloop, yaml, "
-    "pipeline.server.lifecycle, pipeline.worker.main"
+    "pipeline.front.lifecycle, pipeline.worker.main"
 )
 
 

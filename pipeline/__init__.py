@@ -6,12 +6,12 @@ The names are imported when they are asked for: the doctor also runs where a pac
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipeline.start_signals import end_as_the_first, left_at_once, tell_interrupts_in_a_line
+from pipeline.process.start_signals import end_as_the_first, left_at_once, tell_interrupts_in_a_line
 
 if TYPE_CHECKING:
+    from pipeline.api.op import Op, OpRequest, RequestOp, ResponseOp
+    from pipeline.api.service import PipelineServer, WebService
     from pipeline.errors import InvalidInput, ProductError, ServingError
-    from pipeline.op import Op, OpRequest, RequestOp, ResponseOp
-    from pipeline.service import PipelineServer, WebService
 
 __all__ = [
     "InvalidInput",
@@ -26,8 +26,8 @@ __all__ = [
 ]
 _HOMES = {
     "pipeline.errors": ("InvalidInput", "ProductError", "ServingError"),
-    "pipeline.op": ("Op", "OpRequest", "RequestOp", "ResponseOp"),
-    "pipeline.service": ("PipelineServer", "WebService"),
+    "pipeline.api.op": ("Op", "OpRequest", "RequestOp", "ResponseOp"),
+    "pipeline.api.service": ("PipelineServer", "WebService"),
 }
 
 

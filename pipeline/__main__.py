@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from pipeline.cli import main
+from pipeline.launch.command_line import main
 
 __all__ = ["main"]
 

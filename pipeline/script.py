@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from pipeline.config import dump_config
+from pipeline.api.service import Service, WebService
+from pipeline.config.config_file import dump_config
 from pipeline.errors import ConfigError
-from pipeline.service import Service, WebService
 
 
 def prepare_from_arguments(service: WebService, default_config: str | Path) -> None:

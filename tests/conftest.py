@@ -13,7 +13,7 @@ import pytest
 
 import models
 import onnx_models
-from pipeline.serving_model import ServingModel, load_serving_model
+from pipeline.models.serving_model import ServingModel, load_serving_model
 from service_process import APPS, ServiceProcess
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.config import Limits
+from pipeline.config.config_file import Limits
+from pipeline.dialects.key_value.key_value import parse_http
 from pipeline.errors import ServingError
-from pipeline.request import Request
-from pipeline.server.doors.codecs.key_value import parse_http
+from pipeline.front.scheduler.request import Request
 
 LIMITS = Limits()
 EXAMPLE = '{"key": ["0"], "value": ["..."]}'

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.config import LocalServiceConf
+    from pipeline.config.config_file import LocalServiceConf
 
 VOCABULARY = 64
 LABELS = ("sports", "finance", "tech")
@@ -71,7 +71,7 @@ def hidden_states(folder: Path) -> Path:
 
 def local_conf(**keys: Any) -> LocalServiceConf:
     """local_service_conf with these keys, for a predictor of one thread."""
-    from pipeline.config import LocalServiceConf
+    from pipeline.config.config_file import LocalServiceConf
 
     return LocalServiceConf(**({"model_config": "unused", "thread_num": 1} | keys))
 
@@ -210,7 +210,7 @@ def save(layer, target, *, feeds, fetch, padded=(), labels=()):  # type: ignore[
 
     import paddle
 
-    from pipeline.serving_model import FeedPadding, Padding, Variable, write_serving_model
+    from pipeline.models.serving_model import FeedPadding, Padding, Variable, write_serving_model
 
     layer.eval()
     specs = [paddle.static.InputSpec(shape, dtype, name) for name, (dtype, shape) in feeds.items()]
@@ -233,7 +233,7 @@ def _build_classifier_pdmodel(target: Path) -> None:
 
     import paddle
 
-    from pipeline.serving_model import FeedPadding, Padding, Variable, write_serving_model
+    from pipeline.models.serving_model import FeedPadding, Padding, Variable, write_serving_model
 
     paddle.enable_static()
     program, startup = paddle.static.Program(), paddle.static.Program()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from pipeline.onnx_file import inspect_onnx
-from pipeline.serving_model import FeedPadding, Padding, write_serving_model
+from pipeline.models.onnx_file import inspect_onnx
+from pipeline.models.serving_model import FeedPadding, Padding, write_serving_model
 
 FIXTURES = Path(__file__).parent / "fixtures" / "onnx"
 FEEDS = ("input_ids", "token_type_ids", "attention_mask")

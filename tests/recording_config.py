@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.predictors.paddle_import import inference
-from pipeline.serving_model import ServingModel
+from pipeline.engines.paddle.paddle_import import inference
+from pipeline.models.serving_model import ServingModel
 
 
 class RecordingConfig(inference.Config):  # type: ignore[misc]

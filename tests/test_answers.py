@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from client.protos.pipeline_service_pb2 import Response
-from pipeline.answer_form import AnswerForm
-from pipeline.answers import print_as_numpy_1, render, render_error
+from pipeline.dialects.answer_form import AnswerForm
+from pipeline.dialects.key_value.answers import print_as_numpy_1, render, render_error
 from pipeline.errors import ProductError, UnprintableAnswer
 from recordings import recorded
 

@@ -21,8 +21,8 @@ from client.http_client import HttpClient
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 from client.protos.pipeline_service_pb2 import Request
 from client.rpc_client import RpcClient
-from pipeline.api_keys import read_api_keys
-from pipeline.config import SecurityConfig
+from pipeline.config.api_keys import read_api_keys
+from pipeline.config.config_file import SecurityConfig
 from pipeline.errors import ConfigError
 from service_process import APPS, ROOT, RPC_METHOD, ServiceProcess, key_value, wait_until
 

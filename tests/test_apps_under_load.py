@@ -24,8 +24,8 @@ import models
 from client.pipeline_client import PipelineClient
 from free_ports import free_port
 from models import local_conf
-from pipeline.predictors import Predictor, create_predictor
-from pipeline.serving_model import ServingModel
+from pipeline.engines import Predictor, create_predictor
+from pipeline.models.serving_model import ServingModel
 from service_process import APPS, ROOT, ServiceProcess
 
 CLIENTS = 12

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.serving_model import FeedPadding, Padding
+from pipeline.models.serving_model import FeedPadding, Padding
 from pipeline.worker.merge import Joining, describe, join, slices, split
 from pipeline.worker.plan import BatchLimits, Item, bucket, plan
 

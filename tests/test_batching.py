@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.server.engine.batching import BatchPolicy, gathered_in, handover_size, may_queue_behind, ripe_in
+from pipeline.front.scheduler.batching import (
+    BatchPolicy,
+    gathered_in,
+    handover_size,
+    may_queue_behind,
+    ripe_in,
+)
 
 FAST, SLOW = 0.001, 0.1
 

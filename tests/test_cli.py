@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from command_line import paddlewheel, refused
-from pipeline.config import load_config
-from pipeline.config_reference import config_reference
+from pipeline.config.config_file import load_config
+from pipeline.config.reference import config_reference
 from service_process import ROOT, ServiceProcess
 
 MAIN = ROOT / "pipeline" / "__main__.py"

@@ -19,7 +19,7 @@ from paddle_serving_app.reader import (
     Sequential,
     Transpose,
 )
-from pipeline.serving_model import ServingModel
+from pipeline.models.serving_model import ServingModel
 from service_process import ROOT
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from models import local_conf
+from pipeline.engines import create_predictor, input_examples
 from pipeline.errors import ConfigError, InvalidInput
-from pipeline.predictors import create_predictor, input_examples
-from pipeline.predictors.local_client import LocalClient
-from pipeline.serving_model import ServingModel, load_serving_model
+from pipeline.models.serving_model import ServingModel, load_serving_model
+from pipeline.paddle_serving.local_client import LocalClient
 from service_process import ROOT
 
 

@@ -13,8 +13,8 @@ import pytest
 
 import old_models
 from models import local_conf
-from pipeline.predictors import create_predictor
-from pipeline.serving_model import ServingModel, load_serving_model
+from pipeline.engines import create_predictor
+from pipeline.models.serving_model import ServingModel, load_serving_model
 from service_process import ROOT
 
 STATIC = """

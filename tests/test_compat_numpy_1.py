@@ -11,7 +11,7 @@ CODE = """
 import logging, sys
 sys.path.insert(0, {root!r})
 logging.basicConfig(format="%(message)s", stream=sys.stdout)
-from pipeline.numpy_1 import install_numpy_1_names
+from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
 import numpy as np
 
 install_numpy_1_names()

@@ -19,8 +19,8 @@ from client.values import parse_value
 from convert.steps.environment import missing_packages
 from free_ports import free_port
 from models import local_conf
-from pipeline.predictors import create_predictor
-from pipeline.serving_model import ServingModel
+from pipeline.engines import create_predictor
+from pipeline.models.serving_model import ServingModel
 from service_process import APPS, ROOT, ServiceProcess
 
 COMPAT = ROOT / "compat"
@@ -97,7 +97,7 @@ sys.meta_path[:] = [f for f in sys.meta_path if "compat" not in str(f) and "Padd
 sys.path[:] = [entry for entry in sys.path if entry != {str(COMPAT)!r}]
 for name in ("paddlenlp_shims", "paddlenlp_shims.finder"):
     del sys.modules[name]
-from pipeline.paddle_serving_names import offer_paddle_serving_names
+from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 offer_paddle_serving_names()
 import paddlenlp
 print(paddlenlp.__file__)

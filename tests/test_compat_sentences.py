@@ -13,8 +13,8 @@ import yaml
 from client.pipeline_client import PipelineClient
 from free_ports import free_port
 from models import local_conf
-from pipeline.predictors import create_predictor
-from pipeline.serving_model import ServingModel
+from pipeline.engines import create_predictor
+from pipeline.models.serving_model import ServingModel
 from service_process import APPS, ROOT, ServiceProcess
 
 TEXTS = ["卡车超载致使跨桥侧翻，没那么简单", "消失的“外企光环”", 'it\'s \\ "quoted"\nand long, ' * 8]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.config import ServiceConfig, check_service_name, dump_config, load_config
+from pipeline.config.config_file import ServiceConfig, check_service_name, dump_config, load_config
 from pipeline.errors import ConfigError
 
 ORIGINAL_STYLE = """

@@ -126,7 +126,7 @@ def test_a_stop_ends_it_in_the_time_that_compose_gives(built: Image) -> None:
 def test_a_stop_is_heard_while_process_1_still_loads_the_server(built: Image) -> None:
     with Container(built) as container:
         command = Path(f"/proc/{container.pid}/cmdline")
-        wait_until(lambda: b"'pipeline.server'" in command.read_bytes(), "it takes over")
+        wait_until(lambda: b"'pipeline.front'" in command.read_bytes(), "it takes over")
         os.kill(container.pid, signal.SIGTERM)
         assert container.exit_code(container.service.stop_grace_s) == 0, container.log
 

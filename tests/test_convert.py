@@ -14,8 +14,8 @@ import pytest
 
 from convert.cli import main
 from models import local_conf
-from pipeline.predictors import create_predictor
-from pipeline.serving_model import load_serving_model
+from pipeline.engines import create_predictor
+from pipeline.models.serving_model import load_serving_model
 
 ROOT = Path(__file__).parents[1]
 SPEC = "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]"

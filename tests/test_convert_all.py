@@ -14,8 +14,8 @@ import models
 import onnx_models
 from convert.cli import main
 from convert.steps.environment import CONVERT_PYTHON
-from pipeline.predictors import create_predictor
-from pipeline.serving_model import load_serving_model
+from pipeline.engines import create_predictor
+from pipeline.models.serving_model import load_serving_model
 
 CLASSIFIER = onnx_models.onnx_file("classifier")
 SPEC = ("--input-spec", "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]")

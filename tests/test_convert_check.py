@@ -17,7 +17,7 @@ import onnx_models
 from convert.cli import main
 from convert.proof.parity import compare
 from pipeline.errors import ConfigError
-from pipeline.serving_model import load_serving_model
+from pipeline.models.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess
 
 PADDING = "input_ids=0,token_type_ids=0,attention_mask=0"

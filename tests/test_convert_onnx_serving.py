@@ -19,9 +19,9 @@ from command_line import paddlewheel
 from convert.cli import main
 from free_ports import free_port
 from models import local_conf
-from pipeline.onnx_file import inspect_onnx
-from pipeline.predictors import create_predictor
-from pipeline.serving_model import load_serving_model
+from pipeline.engines import create_predictor
+from pipeline.models.onnx_file import inspect_onnx
+from pipeline.models.serving_model import load_serving_model
 from service_process import ServiceProcess
 
 PADDING = "input_ids=0,token_type_ids=0,attention_mask=0"

@@ -19,8 +19,8 @@ from convert.programs.program import read_program
 from convert.proof.target import target_of_model
 from convert.proof.texts import text_rows
 from convert.steps.environment import CONVERT_PYTHON, missing_packages
-from pipeline.doctor.machine import cpu_flags
-from pipeline.serving_model import load_serving_model
+from pipeline.launch.doctor.machine import cpu_flags
+from pipeline.models.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess
 
 FEEDS = onnx_models.FEEDS

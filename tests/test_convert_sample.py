@@ -14,7 +14,7 @@ from PIL import Image
 import onnx_models
 from convert.cli import main
 from convert.steps.environment import CONVERT_PYTHON
-from pipeline.predictors.shape_file import read_ranges
+from pipeline.engines.shape_file import read_ranges
 from service_process import APPS, ROOT, ServiceProcess
 
 LOGARITHM, SPEECH = onnx_models.onnx_file("logarithm"), onnx_models.onnx_file("speech")

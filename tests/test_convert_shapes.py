@@ -14,10 +14,10 @@ import pytest
 
 from convert.cli import main
 from models import local_conf
+from pipeline.engines import DynamicShapes
+from pipeline.engines.shape_file import read_ranges
 from pipeline.errors import ConfigError
-from pipeline.predictors import DynamicShapes
-from pipeline.predictors.shape_file import read_ranges
-from pipeline.serving_model import ServingModel
+from pipeline.models.serving_model import ServingModel
 
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT / "tests" / "fixtures" / "pdmodel"

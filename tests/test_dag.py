@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline import Op, RequestOp
-from pipeline.dag import Node, collect_ops, dag_of
+from pipeline.api.dag import Node, collect_ops, dag_of
 from pipeline.errors import ConfigError
 
 

@@ -15,7 +15,7 @@ def tell(*_):
     sys.stdout.write(f"{names.count('WorkerProcess')} processes, {names.count('Instance')} instances\\n")
     sys.stdout.flush()
 
-if "pipeline.server" in " ".join(sys.orig_argv):
+if "pipeline.front" in " ".join(sys.orig_argv):
     signal.signal(signal.SIGUSR1, tell)
     gc.disable()
 """

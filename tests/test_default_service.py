@@ -18,9 +18,9 @@ from tokenizers import BertWordPieceTokenizer
 from tritonclient.utils import InferenceServerException
 
 from client.protos.pipeline_service_pb2 import Response
-from pipeline.config import LocalServiceConf
-from pipeline.predictors import create_predictor
-from pipeline.serving_model import load_serving_model
+from pipeline.config.config_file import LocalServiceConf
+from pipeline.engines import create_predictor
+from pipeline.models.serving_model import load_serving_model
 from service_process import ServiceProcess, key_value
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from free_ports import free_port
-from pipeline.config import load_config
-from pipeline.doctor.finding import Status
-from pipeline.doctor.gpu import check_gpu
-from pipeline.doctor.machine import check_cores, check_cpu, check_memory, cpu_flags, memory
-from pipeline.doctor.ports import check_config, check_port
-from pipeline.doctor.software import check_originals, check_packages, check_python
+from pipeline.config.config_file import load_config
+from pipeline.launch.doctor.finding import Status
+from pipeline.launch.doctor.gpu import check_gpu
+from pipeline.launch.doctor.machine import check_cores, check_cpu, check_memory, cpu_flags, memory
+from pipeline.launch.doctor.ports import check_config, check_port
+from pipeline.launch.doctor.software import check_originals, check_packages, check_python
 from service_process import APPS, ROOT, ServiceProcess
 
 GIB = 1 << 30
@@ -143,7 +143,7 @@ class TestWholeReport:
         assert done.stdout.endswith("This machine can't serve yet: Imports, Paddle, Prediction.\n")
 
     def test_the_doctor_itself_does_not_import_paddle(self) -> None:
-        code = "import sys, pipeline.doctor.report; sys.exit('paddle' in sys.modules)"
+        code = "import sys, pipeline.launch.doctor.report; sys.exit('paddle' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 

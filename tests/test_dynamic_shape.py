@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.engines import DynamicShapes
+from pipeline.engines.shape_file import TensorRange, ranges_text
 from pipeline.errors import ConfigError
-from pipeline.predictors import DynamicShapes
-from pipeline.predictors.shape_file import TensorRange, ranges_text
 
 INFO = {
     "min_input_shape": {"input_ids": [1, 1], "mask": [1, 1], "unsqueeze2_0.tmp_0": [1, 1, 1, 1]},

@@ -11,9 +11,9 @@ import pytest
 
 from client.protos.pipeline_service_pb2 import Request, Tensor
 from pipeline import Op, PipelineServer, RequestOp, ResponseOp
-from pipeline.channel_data import ChannelData
-from pipeline.dag import collect_ops
+from pipeline.api.dag import collect_ops
 from pipeline.errors import ConfigError
+from pipeline.paddle_serving.channel_data import ChannelData
 from service_process import APPS, ServiceProcess, key_value
 
 APP = APPS / "packages.py"

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from pipeline.api.feeds import example_body, read_feeds
 from pipeline.errors import InvalidInput
-from pipeline.feeds import example_body, read_feeds
-from pipeline.serving_model import Variable
+from pipeline.models.serving_model import Variable
 
 PIXELS = Variable("pixels", "pixels", "uint8", (-1, 2))
 HALVES = Variable("halves", "halves", "bfloat16", (-1, 2))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.dag import Dag, Node
+from pipeline.api.dag import Dag, Node
 from service_process import APPS, ServiceProcess, wait_until
 
 SOURCE = "@DAGExecutor"

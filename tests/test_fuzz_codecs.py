@@ -16,8 +16,8 @@ from bench.fuzz.messages import kept
 from bench.fuzz.trial import described, try_inputs
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 from client.protos.pipeline_service_pb2 import Request
-from pipeline.tensors import from_npy, to_npy
-from pipeline.values import decode, encode
+from pipeline.dialects.key_value.tensors import from_npy, to_npy
+from pipeline.messages.values import decode, encode
 
 BY_NAME = {codec.name: codec for codec in CODECS}
 quick = settings(

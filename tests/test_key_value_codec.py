@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from key_value_messages import LIMITS, http, refusal
-from pipeline.answer_form import AnswerForm
-from pipeline.config import Limits
+from pipeline.config.config_file import Limits
+from pipeline.dialects.answer_form import AnswerForm
+from pipeline.dialects.key_value.key_value import parse_proto
+from pipeline.dialects.key_value.key_value_json import Body, decode_leniently
 from pipeline.errors import BadPackage, MalformedBody, TooLarge
-from pipeline.server.doors.codecs.key_value import parse_proto
-from pipeline.server.doors.codecs.key_value_json import Body, decode_leniently
 from recordings import RECORDINGS, body_of
 
 READ_BY_THE_CODEC = [

@@ -14,7 +14,7 @@ import yaml
 import onnx_models
 from convert.cli import main
 from pipeline.errors import ConfigError
-from pipeline.serving_model import load_serving_model
+from pipeline.models.serving_model import load_serving_model
 from service_process import APPS, ROOT, HttpAnswer, ServiceProcess
 
 POSITIONS = 130

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.config import ServiceConfig, load_config
+from pipeline.config.config_file import ServiceConfig, load_config
 from service_process import ROOT
 
 ENGLISH, CHINESE = (ROOT / "docs" / name for name in ("migration.md", "migration_zh.md"))

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from command_line import paddlewheel, refused
-from pipeline.cli import main
-from pipeline.config import load_config
-from pipeline.serving_model import ServingModel, Variable, write_serving_model
+from pipeline.config.config_file import load_config
+from pipeline.launch.command_line import main
+from pipeline.models.serving_model import ServingModel, Variable, write_serving_model
 from service_process import ROOT
 
 IDS = Variable("input_ids", "input_ids", "int64", (-1, -1))
@@ -69,7 +69,7 @@ class TestWhatNewWrites:
 
     def test_it_imports_no_framework(self, classifier: ServingModel, tmp_path: Path) -> None:
         code = (
-            "import sys; from pipeline.cli import main; main(sys.argv[1:]); "
+            "import sys; from pipeline.launch.command_line import main; main(sys.argv[1:]); "
             "sys.exit(bool({'paddle', 'onnxruntime', 'torch'} & set(sys.modules)))"
         )
         command = [

@@ -21,8 +21,8 @@ from client.protos.pipeline_service_pb2 import Request, Tensor
 from client.values import parse_value
 from command_line import paddlewheel
 from free_ports import free_port
-from pipeline.feeds import example_body
-from pipeline.serving_model import ServingModel
+from pipeline.api.feeds import example_body
+from pipeline.models.serving_model import ServingModel
 from service_process import ServiceProcess, key_value
 
 

@@ -13,9 +13,9 @@ import pytest
 import models
 import old_models
 from models import local_conf
+from pipeline.engines import Predictor, create_predictor
 from pipeline.errors import ConfigError, InvalidInput
-from pipeline.predictors import Predictor, create_predictor
-from pipeline.serving_model import load_serving_model
+from pipeline.models.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess
 
 WORDS = np.array([[1], [2], [3], [4], [5]])

@@ -19,14 +19,14 @@ import models
 import onnx_models
 from convert.cli import main
 from models import local_conf
-from pipeline.config import LocalServiceConf
+from pipeline.config.config_file import LocalServiceConf
+from pipeline.engines import DynamicShapes, Predictor, create_predictor, input_examples
+from pipeline.engines.device import Device
+from pipeline.engines.onnxruntime.onnx_config import session_options, session_plans
+from pipeline.engines.shape_file import TensorRange, ranges_text
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed
-from pipeline.predictors import DynamicShapes, Predictor, create_predictor, input_examples
-from pipeline.predictors.device import Device
-from pipeline.predictors.local_client import LocalClient
-from pipeline.predictors.onnx_config import session_options, session_plans
-from pipeline.predictors.shape_file import TensorRange, ranges_text
-from pipeline.serving_model import ServingModel, load_serving_model
+from pipeline.models.serving_model import ServingModel, load_serving_model
+from pipeline.paddle_serving.local_client import LocalClient
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PROFILE = {"input_ids": (1, 16), "token_type_ids": (1, 16), "attention_mask": (1, 16)}
@@ -296,7 +296,7 @@ def test_a_batch_is_run_by_the_length_class_that_holds_it(
     expected = create_predictor(served, local_conf())
     plans = session_plans(served, three_classes(served, tmp_path), Device.TENSORRT)
     cpu = [plan._replace(providers=[("CPUExecutionProvider", {})]) for plan in plans]
-    monkeypatch.setattr("pipeline.predictors.onnx_runtime.session_plans", lambda *_, **__: cpu)
+    monkeypatch.setattr("pipeline.engines.onnxruntime.onnx_predictor.session_plans", lambda *_, **__: cpu)
     predictor = create_predictor(served, local_conf())
     for rows, length in ((1, 1), (4, 8), (2, 9), (4, 16), (1, 32)):
         feeds = input_examples(served, rows, length)
@@ -354,8 +354,10 @@ def test_engine_names_which_of_two_models_is_run(model_folder: Path, tmp_path: P
 
 def test_onnx_runtime_prints_nothing_of_its_own(served: ServingModel) -> None:
     code = (
-        "import sys; from pipeline.config import LocalServiceConf; from pipeline.predictors import *;"
-        "from pipeline.serving_model import load_serving_model; from pipeline.errors import ModelFailed\n"
+        "import sys; from pipeline.config.config_file import LocalServiceConf\n"
+        "from pipeline.engines import *;"
+        "from pipeline.models.serving_model import load_serving_model\n"
+        "from pipeline.errors import ModelFailed\n"
         "p = create_predictor(load_serving_model(sys.argv[1]), LocalServiceConf(model_config='-'))\n"
         "feeds = input_examples(p, 1, 4); feeds['input_ids'] += 99\n"
         "try: p.run(feeds)\n"

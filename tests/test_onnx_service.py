@@ -15,8 +15,8 @@ import pytest
 
 import onnx_models
 from models import local_conf
-from pipeline.predictors import Predictor, create_predictor
-from pipeline.serving_model import load_serving_model
+from pipeline.engines import Predictor, create_predictor
+from pipeline.models.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess, wait_until
 
 DTYPES = ("half", "double", "int64", "int32", "int16", "int8", "uint8", "flag")

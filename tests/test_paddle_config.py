@@ -12,14 +12,14 @@ import pytest
 import models
 from convert.cli import main
 from models import local_conf
-from pipeline.config import LocalServiceConf
+from pipeline.config.config_file import LocalServiceConf
+from pipeline.engines import DynamicShapes, create_predictor, input_examples
+from pipeline.engines.device import Device
+from pipeline.engines.paddle.paddle_config import build_config, configure, precision_in_force
+from pipeline.engines.paddle.paddle_import import inference
+from pipeline.engines.shape_file import read_ranges
 from pipeline.errors import ConfigError
-from pipeline.predictors import DynamicShapes, create_predictor, input_examples
-from pipeline.predictors.device import Device
-from pipeline.predictors.paddle_config import build_config, configure, precision_in_force
-from pipeline.predictors.paddle_import import inference
-from pipeline.predictors.shape_file import read_ranges
-from pipeline.serving_model import ServingModel, Variable, load_serving_model
+from pipeline.models.serving_model import ServingModel, Variable, load_serving_model
 from recording_config import RecordingConfig
 
 

@@ -11,11 +11,11 @@ import pytest
 import models
 import vision_models
 from models import local_conf
+from pipeline.engines import create_predictor, input_examples
+from pipeline.engines.base import check_feeds
+from pipeline.engines.paddle.program import rows_found_by
 from pipeline.errors import ConfigError, InvalidInput
-from pipeline.predictors import create_predictor, input_examples
-from pipeline.predictors.base import check_feeds
-from pipeline.predictors.paddle_program import rows_found_by
-from pipeline.serving_model import ServingModel, Variable, load_serving_model
+from pipeline.models.serving_model import ServingModel, Variable, load_serving_model
 
 
 @pytest.mark.parametrize("kind", ["classifier", "classifier_pdmodel"])

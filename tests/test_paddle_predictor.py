@@ -13,9 +13,9 @@ import pytest
 
 import models
 from models import local_conf
+from pipeline.engines import Predictor, create_predictor, input_examples
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, UnusableFeed
-from pipeline.predictors import Predictor, create_predictor, input_examples
-from pipeline.serving_model import ServingModel, load_serving_model
+from pipeline.models.serving_model import ServingModel, load_serving_model
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -238,8 +238,9 @@ def test_examples_for_warm_up_have_the_model_s_shapes_and_dtypes(model_folder: P
 
 def test_paddle_prints_nothing_of_its_own(model_folder: Path) -> None:
     code = (
-        "import sys; from pipeline.config import LocalServiceConf; from pipeline.predictors import *;"
-        "from pipeline.serving_model import load_serving_model;"
+        "import sys; from pipeline.config.config_file import LocalServiceConf\n"
+        "from pipeline.engines import *;"
+        "from pipeline.models.serving_model import load_serving_model;"
         "p = create_predictor(load_serving_model(sys.argv[1]), LocalServiceConf(model_config='-'));"
         "p.run(input_examples(p, 1, 4)); p.close()"
     )
@@ -251,8 +252,8 @@ def test_paddle_prints_nothing_of_its_own(model_folder: Path) -> None:
 def test_a_worker_that_ignores_sigterm_still_does_with_a_model_loaded(model_folder: Path) -> None:
     code = (
         "import os, signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-        "from pipeline.config import LocalServiceConf; from pipeline.predictors import *;"
-        "from pipeline.serving_model import load_serving_model;"
+        "from pipeline.config.config_file import LocalServiceConf; from pipeline.engines import *;"
+        "from pipeline.models.serving_model import load_serving_model;"
         "p = create_predictor(load_serving_model(sys.argv[1]), LocalServiceConf(model_config='-'));"
         "os.kill(os.getpid(), signal.SIGTERM); print('still here')"
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline import Op, RequestOp, WebService
-from pipeline.config import OpConfig
+from pipeline.config.config_file import OpConfig
 from pipeline.errors import ConfigError
 
 ENDPOINTS = ["10.0.0.1:8088", "[::1]:8088", "models.example:9000"]

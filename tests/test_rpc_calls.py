@@ -11,7 +11,7 @@ import pytest
 
 from service_process import APPS, ROOT, ServiceProcess
 
-IN_THE_FRONT = "import os, sys\nif 'pipeline.server' in ' '.join(sys.orig_argv):\n"
+IN_THE_FRONT = "import os, sys\nif 'pipeline.front' in ' '.join(sys.orig_argv):\n"
 
 
 def changed(folder: Path, *lines: str, wait: bool = True) -> ServiceProcess:

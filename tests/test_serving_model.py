@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.serving_model import FeedPadding, Padding, Variable, load_serving_model, write_serving_model
+from pipeline.models.serving_model import (
+    FeedPadding,
+    Padding,
+    Variable,
+    load_serving_model,
+    write_serving_model,
+)
 
 FEEDS = (Variable("x", "input_ids", "int64", (-1, -1)), Variable('odd "name"\\', "mask", "float32", (-1, 8)))
 FETCHES = (Variable("save_infer_model/scale_0.tmp_0", "logits", "float32", (-1, 3)),)
@@ -209,5 +215,5 @@ def test_a_model_is_replaced_but_a_foreign_folder_is_not(tmp_path: Path, files: 
 
 
 def test_reading_a_model_imports_no_framework() -> None:
-    code = "import pipeline.serving_model, pipeline.predictors, sys; sys.exit('paddle' in sys.modules)"
+    code = "import pipeline.models.serving_model, pipeline.engines, sys; sys.exit('paddle' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -16,8 +16,8 @@ from types import ModuleType
 import pytest
 import yaml
 
-from pipeline.config import load_config
-from pipeline.server.engine.engine import WORKER_GRACE_S
+from pipeline.config.config_file import load_config
+from pipeline.front.scheduler.engine import WORKER_GRACE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE_IMAGE_MB = 140  # python:3.11-slim and libgomp1, unpacked
@@ -268,7 +268,7 @@ class TestImports:
         assert imported_by("pipeline") & FRAMEWORKS == set()
 
     def test_the_front_process_imports_no_framework(self) -> None:
-        assert imported_by("pipeline.server.lifecycle") & FRAMEWORKS == set()
+        assert imported_by("pipeline.front.lifecycle") & FRAMEWORKS == set()
 
     def test_the_clients_import_nothing_of_the_server(self) -> None:
         assert (

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pipeline import control_group
-from pipeline.server.workers.starts import HOLD_S
+from pipeline.front.pool.starts import HOLD_S
+from pipeline.process import control_group
 from service_process import APPS, ServiceProcess, wait_until
 
 READY = "paddlewheel_op_ready_instances"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.config import load_config
+from pipeline.config.config_file import load_config
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGLISH, CHINESE = ROOT / "docs" / "tensorrt.md", ROOT / "docs" / "tensorrt_zh.md"

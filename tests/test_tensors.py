@@ -11,10 +11,10 @@ import pytest
 
 from client.protos.pipeline_service_pb2 import Request as RequestMessage
 from key_value_messages import LIMITS, http, refusal
+from pipeline.dialects.key_value.key_value import parse_http, parse_proto
+from pipeline.dialects.key_value.tensors import add_tensors, to_message, to_npy
 from pipeline.errors import BadPackage, MalformedBody, TooLarge
-from pipeline.request import Request
-from pipeline.server.doors.codecs.key_value import parse_http, parse_proto
-from pipeline.tensors import add_tensors, to_message, to_npy
+from pipeline.front.scheduler.request import Request
 from recordings import RECORDINGS, body_of
 
 

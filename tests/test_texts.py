@@ -11,9 +11,9 @@ import pytest
 
 import text_models
 from models import local_conf
+from pipeline.engines import Predictor, create_predictor
 from pipeline.errors import ConfigError, ConversionError, InvalidInput, UnusableFeed
-from pipeline.predictors import Predictor, create_predictor
-from pipeline.serving_model import load_serving_model
+from pipeline.models.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess
 
 LINES = {"我是中国人": [40.0, 7.0], "hello WORLDs 我": [43.0, 6.0], "是": [11.0, 3.0], "?": [6.0, 3.0]}

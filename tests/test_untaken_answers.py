@@ -16,7 +16,7 @@ from bench.fuzz import http2
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 from client.protos.pipeline_service_pb2 import Request
 from kernel_connections import is_connected
-from pipeline.server.doors.rpc_sockets import Connection
+from pipeline.front.grpc.private.sockets import Connection
 from service_process import APPS, PATIENCE_S, RPC_METHOD, ServiceProcess, wait_until
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import onnx_models
-from pipeline.server.workers.oom import oom_kills
+from pipeline.front.pool.oom import oom_kills
 from service_process import APPS, ROOT, ServiceProcess, is_running, wait_until
 
 READY = "paddlewheel_op_ready_instances"

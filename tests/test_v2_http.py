@@ -16,10 +16,10 @@ import tritonclient.http as v2
 from tritonclient.utils import InferenceServerException
 
 import models
-from pipeline.server.doors.v2.http_infer import parse_infer
-from pipeline.server.doors.v2.models import V2Model
-from pipeline.server.doors.v2.shared_memory import SharedMemory
-from pipeline.tensor_spec import Signature
+from pipeline.dialects.kserve_v2.http_infer import parse_infer
+from pipeline.dialects.kserve_v2.shared_memory import SharedMemory
+from pipeline.dialects.kserve_v2.v2_models import V2Model
+from pipeline.models.tensor_spec import Signature
 from service_process import APPS, ServiceProcess, key_value, read_answer
 
 ROWS = np.arange(32, dtype=np.int32).reshape(2, 16)

@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 import onnx_models
 from pipeline.errors import ConfigError
-from pipeline.model_versions import choose_version
+from pipeline.models.versions import choose_version
 from service_process import APPS, ServiceProcess, key_value, wait_until
 
 FEEDS = {

@@ -17,8 +17,8 @@ import tritonclient.grpc as v2_grpc
 import tritonclient.http as v2_http
 from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor, serialize_byte_tensor
 
-from pipeline.server.doors.v2.shared_memory import SharedMemory
-from pipeline.v2_errors import V2Refusal
+from pipeline.dialects.kserve_v2.shared_memory import SharedMemory
+from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
 from service_process import APPS, PATIENCE_S, ServiceProcess, wait_until
 
 NUMBERS = np.arange(16, dtype=np.int32).reshape(1, 16)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from client.protos.kserve_v2_pb2 import InferTensorContents
-from pipeline.tensor_spec import DATATYPES
-from pipeline.v2_tensors import CONTENTS, from_contents, from_raw, to_raw
+from pipeline.dialects.kserve.datatypes import CONTENTS, from_contents, from_raw, to_raw
+from pipeline.models.tensor_spec import DATATYPES
 
 TYPED = [datatype for datatype in CONTENTS if datatype != "BYTES"]
 

@@ -17,7 +17,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from pipeline.values import INLINE_BYTES, NotEncodable, decode, encode
+from pipeline.messages.values import INLINE_BYTES, NotEncodable, decode, encode
 
 
 @dataclass

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.values import INLINE_BYTES
-from pipeline.wire import (
+from pipeline.messages.frames import (
     ARENA_BYTES,
     ARENA_BYTES_FROM,
     FRAME_LIMIT,
@@ -24,6 +23,7 @@ from pipeline.wire import (
     request_region,
     stow,
 )
+from pipeline.messages.values import INLINE_BYTES
 
 SIZES = [
     0, 1, INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, ARENA_BYTES_FROM - 1, ARENA_BYTES_FROM,

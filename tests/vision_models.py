@@ -112,7 +112,7 @@ def _build_box_detector(target: Path) -> None:
 
     import paddle
 
-    from pipeline.serving_model import Variable, write_serving_model
+    from pipeline.models.serving_model import Variable, write_serving_model
 
     paddle.enable_static()
     program, startup = paddle.static.Program(), paddle.static.Program()

@@ -14,29 +14,34 @@ import msgpack
 
 from bench.fuzz import messages, seeds
 from bench.fuzz.connection import feed
-from pipeline.answer_form import AnswerForm
-from pipeline.config import Limits
+from pipeline.config.config_file import Limits
+from pipeline.dialects.answer_form import AnswerForm
+from pipeline.dialects.key_value import key_value
+from pipeline.dialects.key_value.tensors import from_npy
+from pipeline.dialects.kserve.compression import decompressed
+from pipeline.dialects.kserve.datatypes import from_raw
+from pipeline.dialects.kserve_v1 import instances
+from pipeline.dialects.kserve_v2 import http_infer, json_fields, rpc_infer
+from pipeline.dialects.kserve_v2.asked import checked_parameter
+from pipeline.dialects.kserve_v2.http_extensions import registered_in
+from pipeline.dialects.kserve_v2.http_generate import parse_generate
+from pipeline.dialects.kserve_v2.repository_api import asks_for_ready_alone
+from pipeline.dialects.kserve_v2.shared_memory import SharedMemory, Span
+from pipeline.dialects.kserve_v2.trace_settings import (
+    LogSettings,
+    TraceSettings,
+    log_settings_in,
+    trace_settings_in,
+)
+from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
+from pipeline.dialects.kserve_v2.v2_models import V2Model
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
-from pipeline.prototxt import format_prototxt, parse_prototxt
-from pipeline.request import Request
-from pipeline.server.doors.codecs import key_value
-from pipeline.server.doors.grpc_timeout import seconds_of
-from pipeline.server.doors.v1 import instances
-from pipeline.server.doors.v2 import http_infer, json_fields, rpc_infer
-from pipeline.server.doors.v2.asked import checked_parameter
-from pipeline.server.doors.v2.compression import decompressed
-from pipeline.server.doors.v2.http_extensions import registered_in
-from pipeline.server.doors.v2.http_generate import parse_generate
-from pipeline.server.doors.v2.models import V2Model
-from pipeline.server.doors.v2.repository import asks_for_ready_alone
-from pipeline.server.doors.v2.settings import LogSettings, TraceSettings, log_settings_in, trace_settings_in
-from pipeline.server.doors.v2.shared_memory import SharedMemory, Span
-from pipeline.tensor_spec import DATATYPES, Signature, TensorSpec
-from pipeline.tensors import from_npy
-from pipeline.v2_errors import V2Refusal
-from pipeline.v2_tensors import from_raw
-from pipeline.values import decode, encode
-from pipeline.wire import FrameReader, Kind, frame, stow
+from pipeline.front.http.grpc_timeout import seconds_of
+from pipeline.front.scheduler.request import Request
+from pipeline.messages.frames import FrameReader, Kind, frame, stow
+from pipeline.messages.values import decode, encode
+from pipeline.models.prototxt import format_prototxt, parse_prototxt
+from pipeline.models.tensor_spec import DATATYPES, Signature, TensorSpec
 
 LIMITS = Limits(
     body_bytes=1 << 20, text_chars=1 << 16, header_count=16, header_bytes=4096, json_depth=16, tensor_rank=8

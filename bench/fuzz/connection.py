@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pipeline.config import Limits
+from pipeline.config.config_file import Limits
 from pipeline.errors import ServingError
-from pipeline.server.doors.http_listener import Listener
-from pipeline.server.doors.http_protocol import Connection
-from pipeline.server.doors.http_request import HttpRequest
+from pipeline.front.http.connection import Connection
+from pipeline.front.http.http_request import HttpRequest
+from pipeline.front.http.listener import Listener
 
 
 class _Transport(asyncio.Transport):

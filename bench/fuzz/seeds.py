@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from bench.fuzz import messages
-from pipeline.tensors import to_npy
-from pipeline.values import encode
-from pipeline.wire import Kind, frame, stow
+from pipeline.dialects.key_value.tensors import to_npy
+from pipeline.messages.frames import Kind, frame, stow
+from pipeline.messages.values import encode
 
 JSON_WORDS = [
     b"null", b"true", b"false", b'""', b'"\\ud800"', b'"\\u0000"', b"[]", b"{}", b'"key":', b'"value":',

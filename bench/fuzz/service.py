@@ -7,7 +7,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from pipeline import Op, WebService
-from pipeline.op import RequestOp
+from pipeline.api.op import RequestOp
 from pipeline.script import prepare_from_arguments
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.load import CannotMeasure
 from bench.peers.dialects import Answer, Dialect
 from bench.processes import children, cpu_s
-from pipeline.environment import MODEL_PROCESS
+from pipeline.process.environment import MODEL_PROCESS
 
 _START_S = 120.0
 _STOP_S = 10.0

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import LocalServiceConf
+from pipeline.config.config_file import LocalServiceConf
+from pipeline.engines import DynamicShapes, create_predictor
 from pipeline.errors import ConfigError, InvalidInput
-from pipeline.predictors import DynamicShapes, create_predictor
-from pipeline.predictors.local_client import LocalClient
-from pipeline.serving_model import load_serving_model
+from pipeline.models.serving_model import load_serving_model
+from pipeline.paddle_serving.local_client import LocalClient
 
 CPU, GPU, TENSORRT = 0, 1, 2
 

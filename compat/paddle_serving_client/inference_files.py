@@ -58,8 +58,8 @@ def _beside(directory: Path, model: str) -> str | None:
 
 def _with_one_params_file(directory: Path, model: str, work: Path) -> Path:
     """The program with all its weights in one file, which is theirs one after another, by name."""
-    import pipeline.predictors.paddle_import  # noqa: F401  Paddle is first imported without its chatter
-    from pipeline.predictors.paddle_program import parameter_names
+    import pipeline.engines.paddle.paddle_import  # noqa: F401  Paddle is first imported without its chatter
+    from pipeline.engines.paddle.program import parameter_names
 
     program = directory / model
     if not program.is_file():

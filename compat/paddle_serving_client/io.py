@@ -14,7 +14,7 @@ from typing import Any
 from paddle_serving_client.inference_files import chosen_files, file_of_paddle_3
 from paddle_serving_server.ours import claim
 from pipeline.errors import ConversionError
-from pipeline.serving_model import ServingModel, load_serving_model, write_serving_model
+from pipeline.models.serving_model import ServingModel, load_serving_model, write_serving_model
 
 __all__ = [
     "inference_model_to_serving",
@@ -176,7 +176,7 @@ def _refuse_encryption(encryption: bool) -> None:
 def _paddle_as_it_was() -> Iterator[Any]:
     """Paddle, whose mode and device are the script's own again afterwards: a conversion sets both."""
     claim("convert")
-    from pipeline.predictors.paddle_import import paddle
+    from pipeline.engines.paddle.paddle_import import paddle
 
     static, device = not paddle.in_dynamic_mode(), paddle.device.get_device()
     try:

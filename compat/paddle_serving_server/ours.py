@@ -9,7 +9,7 @@ from pathlib import Path
 
 ORIGINALS = ("server", "server-gpu", "client", "app")
 MARKS = {
-    "pipeline": "serving_model.py",
+    "pipeline": "front/lifecycle.py",
     "client": "pipeline_client.py",
     "convert": "to_serving/conversion.py",
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from pipeline.cli import main as paddlewheel
-from pipeline.commands import EXIT_MISTAKE, OneLineParser
+from pipeline.launch.command_line import main as paddlewheel
+from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser
 
 COMMANDS = {"stop": "stop", "kill": "kill", "check": "doctor"}
 NO_CPP_SERVER = (

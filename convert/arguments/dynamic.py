@@ -11,7 +11,7 @@ from convert.from_torch.routes import OPSET, OPSETS, ROUTES
 from convert.programs.engines import ENGINES
 
 if TYPE_CHECKING:
-    from pipeline.commands import Commands
+    from pipeline.launch.commands import Commands
 
 
 def add_demo(commands: Commands) -> None:

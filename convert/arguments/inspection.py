@@ -9,10 +9,10 @@ from convert import commands as run
 from convert.arguments.shared import add_comparison, add_writing, whole_numbers
 from convert.programs.feeds import BATCHES, SHAPE_LENGTHS
 from convert.steps.isolation import STEP_TIMEOUT_S
-from pipeline.commands import add_command
+from pipeline.launch.commands import add_command
 
 if TYPE_CHECKING:
-    from pipeline.commands import Commands
+    from pipeline.launch.commands import Commands
 
 
 def add_shapes(commands: Commands) -> None:

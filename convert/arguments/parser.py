@@ -8,7 +8,7 @@ from convert.arguments.dynamic import add_all, add_demo, add_paddle, add_torch
 from convert.arguments.inspection import add_check, add_shapes
 from convert.arguments.precision import add_precision
 from convert.arguments.static import add_onnx, add_serving, add_to_onnx
-from pipeline.commands import OneLineParser
+from pipeline.launch.commands import OneLineParser
 
 
 def create_parser() -> argparse.ArgumentParser:

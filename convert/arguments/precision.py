@@ -11,7 +11,7 @@ from convert.precision.routes import BOUNDS, PRECISIONS
 from convert.programs.engines import ENGINES
 
 if TYPE_CHECKING:
-    from pipeline.commands import Commands
+    from pipeline.launch.commands import Commands
 
 
 def add_precision(commands: Commands) -> None:

@@ -12,10 +12,10 @@ from convert.programs.feeds import LENGTHS
 from convert.proof.report import TOLERANCE
 from convert.result import FORMATS
 from convert.steps.isolation import STEP_TIMEOUT_S
-from pipeline.commands import add_command
+from pipeline.launch.commands import add_command
 
 if TYPE_CHECKING:
-    from pipeline.commands import Commands
+    from pipeline.launch.commands import Commands
 
 _TOLERANCE_HELP = "largest |diff|, as a share of the output's largest value or of 1 (%(default)s)"
 

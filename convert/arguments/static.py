@@ -10,7 +10,7 @@ from convert.arguments.shared import add_served, add_writing
 from convert.paddle_onnx.paddle2onnx_step import OPSET, OPSETS
 
 if TYPE_CHECKING:
-    from pipeline.commands import Commands
+    from pipeline.launch.commands import Commands
 
 
 def add_serving(commands: Commands) -> None:

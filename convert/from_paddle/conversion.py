@@ -21,7 +21,7 @@ from convert.proof.stored_reports import write_reports
 from convert.proof.target import target_of_specs
 from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
 from pipeline.errors import ConversionError
-from pipeline.model_additions import PARITY_FILE
+from pipeline.models.additions import PARITY_FILE
 
 
 def convert_paddle(

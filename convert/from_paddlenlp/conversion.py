@@ -21,7 +21,7 @@ from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import ModelNotes, labels_of, text_padding, write_notes
 from pipeline.errors import ConversionError
-from pipeline.model_additions import PARITY_FILE
+from pipeline.models.additions import PARITY_FILE
 
 _CONVERTER = "PaddleNLP"
 _NEEDS = ("paddlenlp",)

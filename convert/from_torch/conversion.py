@@ -23,7 +23,7 @@ from convert.steps.isolation import run_isolated
 from convert.steps.progress import Steps
 from convert.to_serving.notes import ModelNotes, tokenizer_files, write_notes
 from pipeline.errors import ConversionError, ParityError, ServingError
-from pipeline.model_additions import PARITY_FILE
+from pipeline.models.additions import PARITY_FILE
 
 
 def convert_torch(

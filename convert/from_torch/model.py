@@ -24,7 +24,7 @@ from convert.proof.inputs import Inputs
 from convert.proof.target import Target, target_of_specs
 from convert.to_serving.notes import labels_of, task_of, text_padding
 from pipeline.errors import ConversionError
-from pipeline.model_signature import sized
+from pipeline.models.signature import sized
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from convert.proof.report import TOLERANCE, ParityReport, held_to
 from convert.proof.stored_reports import bounds_of, summaries
 from convert.result import Conversion, ConversionOptions
 from pipeline.errors import ConversionError
-from pipeline.model_additions import PARITY_FILE
-from pipeline.model_digests import SHA256, record_digests, replaced_files
-from pipeline.serving_model import SERVER_FOLDER, load_serving_model
+from pipeline.models.additions import PARITY_FILE
+from pipeline.models.digests import SHA256, record_digests, replaced_files
+from pipeline.models.serving_model import SERVER_FOLDER, load_serving_model
 
 PARITY, PADDING, BATCH, FILES = "check", "check padding", "check batch", "check files"
 

@@ -10,7 +10,7 @@ from convert.programs.feeds import Array
 from convert.programs.runners import Runner
 from convert.proof.target import Target
 from pipeline.errors import ConversionError
-from pipeline.serving_model import Variable
+from pipeline.models.serving_model import Variable
 
 
 def as_asked(candidate: Subject, reference: Subject) -> Runner:

@@ -16,7 +16,7 @@ from convert.programs.runners import program_runner
 from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions
 from pipeline.errors import ConfigError, ConversionError, ModelFailed
-from pipeline.serving_model import SERVER_FOLDER
+from pipeline.models.serving_model import SERVER_FOLDER
 
 _HEAD = "Made by `python -m convert shapes`: "
 _OF_PADDLE = "shape_range_info {"  # how a file begins that Paddle wrote
@@ -66,8 +66,8 @@ def _collect(
     program: InferenceProgram, batches: Sequence[Feeds], out: Path, head: str, options: ConversionOptions
 ) -> None:
     # Here, for it imports Paddle.
-    from pipeline.predictors.shape_collection import collect_ranges, feed_ranges, likeliest, write_whole
-    from pipeline.predictors.shape_file import ranges_text
+    from pipeline.engines.shape_collection import collect_ranges, feed_ranges, likeliest, write_whole
+    from pipeline.engines.shape_file import ranges_text
 
     options.steps.step("Running the batches", total=len(batches))
     feeds = {feed.name: feed.shape for feed in program.feeds}
@@ -103,7 +103,7 @@ def _try(program: InferenceProgram, batches: Sequence[Feeds], options: Conversio
 
 
 def _shown(out: Path, program: InferenceProgram) -> tuple[object, ...]:
-    from pipeline.predictors.shape_file import read_ranges
+    from pipeline.engines.shape_file import read_ranges
 
     try:
         ranges = read_ranges(out)

@@ -9,7 +9,7 @@ from pathlib import Path
 from convert.programs.feeds import Array
 from convert.programs.program import read_program, serving_folder
 from convert.programs.runners import Runner, program_runner, serving_runner
-from pipeline.serving_model import Padding, Variable, load_serving_model
+from pipeline.models.serving_model import Padding, Variable, load_serving_model
 
 
 @dataclass(frozen=True)

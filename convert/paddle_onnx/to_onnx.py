@@ -19,8 +19,8 @@ from convert.steps.isolation import run_isolated
 from convert.steps.step_process import ConverterCrashed
 from convert.to_serving.notes import NOTES_FILE, carry_notes
 from pipeline.errors import ConversionError
-from pipeline.model_additions import PARITY_FILE
-from pipeline.serving_model import SERVER_FOLDER
+from pipeline.models.additions import PARITY_FILE
+from pipeline.models.serving_model import SERVER_FOLDER
 
 MODEL_FILE = "model.onnx"
 _CONVERTER = "paddle2onnx"

@@ -22,7 +22,7 @@ from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import NOTES_FILE, carry_notes
 from pipeline.errors import ConversionError, ParityError
-from pipeline.model_additions import PARITY_FILE
+from pipeline.models.additions import PARITY_FILE
 
 _CONVERTER = "x2paddle"
 _NEEDS = (_CONVERTER, "onnx")

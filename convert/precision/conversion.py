@@ -26,15 +26,15 @@ from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.steps.environment import conversion_python
 from convert.steps.isolation import run_isolated
 from pipeline.errors import ConfigError, ConversionError
-from pipeline.model_additions import PARITY_FILE
-from pipeline.model_signature import signature_text
-from pipeline.serving_model import (
+from pipeline.models.additions import PARITY_FILE
+from pipeline.models.serving_model import (
     ADDITIONS,
     SERVER_CONF,
     ServingModel,
     Variable,
     load_serving_model,
 )
+from pipeline.models.signature import signature_text
 
 _TRIED = 9  # batches of a calibration; as many are generated
 _NEEDS = ("onnx", "onnxruntime", "ml_dtypes")  # the last is imported by onnxruntime.quantization

@@ -19,11 +19,10 @@ from convert.proof.stored_reports import write_reports
 from convert.proof.target import Target, named_padding
 from convert.result import ConversionOptions
 from pipeline.errors import ConfigError, ConversionError
-from pipeline.model_additions import PARITY_FILE
-from pipeline.model_digests import KEY as DIGESTS
-from pipeline.model_digests import digests_of
-from pipeline.model_settings import KEY as SETTINGS
-from pipeline.serving_model import (
+from pipeline.models.additions import PARITY_FILE
+from pipeline.models.digests import KEY as DIGESTS
+from pipeline.models.digests import digests_of
+from pipeline.models.serving_model import (
     ADDITIONS,
     SERVER_CONF,
     SERVER_FOLDER,
@@ -31,6 +30,7 @@ from pipeline.serving_model import (
     ServingModel,
     write_serving_model,
 )
+from pipeline.models.settings import KEY as SETTINGS
 
 _OWN = {"labels", "padding", "parity", DIGESTS, SETTINGS}  # keys of serving.yml that are written anew
 

@@ -10,7 +10,7 @@ from importlib import metadata
 from types import ModuleType
 
 from pipeline.errors import ConversionError
-from pipeline.serving_model import Engine
+from pipeline.models.serving_model import Engine
 
 ENGINES: dict[Engine, str] = {"paddle": "Paddle Inference", "onnxruntime": "ONNX Runtime"}
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from convert.programs.input_spec import TensorSpec
 from pipeline.errors import ConversionError
-from pipeline.model_signature import sized
+from pipeline.models.signature import sized
 
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]

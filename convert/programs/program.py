@@ -9,10 +9,10 @@ from typing import Any
 
 from convert.programs.engines import first_line, import_paddle
 from convert.programs.input_spec import TensorSpec
+from pipeline.engines.paddle.program import inspect_program, ragged_variables, tokenizer_of
 from pipeline.errors import ConfigError, ConversionError
-from pipeline.onnx_file import inspect_onnx
-from pipeline.predictors.paddle_program import inspect_program, ragged_variables, tokenizer_of
-from pipeline.serving_model import (
+from pipeline.models.onnx_file import inspect_onnx
+from pipeline.models.serving_model import (
     SERVER_CONF,
     SERVER_FOLDER,
     Format,

@@ -12,12 +12,12 @@ from convert.programs.engines import first_line, import_paddle
 from convert.programs.feeds import OTHER_INPUTS, Array
 from convert.programs.input_spec import TensorSpec
 from convert.programs.program import InferenceProgram, unoptimised_predictor
-from pipeline.config import LocalServiceConf
+from pipeline.config.config_file import LocalServiceConf
+from pipeline.engines.base import LOD_SUFFIX
+from pipeline.engines.onnxruntime.onnx_errors import error_sentence, load_sentence
 from pipeline.errors import ConversionError, ServingError
-from pipeline.model_settings import with_settings_of
-from pipeline.predictors.base import LOD_SUFFIX
-from pipeline.predictors.onnx_errors import error_sentence, load_sentence
-from pipeline.serving_model import load_serving_model
+from pipeline.models.serving_model import load_serving_model
+from pipeline.models.settings import with_settings_of
 
 Runner = Callable[[Mapping[str, Array]], Sequence[Array]]
 """Runs a model: feeds by name in, outputs in the order of its fetches out."""
@@ -97,7 +97,7 @@ def _onnx_runner(program: InferenceProgram) -> Runner:
 
 def serving_runner(directory: Path) -> Runner:
     """Run a serving model as the service will, through its predictor with default settings and its own."""
-    from pipeline.predictors import create_predictor
+    from pipeline.engines import create_predictor
 
     model = load_serving_model(directory)
     alias_of = {feed.name: feed.alias for feed in model.feeds}

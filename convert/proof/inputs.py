@@ -10,7 +10,7 @@ from convert.programs.feeds import BATCH_SIZES, LENGTHS, Feeds, sample_batches, 
 from convert.proof.padding import pad_rows
 from convert.proof.sample_files import BATCH_FILES, read_sample
 from convert.proof.target import Target
-from pipeline.serving_model import FeedPadding
+from pipeline.models.serving_model import FeedPadding
 
 _ROWS = 24  # of a file, to be run alone and together
 _ALIKE = 3  # rows of one length, and as many again

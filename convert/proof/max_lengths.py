@@ -8,7 +8,7 @@ from convert.programs.feeds import Feeds
 from convert.programs.runners import Runner
 from convert.proof.target import Target
 from pipeline.errors import ConversionError
-from pipeline.serving_model import Variable
+from pipeline.models.serving_model import Variable
 
 LONGEST_TRIED = 2048
 

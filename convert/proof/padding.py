@@ -12,7 +12,7 @@ from convert.programs.runners import Runner
 from convert.proof.parity import compare
 from convert.proof.report import TOLERANCE, ParityReport
 from pipeline.errors import ConversionError
-from pipeline.serving_model import FeedPadding
+from pipeline.models.serving_model import FeedPadding
 
 
 def padding_parity(

@@ -14,7 +14,7 @@ from convert.programs.feeds import Array, Feeds, stored_feeds
 from convert.proof.target import Target
 from convert.proof.texts import text_rows
 from pipeline.errors import ConversionError
-from pipeline.serving_model import Variable
+from pipeline.models.serving_model import Variable
 
 BATCH_FILES = (".npz", ".npy")
 _IMAGE_RANK = 4

@@ -9,8 +9,8 @@ from pathlib import Path
 from convert.programs.input_spec import TensorSpec
 from convert.programs.program import InferenceProgram
 from pipeline.errors import ConfigError, ConversionError
-from pipeline.model_signature import read_signature
-from pipeline.serving_model import SERVER_CONF, FeedPadding, ServingModel, Variable
+from pipeline.models.serving_model import SERVER_CONF, FeedPadding, ServingModel, Variable
+from pipeline.models.signature import read_signature
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from convert.programs.feeds import Feeds
 from convert.proof.target import Target
 from pipeline.errors import ConversionError
-from pipeline.serving_model import Variable
+from pipeline.models.serving_model import Variable
 from pipeline.text_lines import read_lines
 
 MAX_TOKENS = 512

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from convert.steps.environment import require_packages
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError, ParityError, ServingError
-from pipeline.processes import die_with
+from pipeline.process.processes import die_with
 
 
 class ToldSteps(Steps):

@@ -14,7 +14,7 @@ from convert.steps.environment import conversion_python
 from convert.steps.progress import SilentSteps, Steps
 from convert.steps.step_process import StepProcess
 from pipeline.errors import ConversionError
-from pipeline.processes import python_module
+from pipeline.process.processes import python_module
 
 STEP_TIMEOUT_S = 3600.0
 _MAIN = "convert.steps.isolated_main"

@@ -21,10 +21,10 @@ from convert.proof.target import target_of
 from convert.result import ConversionOptions
 from convert.to_serving.notes import entailment_of
 from pipeline.errors import ConfigError, ConversionError
-from pipeline.model_additions import MAX_LENGTHS, PARITY_FILE
-from pipeline.model_digests import KEY as DIGESTS
-from pipeline.model_digests import digests_of
-from pipeline.serving_model import SERVER_FOLDER, FeedPadding, Padding, Variable, write_serving_model
+from pipeline.models.additions import MAX_LENGTHS, PARITY_FILE
+from pipeline.models.digests import KEY as DIGESTS
+from pipeline.models.digests import digests_of
+from pipeline.models.serving_model import SERVER_FOLDER, FeedPadding, Padding, Variable, write_serving_model
 
 
 def build_serving_model(

@@ -8,7 +8,7 @@ from convert.programs.engines import ENGINES
 from convert.result import FORMATS
 from convert.whole.source_kind import SourceKind
 from pipeline.errors import ConversionError
-from pipeline.serving_model import Engine
+from pipeline.models.serving_model import Engine
 
 EXPORT, TWIN, TORCH_ONNX, X2PADDLE, TO_ONNX, SERVING = (
     "dynamic to static",

@@ -13,7 +13,7 @@ from convert.from_torch.source import is_factory
 from convert.programs.engines import import_paddle
 from convert.programs.program import serving_folder
 from pipeline.errors import ConfigError, ConversionError
-from pipeline.serving_model import find_model_files
+from pipeline.models.serving_model import find_model_files
 
 _TORCH = ("torch", "transformers", "safetensors")
 _WEIGHTS_ALONE = (".pdparams", ".pdiparams", ".bin", ".pt", ".pth", ".safetensors")

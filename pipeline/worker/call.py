@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.answer_form import AnswerForm
+from pipeline.api.op import Op, OpRequest
+from pipeline.api.request_options import NO_OPTIONS, RequestOptions
+from pipeline.dialects.answer_form import AnswerForm
 from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, text_of
-from pipeline.op import Op, OpRequest
-from pipeline.request_options import NO_OPTIONS, RequestOptions
-from pipeline.values import decode
-from pipeline.wire import FEED, Tail
+from pipeline.messages.frames import FEED, Tail
+from pipeline.messages.values import decode
 
 _FORMS = tuple(AnswerForm)  # by number; calling the enum costs more
 

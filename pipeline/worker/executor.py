@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pipeline.errors import ServingError
-from pipeline.values import Part
-from pipeline.wire import Tail
+from pipeline.messages.frames import Tail
+from pipeline.messages.values import Part
 from pipeline.worker.call import Call
 from pipeline.worker.hook_results import wrong_feed
 from pipeline.worker.hooks import Hooks

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.engines.base import LOD_SUFFIX, is_texts
 from pipeline.errors import HookFailed, ModelFailed, ProductError, ServingError, WrongResult
-from pipeline.predictors.base import LOD_SUFFIX, is_texts
 
 _FEED = (
     "a feed dict {name: ndarray} or a list of them, or (feed, is_skip_process, prod_errcode, prod_errinfo)"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from pipeline.channel_data import ChannelData
+from pipeline.api.op import Op, OpRequest
 from pipeline.errors import HookFailed, ServingError, WrongResult, text_of
-from pipeline.op import Op, OpRequest
+from pipeline.paddle_serving.channel_data import ChannelData
 from pipeline.worker.hook_arguments import Arguments
 from pipeline.worker.hook_results import (
     checked_output,

@@ -20,21 +20,22 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from pipeline import service
-from pipeline.answers import print_as_numpy_1
-from pipeline.app import App
-from pipeline.dag import collect_ops
+from pipeline.api import service
+from pipeline.api.app import App
+from pipeline.api.dag import collect_ops
+from pipeline.api.op import Op
+from pipeline.dialects.key_value.answers import print_as_numpy_1
 from pipeline.errors import ConfigError, ServingError, StartFailed
-from pipeline.log import keep_our_loggers, lines_written, set_up_logging
-from pipeline.memory import settle_memory
-from pipeline.numpy_1 import install_numpy_1_names
-from pipeline.op import Op
-from pipeline.paddle_serving_names import offer_paddle_serving_names
-from pipeline.predictors.local_client import LocalClient
-from pipeline.processes import die_with
-from pipeline.tensor_spec import Signature
-from pipeline.values import Part
-from pipeline.wire import Arena, Frame, FrameReader, Kind, arena_fds, frame, reply_region
+from pipeline.messages.frames import Arena, Frame, FrameReader, Kind, arena_fds, frame, reply_region
+from pipeline.messages.values import Part
+from pipeline.models.tensor_spec import Signature
+from pipeline.paddle_serving.import_names import offer_paddle_serving_names
+from pipeline.paddle_serving.local_client import LocalClient
+from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
+from pipeline.paddle_serving.op_settings import settings_of
+from pipeline.process.log import keep_our_loggers, lines_written, set_up_logging
+from pipeline.process.memory import settle_memory
+from pipeline.process.processes import die_with
 from pipeline.worker.executor import Executor, Reply, Send
 from pipeline.worker.hook_results import of_init_op
 from pipeline.worker.lifeline import hold_lifeline
@@ -42,7 +43,6 @@ from pipeline.worker.model import Model
 from pipeline.worker.outputs import Outputs
 from pipeline.worker.package_hooks import hooks_of
 from pipeline.worker.runner import Runner
-from pipeline.worker.settings import settings_of
 from pipeline.worker.traces import said_by, trace_of
 
 # The front does little and everybody waits for it: where cores are short it goes first, health included.

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.predictors.base import LOD_SUFFIX, is_texts
-from pipeline.serving_model import FeedPadding, Padding
+from pipeline.engines.base import LOD_SUFFIX, is_texts
+from pipeline.models.serving_model import FeedPadding, Padding
 from pipeline.worker.plan import Item, bucket
 
 Feed = Mapping[str, Any]

@@ -7,19 +7,19 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.config import LocalServiceConf, OpConfig
+from pipeline.api.op import Op
+from pipeline.config.config_file import LocalServiceConf, OpConfig
+from pipeline.engines import create_predictor, create_remote_predictor
+from pipeline.engines.base import Predictor, input_examples
+from pipeline.engines.dynamic_shape import DynamicShapes
+from pipeline.engines.remote.remote_predictor import RemotePredictor
+from pipeline.engines.tensorrt import configured_shapes
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, text_of
-from pipeline.model_additions import PARITY_FILE
-from pipeline.model_digests import SAMPLE, replaced_files
-from pipeline.model_settings import with_settings_of
-from pipeline.op import Op
-from pipeline.predictors import create_predictor, create_remote_predictor
-from pipeline.predictors.base import Predictor, input_examples
-from pipeline.predictors.dynamic_shape import DynamicShapes
-from pipeline.predictors.remote import RemotePredictor
-from pipeline.predictors.tensorrt import configured_shapes
-from pipeline.serving_model import FeedPadding, Padding, ServingModel, Variable, load_serving_model
-from pipeline.tensor_spec import DATATYPE_OF, Signature, TensorSpec
+from pipeline.models.additions import PARITY_FILE
+from pipeline.models.digests import SAMPLE, replaced_files
+from pipeline.models.serving_model import FeedPadding, Padding, ServingModel, Variable, load_serving_model
+from pipeline.models.settings import with_settings_of
+from pipeline.models.tensor_spec import DATATYPE_OF, Signature, TensorSpec
 from pipeline.worker.merge import Feed, Joining
 from pipeline.worker.plan import BatchLimits
 

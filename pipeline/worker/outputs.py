@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from client.protos.pipeline_service_pb2 import Response
-from pipeline.answer_form import AnswerForm, V1Wish, Wish
-from pipeline.answers import render, render_message
+from pipeline.dialects.answer_form import AnswerForm, V1Wish, Wish
+from pipeline.dialects.key_value.answers import render, render_message
+from pipeline.dialects.kserve_v1.v1_answers import render_v1
+from pipeline.dialects.kserve_v2.v2_answers import render_v2
 from pipeline.errors import HookFailed, ServingError, described
-from pipeline.packages import outputs_of
-from pipeline.tensor_spec import TensorSpec
-from pipeline.v1_answers import render_v1
-from pipeline.v2_answers import render_v2
-from pipeline.values import NotEncodable, Part, encode
-from pipeline.wire import Outcome, stow
+from pipeline.messages.frames import Outcome, stow
+from pipeline.messages.values import NotEncodable, Part, encode
+from pipeline.models.tensor_spec import TensorSpec
+from pipeline.paddle_serving.packages import outputs_of
 from pipeline.worker.call import Call
 from pipeline.worker.hooks import Hooks
 

@@ -6,11 +6,11 @@ from operator import index
 from typing import Any, SupportsIndex
 
 from client.protos.pipeline_service_pb2 import Request, Response
-from pipeline.channel_data import ChannelData
-from pipeline.dag import MESSAGE
+from pipeline.api.dag import MESSAGE
+from pipeline.api.op import Op, OpRequest, RequestOp, ResponseOp
 from pipeline.errors import ServingError, WrongResult, described
-from pipeline.op import Op, OpRequest, RequestOp, ResponseOp
-from pipeline.wire import REFUSAL
+from pipeline.messages.frames import REFUSAL
+from pipeline.paddle_serving.channel_data import ChannelData
 from pipeline.worker.hook_results import product_error
 from pipeline.worker.hooks import Hooks
 

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from pipeline.engines.base import Predictor, other_shape
+from pipeline.engines.remote.remote_predictor import RemotePredictor
 from pipeline.errors import (
     DeadlineExceeded,
     InvalidInput,
@@ -19,8 +21,6 @@ from pipeline.errors import (
     ServingError,
     text_of,
 )
-from pipeline.predictors.base import Predictor, other_shape
-from pipeline.predictors.remote import RemotePredictor
 from pipeline.worker.call import Call
 from pipeline.worker.hooks import Hooks
 from pipeline.worker.merge import Feed, Joining, join, split

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import MemberDescriptorType
 from typing import Any
 
-from pipeline.op import Op
+from pipeline.api.op import Op
 
 _MISSING = object()
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from pipeline import Op, WebService
-from pipeline.wire import Kind, arena_fds, frame
+from pipeline.messages.frames import Kind, arena_fds, frame
 
 MOOD = Path(os.environ.get("MOOD", "/nonexistent"))
 HOARD = []

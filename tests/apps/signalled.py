@@ -14,10 +14,10 @@ number = signal.Signals[sys.argv[1]]
 
 
 class Library:
-    """Has `import pipeline.config` fail as a library of C might."""
+    """Has `import pipeline.config.config_file` fail as a library of C might."""
 
     def find_spec(self, name, path=None, target=None):
-        if name == "pipeline.config":
+        if name == "pipeline.config.config_file":
             try:
                 os.kill(os.getpid(), number)
             except KeyboardInterrupt:

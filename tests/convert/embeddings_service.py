@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pipeline import Op, WebService
-from pipeline.serving_model import load_serving_model
+from pipeline.models.serving_model import load_serving_model
 
 
 class EmbeddingOp(Op):

@@ -13,8 +13,8 @@ import models
 from convert.cli import main
 from convert.steps.environment import CONVERT_PYTHON
 from convert.steps.isolation import run_isolated
-from pipeline.predictors import create_predictor
-from pipeline.serving_model import load_serving_model
+from pipeline.engines import create_predictor
+from pipeline.models.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess
 
 HERE = Path(__file__).parent

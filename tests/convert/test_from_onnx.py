@@ -16,8 +16,8 @@ from convert.programs.program import read_program
 from convert.programs.runners import program_runner
 from convert.steps.environment import CONVERT_PYTHON
 from convert.steps.isolation import run_isolated
-from pipeline.predictors import create_predictor
-from pipeline.serving_model import load_serving_model
+from pipeline.engines import create_predictor
+from pipeline.models.serving_model import load_serving_model
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures" / "onnx"

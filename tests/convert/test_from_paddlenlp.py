@@ -15,8 +15,8 @@ from convert.cli import main
 from convert.from_paddle.params_file import read_params
 from convert.steps.environment import CONVERT_PYTHON
 from convert.steps.isolation import run_isolated
-from pipeline.predictors import create_predictor
-from pipeline.serving_model import load_serving_model
+from pipeline.engines import create_predictor
+from pipeline.models.serving_model import load_serving_model
 
 SIZES = {
     "vocab_size": 100,

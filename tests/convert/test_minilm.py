@@ -12,7 +12,7 @@ import pytest
 from convert.cli import main
 from convert.steps.environment import CONVERT_PYTHON, FOLDER
 from convert.steps.isolation import run_isolated
-from pipeline.serving_model import load_serving_model
+from pipeline.models.serving_model import load_serving_model
 from service_process import ServiceProcess
 
 HERE = Path(__file__).parent

@@ -15,10 +15,10 @@ from convert.cli import main
 from convert.programs.runners import serving_runner
 from convert.steps.environment import CONVERT_PYTHON, PDMODEL_PADDLE
 from convert.steps.isolation import run_isolated
-from pipeline.predictors import create_predictor
-from pipeline.predictors.paddle_config import configure
-from pipeline.predictors.shape_file import read_ranges
-from pipeline.serving_model import load_serving_model
+from pipeline.engines import create_predictor
+from pipeline.engines.paddle.paddle_config import configure
+from pipeline.engines.shape_file import read_ranges
+from pipeline.models.serving_model import load_serving_model
 from recording_config import RecordingConfig
 
 HERE = Path(__file__).parent

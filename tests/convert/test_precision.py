@@ -20,7 +20,7 @@ from convert.programs.runners import serving_runner
 from convert.proof.target import target_of_model
 from convert.proof.texts import text_rows
 from convert.steps.environment import CONVERT_PYTHON
-from pipeline.serving_model import load_serving_model
+from pipeline.models.serving_model import load_serving_model
 from service_process import ServiceProcess
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,9 +21,9 @@ from convert.cli import main
 from convert.programs.program import read_program
 from convert.programs.runners import program_runner
 from convert.steps.environment import CONVERT_PYTHON, FOLDER
-from pipeline.onnx_file import inspect_onnx
-from pipeline.predictors import create_predictor
-from pipeline.serving_model import ServingModel, load_serving_model
+from pipeline.engines import create_predictor
+from pipeline.models.onnx_file import inspect_onnx
+from pipeline.models.serving_model import ServingModel, load_serving_model
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = str(ROOT / "models" / "demo")

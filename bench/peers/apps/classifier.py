@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bench.bare_predictor import BarePredictor
-from pipeline.config import OpConfig, load_config
+from pipeline.config.config_file import OpConfig, load_config
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = ROOT / "config.yml"

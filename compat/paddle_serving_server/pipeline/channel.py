@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 from paddle_serving_server.pipeline.error_catch import CustomExceptionCode, ProductErrCode
-from pipeline.channel_data import ChannelData
+from pipeline.paddle_serving.channel_data import ChannelData
 
 __all__ = ["ChannelData", "ChannelDataEcode", "ChannelDataErrcode", "ChannelDataType", "ProductErrCode"]
 

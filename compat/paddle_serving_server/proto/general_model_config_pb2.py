@@ -1,7 +1,7 @@
 """GeneralModelConfig, for apps that read a `serving_server_conf.prototxt` themselves with protobuf.
 
-Our own code reads it with `pipeline.prototxt`, without protobuf. The messages live in a pool of their own, so
-that another copy of them in the process does no harm.
+Our own code reads it with `pipeline.models.prototxt`, without protobuf. The messages live in a pool of
+their own, so that another copy of them in the process does no harm.
 """
 
 from __future__ import annotations

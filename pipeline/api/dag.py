@@ -1,0 +1,195 @@
+"""Dag: the names and edges of a service's Ops, their order, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
+
+from pipeline.api.op import REQUEST_OP, RESPONSE_OP, Op, RequestOp, ResponseOp
+from pipeline.errors import ConfigError
+from pipeline.models.tensor_spec import Signature, TensorSpec, declared_specs
+
+MESSAGE = "@message"  # the input of an overridden RequestOp: the request as its bytes
+
+
+class Node(NamedTuple):
+    """One Op as data: `inputs` and `jumps` are names of other nodes, `inputs` may name the Dag's source."""
+
+    name: str
+    inputs: tuple[str, ...]
+    jumps: tuple[str, ...] = ()
+
+
+class Dag:
+    """A checked DAG.
+
+    response: the node whose output is the answer. source: what the request is called: REQUEST_OP, or MESSAGE
+    where the app itself makes the inputs of the first Ops from the message. packs: the app itself packs the
+    answer, refusals included. first_arrival: a node runs on the first of its inputs to come, and on it alone.
+    """
+
+    def __init__(self, nodes: tuple[Node, ...], response: str, *, first_arrival: bool = False) -> None:
+        self.nodes: Mapping[str, Node] = {node.name: node for node in nodes}
+        self.response = response
+        self.source = MESSAGE if REQUEST_OP in self.nodes else REQUEST_OP
+        self.packs = RESPONSE_OP in self.nodes
+        self.first_arrival = first_arrival
+        self.consumers: Mapping[str, tuple[str, ...]] = {
+            name: tuple(node.name for node in nodes if name in node.inputs)
+            for name in (self.source, *self.nodes)
+        }
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """The nodes so that each comes after its inputs."""
+        graph = {node.name: set(node.inputs) - {self.source} for node in self.nodes.values()}
+        return tuple(TopologicalSorter(graph).static_order())
+
+    def descendants(self, name: str) -> frozenset[str]:
+        """Every node that runs, directly or not, on the output of `name`."""
+        found: set[str] = set()
+        todo = list(self.consumers[name])
+        while todo:
+            consumer = todo.pop()
+            if consumer not in found:
+                found.add(consumer)
+                todo += self.consumers[consumer]
+        return frozenset(found)
+
+    def inputs_of(
+        self, name: str, came: str, outputs: Container[str], started: Container[str]
+    ) -> tuple[str, ...] | None:
+        """What a node starts on now that the output `came` is there; None when it waits or has started."""
+        if self.first_arrival:
+            return None if name in started else (came,)
+        inputs = self.nodes[name].inputs
+        for given in inputs:
+            if given not in outputs:
+                return None
+        return inputs
+
+    def superfluous(self, started: Container[str]) -> set[str]:
+        """With `first_arrival`: the nodes whose output nobody takes, for all its takers have started."""
+        found: set[str] = set()
+        for name in reversed(self.order):
+            takers = self.consumers[name]
+            if name != self.response and all(taker in started or taker in found for taker in takers):
+                found.add(name)
+        return found
+
+    def lost_with(self, failed: Container[str], started: Container[str]) -> set[str]:
+        """With `first_arrival`: the nodes that will have no output when these have none."""
+        lost: set[str] = set()
+        for name in self.order:
+            inputs = self.nodes[name].inputs
+            if name in failed or (name not in started and all(given in lost for given in inputs)):
+                lost.add(name)
+        return lost
+
+
+def collect_ops(last: Op) -> dict[str, Op]:
+    """All Ops that run for the last one, inputs first; of RequestOp and ResponseOp those that are overridden.
+
+    Raises ConfigError for two Ops of one name, a cycle, an Op without an input, or a jump to an Op outside.
+    """
+    last = answering_op(last)
+    ops = _reachable(last)
+    try:
+        order = list(TopologicalSorter({name: _input_names(op) for name, op in ops.items()}).static_order())
+    except CycleError as exc:
+        raise ConfigError(
+            f"the Ops form a cycle: {' -> '.join(exc.args[1])}; use jump_to_ops for loops"
+        ) from exc
+    flaws = [
+        f"Op {op.name} has no input_ops; give it [read_op]"
+        for op in ops.values()
+        if not op.input_ops and not isinstance(op, RequestOp)
+    ]
+    flaws += [
+        f"Op {op.name} jumps to {target.name}, which the last Op does not need"
+        for op in ops.values()
+        for target in op.jump_to_ops
+        if target.name not in ops
+    ]
+    if flaws:
+        raise ConfigError("\n".join(flaws))
+    return {name: ops[name] for name in order if name in ops}
+
+
+def answering_op(last: Op) -> Op:
+    """The Op that answers: a ResponseOp only where it is overridden, else the one before it.
+
+    Raises ConfigError for what is no Op, and for a RequestOp.
+    """
+    if isinstance(last, ResponseOp) and not last.packs:
+        (last,) = last.input_ops
+    if not isinstance(last, Op) or isinstance(last, RequestOp):
+        raise ConfigError(
+            f"get_pipeline_response returned {type(last).__name__}; return the last Op of the service"
+        )
+    return last
+
+
+def dag_of(ops: Mapping[str, Op], last: Op) -> Dag:
+    """The edges of collected Ops as data."""
+    return Dag(tuple(_node_of(op) for op in ops.values()), answering_op(last).name)
+
+
+def signature_of(ops: Mapping[str, Op], last: Op) -> Signature:
+    """The tensors that the Ops declare: inputs by those that are given the request, outputs by the last.
+
+    Raises ConfigError with all flaws.
+    """
+    flaws: list[str] = []
+    inputs: dict[str, TensorSpec] = {}
+    answering = answering_op(last)
+    takers = [op for op in ops.values() if any(isinstance(given, RequestOp) for given in op.input_ops)]
+    most = max((op.max_batch_size for op in takers), default=0)
+    for op in takers:
+        for spec in _declared(op, "input_tensors", most, flaws):
+            if inputs.setdefault(spec.name, spec) != spec:
+                flaws.append(f"Op {op.name}: input_tensors: another Op declares {spec.name!r} differently")
+    outputs = _declared(answering, "output_tensors", most, flaws)
+    if flaws:
+        raise ConfigError("\n".join(flaws))
+    return Signature(tuple(inputs.values()), outputs, most)
+
+
+def _declared(op: Op, attribute: str, most: int, flaws: list[str]) -> tuple[TensorSpec, ...]:
+    try:
+        return declared_specs(
+            f"Op {op.name}: {attribute}", getattr(op, attribute), most > 0, labels=op.output_labels
+        )
+    except ConfigError as exc:
+        flaws.append(exc.message)
+        return ()
+
+
+def _node_of(op: Op) -> Node:
+    inputs = (MESSAGE,) if isinstance(op, RequestOp) else tuple(i.name for i in op.input_ops)
+    return Node(op.name, inputs, tuple(j.name for j in op.jump_to_ops))
+
+
+def _reachable(last: Op) -> dict[str, Op]:
+    ops: dict[str, Op] = {}
+    todo: list[Op] = [last]
+    while todo:
+        op = todo.pop()
+        if "name" not in vars(op):
+            kind = type(op).__name__
+            raise ConfigError(
+                f"{kind}.__init__ has not called super().__init__(**kwargs); let it, or use init_op"
+            )
+        if ops.get(op.name) is op or (isinstance(op, RequestOp) and not op.unpacks):
+            continue
+        if op.name in ops:
+            raise ConfigError(f"two Ops are named {op.name}; give each its own name")
+        ops[op.name] = op
+        todo += op.input_ops
+    return ops
+
+
+def _input_names(op: Op) -> set[str]:
+    return {i.name for i in op.input_ops}

@@ -1,0 +1,286 @@
+"""Op: one step of a service, with the hooks that the user overrides."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipeline.api.request_options import NO_OPTIONS, RequestOptions
+from pipeline.errors import ConfigError, InvalidInput
+from pipeline.models.serving_model import ServingModel
+from pipeline.paddle_serving.channel_data import ChannelData
+from pipeline.paddle_serving.local_service_handler import LocalServiceHandler
+
+if TYPE_CHECKING:
+    from client.protos.pipeline_service_pb2 import Request, Response, Tensor
+
+REQUEST_OP = "@DAGExecutor"  # the name under which the first Op finds the request in `input_dicts`
+RESPONSE_OP = "@ResponseOp"
+_BESIDE_EACH_OTHER = 16  # requests that travel together to an overridden RequestOp or ResponseOp
+
+_numbers = itertools.count()
+
+
+class OpRequest:
+    """One request as the batch-wise hooks see it.
+
+    input_dicts: the output of each input Op by its name; the request is {"@DAGExecutor": {key: value}}.
+    id, priority, timeout_us, parameters: what the client said of its request, see RequestOptions.
+    state: whatever preprocess_batch wants to find again in postprocess_batch.
+    """
+
+    __slots__ = ("data_id", "id", "input_dicts", "log_id", "parameters", "priority", "state", "timeout_us")
+
+    def __init__(
+        self,
+        input_dicts: dict[str, Any],
+        data_id: int,
+        log_id: int,
+        options: RequestOptions = NO_OPTIONS,
+    ) -> None:
+        self.input_dicts = input_dicts
+        self.data_id = data_id
+        self.log_id = log_id
+        self.id, self.priority, self.timeout_us, self.parameters = options
+        self.state = SimpleNamespace()
+
+    @property
+    def inputs(self) -> Any:
+        """The output of the only input Op. Raises InvalidInput when there are several."""
+        if len(self.input_dicts) != 1:
+            raise InvalidInput(f"the Op has the inputs {sorted(self.input_dicts)}: read request.input_dicts")
+        (only,) = self.input_dicts.values()
+        return only
+
+
+class Op:
+    """One step of the DAG: preprocess, a model, postprocess; each of them optional.
+
+    Arguments win over the Op's section of config.yml. Hooks run in the worker process of the Op's instance,
+    never in the process that answers HTTP and gRPC: import tokenizers and frameworks in `init_op`. What a
+    hook sets on `self` belongs to its request, and what `process` sets to the requests of its batch; what
+    `init_op` sets is shared.
+    """
+
+    dynamic_shape_info: Mapping[str, Mapping[str, Sequence[int]]]
+    concurrency_idx: int | None = None  # the number of this process's instance; None for threads
+    predictor: Any = None  # runs the model, here or remotely, from init_op on; None for an Op without one
+    _predictor: Any = None  # the same: an app may keep another predictor of its own under that name
+    client: Any = None  # of a local model, Paddle Serving's call: predict(feed=..., fetch=..., batch=True)
+    _fetch_names: Sequence[str] = ()  # what an overridden `process` gives it as `fetch`
+    model: ServingModel | None = None  # what it runs: its folder, labels, feeds and fetches
+    input_tensors: ClassVar[Mapping[str, str]] = {}
+    """Optional: the request as KServe v2 clients send it, e.g. `{"text": "BYTES [-1]"}`: by name the
+    datatype and the shape, -1 for any length. Hooks find arrays under these names; of BYTES, of `bytes`.
+    Where no Op that is given the request declares any, a BYTES tensor is a key/value text or a list."""
+    output_tensors: ClassVar[Mapping[str, str]] = {}
+    """Optional: what KServe v2 clients are answered with, where this Op's output is the answer."""
+    output_labels: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Optional: by output the names of its classes, for clients that ask for a classification."""
+    example: ClassVar[Mapping[str, Any]] = {}
+    """Optional: one row of the `input_tensors` that is answered, as JSON has it, e.g. `{"text": "国足客场"}`;
+    shown in /openapi.json and to clients whose request is refused. Without it: ones, and the text "text"."""
+    example_key_values: ClassVar[Mapping[str, str]] = {}
+    """Optional: the same for key/value clients, where they send other keys, e.g. `{"0": "国足客场"}`."""
+    max_batch_size: ClassVar[int] = 0
+    """Where tensors are declared: most rows of a request, which all tensors then have on their first axis;
+    0: the first axis is none of rows."""
+
+    request_options: RequestOptions = NO_OPTIONS
+    """In `preprocess` and `postprocess`: the request's `id`, `priority`, `timeout_us` and `parameters`, as
+    clients of KServe v2 and v1 send them. Batch-wise hooks find them in each request."""
+
+    _settings: Mapping[str, Any] = {}  # in a worker, see `pipeline.paddle_serving.op_settings`
+
+    packs_tensors = False  # how a remote Pipeline service is sent the feed, see set_pack_tensor_format
+
+    preprocess_batch: ClassVar[Any] = None
+    """Optional: `preprocess_batch(self, requests: list[OpRequest]) -> list[feed dict or Exception]`, for all
+    requests that travel together; an exception as an element refuses that request alone. Beside an overridden
+    `preprocess` it is no hook but the app's own method; the same holds of postprocess."""
+    postprocess_batch: ClassVar[Any] = None
+    """Optional: `postprocess_batch(self, requests: list[OpRequest], fetches: list[fetch dict])
+    -> list[dict or Exception]`, for the requests of one predictor batch."""
+
+    def __init__(
+        self,
+        name: str | None = None,
+        input_ops: Sequence[Op] | Op | None = None,
+        server_endpoints: Sequence[str] | None = None,
+        fetch_list: Sequence[str] | None = None,
+        client_config: Any = None,
+        client_type: str | None = None,
+        concurrency: int | None = None,
+        timeout: int | None = None,
+        retry: int | None = None,
+        batch_size: int | None = None,
+        auto_batching_timeout: int | None = None,
+        local_service_handler: LocalServiceHandler | None = None,
+        jump_to_ops: Sequence[Op] | Op | None = None,
+    ) -> None:
+        self.name = name or f"{type(self).__name__}_{next(_numbers)}"
+        given = {
+            "server_endpoints": server_endpoints,
+            "fetch_list": fetch_list,
+            "client_config": client_config,
+            "client_type": client_type,
+            "concurrency": concurrency,
+            "timeout": timeout,
+            "retry": retry,
+            "batch_size": batch_size,
+            "auto_batching_timeout": auto_batching_timeout,
+        }
+        self.given_options = {key: value for key, value in given.items() if value is not None}
+        self.dynamic_shape_info = {}
+        if local_service_handler is not None:
+            if not isinstance(local_service_handler, LocalServiceHandler):
+                kind = type(local_service_handler).__name__
+                raise ConfigError(
+                    f"Op {self.name}: local_service_handler is a {kind}; it takes a LocalServiceHandler"
+                )
+            self.given_options["local_service_conf"] = local_service_handler.local_service_conf
+            self.dynamic_shape_info = local_service_handler.dynamic_shape_info
+        self.set_input_ops(input_ops)
+        self.set_jump_to_ops(jump_to_ops)
+        self.set_dynamic_shape_info()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What Paddle Serving kept of config.yml on each Op, where the app has nothing of that name."""
+            try:
+                return self._settings[name]
+            except KeyError:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from None
+
+    def _log(self, info: Any) -> str:
+        """Paddle Serving's: a line for the log with the Op's name before it."""
+        return f"{self.name} {info}"
+
+    def _checked(self, ops: Sequence[Op] | Op | None, argument: str) -> list[Op]:
+        ops = [ops] if isinstance(ops, Op) else ops
+        for op in ops or ():
+            if not isinstance(op, Op):
+                raise ConfigError(f"Op {self.name}: {argument} holds a {type(op).__name__}; it takes Ops")
+        return list(ops or ())
+
+    def set_input_ops(self, ops: Sequence[Op] | Op | None) -> None:
+        """The Ops whose outputs `preprocess` is given; one alone need not be in a list."""
+        self.input_ops = self._checked(ops, "input_ops")
+
+    def get_input_ops(self) -> list[Op]:
+        return self.input_ops
+
+    def set_jump_to_ops(self, ops: Sequence[Op] | Op | None) -> None:
+        """The Ops to whose consumers this Op's output goes when `check_jumping` says so."""
+        self.jump_to_ops = self._checked(ops, "jump_to_ops")
+
+    def get_jump_to_ops(self) -> list[Op]:
+        return self.jump_to_ops
+
+    def is_jump_op(self) -> bool:
+        return bool(self.jump_to_ops)
+
+    def set_pack_tensor_format(self, is_tensor_format: bool = False) -> None:
+        """Whether a remote Pipeline service (`client_type: pipeline_grpc`) is sent tensors, not texts."""
+        self.packs_tensors = is_tensor_format
+
+    def init_op(self) -> Any:
+        """Called once per worker process, for all its threads: load tokenizers and the like here."""
+
+    def set_dynamic_shape_info(self) -> None:
+        """Called at construction; sets `self.dynamic_shape_info` to
+        `{"min_input_shape": {tensor: shape}, "max_input_shape": ..., "opt_input_shape": ...}`."""
+
+    def preprocess(self, input_dicts: dict[str, Any], data_id: int = 0, log_id: int = 0) -> Any:
+        """A request to a feed or a list of feeds: `(feed, is_skip_process, prod_errcode, prod_errinfo)`, or
+        the feed alone. The default passes the only input on."""
+        if len(input_dicts) != 1:
+            raise InvalidInput(
+                f"Op {self.name} has the inputs {sorted(input_dicts)}: override preprocess to join them"
+            )
+        (only,) = input_dicts.values()
+        return only, False, None, ""
+
+    def process(self, feed_batch: list[dict[str, Any]], typical_logid: int = 0) -> Any:
+        """A merged feed to a fetch: `(fetch dict, err_code, err_info)`. The default runs the predictor."""
+        feed = feed_batch[0]
+        fetch = feed if self._predictor is None else self._predictor.run(feed)
+        return fetch, None, ""
+
+    def postprocess(
+        self, input_dicts: dict[str, Any], fetch_dict: Any, data_id: int = 0, log_id: int = 0
+    ) -> Any:
+        """A request's rows of the fetch to its output: `(dict, prod_errcode, prod_errinfo)` or the dict
+        alone. The default returns the fetch."""
+        return fetch_dict, None, ""
+
+    def check_jumping(self, input_data: Any) -> bool:
+        """Whether this request's output goes to the consumers of `jump_to_ops` instead of its own."""
+        return False
+
+
+class RequestOp(Op):
+    """The source of the DAG: what `get_pipeline_response` is given as `read_op`.
+
+    Where `unpack_request_package` is overridden it runs in workers, as an Op named @DAGExecutor; else nothing
+    of it runs there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name=REQUEST_OP, batch_size=_BESIDE_EACH_OTHER)
+
+    def unpack_request_package(self, request: Request) -> Any:
+        """The message to what the first Ops are given: `(dict, log_id, prod_errcode, prod_errinfo)`.
+
+        The default gives value i under key i, and each tensor under its name.
+        """
+        from pipeline.paddle_serving.packages import inputs_of
+
+        return inputs_of(request), request.logid, None, ""
+
+    def proto_tensor_2_numpy(self, tensor: Tensor) -> tuple[Any, Any]:
+        """A tensor's array, or its str, and its lod or None: for an overridden `unpack_request_package`."""
+        from pipeline.paddle_serving.packages import array_and_lod_of
+
+        return array_and_lod_of(tensor)
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether the app overrides `unpack_request_package`."""
+        return type(self).unpack_request_package is not RequestOp.unpack_request_package
+
+
+class ResponseOp(Op):
+    """The end of the DAG, after its last Op; what `PipelineServer.set_response_op` takes.
+
+    Where `pack_response_package` is overridden it runs in workers, as an Op named @ResponseOp; else the last
+    Op's worker prints the answer itself.
+    """
+
+    def __init__(self, input_ops: Sequence[Op]) -> None:
+        super().__init__(name=RESPONSE_OP, input_ops=input_ops, batch_size=_BESIDE_EACH_OTHER)
+        self._as_tensors = False
+        if len(self.input_ops) != 1:
+            raise ConfigError(f"ResponseOp has {len(self.input_ops)} input_ops; give it the last Op alone")
+
+    def pack_response_package(self, channeldata: ChannelData) -> Response:
+        """The last Op's output, or the refusal of any Op (`error_code`, `error_info`), to the answer.
+
+        The default answers as the service does without it.
+        """
+        from pipeline.paddle_serving.packages import response_of
+
+        return response_of(channeldata, as_tensors=self._as_tensors)
+
+    def set_pack_format(self, isTensor: bool = False) -> None:
+        """Whether the default packs every value as a `Tensor`, not as text."""
+        self._as_tensors = isTensor
+
+    @property
+    def packs(self) -> bool:
+        """Whether the answer is packed here: by the app's own hook, or as tensors."""
+        overridden = type(self).pack_response_package is not ResponseOp.pack_response_package
+        return overridden or self._as_tensors

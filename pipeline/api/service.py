@@ -1,0 +1,293 @@
+"""WebService and PipelineServer: what a user's script makes, configures and runs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.api.app import App, write_app
+from pipeline.api.dag import collect_ops, dag_of, signature_of
+from pipeline.api.examples import examples_of
+from pipeline.api.op import Op, RequestOp, ResponseOp
+from pipeline.config.api_keys import flaws_of_keys
+from pipeline.config.config_file import OpConfig, ServiceConfig, check_service_name, load_config
+from pipeline.config.remote_key import flaws_of_remote_key
+from pipeline.config.remote_section import completed, remote_flaws
+from pipeline.config.report import read_yaml
+from pipeline.config.tls import flaws_of
+from pipeline.errors import ConfigError
+from pipeline.models.missing_models import notes_of_missing_models
+from pipeline.models.serving_model import load_serving_model
+from pipeline.models.settings import with_settings_of
+from pipeline.models.versions import choose_version
+from pipeline.process.environment import FRONT_PROCESS
+from pipeline.process.log import flaw_of_directory
+from pipeline.process.numpy_version import REMEDY, flaw_of_numpy
+from pipeline.process.processes import SERVER, open_standard_files, python_module
+from pipeline.process.start_signals import hold, left_at_once, survive_hangups
+
+log = logging.getLogger(__name__)
+
+DEFAULT_NAME = "default_service"
+
+serve_instead: Callable[[Service], None] | None = None
+"""Set before a worker, or `pipeline run`, runs the script: what `Service.serve` does there instead."""
+
+
+class Service:
+    """What a script serves: a name, its last Op, and where its configuration is."""
+
+    def __init__(self, name: str = DEFAULT_NAME) -> None:
+        self.name = name
+        self._config_source: str | Path | Mapping[str, Any] | None = None
+
+    def last_op(self) -> Op:
+        """The Op whose output is the answer; those before it are its `input_ops`, and so on."""
+        raise NotImplementedError
+
+    def configure(
+        self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
+    ) -> None:
+        """Names the configuration: a file, or its content as a dict. It is read by `serve`."""
+        if (yml_file is None) == (yml_dict is None):
+            raise ConfigError(f"service {self.name}: give its configuration as yml_file or as yml_dict")
+        self._config_source = yml_file if yml_file is not None else yml_dict
+
+    def resolve(self) -> tuple[dict[str, Op], Op, ServiceConfig]:
+        """The Ops by name, the last of them, and the configuration with the Ops' own arguments in it.
+
+        Raises ConfigError with all mistakes.
+        """
+        if flaw := flaw_of_numpy(np.__version__):
+            raise ConfigError(f"{flaw}. {REMEDY}.")
+        if self._config_source is None:
+            raise ConfigError(
+                f"service {self.name} has no configuration: call prepare_pipeline_config('config.yml') "
+                "before run_service, or prepare_server('config.yml') before run_server"
+            )
+        check_service_name(self.name)
+        last = self.last_op()
+        ops = collect_ops(last)
+        config = load_config(
+            self._config_source, op_overrides={op.name: op.given_options for op in ops.values()}
+        )
+        config = self._with_files(self._without_strangers(config, ops))
+        source = self._config_source
+        for note in notes_of_missing_models(
+            "configuration" if isinstance(source, Mapping) else str(source), ops, config
+        ):
+            log.warning(note)
+        return ops, last, config
+
+    def _without_strangers(self, config: ServiceConfig, ops: Mapping[str, Op]) -> ServiceConfig:
+        """The configuration without the sections of Ops that the script does not use.
+
+        Raises ConfigError where one may be the misspelt section of an Op that has none.
+        """
+        source = self._config_source
+        data = source if isinstance(source, Mapping) else read_yaml(Path(str(source)))
+        given = data.get("op") or {}
+        strangers = [name for name in given if name not in ops]
+        bare = [name for name in ops if name not in given and not name.startswith("@")]
+        if strangers and bare:
+            told = f"service {self.name} has no such Op, only {', '.join(ops)}"
+            told += f"; without a section: {', '.join(bare)}"
+            raise ConfigError("\n".join(f"op.{name}: {told}" for name in strangers))
+        return config.model_copy(update={"op": {name: config.op[name] for name in config.op if name in ops}})
+
+    def _with_files(self, config: ServiceConfig) -> ServiceConfig:
+        """The configuration with remote Ops completed, and its files resolved and looked into.
+
+        Raises ConfigError with all flaws.
+        """
+        dag = config.dag
+        flaws = []
+        sections = {}
+        for name, own in config.op.items():
+            flaws += remote_flaws(name, own, dag.client_type) + _not_served(name, own)
+            section = sections[name] = completed(name, own, dag.client_type, dag.request_timeout)
+            if section.server_api_key_file:
+                key_file = str(self._locate(section.server_api_key_file))
+                section = sections[name] = section.model_copy(update={"server_api_key_file": key_file})
+                flaws += flaws_of_remote_key(name, key_file)
+            conf = section.local_service_conf
+            if conf is None or not conf.model_dir:
+                continue
+            folder = self._locate(conf.model_dir)
+            try:
+                model = load_serving_model(choose_version(folder, conf.model_version).directory)
+                with_settings_of(model, conf)  # the worker does it again, of the version that it loads
+            except ConfigError as exc:
+                sought = self._sought(conf.model_dir) if not folder.exists() else ""
+                flaws.append(f"op.{name}.local_service_conf.model_config: {exc.message}{sought}")
+            conf = conf.model_copy(update={"model_dir": str(folder)})
+            sections[name] = section.model_copy(update={"local_service_conf": conf})
+        tls = config.tls
+        if tls is not None:
+            given = tls.model_dump(exclude_none=True)
+            tls = tls.model_copy(update={key: str(self._locate(path)) for key, path in given.items()})
+            flaws += flaws_of(tls)
+        security = config.security
+        if security.api_keys is not None:
+            security = security.model_copy(update={"api_keys": str(self._locate(security.api_keys))})
+            flaws += flaws_of_keys(security)
+        logging = config.logging
+        if logging.directory:
+            folder = Path(logging.directory).absolute()  # the script may change folder before it is run again
+            flaws += filter(None, [flaw_of_directory(str(folder))])
+            logging = logging.model_copy(update={"directory": str(folder)})
+        if flaws:
+            raise ConfigError("\n".join(flaws))
+        return config.model_copy(
+            update={"op": sections, "tls": tls, "security": security, "logging": logging}
+        )
+
+    def _locate(self, given: str) -> Path:
+        """A relative path is sought where the service was started, as in the original, or by config.yml."""
+        path = Path(given)
+        if isinstance(self._config_source, str | Path) and not path.exists():
+            path = Path(self._config_source).resolve().parent / path
+        return path.absolute()
+
+    def _sought(self, given: str) -> str:
+        """Where a relative path that leads nowhere was looked for, as the end of a message."""
+        if Path(given).is_absolute():
+            return ""
+        places = {str(Path.cwd()): None}
+        if isinstance(self._config_source, str | Path):
+            places[str(Path(self._config_source).resolve().parent)] = None
+        return f"; {given!r} was looked for in {' and '.join(places)}"
+
+    def serve(self) -> None:
+        """Serves until SIGTERM or SIGINT. Does not return: the server takes over this process.
+
+        The script's own modules are left behind; workers run the script again, each in a process of its own.
+        Leaves with exit code 2 and all mistakes on stderr when the configuration can't be served.
+        """
+        if serve_instead is not None:
+            serve_instead(self)
+            return
+        survive_hangups()
+        try:
+            with left_at_once():
+                app = self._as_app()
+        except ConfigError as exc:
+            if sys.stderr is not None:
+                sys.stderr.write(f"{exc.message}\n")
+            sys.exit(2)
+        open_standard_files()
+        fd = write_app(app)
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None: the script was started without
+            with contextlib.suppress(OSError):
+                stream.flush()
+        hold()
+        os.execve(sys.executable, [*python_module(SERVER), str(fd)], {**FRONT_PROCESS, **os.environ})
+
+    def _as_app(self) -> App:
+        ops, last, config = self.resolve()
+        main = sys.modules["__main__"]
+        script, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+        if script is None:
+            raise ConfigError("a service needs a script: workers run it again; save it as web_service.py")
+        beside = threading.current_thread() is not threading.main_thread()
+        if beside or multiprocessing.parent_process() is not None:
+            where = "thread" if beside else "process"
+            raise ConfigError(
+                f"service {self.name} is started in a {where} of the script's own: it takes over the process "
+                "it is started in, and its workers run the script again; call run_service in the script "
+                "itself, and start what else it does from another script"
+            )
+        dag, signature = dag_of(ops, last), signature_of(ops, last)
+        return App(
+            name=self.name,
+            nodes=tuple(dag.nodes.values()),
+            response=dag.response,
+            config=config,
+            script=str(Path(script).resolve()),
+            arguments=tuple(sys.argv[1:]),
+            folder=str(Path.cwd()),
+            signature=signature,
+            examples=examples_of(ops, signature),
+            module=spec.name if spec else "",
+        )
+
+
+class WebService(Service):
+    """A service over HTTP and gRPC. Override `get_pipeline_response`, then prepare and run.
+
+    name: the first segment of the URL.
+    """
+
+    def get_pipeline_response(self, read_op: RequestOp) -> Op:
+        """Builds the Ops and returns the last one; its output is the answer."""
+        raise ConfigError(f"service {self.name}: get_pipeline_response is not overridden; return its last Op")
+
+    def last_op(self) -> Op:
+        return self.get_pipeline_response(RequestOp())
+
+    def prepare_pipeline_config(
+        self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
+    ) -> None:
+        """Names the configuration: a file, or its content as a dict. It is read by `run_service`."""
+        self.configure(yml_file, yml_dict)
+
+    def run_service(self) -> None:
+        """Serves until SIGTERM or SIGINT, see `Service.serve`."""
+        self.serve()
+
+
+class PipelineServer(Service):
+    """The same for Ops that the script builds itself: give it the end of the DAG, prepare and run.
+
+    name: the first segment of the URL.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name or DEFAULT_NAME)
+        self._response_op: ResponseOp | None = None
+
+    def set_response_op(self, response_op: ResponseOp) -> None:
+        """The end of the DAG. Raises ConfigError for what is no ResponseOp."""
+        if not isinstance(response_op, ResponseOp):
+            raise ConfigError(
+                f"service {self.name}: set_response_op takes a ResponseOp, not {type(response_op).__name__}: "
+                "ResponseOp(input_ops=[last_op])"
+            )
+        self._response_op = response_op
+
+    def last_op(self) -> Op:
+        if self._response_op is None:
+            raise ConfigError(
+                f"service {self.name}: call set_response_op(ResponseOp([last_op])) before run_server"
+            )
+        return self._response_op
+
+    def prepare_server(
+        self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
+    ) -> None:
+        """Names the configuration: a file, or its content as a dict. It is read by `run_server`."""
+        self.configure(yml_file, yml_dict)
+
+    def run_server(self) -> None:
+        """Serves until SIGTERM or SIGINT, see `Service.serve`."""
+        self.serve()
+
+
+def _not_served(name: str, section: OpConfig) -> list[str]:
+    """What an Op's section asks for and this version can't do: refused, for it would answer wrongly."""
+    if section.use_encryption_model:
+        return [
+            f"op.{name}.use_encryption_model: encrypted models can't be served, for their format is known to "
+            "Paddle Serving's own library alone; convert the model again without encryption, and take out "
+            "this key and encryption_key"
+        ]
+    return []

@@ -1,0 +1,270 @@
+"""What config.yml says: frozen models, and how to read them: a misspelt key is a mistake."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from pipeline.config.dag_section import DagConfig, TracerConfig
+from pipeline.config.limits import Limits
+from pipeline.config.op_section import (
+    FeedPaddingConfig,
+    FetchPaddingConfig,
+    LocalServiceConf,
+    OpConfig,
+    PaddingConfig,
+    TensorRtConf,
+    TensorShapes,
+)
+from pipeline.config.report import BETWEEN_KEYS, describe_mistakes, read_yaml, without_strangers
+from pipeline.config.value_types import Int, Port, PositiveInt, Seconds, Section
+from pipeline.errors import ConfigError
+
+__all__ = [
+    "DagConfig",
+    "FeedPaddingConfig",
+    "FetchPaddingConfig",
+    "Limits",
+    "LocalServiceConf",
+    "LoggingConfig",
+    "OpConfig",
+    "PaddingConfig",
+    "RotationConfig",
+    "SecurityConfig",
+    "ServiceConfig",
+    "TensorRtConf",
+    "TensorShapes",
+    "TlsConfig",
+    "TracerConfig",
+    "V2Config",
+    "check_service_name",
+    "dump_config",
+    "load_config",
+]
+
+log = logging.getLogger(__name__)
+
+RESERVED_SERVICE_NAMES = ("v1", "v2", "health", "metrics", "docs")  # first segments of our own paths
+
+
+class V2Config(Section):
+    """`v2`: Triton's ports, opened beside `http_port` and `rpc_port`, and what its clients may do."""
+
+    http_port: Port | None = Field(default=None, description="All of http_port here, too (Triton: 8000).")
+    grpc_port: Port | None = Field(default=None, description="All of rpc_port here, too (Triton: 8001).")
+    metrics_port: Port | None = Field(default=None, description="/metrics alone (Triton: 8002).")
+    shared_memory: Literal["loopback", "always", "off"] = Field(
+        default="loopback",
+        description="Who may name files of this machine's /dev/shm to be read and written: clients that "
+        "connect from this machine (where a proxy does for others, turn it off), all, or none.",
+    )
+    model_control: Literal["none", "explicit"] = Field(
+        default="explicit",
+        description="explicit: clients may load and unload models; none: they are refused.",
+    )
+
+    @field_validator("shared_memory", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: Any) -> Any:
+        return "off" if value is False else value  # as YAML reads it
+
+
+class RotationConfig(Section):
+    """`logging.rotation`: how large the files of `logging.directory` grow."""
+
+    max_bytes: Annotated[Int, Field(ge=0)] = Field(
+        default=64 << 20,
+        description="Bytes before a file is moved aside; 0: never, one that logrotate moves is opened anew.",
+    )
+    backup_count: PositiveInt = Field(default=5, description="Files moved aside that are kept.")
+
+
+class LoggingConfig(Section):
+    """`logging`."""
+
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="Least severe level logged; DEBUG has a line for each request."
+    )
+    format: Literal["text", "json"] = Field(default="text", description="Lines for people or for machines.")
+    directory: str | None = Field(
+        default=None,
+        description="Folder of files beside standard output, one a process: NAME.front.log, NAME.OP.0.log.",
+    )
+    rotation: RotationConfig = Field(default=RotationConfig(), description="How large those files grow.")
+
+    @field_validator("level", mode="before")
+    @classmethod
+    def _upper_case(cls, value: Any) -> Any:
+        return value.upper() if isinstance(value, str) else value
+
+
+class TlsConfig(Section):
+    """`tls`: HTTPS and TLS on every port, those of `v2` too. A relative path is sought as a model's is."""
+
+    cert: str = Field(
+        description="PEM file of the server's certificate, followed by those that lead to its authority."
+    )
+    key: str = Field(description="PEM file of its private key, without a passphrase.")
+    client_ca: str | None = Field(
+        default=None,
+        description="PEM file of authorities; clients must show a certificate of theirs, health checks too.",
+    )
+
+
+class SecurityConfig(Section):
+    """`security`: who may ask. Certificates are under `tls`."""
+
+    api_keys: str | None = Field(
+        default=None,
+        description="File of API keys, NAME:KEY or NAME:sha256:DIGEST a line; absent: anyone may ask.",
+    )
+    key_pending: Annotated[Int, Field(ge=0)] = Field(
+        default=0, description="Requests pending with the keys of one name, at most; 0: as many as of all."
+    )
+    key_rate: Seconds = Field(
+        default=0.0, description="Requests a second with the keys of one name, at most; 0: any number."
+    )
+    open_health: bool = Field(default=True, description="Health pages and calls are answered without a key.")
+    open_metrics: bool = Field(default=False, description="/metrics is answered without a key.")
+
+
+class ServiceConfig(Section):
+    """All of config.yml."""
+
+    http_port: Port | None = Field(
+        default=None, description="HTTP; at least one of http_port and rpc_port is needed."
+    )
+    rpc_port: Port = Field(default=0, description="gRPC; absent: http_port + 1.")
+    worker_num: PositiveInt = Field(
+        default=1, description="Multiplies the instances when build_dag_each_worker is true."
+    )
+    build_dag_each_worker: bool = Field(
+        default=False, description="worker_num times the instances of every Op."
+    )
+    dag: DagConfig = Field(default=DagConfig(), description="What holds for whole requests.")
+    op: dict[str, OpConfig] = Field(default={}, description="One section per Op, by its name.")
+    v2: V2Config = Field(default=V2Config(), description="What concerns the KServe v2 protocol alone.")
+    logging: LoggingConfig = Field(
+        default=LoggingConfig(),
+        description="Where and how we log. What is not read in time is dropped, and counted.",
+    )
+    tls: TlsConfig | None = Field(default=None, description="Certificates; absent: plain HTTP and gRPC.")
+    security: SecurityConfig = Field(default=SecurityConfig(), description="Who may ask.")
+    limits: Limits = Field(default=Limits(), description="The largest that is accepted.")
+
+    @field_validator("rpc_port", mode="before")
+    @classmethod
+    def _follows_http_port(cls, value: Any, info: ValidationInfo) -> Any:
+        if value not in (0, "0"):
+            return value
+        if "http_port" not in info.data:
+            return 1024  # http_port is a mistake already told; none about this one
+        http_port = info.data["http_port"]
+        if http_port is None:
+            raise PydanticCustomError(
+                BETWEEN_KEYS, "http_port or rpc_port is needed, e.g. `http_port: 18082`"
+            )
+        return http_port + 1
+
+    @field_validator("v2")
+    @classmethod
+    def _one_port_each(cls, v2: V2Config, info: ValidationInfo) -> V2Config:
+        ports = [(key, info.data.get(key)) for key in ("http_port", "rpc_port")]
+        ports += [(f"v2.{key}", getattr(v2, key)) for key in V2Config.model_fields if "port" in key]
+        ports += _ports_of(info.data.get("dag", DagConfig())).items()
+        taken: dict[int, str] = {}
+        for name, port in ports:
+            if port is not None and taken.setdefault(port, name) != name:
+                same = {"one": taken[port], "other": name, "port": port}
+                raise PydanticCustomError(
+                    BETWEEN_KEYS, "{one} and {other} are both {port}; give each a port of its own", same
+                )
+        return v2
+
+    def ports(self) -> dict[str, int]:
+        """Those to be opened, by their keys."""
+        own = {"http_port": self.http_port, "rpc_port": self.rpc_port}
+        beside = {f"v2.{name}": getattr(self.v2, name) for name in V2Config.model_fields if "port" in name}
+        return {name: port for name, port in (own | beside | _ports_of(self.dag)).items() if port}
+
+
+def _ports_of(dag: DagConfig) -> dict[str, int | None]:
+    return {"dag.prometheus_port": dag.prometheus_port if dag.enable_prometheus else None}
+
+
+def check_service_name(name: str) -> None:
+    """Refuse, with ConfigError, a name that can't be the first segment of a path or is one of our own."""
+    if name in RESERVED_SERVICE_NAMES:
+        raise ConfigError(
+            f"A service can't be named {name!r}: {', '.join(RESERVED_SERVICE_NAMES)} are paths of the "
+            "server itself; choose another name in WebService(name=...)."
+        )
+    if not re.fullmatch(r"[^\s/?#:]+", name):
+        raise ConfigError(
+            f"A service can't be named {name!r}: the name is the first part of its path /{{name}}/{{method}} "
+            "and can't be empty or hold blanks, '/', '?', '#' or ':'."
+        )
+
+
+def load_config(
+    source: str | Path | Mapping[str, Any], *, op_overrides: Mapping[str, Mapping[str, Any]] | None = None
+) -> ServiceConfig:
+    """Read config.yml (a path, or its content as a mapping).
+
+    `op_overrides` are the arguments of the app's Ops by Op name; they win over the file, and None among
+    them is not given. Keys that Paddle Serving ignored are warned of. Raises one ConfigError with every
+    mistake, one a line.
+    """
+    notes: list[str] = []
+    if isinstance(source, Mapping):
+        name, data = "configuration", dict(source)
+    else:
+        name, data = str(source), read_yaml(Path(source), notes)
+    overrides = {
+        op: {key: value for key, value in given.items() if value is not None}
+        for op, given in (op_overrides or {}).items()
+    }
+    data = _merged(data, overrides)
+    try:
+        try:
+            config = _validated(data)
+        except ValidationError as error:
+            data, ignored = without_strangers(name, data, error, ServiceConfig)
+            if not ignored:
+                raise
+            notes += ignored
+            config = _validated(data)
+    except ValidationError as error:
+        raise ConfigError(describe_mistakes(name, error, ServiceConfig, overrides)) from None
+    for note in notes:
+        log.warning(note)
+    return config
+
+
+def _validated(data: Mapping[str, Any]) -> ServiceConfig:
+    return ServiceConfig.model_validate(data, by_name=False, by_alias=True)
+
+
+def _merged(data: dict[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The file with the Ops' own arguments laid over it; a malformed `op` is left to validation."""
+    ops = data.get("op")
+    if not overrides or not (ops is None or isinstance(ops, Mapping)):
+        return data
+    ops = dict(ops or {})
+    for name, given in overrides.items():
+        section = ops.get(name)
+        if section is None or isinstance(section, Mapping):
+            ops[name] = {**(section or {}), **given}
+    return {**data, "op": ops}
+
+
+def dump_config(config: ServiceConfig) -> str:
+    """The resolved configuration as YAML that load_config reads back to an equal one."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

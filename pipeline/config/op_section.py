@@ -1,0 +1,301 @@
+"""What config.yml says about one Op: `op.<name>` and the sections below it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from pipeline.config.value_types import (
+    ClientType,
+    Int,
+    Names,
+    PositiveInt,
+    Precision,
+    Seconds,
+    Section,
+    off_when_not_positive,
+)
+
+
+class TensorShapes(Section):
+    """The shapes of one tensor in a TensorRT profile."""
+
+    min: list[PositiveInt] = Field(description="Smallest shape.")
+    opt: list[PositiveInt] = Field(description="The shape TensorRT optimises for.")
+    max: list[PositiveInt] = Field(description="Largest shape.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> TensorShapes:
+        if not len(self.min) == len(self.opt) == len(self.max):
+            raise ValueError(f"min {self.min}, opt {self.opt} and max {self.max} differ in rank")
+        if any(not a <= b <= c for a, b, c in zip(self.min, self.opt, self.max, strict=True)):
+            raise ValueError(
+                f"min {self.min} <= opt {self.opt} <= max {self.max} does not hold on every axis"
+            )
+        return self
+
+
+def _form_of_shapes(given: object) -> str:
+    if isinstance(given, str):
+        return "function-file"
+    return "function-files" if isinstance(given, list) else "function-ranges"
+
+
+class TensorRtConf(Section):
+    """`op.<name>.local_service_conf.tensorrt`."""
+
+    precision: Precision | None = Field(
+        default=None, description="Precision of the engine; absent: `precision`."
+    )
+    cache_dir: str = Field(
+        default="", description="Folder that keeps built engines; empty: beside the model."
+    )
+    shapes: Annotated[
+        Annotated[dict[str, TensorShapes], Tag("function-ranges")]
+        | Annotated[str, Tag("function-file")]
+        | Annotated[list[str], Field(min_length=1, max_length=16), Tag("function-files")],
+        Discriminator(_form_of_shapes),
+    ] = Field(
+        default={},
+        description="min, opt and max shape per tensor, for Ops without `set_dynamic_shape_info`; or the "
+        "path of a file of `python -m convert shapes`; for an ONNX model several such, each of one length "
+        "class: an engine is built for each, and the first whose range holds a batch runs it.",
+    )
+    auto_collect: bool = Field(
+        default=False,
+        description="Without shapes: find them at start by running the model on the CPU, and keep them in "
+        "`cache_dir`. For .pdmodel programs.",
+    )
+    collect_lengths: Annotated[list[PositiveInt], Field(min_length=1, max_length=16)] = Field(
+        default=[16, 64, 128], description="Lengths that `auto_collect` runs on each axis that varies."
+    )
+    collect_batches: Annotated[list[PositiveInt], Field(min_length=1, max_length=16)] = Field(
+        default=[1, 8], description="Rows that `auto_collect` runs; the largest caps a predictor batch."
+    )
+
+
+class LocalServiceConf(Section):
+    """`op.<name>.local_service_conf`: the model this Op runs and how."""
+
+    client_type: Literal["local_predictor", "brpc", "grpc"] = Field(
+        default="local_predictor",
+        description="The model runs in our worker, also with brpc and grpc: no server is started for it.",
+    )
+    model_dir: str = Field(
+        default="",
+        validation_alias="model_config",  # pydantic keeps `model_config` for itself
+        serialization_alias="model_config",
+        description="Serving model directory: the folder that holds serving_server/, or that folder itself; "
+        "or one with versions, each a serving model directory named 1, 2, ...",
+    )
+    model_version: PositiveInt | None = Field(
+        default=None,
+        description="The version to serve, of a model_config with versions; absent: the highest there when "
+        "the Op is loaded.",
+    )
+    engine: Literal["paddle", "onnxruntime"] | None = Field(
+        default=None,
+        description="Engine that runs the model; absent: the one whose files the directory holds.",
+    )
+    allow_failed_parity: bool = Field(
+        default=False, description="Serve the model although parity.json beside it says that a check failed."
+    )
+    workdir: str = Field(default="", description="Accepted and unused, as in the original's local predictor.")
+    concurrency: PositiveInt | None = Field(
+        default=None,
+        description="Accepted and unused, as in the original, whose examples have it; the Op's counts.",
+    )
+    thread_num: PositiveInt = Field(
+        default=2,
+        description="CPU threads of one predictor, which threads of an Op with an ONNX model share.",
+    )
+    mem_optim: bool = Field(default=True, description="Reuse memory between operators.")
+    ir_optim: bool = Field(default=False, description="Run the graph optimisations of the engine.")
+    device_type: Annotated[Int, Field(ge=-1, le=6)] = Field(
+        default=-1,
+        description="-1 by `devices`, 0 cpu, 1 gpu, 2 tensorRT, 3 arm cpu, 4 xpu, 5 Ascend310, 6 Ascend910.",
+    )
+    devices: str = Field(
+        default="",
+        description='Cards, e.g. "0,1"; instances take them round robin. Empty: the CPU.',
+        pattern=r"^(\d+(,\d+)*)?$",
+    )
+    precision: Precision = Field(
+        default="fp32",
+        description="Arithmetic of the predictor; one that the engine can't run on the device is fp32, with "
+        "a warning.",
+    )
+    strict_precision: bool = Field(
+        default=False,
+        description="End the start where `precision` or `use_calib` would have no effect, in place of the "
+        "warning.",
+    )
+    use_calib: bool = Field(default=False, description="Calibrate int8 in TensorRT.")
+    use_mkldnn: bool | None = Field(
+        default=None, description="oneDNN on the CPU; absent: the engine's own choice."
+    )
+    mkldnn_cache_capacity: Annotated[Int, Field(ge=0)] = Field(
+        default=0,
+        description="Input shapes whose oneDNN primitives are kept; 0: chosen from the length buckets.",
+    )
+    mkldnn_op_list: Names | None = Field(
+        default=None, description="Operators oneDNN runs; absent: all it can."
+    )
+    mkldnn_bf16_op_list: Names | None = Field(default=None, description="Operators oneDNN runs in bf16.")
+    min_subgraph_size: PositiveInt = Field(
+        default=3, description="Smallest subgraph handed to TensorRT, in operators."
+    )
+    fetch_list: Names = Field(default=[], description="Alias names of the outputs to return; empty: all.")
+    tensorrt: TensorRtConf = Field(
+        default=TensorRtConf(), description="TensorRT engine: precision, cache, shapes."
+    )
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _devices_as_text(cls, value: Any) -> Any:
+        """`devices: 0`, `[0, 1]` and `"0, 1"` occur beside `"0,1"`."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, list):
+            value = ",".join(str(item) for item in value)
+        return value.replace(" ", "") if isinstance(value, str) else value
+
+
+class FeedPaddingConfig(Section):
+    """How one feed may be padded."""
+
+    axis: PositiveInt = Field(description="Axis that may be padded; 0 is the batch and can't be.")
+    value: float = Field(default=0.0, description="What the padding holds.")
+
+
+class FetchPaddingConfig(Section):
+    """How one fetch is cut back after padding."""
+
+    axis: PositiveInt = Field(description="Axis that is cut back to the row's own length.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _axis_alone(cls, data: Any) -> Any:
+        return {"axis": data} if isinstance(data, int | str) else data
+
+
+class PaddingConfig(Section):
+    """`op.<name>.padding`: what may be padded so that requests of different shape share a batch."""
+
+    feeds: dict[str, FeedPaddingConfig] = Field(
+        default={}, description="Per feed: the axis and the pad value."
+    )
+    fetches: dict[str, FetchPaddingConfig] = Field(default={}, description="Per fetch: the axis to cut back.")
+
+
+class OpConfig(Section):
+    """`op.<name>`: one Op."""
+
+    concurrency: PositiveInt = Field(default=1, description="Instances of this Op.")
+    timeout: Annotated[Int, off_when_not_positive(-1)] = Field(
+        default=-1,
+        description="Milliseconds one try of this Op may take, from when an instance begins with it; -1, 0: "
+        "none of its own. What is over is abandoned, and its worker replaced while it goes on. "
+        "With server_endpoints: milliseconds of one call; -1, 0: dag.request_timeout.",
+    )
+    retry: Annotated[Int, Field(ge=0)] = Field(
+        default=1,
+        description="Tries of this Op in all, when `timeout` is over; 0 and 1: a single one. With "
+        "server_endpoints also when an endpoint fails; each try asks the next endpoint.",
+    )
+    batch_size: PositiveInt = Field(
+        default=1,
+        description="Most requests merged into one predictor batch. With pipeline_grpc nothing is merged; "
+        "the more, the more calls an instance has under way together.",
+    )
+    auto_batching_timeout: Annotated[float, Field(allow_inf_nan=False), off_when_not_positive(0)] = Field(
+        default=0.0,
+        description="Milliseconds a partial batch waits, from its oldest request on; 0 and -1: only a "
+        "little, 5 at most, for callers that were answered just before.",
+    )
+    max_batch_rows: PositiveInt | None = Field(
+        default=None, description="Most rows given to the predictor at once."
+    )
+    max_batch_tokens: PositiveInt | None = Field(
+        default=None, description="Most elements (rows x longest row) given to the predictor at once."
+    )
+    length_buckets: list[PositiveInt] | None = Field(
+        default=None, description="Lengths that padded batches are rounded up to; absent: chosen by us."
+    )
+    padding: PaddingConfig | None = Field(
+        default=None, description="Axes that may be padded; absent: as the model directory declares."
+    )
+    run_timeout: Seconds | None = Field(
+        default=None,
+        description="Seconds a run may take before its worker is killed and replaced; 0 or absent: 5 after "
+        "the latest deadline, or after `timeout`.",
+    )
+    start_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=600.0,
+        description="Seconds an instance has for init_op, loading and warm-up, once its process is started.",
+    )
+    probe_interval: Seconds = Field(
+        default=10.0,
+        description="Seconds an instance is idle before it runs its model once more, so that readiness "
+        "knows; one that fails or hangs is replaced. 0: never.",
+    )
+    max_requests_per_worker: PositiveInt | None = Field(
+        default=None, description="Requests a worker answers before it is exchanged for a new one."
+    )
+    max_worker_rss: PositiveInt | None = Field(
+        default=None,
+        description="Resident memory of a worker in MB (10^6 bytes); over it, it is exchanged for a new one.",
+    )
+    crash_retry: bool = Field(
+        default=True, description="Try requests of a dead worker once more, each alone."
+    )
+    warmup: bool = Field(default=True, description="Run the predictor before the instance counts as ready.")
+    local_service_conf: LocalServiceConf | None = Field(
+        default=None, description="The model, run in our worker."
+    )
+    server_endpoints: Names = Field(
+        default=[],
+        description="host:port of the services that run this Op's model, asked in turn; one that fails is "
+        "passed over. Given, local_service_conf is not used.",
+    )
+    client_type: ClientType | None = Field(
+        default=None,
+        description="What the server_endpoints speak: grpc is KServe v2 over gRPC (Triton, say), "
+        "pipeline_grpc another Pipeline service; brpc is refused. Absent: dag.client_type.",
+    )
+    model_name: str = Field(
+        default="", description="The model's name on the server_endpoints, with grpc; empty: the Op's name."
+    )
+    server_api_key_file: str = Field(
+        default="",
+        description="File that holds the API key to be shown to the server_endpoints (metadata "
+        "`authorization: Bearer KEY`, not encrypted); read again when they refuse it.",
+    )
+    client_config: str = Field(
+        default="",
+        description="Accepted and unused: a remote KServe v2 service tells its feeds and fetches itself.",
+    )
+    fetch_list: Names = Field(
+        default=[],
+        description="Alias names of the outputs to return, or keys of a pipeline_grpc answer; empty: all.",
+    )
+    use_encryption_model: bool = Field(default=False, description="The remote model is encrypted.")
+    encryption_key: str = Field(default="", description="Key of the encrypted model.")
+
+    @field_validator("length_buckets")
+    @classmethod
+    def _ascending(cls, value: list[int] | None) -> list[int] | None:
+        if value is not None and value != sorted(set(value)):
+            raise ValueError("lengths must ascend, each once")
+        return value
+
+    @field_validator("server_endpoints")
+    @classmethod
+    def _host_and_port(cls, value: list[str]) -> list[str]:
+        for endpoint in value:
+            host_and_port = re.fullmatch(r"(?:\[[0-9a-fA-F:]+\]|[^\s:/]+):(\d{1,5})", endpoint)
+            if host_and_port is None or not 0 < int(host_and_port[1]) < 65536:
+                raise ValueError(f"{endpoint!r} is not host:port")
+        return value

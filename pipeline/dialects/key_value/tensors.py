@@ -1,0 +1,198 @@
+"""Paddle Serving's `Tensor` message and the ndarrays it stands for, within `limits`."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from client.protos.pipeline_service_pb2 import Tensor
+from pipeline.config.config_file import Limits
+from pipeline.errors import BadPackage, TooLarge
+
+Array = npt.NDArray[Any]
+
+STRING, BYTES = 12, 13
+# elem_type -> (the field that carries it, dtype). BF16 is its uint16 bits: NumPy has no such type.
+NUMERIC: dict[int, tuple[str, np.dtype[Any]]] = {
+    0: ("int64_data", np.dtype(np.int64)),
+    1: ("float_data", np.dtype(np.float32)),
+    2: ("int_data", np.dtype(np.int32)),
+    3: ("float64_data", np.dtype(np.float64)),
+    4: ("int_data", np.dtype(np.int16)),
+    5: ("float_data", np.dtype(np.float16)),
+    6: ("uint32_data", np.dtype(np.uint16)),
+    7: ("uint32_data", np.dtype(np.uint8)),
+    8: ("int_data", np.dtype(np.int8)),
+    9: ("bool_data", np.dtype(np.bool_)),
+}
+ELEM_TYPES = {dtype: elem_type for elem_type, (_, dtype) in NUMERIC.items()}
+NPY_KINDS = "biufcSU"  # an object or structured dtype can't come from outside
+
+
+class TensorMessage(Protocol):
+    """What both the protobuf message and a decoded JSON tensor have, besides a field per kind of data."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def elem_type(self) -> int: ...
+    @property
+    def shape(self) -> Sequence[int]: ...
+    @property
+    def lod(self) -> Sequence[int]: ...
+
+
+def add_tensors(inputs: dict[str, Any], tensors: Iterable[TensorMessage], limits: Limits) -> None:
+    """Put every tensor under its name, and its lod as int32 [2, n] under `name + ".lod"`.
+
+    STRING becomes one str of all `str_data` joined, as in Paddle Serving, or where `shape` says how the texts
+    lie, an array of str. BYTES becomes the array of its npy content, the others an array of `shape`. Raises
+    BadPackage that names the tensor, and TooLarge.
+    """
+    for tensor in tensors:
+        if len(tensor.shape) > limits.tensor_rank:
+            raise TooLarge(
+                f"tensor {tensor.name!r} has {len(tensor.shape)} dimensions; limits.tensor_rank is "
+                f"{limits.tensor_rank}"
+            )
+        inputs[tensor.name] = _value(tensor, limits)
+        if tensor.lod:
+            lod = np.array(tensor.lod, dtype=np.int32)
+            inputs[tensor.name + ".lod"] = _reshaped(lod, (2, -1), f"the lod of tensor {tensor.name!r}")
+
+
+def to_message(name: str, array: Array) -> Tensor:
+    """The message of an array; dtypes without an elem_type of their own travel as BYTES."""
+    message = Tensor(name=name, shape=array.shape)
+    if array.dtype.kind == "U":
+        message.elem_type = STRING
+        message.str_data.extend(array.ravel().tolist())
+        return message
+    elem_type = ELEM_TYPES.get(array.dtype)
+    if elem_type is not None:
+        message.elem_type = elem_type
+        getattr(message, NUMERIC[elem_type][0]).extend(array.ravel().tolist())
+        return message
+    message.elem_type, message.byte_data = BYTES, to_npy(array)
+    return message
+
+
+def to_npy(array: Array) -> bytes:
+    """The bytes of `np.save`; ValueError for an object array."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def from_npy(data: bytes, name: str, limits: Limits) -> Array:
+    """The array of an npy file, a read-only view of `data` where it can be.
+
+    The header is held against the bytes that are there before anything is allocated. Raises BadPackage and
+    TooLarge.
+    """
+    file = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(file)
+        if version == (1, 0):
+            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+        elif version == (2, 0):
+            shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(file)
+        else:
+            raise ValueError(f"npy version {version[0]}.{version[1]} is neither 1.0 nor 2.0")
+    except Exception as exc:  # ValueError for the most part, but the header's parser has others
+        raise BadPackage(f"rpc package error: byte_data of tensor {name!r} is no npy file: {exc}") from None
+    if dtype.kind not in NPY_KINDS:
+        raise BadPackage(
+            f"rpc package error: byte_data of tensor {name!r} has dtype {dtype}, which isn't accepted"
+        )
+    if len(shape) > limits.tensor_rank:
+        raise TooLarge(
+            f"tensor {name!r} has {len(shape)} dimensions; limits.tensor_rank is {limits.tensor_rank}"
+        )
+    offset = file.tell()
+    wanted = math.prod(shape) * dtype.itemsize
+    if any(size < 0 for size in shape) or wanted != len(data) - offset:
+        raise BadPackage(
+            f"rpc package error: byte_data of tensor {name!r}: {len(data) - offset} bytes do not fill "
+            f"{dtype} {list(shape)}"
+        )
+    flat = np.frombuffer(data, dtype, offset=offset) if wanted else np.empty(0, dtype)
+    array = _reshaped(flat, shape, f"byte_data of tensor {name!r}", order="F" if fortran_order else "C")
+    return np.ascontiguousarray(array, dtype=dtype.newbyteorder("=")).reshape(array.shape)
+
+
+def _value(tensor: TensorMessage, limits: Limits) -> str | Array:
+    if tensor.elem_type in NUMERIC:
+        field, dtype = NUMERIC[tensor.elem_type]
+        return _reshaped(
+            _numbers(tensor, field, dtype), tuple(tensor.shape), f"{field} of tensor {tensor.name!r}"
+        )
+    if tensor.elem_type == STRING:
+        return _texts(tensor, limits)
+    if tensor.elem_type == BYTES:
+        return from_npy(getattr(tensor, "byte_data"), tensor.name, limits)  # noqa: B009
+    if tensor.elem_type in (10, 11):
+        raise BadPackage(
+            f"rpc package error: Sorry, the type {tensor.elem_type} of tensor {tensor.name} is not "
+            "supported. Complex numbers travel as elem_type 13 (npy)."
+        )
+    raise BadPackage(
+        f"rpc package error: elem_type:{tensor.elem_type} error in tensor {tensor.name!r}; 0 to 13 exist"
+    )
+
+
+def _texts(tensor: TensorMessage, limits: Limits) -> str | Array:
+    texts = getattr(tensor, "str_data")  # noqa: B009 - a field per kind of data
+    joined = "".join(texts)
+    laid_out = len(texts) > 1 and math.prod(tensor.shape) == len(texts)
+    # An array of str has room for the longest text in every element, at 4 bytes a character.
+    chars = len(texts) * max(map(len, texts)) if laid_out else len(joined)
+    if chars > limits.text_chars:
+        raise TooLarge(
+            f"str_data of tensor {tensor.name!r} has {chars} characters; limits.text_chars is "
+            f"{limits.text_chars}"
+        )
+    return np.array(list(texts)).reshape(tuple(tensor.shape)) if laid_out else joined
+
+
+def _numbers(tensor: TensorMessage, field: str, dtype: np.dtype[Any]) -> Array:
+    data = getattr(tensor, field)
+    if isinstance(data, np.ndarray):
+        numbers = data
+    else:
+        numbers = np.fromiter(data, _FIELD_DTYPES[field], len(data))
+    if numbers.dtype == dtype:
+        return numbers
+    if dtype.kind in "iu" and len(numbers):
+        bounds, low, high = np.iinfo(dtype), numbers.min(), numbers.max()
+        if low < bounds.min or high > bounds.max:
+            raise BadPackage(
+                f"rpc package error: {field} of tensor {tensor.name!r} reaches from {low} to {high}; "
+                f"{dtype} holds {bounds.min} to {bounds.max}"
+            )
+    with np.errstate(over="ignore"):  # what is too large for FP16 is inf there, as in any cast
+        return numbers.astype(dtype)
+
+
+_FIELD_DTYPES = {
+    "int64_data": np.int64,
+    "float_data": np.float32,
+    "int_data": np.int32,
+    "float64_data": np.float64,
+    "uint32_data": np.uint32,
+    "bool_data": np.bool_,
+}
+
+
+def _reshaped(array: Array, shape: tuple[int, ...], what: str, order: Any = "C") -> Array:
+    try:
+        return array.reshape(shape, order=order)
+    except (ValueError, OverflowError, MemoryError):
+        raise BadPackage(
+            f"rpc package error: cannot reshape array of size {array.size} into shape {shape}: {what}"
+        ) from None

@@ -1,0 +1,35 @@
+"""The inputs of a v1 or v2 request as PipelineService's message, for an app that unpacks messages itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from client.protos.pipeline_service_pb2 import Request
+from pipeline.api.dag import MESSAGE
+from pipeline.dialects.key_value.tensors import to_message
+from pipeline.dialects.kserve.unread import UnreadTensor
+from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
+from pipeline.dialects.kserve_v2.json_fields import sendable
+from pipeline.errors import InvalidInput
+
+
+def as_message(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A text under its key, everything else as a tensor. Raises InvalidInput for what can't be read."""
+    message = Request(name=name, method="infer")
+    for written, value in inputs.items():
+        key = sendable(written)
+        given = value.read() if isinstance(value, UnreadTensor | UnreadRows) else value
+        if isinstance(given, str):
+            message.key.append(key)
+            message.value.append(sendable(given))
+            continue
+        array = np.asarray(given)
+        try:
+            tensor = to_message(key, array.astype("S") if array.dtype.kind == "O" else array)
+        except ValueError as exc:  # no elements in lengths beyond an int32
+            raise InvalidInput(f"input {key!r} can't be told as a tensor of the message: {exc}") from None
+        message.tensors.append(tensor)
+    return {MESSAGE: message.SerializeToString()}

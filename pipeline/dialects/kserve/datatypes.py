@@ -1,0 +1,105 @@
+"""Tensors of the KServe v2 protocol and the ndarrays they stand for, raw or as typed contents.
+
+A BYTES tensor is an object array of `bytes`; BF16 is its uint16 bits, for NumPy has no such type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from client.protos.kserve_v2_pb2 import InferTensorContents
+from pipeline.dialects.kserve.unread import LENGTH, objects
+from pipeline.models.tensor_spec import DATATYPES
+
+Array = npt.NDArray[Any]
+
+BYTES = "BYTES"
+# v2 datatype -> the field of InferTensorContents; the others travel raw alone
+CONTENTS = {
+    "BOOL": "bool_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    BYTES: "bytes_contents",
+}
+_WIDE = {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}  # of several datatypes
+
+
+def to_raw(array: Array) -> bytes:
+    """The raw contents: little endian and row-major; each element of an object array after its length.
+
+    Raises ValueError for an element that is neither `str` nor `bytes`; a `str` is sent as UTF-8.
+    """
+    if array.dtype.kind not in "OSU":
+        return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    parts = []
+    for element in array.ravel().tolist():
+        data = element.encode() if isinstance(element, str) else element
+        if not isinstance(data, bytes):
+            raise ValueError(f"holds a {type(element).__name__}; a BYTES tensor takes str and bytes")
+        parts += [LENGTH.pack(len(data)), data]
+    return b"".join(parts)
+
+
+def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
+    """The array of raw contents. Raises ValueError for bytes that do not fill the shape."""
+    dtype, count = _checked(datatype, shape)
+    if datatype == BYTES:
+        return objects(_elements(data, count), list(shape))
+    if len(data) != count * dtype.itemsize:
+        raise ValueError(f"{len(data)} bytes do not fill {datatype} {list(shape)}")
+    return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
+
+
+def from_contents(contents: InferTensorContents, datatype: str, shape: Sequence[int]) -> Array:
+    """The array of typed contents. Raises ValueError for elements that do not fill the shape."""
+    dtype, count = _checked(datatype, shape)
+    field = CONTENTS.get(datatype)
+    if field is None:
+        raise ValueError(f"{datatype} has no typed contents; it travels raw")
+    elements = getattr(contents, field)
+    if len(elements) != count:
+        raise ValueError(f"{len(elements)} elements in {field} do not fill {datatype} {list(shape)}")
+    if datatype == BYTES:
+        return objects(list(elements), list(shape))
+    wide = np.fromiter(elements, _WIDE.get(field, dtype), count)
+    array = wide.astype(dtype)
+    if not np.array_equal(array, wide, equal_nan=dtype.kind == "f"):
+        raise ValueError(f"{field} reaches from {wide.min()} to {wide.max()}, beyond {datatype}")
+    return array.reshape(shape)
+
+
+def _checked(datatype: str, shape: Sequence[int]) -> tuple[np.dtype[Any], int]:
+    """dtype and number of elements."""
+    if datatype not in DATATYPES:
+        raise ValueError(f"datatype {datatype!r} is not one of {', '.join(DATATYPES)}")
+    if any(length < 0 for length in shape):
+        raise ValueError(f"shape {list(shape)} has a negative length")
+    name = DATATYPES[datatype]
+    dtype = np.dtype({"bfloat16": "uint16", "string": "object"}.get(name, name))
+    return dtype, math.prod(shape)
+
+
+def _elements(data: bytes, count: int) -> list[bytes]:
+    elements: list[bytes] = []
+    at = 0
+    while at + LENGTH.size <= len(data) and len(elements) < count:
+        (length,) = LENGTH.unpack_from(data, at)
+        at += LENGTH.size
+        elements.append(data[at : at + length])
+        at += length
+    if at != len(data) or len(elements) != count:
+        raise ValueError(f"{len(data)} bytes do not hold {count} elements of BYTES, each after its length")
+    return elements

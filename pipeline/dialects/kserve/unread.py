@@ -1,0 +1,168 @@
+"""UnreadTensor: a tensor as a client wrote it, which the worker reads so that the front need not."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+
+from pipeline.dialects.kserve_v2.v2_errors import V2Refusal, of_request
+from pipeline.models.tensor_spec import DATATYPES
+
+Part: TypeAlias = bytes | bytearray | memoryview
+
+LENGTH = struct.Struct("<I")  # before each element of a raw BYTES tensor
+_decoder = msgspec.json.Decoder(list)
+_WIDE = {"i": np.dtype(np.int64), "u": np.dtype(np.uint64)}
+_EXPECTED = {"i": "signed-integer", "u": "unsigned-integer", "f": "number", "b": "boolean"}
+_JSON_TYPES: dict[str, set[type]] = {"b": {bool}, "f": {int, float}}
+_INTEGERS = {"i": range(-(1 << 63), 1 << 63), "u": range(1 << 64)}
+
+
+class Written(IntEnum):
+    """How its elements are written."""
+
+    RAW = 0  # BYTES alone: each element after its length
+    JSON = 1  # a JSON array, flat or nested
+
+
+class UnreadTensor(NamedTuple):
+    """data: its elements. shape: bounded, none negative. as_texts: hooks find a str, or a list of them.
+
+    name, model, request_id: for the refusal of elements that do not fit.
+    """
+
+    data: Part
+    written: Written
+    datatype: str
+    shape: list[int]
+    name: str
+    model: str
+    request_id: str
+    as_texts: bool = False
+
+    def read(self) -> Any:
+        """An array of `shape`, of BYTES one of `bytes` objects; or the texts.
+
+        Raises V2Refusal for elements that do not fit, and for texts that are no UTF-8.
+        """
+        if self.datatype == "BYTES":
+            elements = self._raw_elements() if self.written is Written.RAW else self._json_texts()
+            return self._texts(elements) if self.as_texts else objects(elements, self.shape)
+        return numbers(self._json_elements(), self.datatype).reshape(self.shape)
+
+    def _raw_elements(self) -> list[bytes]:
+        expected = math.prod(self.shape)
+        elements: list[bytes] = []
+        data, at = bytes(self.data), 0
+        about = f"for inference input {self.name!r} for model {self.model!r}"
+        while at < len(data) and len(elements) <= expected:
+            if (left := len(data) - at) < LENGTH.size:
+                raise of_request(
+                    self.request_id,
+                    f"incomplete string length indicator {about}, expecting {LENGTH.size} bytes but only "
+                    f"{left} bytes available. Please make sure the string length indicator is in one buffer.",
+                )
+            (length,) = LENGTH.unpack_from(data, at)
+            at += LENGTH.size + length
+            elements.append(data[at - length : at])
+        if len(elements) == expected and at == len(data):
+            return elements
+        if len(elements) == expected:
+            raise V2Refusal(
+                f"incomplete string data for inference input {self.name!r}, expecting string of length "
+                f"{length} but only {len(elements[-1])} bytes available"
+            )
+        if len(elements) > expected:
+            message = f"unexpected number of string elements {len(elements)} {about}, expecting {expected}"
+        else:
+            # An element that ends beyond the data was begun; Triton counts it.
+            message = f"expected {expected} string elements {about}, got {len(elements)}"
+        raise of_request(self.request_id, message)
+
+    def _json_texts(self) -> list[bytes]:
+        elements = self._json_elements()
+        if any(type(element) is not str for element in elements):
+            raise V2Refusal(
+                "Unable to parse JSON bytes array: attempt to access JSON non-string as string", "INTERNAL"
+            )
+        return [element.encode("utf-8", "surrogatepass") for element in elements]
+
+    def _json_elements(self) -> list[Any]:
+        nested = _json_list(bytes(self.data))
+        elements = list(_flat(nested)) if any(type(e) is list for e in nested) else nested
+        if len(elements) != math.prod(self.shape):
+            raise V2Refusal(
+                "Unable to parse 'data': Shape does not match true shape of 'data' field", "INTERNAL"
+            )
+        return elements
+
+    def _texts(self, elements: list[bytes]) -> Any:
+        try:
+            texts = [element.decode() for element in elements]
+        except UnicodeDecodeError as exc:
+            raise of_request(
+                self.request_id,
+                f"inference input {self.name!r} for model {self.model!r} holds bytes that are no UTF-8 "
+                f"text: {exc.reason} at byte {exc.start}",
+            ) from None
+        return texts[0] if len(texts) == 1 else texts
+
+
+def numbers(elements: list[Any], datatype: str) -> Any:
+    """The array [n] of JSON numbers; integers beyond the datatype keep their low bits, as in Triton.
+
+    Raises V2Refusal for elements of another type.
+    """
+    dtype = np.dtype(DATATYPES[datatype])
+    kinds: set[type] = set(map(type, elements))
+    fits = kinds <= _JSON_TYPES.get(dtype.kind, {int})
+    if fits and dtype.kind in "iu" and elements:
+        fits = min(elements) in _INTEGERS[dtype.kind] and max(elements) in _INTEGERS[dtype.kind]
+    if not fits:
+        expected = _EXPECTED[dtype.kind]
+        raise V2Refusal(
+            f"Unable to parse 'data': attempt to access JSON non-{expected} as {expected}", "INTERNAL"
+        )
+    try:
+        with np.errstate(over="ignore"):
+            return np.array(elements, _WIDE.get(dtype.kind, np.dtype(np.float64))).astype(dtype)
+    except OverflowError:  # an integer beyond every float
+        raise V2Refusal("Unable to parse 'data': a number is too large", "INTERNAL") from None
+
+
+def objects(elements: list[bytes], shape: list[int]) -> np.ndarray[Any, np.dtype[Any]]:
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    return array.reshape(shape)
+
+
+def _json_list(data: bytes) -> list[Any]:
+    try:
+        elements: list[Any] = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        try:
+            elements = json.loads(data)  # takes NaN and Infinity, too
+        except (ValueError, RecursionError):
+            elements = [None]
+    if not isinstance(elements, list):
+        raise V2Refusal("Unable to parse 'data': attempt to access JSON non-array as array", "INTERNAL")
+    return elements
+
+
+def _flat(nested: list[Any]) -> Iterator[Any]:
+    stack = [iter(nested)]
+    while stack:
+        for element in stack[-1]:
+            if type(element) is list:
+                stack.append(iter(element))
+                break
+            yield element
+        else:
+            stack.pop()

@@ -1,0 +1,163 @@
+"""The body of a KServe v1 request: instances, or columns of them, as the tensors of one engine request.
+
+What stands in a field stays JSON text; the worker reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from pipeline.config.config_file import Limits
+from pipeline.dialects.key_value.key_value_json import check_depth, nesting
+from pipeline.dialects.key_value.text_length import check_texts
+from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
+from pipeline.errors import InvalidInput, TooLarge
+from pipeline.models.tensor_spec import Signature, TensorSpec
+
+MOST_VALUES = 1 << 18  # instances, and fields of all of them: each is an object of Python's in the front
+_NOTHING = msgspec.Raw()
+
+Raws = Sequence[msgspec.Raw]
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True):
+    instances: msgspec.Raw = _NOTHING
+    inputs: msgspec.Raw = _NOTHING
+    parameters: dict[str, Any] = {}
+    signature_name: str | None = None  # TensorFlow Serving's; there is one signature
+
+
+_body = msgspec.json.Decoder(_Body)
+_list = msgspec.json.Decoder(list[msgspec.Raw])
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+
+
+class Instances(NamedTuple):
+    """fields: the tensors by name. rows: how many instances were sent as rows of them; 0: the only one is
+    the tensors as they are. by_columns: whether they came as `inputs`."""
+
+    fields: dict[str, UnreadRows]
+    rows: int
+    by_columns: bool
+    parameters: Mapping[str, Any]
+
+
+def parse(body: bytes, signature: Signature, limits: Limits) -> Instances:
+    """Raises InvalidInput that names instance and field, and TooLarge."""
+    check_depth(body, limits.json_depth)
+    given = _decoded(_body, body, "the body")
+    by_columns = not given.instances
+    if by_columns is not bool(given.inputs):
+        raise InvalidInput("the body must have either 'instances' or 'inputs'")
+    rows = signature.has_rows
+    if by_columns:
+        columns, count = _of_columns(given.inputs, signature, rows)
+    else:
+        columns, count = _of_instances(given.instances, signature)
+    _check_count(count, rows, signature)
+    specs = {spec.name: spec for spec in signature.inputs}
+    fields = {name: _unread(name, column, specs.get(name), rows) for name, column in columns.items()}
+    check_texts(fields, limits)
+    return Instances(fields, count if rows else 0, by_columns, given.parameters)
+
+
+def _of_instances(instances: msgspec.Raw, signature: Signature) -> tuple[dict[str, Raws], int]:
+    """By field the values of all instances, and how many these are."""
+    items = _items(instances, "'instances'")
+    expected = [spec.name for spec in signature.inputs]
+    if len(expected) == 1 and items and _are_bare(items[0], expected[0]):
+        return {expected[0]: items}, len(items)
+    _check_values(instances, 2)
+    objects = _decoded(_objects, instances, "'instances'")
+    if signature.open:
+        return {name: [value] for one in objects[:1] for name, value in one.items()}, len(objects)
+    names = set(expected)
+    for number, one in enumerate(objects):
+        if one.keys() != names:
+            raise _wrong_fields(f"instance {number}", one, expected)
+    return {name: [one[name] for one in objects] for name in expected}, len(objects)
+
+
+def _are_bare(first: msgspec.Raw, name: str) -> bool:
+    """Whether an instance is the only input's value, not an object with it; {"b64": ...} is a value."""
+    if bytes(memoryview(first)[:1]) != b"{":
+        return True
+    return name != "b64" and _decoded(_object, first, "instance 0").keys() == {"b64"}
+
+
+def _of_columns(inputs: msgspec.Raw, signature: Signature, rows: bool) -> tuple[dict[str, Raws], int]:
+    """By field its rows, or the one value that it is, and how many instances these make."""
+    expected = [spec.name for spec in signature.inputs]
+    if len(expected) == 1 and bytes(memoryview(inputs)[:1]) != b"{":
+        given = {expected[0]: inputs}
+    else:
+        _check_values(inputs, 1)
+        given = _decoded(_object, inputs, "'inputs'")
+        if expected and given.keys() != set(expected):
+            raise _wrong_fields("'inputs'", given, expected)
+    if not rows:
+        return {name: [value] for name, value in given.items()}, 1
+    columns = {name: _items(value, f"field {name!r} of 'inputs'") for name, value in given.items()}
+    counts = {name: len(column) for name, column in columns.items()}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise InvalidInput(f"the fields of 'inputs' have unequal numbers of rows: {told}")
+    return columns, next(iter(counts.values()))
+
+
+def _items(array: msgspec.Raw, what: str) -> Raws:
+    _check_values(array, 1)
+    items: list[msgspec.Raw] = _decoded(_list, array, what)
+    return items
+
+
+def _decoded(decoder: Any, text: bytes | msgspec.Raw, what: str) -> Any:
+    try:
+        return decoder.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidInput(f"{what} can't be read: {exc}") from None
+
+
+def _check_values(text: msgspec.Raw, levels: int) -> None:
+    """Raises TooLarge for more values in the outer levels than are worth an object each."""
+    data = bytes(text)
+    if data.count(b",") < MOST_VALUES:
+        return
+    outside, depth = nesting(data)
+    commas = np.frombuffer(data, np.uint8) == ord(",")
+    if int((commas & outside & (depth <= levels)).sum()) >= MOST_VALUES:
+        raise TooLarge(f"the body has more than {MOST_VALUES} instances and fields")
+
+
+def _check_count(count: int, rows: bool, signature: Signature) -> None:
+    if not count:
+        raise InvalidInput("there is no instance: the list is empty")
+    if not rows and count > 1:
+        why = "declares no input_tensors" if signature.open else "has tensors that don't begin with rows (-1)"
+        raise InvalidInput(f"{count} instances were sent; the model {why} and takes one a request")
+    most = signature.max_batch_size
+    if most and count > most:
+        raise InvalidInput(f"{count} instances were sent; the model takes at most {most} a request")
+
+
+def _unread(name: str, column: Raws, spec: TensorSpec | None, rows: bool) -> UnreadRows:
+    data = b"[%b]" % b",".join(column)
+    if spec is None:
+        return UnreadRows(data, "", [], name, whole=True)
+    if spec.datatype == "BF16":
+        raise InvalidInput(f"field {name!r} is BF16, which has no form in JSON; send it over KServe v2")
+    shape = list(spec.shape) if rows else [1, *spec.shape]
+    return UnreadRows(data, spec.datatype, shape, name, whole=not rows)
+
+
+def _wrong_fields(where: str, given: Mapping[str, Any], expected: Sequence[str]) -> InvalidInput:
+    missing = [name for name in expected if name not in given]
+    unknown = [name[:100] for name in given if name not in expected]
+    told = [f"lacks the field {name!r}" for name in missing[:3]]
+    told += [f"has a field {name!r} that the model does not take" for name in unknown[:3]]
+    return InvalidInput(f"{where} {' and '.join(told)}; the fields are {', '.join(expected)}")

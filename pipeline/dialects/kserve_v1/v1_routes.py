@@ -1,0 +1,130 @@
+"""The HTTP routes of KServe v1."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from pipeline.api.examples import LONGEST_EXAMPLE, row_of
+from pipeline.api.request_options import RequestOptions
+from pipeline.dialects.answer_form import AnswerForm, V1Wish
+from pipeline.dialects.kserve.as_message import as_message
+from pipeline.dialects.kserve_v1.instances import parse
+from pipeline.dialects.kserve_v2.asked import checked_parameter
+from pipeline.dialects.kserve_v2.json_fields import sendable
+from pipeline.dialects.kserve_v2.v2_errors import v2_error_body
+from pipeline.dialects.kserve_v2.v2_models import V2Model, V2Models
+from pipeline.errors import ServingError
+from pipeline.front.http.http_request import HttpRequest
+from pipeline.front.http.prediction import JSON, HttpDoor, retry_after
+from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.request import Request
+from pipeline.messages.values import Part
+
+_MODEL = re.compile(r"/v1/models/(?P<model>[^/]+?)(?:/versions/(?P<version>\d+))?(?P<verb>:[a-z]+)?")
+_ROUTES = "GET /v1/models, GET /v1/models/{name}, POST /v1/models/{name}:predict"
+_CLIENTS_MISTAKES = (400, 413)
+_json = msgspec.json.encode
+
+
+class V1HttpApp(HttpDoor):
+    """Answers every request below /v1."""
+
+    name = "v1-http"
+
+    def __init__(self, engine: Engine, models: V2Models) -> None:
+        super().__init__(engine)
+        self._models = models
+        self._limits = engine.app.config.limits
+
+    def take(self, request: HttpRequest) -> None:
+        """Answer at once, or when the engine has the answer."""
+        asked = _MODEL.fullmatch(request.path)
+        try:
+            if asked is not None and asked["verb"] == ":predict":
+                _check_method(request, "POST")
+                model = self._models.find(asked["model"], asked["version"] or "")
+                self._predict(request, self._asked, model, asked["version"] or "")
+            elif request.path == "/v1/models":
+                _check_method(request, "GET", "HEAD")
+                names = [model.name for model in self._models.all()]
+                request.respond(200, JSON, _json({"models": names}))
+            elif asked is not None and not asked["verb"]:
+                _check_method(request, "GET", "HEAD")
+                self._tell_of(request, self._models.find(asked["model"], asked["version"] or ""))
+            else:
+                raise Refused(404, f"there is nothing at {request.path}; there are {_ROUTES}")
+        except ServingError as exc:
+            self._refuse(request, exc)
+
+    def _tell_of(self, request: HttpRequest, model: V2Model) -> None:
+        ready = self._models.ready(model)
+        request.respond(200 if ready else 503, JSON, _json({"name": model.name, "ready": ready}))
+
+    def _asked(self, request: HttpRequest, model: V2Model, version: str) -> Request:
+        given = parse(request.body, model.signature, self._limits)
+        inputs: dict[str, Any] = dict(given.fields)
+        if self._engine.takes_messages and not model.op:
+            inputs = as_message(model.name, inputs)
+        made = Request(model.name, "predict", inputs, form=AnswerForm.V1_JSON)
+        made.wish = V1Wish(given.rows, given.by_columns)
+        made.op = model.op
+        made.rows = max(1, given.rows)
+        if given.parameters:
+            parameters = {sendable(n): checked_parameter(n, v) for n, v in given.parameters.items()}
+            made.options = RequestOptions(parameters=parameters)
+        made.deadline = self._engine.deadline(began=request.began)
+        made.version = version
+        return made
+
+    def _usage(self, path: str) -> str:
+        """A body that the model at this path takes, for who sent another."""
+        asked = _MODEL.fullmatch(path)
+        if asked is None or not asked["verb"]:
+            return ""
+        try:
+            model = self._models.find(asked["model"], asked["version"] or "")
+        except ServingError:  # that is what it was refused for
+            return ""
+        examples = self._engine.app.examples
+        if model.signature.open:
+            row: dict[str, Any] | None = examples.key_values or {"...": "..."}
+        else:
+            row = row_of(model.signature, {} if model.op else examples.row)
+        body = row and json.dumps({"instances": [row]}, ensure_ascii=False)
+        if not body or len(body) > LONGEST_EXAMPLE:
+            return (
+                f"; the fields of an instance are {', '.join(spec.name for spec in model.signature.inputs)}"
+            )
+        return f"; a valid body: {body}"
+
+    def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
+        request.respond(200, JSON + head, parts[0])
+
+    def _refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
+        self._journal.refused(self.name, error)
+        head += JSON + retry_after(error)
+        message = error.message
+        if error.http_status in _CLIENTS_MISTAKES:
+            message += self._usage(request.path)
+        if isinstance(error, Refused) and error.allowed:
+            head += b"allow: %b\r\n" % ", ".join(error.allowed).encode()
+        request.respond(error.http_status, head, v2_error_body(message))
+
+
+class Refused(ServingError):
+    """Nothing is there, or not for this method."""
+
+    def __init__(self, status: int, message: str, *allowed: str) -> None:
+        super().__init__(message)
+        self.http_status = status
+        self.allowed = allowed
+
+
+def _check_method(request: HttpRequest, *allowed: str) -> None:
+    if request.method not in allowed:
+        told = f"{request.method} is not answered at {request.path}; use {' or '.join(allowed)}"
+        raise Refused(405, told, *allowed)

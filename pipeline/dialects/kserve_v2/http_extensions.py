@@ -1,0 +1,86 @@
+"""The HTTP routes of KServe v2's shared memory, trace settings and log settings."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pipeline.dialects.kserve_v2 import json_fields
+from pipeline.dialects.kserve_v2.extensions import Extensions
+from pipeline.dialects.kserve_v2.http_refusals import Refused, check_method
+from pipeline.dialects.kserve_v2.trace_settings import log_settings_in, trace_settings_in
+from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
+from pipeline.dialects.kserve_v2.v2_models import V2Models
+from pipeline.front.http.http_request import HttpRequest
+
+_SHARED_MEMORY = re.compile(
+    r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?/"
+    r"(?P<action>status|register|unregister)"
+)
+_TRACE = re.compile(r"/v2(?:/models/(?P<model>[^/]+))?/trace/setting")
+
+
+class HttpExtensions:
+    """Answers what lies outside of models and repository."""
+
+    def __init__(self, extensions: Extensions, models: V2Models) -> None:
+        self._extensions = extensions
+        self._models = models
+
+    def document(self, request: HttpRequest) -> Any:
+        """What is answered, None for an empty body. Raises ServingError, Refused for other paths."""
+        shared_memory = _SHARED_MEMORY.fullmatch(request.path)
+        if shared_memory is not None:
+            return self._shared_memory(request, **shared_memory.groupdict())
+        trace = _TRACE.fullmatch(request.path)
+        if trace is not None:
+            return self._trace(request, trace["model"] or "")
+        if request.path == "/v2/logging":
+            return self._logging(request)
+        raise Refused(404, request)
+
+    def _shared_memory(self, request: HttpRequest, kind: str, region: str | None, action: str) -> Any:
+        check_method(request, *(("GET", "HEAD") if action == "status" else ("POST",)))
+        memory, name = self._extensions.memory, region or ""
+        memory.admit(request.peer)
+        if action == "status":
+            return memory.status(name) if kind == "system" else memory.cuda_status(name)
+        if action == "unregister":
+            if kind == "system":
+                memory.unregister(name)
+        elif kind == "system":
+            memory.register(name, *registered_in(json_fields.parse(request.body)))
+        else:
+            _check_fields(json_fields.parse(request.body), "raw_handle", "byte_size", "device_id")
+            memory.refuse_cuda(name)
+        return None
+
+    def _trace(self, request: HttpRequest, model: str) -> Any:
+        check_method(request, "GET", "HEAD", "POST")
+        if model and not self._models.is_ready(model):
+            raise V2Refusal(f"Request for unknown model : {model}")
+        if request.method == "POST":
+            given = trace_settings_in(json_fields.parse(request.body))
+            self._extensions.trace.update(given, model)
+        return self._extensions.trace.told(model)
+
+    def _logging(self, request: HttpRequest) -> Any:
+        check_method(request, "GET", "HEAD", "POST")
+        settings = self._extensions.logging
+        if request.method == "POST":
+            settings.update(log_settings_in(json_fields.parse(request.body), settings.kinds()))
+        return settings.told()
+
+
+def registered_in(document: Any) -> tuple[str, int, int]:
+    """Key, offset and size of a JSON request. Raises V2Refusal."""
+    _check_fields(document, "key", "byte_size")
+    key = json_fields.as_text(document["key"])
+    offset, size = (json_fields.unsigned(document.get(name, 0), "") for name in ("offset", "byte_size"))
+    return key, offset, size
+
+
+def _check_fields(document: Any, *names: str) -> None:
+    for name in names:
+        if not isinstance(document, dict) or name not in document:
+            raise V2Refusal(f"Shared memory register request has no '{name}' field")

@@ -1,0 +1,66 @@
+"""KServe v2's `generate` over HTTP: a JSON object whose keys are the model's inputs, answered by another."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pipeline.dialects.key_value.key_value_json import check_depth
+from pipeline.dialects.kserve.unread import Written
+from pipeline.dialects.kserve_v2 import json_fields
+from pipeline.dialects.kserve_v2.asked import Asked
+from pipeline.dialects.kserve_v2.inputs import Given, add, refuse_in_json
+from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
+from pipeline.dialects.kserve_v2.v2_models import V2Model
+
+
+def parse_generate(body: bytes, model: V2Model, most_depth: int) -> Asked:
+    """A key that is no input of the model is a parameter; `id` and `parameters` are as in other requests.
+
+    A value is one element or a flat list of them, of one row where the model has rows. Raises V2Refusal, and
+    TooLarge for a document that nests deeper than `most_depth`.
+    """
+    check_depth(body, most_depth)
+    document = json_fields.parse(body)
+    if not isinstance(document, dict):
+        raise json_fields.unparsed("document", "attempt to access JSON non-object as object")
+    asked = Asked()
+    datatypes = {spec.name: spec.datatype for spec in model.signature.inputs}
+    rows = [1] if model.signature.max_batch_size else []
+    for name, value in document.items():
+        datatype = datatypes.get(name)
+        if datatype is not None or (model.signature.open and _is_text(value)):
+            add(asked.inputs, _given(name, datatype or "BYTES", value, rows), asked.request_id)
+        elif name == "id":
+            asked.request_id = json_fields.text(document, "id")
+        elif name == "parameters":
+            for parameter, given in json_fields.parameters_of(document).items():
+                asked.take_parameter(parameter, given)
+        else:
+            asked.take_parameter(name, value)
+    return asked
+
+
+def _given(name: str, datatype: str, value: Any, rows: list[int]) -> Given:
+    if value is None or isinstance(value, dict):
+        raise V2Refusal(f"input '{name}' is neither an element nor a list of them")
+    refuse_in_json(name, datatype)
+    elements = value if isinstance(value, list) else [value]
+    data = json.dumps(elements, separators=(",", ":")).encode()
+    return Given(name, datatype, [*rows, len(elements)], data, Written.JSON)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, list) and bool(value) and all(isinstance(element, str) for element in value)
+    )
+
+
+class AsEvent:
+    """The answer as the only event of a stream; what is a refusal stays one. `Request.finish`."""
+
+    def begin(self) -> None:
+        pass
+
+    def end(self, answer: Any) -> Any:
+        return [b"data: %b\n\n" % answer[0]] if isinstance(answer, list) else answer

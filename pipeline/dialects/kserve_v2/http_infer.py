@@ -1,0 +1,227 @@
+"""An inference request over HTTP: a JSON document, and behind it the raw bytes of inputs.
+
+`data` stays JSON text: the worker reads it. What the fast decoder refuses is read again, slowly, for the
+words of the refusal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from pipeline.dialects.answer_form import WantedOutput
+from pipeline.dialects.key_value.key_value_json import check_depth
+from pipeline.dialects.kserve.unread import Written
+from pipeline.dialects.kserve_v2 import json_fields
+from pipeline.dialects.kserve_v2.asked import Asked
+from pipeline.dialects.kserve_v2.inputs import Given, add, refuse_in_json
+from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
+from pipeline.dialects.kserve_v2.v2_errors import V2Refusal, of_request
+from pipeline.dialects.kserve_v2.v2_models import V2Model
+from pipeline.models.tensor_spec import DATATYPES
+
+_ITEM_BYTES = {name: int(re.sub(r"\D", "", name) or 8) // 8 for name in DATATYPES if name != "BYTES"}
+
+
+_NO_DATA = msgspec.Raw()
+
+
+class _Input(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    data: msgspec.Raw = _NO_DATA  # a union with None would not be taken
+    given_parameters: dict[str, Any] | None = msgspec.field(default=None, name="parameters")
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return self.given_parameters or {}
+
+
+class _Document(msgspec.Struct):
+    inputs: list[_Input]
+    id: str = ""
+    parameters: dict[str, Any] = {}
+    outputs: list[dict[str, Any]] | None = None
+
+
+_decoder = msgspec.json.Decoder(_Document)
+
+
+def parse_infer(
+    body: bytes, header_length: int | None, model: V2Model, most_depth: int, find: FindSpan
+) -> Asked:
+    """header_length: bytes of the JSON document; None for all of the body. find: in shared memory.
+
+    Raises V2Refusal, and TooLarge for a document that nests deeper than `most_depth`.
+    """
+    document = body if header_length is None else body[:header_length]
+    binary = memoryview(body)[len(document) :]
+    check_depth(document, most_depth)
+    read = _read(document)
+    asked = Asked(read.id)
+    _take_parameters(asked, read.parameters)
+    at = 0
+    for one in read.inputs:
+        _check_source(one)
+        if "shared_memory_region" in one.parameters:
+            asked.give_shared(one.name, one.datatype, one.shape, _span(one.parameters, find))
+            continue
+        size = _binary_size(one)
+        if size is None:
+            add(asked.inputs, _of_json(one), asked.request_id)
+            continue
+        if size > len(binary) - at:
+            raise V2Refusal(
+                f"unexpected size for input '{one.name}', expecting {size - len(binary) + at} additional "
+                f"bytes for model '{model.name}'"
+            )
+        raw = Given(one.name, one.datatype, one.shape, binary[at : at + size], Written.RAW)
+        add(asked.inputs, raw, asked.request_id)
+        at += size
+    if at != len(binary):
+        raise V2Refusal(f"unexpected additional input data for model '{model.name}'")
+    for output in read.outputs or ():
+        parameters = json_fields.parameters_of_tensor(output) if isinstance(output, dict) else {}
+        shared = "shared_memory_region" in parameters
+        wanted = _wanted(output)
+        asked.want(wanted, _output_span(wanted, parameters, find) if shared else None)
+    return asked
+
+
+def parse_raw(body: bytes, model: V2Model) -> Asked:
+    """The whole body is the one input's raw bytes, whose shape follows from the model. Raises V2Refusal."""
+    specs = model.signature.inputs
+    if len(specs) != 1:
+        raise of_request(
+            "",
+            f"Raw request must only have 1 input (found 1) to be deduced but got {len(specs)} inputs in "
+            f"'{model.name}' model configuration",
+        )
+    (spec,) = specs
+    batched = model.signature.max_batch_size > 0
+    own = list(spec.shape[1:] if batched else spec.shape)
+    if spec.datatype == "BYTES":
+        if own != [1]:
+            raise of_request(
+                "", f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"
+            )
+        data = len(body).to_bytes(4, "little") + body
+    else:
+        data = body
+        if own.count(-1) > 1:
+            raise of_request(
+                "",
+                f"The shape of the raw input '{spec.name}' can not be deduced because there are more than "
+                "one variable-sized dimension",
+            )
+        fixed = math.prod(length for length in own if length != -1) * _ITEM_BYTES[spec.datatype]
+        own = [len(body) // max(1, fixed) if length == -1 else length for length in own]
+    shape = [1, *own] if batched else own
+    asked = Asked(binary=True)
+    asked.inputs[spec.name] = Given(spec.name, spec.datatype, shape, data, Written.RAW)
+    return asked
+
+
+def _read(document: bytes) -> _Document:
+    try:
+        read = _decoder.decode(document)
+        if all(length >= 0 for one in read.inputs for length in one.shape):
+            return read
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    return _read_slowly(json_fields.parse(document))
+
+
+def _read_slowly(document: Any) -> _Document:
+    read = _Document([])
+    inputs = json_fields.array(document, "inputs")
+    if "id" in document:
+        read.id = json_fields.text(document, "id")
+    read.parameters = dict(json_fields.parameters_of(document))
+    for given in inputs:
+        name = json_fields.text(given, "name")
+        shape = [json_fields.unsigned(dim, "shape") for dim in json_fields.array(given, "shape")]
+        datatype = json_fields.text(given, "datatype")
+        data = _NO_DATA
+        if "data" in given:
+            data = msgspec.Raw(json.dumps(json_fields.array(given, "data")).encode())
+        read.inputs.append(_Input(name, shape, datatype, data, dict(json_fields.parameters_of_tensor(given))))
+    if "outputs" in document:
+        read.outputs = json_fields.array(document, "outputs")
+    return read
+
+
+def _take_parameters(asked: Asked, parameters: Mapping[str, Any]) -> None:
+    for name, value in parameters.items():
+        if name == "priority":
+            asked.priority = json_fields.unsigned(value, name)
+        elif name == "timeout":
+            asked.timeout_us = json_fields.unsigned(value, name)
+        elif name == "sequence_id" and type(value) is not str:
+            if type(value) is not int or value not in range(1 << 64):
+                raise json_fields.unparsed(name, "attempt to access JSON non-string as string")
+        elif name in ("sequence_start", "sequence_end"):
+            json_fields.boolean(value, name)
+        elif name == "binary_data_output":
+            asked.binary = json_fields.boolean(value, name)
+        else:
+            asked.take_parameter(name, value)
+
+
+def _check_source(one: _Input) -> None:
+    """Raises V2Refusal for data in two places, and for an unknown datatype."""
+    told = ["data"] if len(memoryview(one.data)) else []
+    told += [name for name in ("binary_data_size", "shared_memory_region") if name in one.parameters]
+    if len(told) > 1:
+        raise V2Refusal(
+            "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+            f"'shared_memory_region' in 'parameters'. But set {' '.join(map(repr, told))}"
+        )
+    if one.datatype not in DATATYPES:
+        raise V2Refusal(f"invalid datatype for input {one.name}")
+
+
+def _binary_size(one: _Input) -> int | None:
+    """Bytes of this input behind the document; None where its data is in it. Raises V2Refusal."""
+    if "binary_data_size" in one.parameters:
+        return json_fields.unsigned(one.parameters["binary_data_size"], "binary_data_size")
+    return None
+
+
+def _span(parameters: Mapping[str, Any], find: FindSpan) -> Span:
+    region = json_fields.text(parameters, "shared_memory_region")
+    names = "shared_memory_offset", "shared_memory_byte_size"
+    offset, size = (json_fields.unsigned(parameters.get(name, 0), name) for name in names)
+    return find(region, offset, size)
+
+
+def _output_span(wanted: WantedOutput, parameters: Mapping[str, Any], find: FindSpan) -> Span:
+    for name, given in (("classification", "classification" in parameters), ("binary_data", wanted.binary)):
+        if given:
+            raise V2Refusal(f"Output can't set both 'shared_memory_region' and '{name}'")
+    return _span(parameters, find)
+
+
+def _of_json(one: _Input) -> Given:
+    if not len(memoryview(one.data)):
+        raise json_fields.unparsed("data", "attempt to access non-existing object member 'data'")
+    refuse_in_json(one.name, one.datatype)
+    return Given(one.name, one.datatype, one.shape, memoryview(one.data), Written.JSON)
+
+
+def _wanted(output: Mapping[str, Any]) -> WantedOutput:
+    """`binary_data_output` of the request holds for outputs that it does not list."""
+    name = json_fields.text(output, "name")
+    parameters = json_fields.parameters_of_tensor(output)
+    classes, binary = 0, False
+    if "classification" in parameters:
+        classes = json_fields.unsigned(parameters["classification"], "classification", verb="set")
+    if "binary_data" in parameters:
+        binary = json_fields.boolean(parameters["binary_data"], "binary_data")
+    return WantedOutput(name, binary, classes)

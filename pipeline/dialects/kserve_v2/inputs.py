@@ -1,0 +1,215 @@
+"""The inputs of an inference request, as either door has read them, checked against the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from pipeline.dialects.kserve.unread import Part, UnreadTensor, Written
+from pipeline.dialects.kserve_v2.shared_memory import Span
+from pipeline.dialects.kserve_v2.v2_errors import V2Refusal, of_request
+from pipeline.dialects.kserve_v2.v2_models import V2Model
+from pipeline.models.tensor_spec import DATATYPES, Signature, TensorSpec
+
+_DTYPES = {
+    name: np.dtype({"bfloat16": "uint16"}.get(dtype, dtype)).newbyteorder("<")
+    for name, dtype in DATATYPES.items()
+    if dtype != "string"
+}
+_MOST_LENGTH = (1 << 63) - 1  # as the protocol's messages hold them
+_NOT_IN_JSON = ("FP16", "BF16")
+_HINT = (
+    " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended"
+    " to each input shape. If you want to specify the full shape including the batch dim in your input dims"
+    " config, try setting max_batch_size to zero. See the model configuration docs for more info on"
+    " max_batch_size."
+)
+
+
+class Given(msgspec.Struct, eq=False):
+    """One input, its elements as they were written."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: Part | Span
+    written: Written
+
+
+def refuse_in_json(name: str, datatype: str) -> None:
+    """Raises V2Refusal for a datatype that JSON has no elements of."""
+    if datatype in _NOT_IN_JSON:
+        raise V2Refusal(
+            f"receiving {datatype} data via JSON is not supported. Please use the binary data format for "
+            f"input {name}"
+        )
+
+
+def add(given: dict[str, Given], one: Given, request_id: str) -> None:
+    """Raises V2Refusal for an input that is there already."""
+    if given.setdefault(one.name, one) is not one:
+        raise of_request(request_id, f"input '{one.name}' already exists in request")
+
+
+def checked(
+    model: V2Model, request_id: str, given: dict[str, Given], most_rank: int
+) -> tuple[dict[str, Any], int]:
+    """What the engine is given, by name; and the rows of the batch, 1 where there is none.
+
+    Raises V2Refusal, in Triton's words, for inputs that the model does not take.
+    """
+    if _are_as_declared(model.signature, given, most_rank):
+        rows = next(iter(given.values())).shape[0] if model.signature.max_batch_size else 1
+    else:
+        rows = _checked_in_turn(model, request_id, given, most_rank)
+    values = {}
+    for name, one in given.items():
+        values[name] = _value(model, request_id, one)
+    return values, rows
+
+
+def _are_as_declared(signature: Signature, given: dict[str, Given], most_rank: int) -> bool:
+    """Whether nothing is to be said of them: most requests cost no more than this look."""
+    if len(given) != len(signature.inputs):
+        return False
+    rows = -1
+    for spec in signature.inputs:
+        one = given.get(spec.name)
+        if one is None or one.datatype != spec.datatype:
+            return False
+        shape = one.shape
+        if len(shape) != len(spec.shape) or len(shape) > most_rank:
+            return False
+        for want, got in zip(spec.shape, shape, strict=True):
+            if got < 0 or (got != want and want != -1):
+                return False
+        if signature.max_batch_size:
+            rows = shape[0] if rows < 0 else rows
+            if shape[0] != rows or rows > signature.max_batch_size:
+                return False
+    return True
+
+
+def _checked_in_turn(model: V2Model, request_id: str, given: dict[str, Given], most_rank: int) -> int:
+    """The batch. A column of texts becomes what was declared. Raises V2Refusal."""
+    newest_first = list(given.values())[::-1]  # the order in which Triton looks at them
+    for one in newest_first:
+        if len(one.shape) > most_rank:
+            raise of_request(
+                request_id,
+                f"input '{one.name}' has {len(one.shape)} dimensions; limits.tensor_rank is {most_rank}",
+            )
+    signature = model.signature
+    rows = 1
+    if not signature.open:
+        expected = {spec.name: spec for spec in signature.inputs}
+        _check_names(model, request_id, newest_first, expected)
+        for one in newest_first:
+            if one.datatype != expected[one.name].datatype:
+                told = one.datatype if one.datatype in DATATYPES else "<invalid>"
+                raise of_request(
+                    request_id,
+                    f"inference input '{one.name}' data-type is '{told}', but model '{model.name}' expects "
+                    f"'{expected[one.name].datatype}'",
+                )
+        if signature.max_batch_size:
+            rows = _rows(model, request_id, newest_first)
+        for one in newest_first:
+            shape = expected[one.name].shape
+            if len(one.shape) != len(shape) and _is_column_of_texts(one, shape):
+                one.shape = one.shape[:1]
+            else:
+                _check_shape(model, request_id, one, shape)
+    return rows
+
+
+def _check_names(
+    model: V2Model, request_id: str, given: Sequence[Given], expected: dict[str, TensorSpec]
+) -> None:
+    names = {one.name for one in given}
+    if len(given) != len(expected):
+        missing = ",".join(f"'{name}'" for name in expected if name not in names)
+        got = ",".join(f"'{one.name}'" for one in given)
+        raise of_request(
+            request_id,
+            f"expected {len(expected)} inputs but got {len(given)} inputs for model '{model.name}'. Got "
+            f"input(s) [{got}], but missing required input(s) [{missing}]. Please provide all required "
+            "input(s).",
+        )
+    for one in given:
+        if one.name not in expected:
+            raise V2Refusal(f"unexpected inference input '{one.name}' for model '{model.name}'")
+
+
+def _rows(model: V2Model, request_id: str, given: Sequence[Given]) -> int:
+    rows = None
+    for one in given:
+        if not one.shape:
+            raise of_request(
+                request_id,
+                f"input '{one.name}' has no shape but model requires batch dimension for '{model.name}'",
+            )
+        if rows is None:
+            rows = one.shape[0]
+        elif one.shape[0] != rows:
+            raise of_request(
+                request_id, f"input '{one.name}' batch size does not match other inputs for '{model.name}'"
+            )
+    most = model.signature.max_batch_size
+    if rows is None or rows > most:
+        raise of_request(request_id, f"inference request batch-size must be <= {most} for '{model.name}'")
+    return rows
+
+
+def _is_column_of_texts(one: Given, expected: tuple[int, ...]) -> bool:
+    """[n, 1] for [-1]: what clients send to tokenizers behind Triton, where a batch has the texts."""
+    return one.datatype == "BYTES" and expected == (-1,) and len(one.shape) == 2 and one.shape[1] == 1
+
+
+def _check_shape(model: V2Model, request_id: str, one: Given, expected: tuple[int, ...]) -> None:
+    fits = len(one.shape) == len(expected) and all(
+        got == want or (want == -1 and got >= 0) for want, got in zip(expected, one.shape, strict=True)
+    )
+    if not fits:
+        raise of_request(
+            request_id,
+            f"unexpected shape for input '{one.name}' for model '{model.name}'. Expected {_text(expected)}, "
+            f"got {_text(one.shape)}.{_HINT if model.signature.max_batch_size else ''}",
+        )
+
+
+def _text(shape: Sequence[int]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _value(model: V2Model, request_id: str, one: Given) -> Any:
+    if one.datatype not in DATATYPES:
+        raise of_request(request_id, f"input '{one.name}' has the datatype '{one.datatype[:40]}'")
+    if one.shape and not 0 <= min(one.shape) <= max(one.shape) <= _MOST_LENGTH:
+        raise of_request(request_id, f"input '{one.name}' has the shape {_text(one.shape)}")
+    as_texts = one.datatype == "BYTES" and model.signature.open
+    data = one.data
+    if one.datatype == "BYTES" or one.written is Written.JSON:
+        if isinstance(data, Span):
+            data = data.read()
+        unread = one.shape, one.name, model.name, request_id, as_texts
+        return UnreadTensor(data, one.written, one.datatype, *unread)
+    dtype = _DTYPES[one.datatype]
+    expected = math.prod(one.shape) * dtype.itemsize
+    given = data.size if isinstance(data, Span) else len(data)
+    if given != expected:
+        raise of_request(
+            request_id,
+            f"input byte size mismatch for input '{one.name}' for model '{model.name}'. Expected {expected}, "
+            f"got {given}",
+        )
+    if isinstance(data, Span):
+        data = data.read()
+    try:
+        return (np.frombuffer(data, dtype) if expected else np.empty(0, dtype)).reshape(one.shape)
+    except ValueError:  # no elements in lengths beyond what an array may have
+        raise of_request(request_id, f"input '{one.name}' has the shape {_text(one.shape)}") from None

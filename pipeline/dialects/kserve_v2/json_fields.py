@@ -1,0 +1,96 @@
+"""Members of a JSON request, and what Triton says of those that are missing or of another type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
+
+LENIENT_BYTES = 4 << 20  # the standard library reads what is only nearly JSON: slowly, so no more than this
+_UNSIGNED = range(1 << 64)
+
+
+def parse(text: bytes | memoryview) -> Any:
+    """The JSON value in front; what follows it doesn't count, NaN and Infinity do. Raises V2Refusal."""
+    try:
+        return msgspec.json.decode(text)
+    except RecursionError:
+        raise _malformed("it is nested too deeply", 0) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        if len(text) > LENIENT_BYTES:
+            raise _malformed(str(exc), 0) from None
+    try:
+        return json.JSONDecoder().raw_decode(str(text, "utf-8", "replace").lstrip())[0]
+    except json.JSONDecodeError as exc:
+        raise _malformed(exc.msg, exc.pos) from None
+    except ValueError:  # int() of thousands of digits
+        raise _malformed("a number has too many digits", 0) from None
+    except RecursionError:
+        raise _malformed("it is nested too deeply", 0) from None
+
+
+def _malformed(what: str, at: int) -> V2Refusal:
+    return V2Refusal(f"failed to parse the request JSON buffer: {what}. at {at}", "INTERNAL")
+
+
+def member(document: Any, name: str) -> Any:
+    if not isinstance(document, dict) or name not in document:
+        raise unparsed(name, f"attempt to access non-existing object member '{name}'")
+    return document[name]
+
+
+def text(document: Any, name: str) -> str:
+    return as_text(member(document, name), name)
+
+
+def as_text(value: Any, name: str = "") -> str:
+    if not isinstance(value, str):
+        raise unparsed(name, "attempt to access JSON non-string as string")
+    return sendable(value)
+
+
+def sendable(text: str) -> str:
+    """The text with `?` for half a surrogate pair: JSON may have it, a message to a worker can't."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def array(document: Any, name: str) -> list[Any]:
+    value = member(document, name)
+    if not isinstance(value, list):
+        raise unparsed(name, "attempt to access JSON non-array as array")
+    return value
+
+
+def unsigned(value: Any, name: str, verb: str = "parse") -> int:
+    if type(value) is not int or value not in _UNSIGNED:
+        raise unparsed(name, "attempt to access JSON non-unsigned-integer as unsigned-integer", verb)
+    return value
+
+
+def boolean(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise unparsed(name, "attempt to access JSON non-boolean as boolean")
+    return value
+
+
+def parameters_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The member `parameters`, an empty one where there is none. Raises V2Refusal for no object."""
+    given = document.get("parameters", {})
+    if not isinstance(given, dict):
+        raise unparsed("parameters", "attempt to access JSON non-object as object")
+    return given
+
+
+def parameters_of_tensor(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of an input or output, where what is no object is none: clients write null."""
+    given = document.get("parameters")
+    return given if isinstance(given, dict) else {}
+
+
+def unparsed(name: str, what: str, verb: str = "parse") -> V2Refusal:
+    """name: empty where Triton does not tell it."""
+    return V2Refusal(f"Unable to {verb} '{name}': {what}" if name else what, "INTERNAL")

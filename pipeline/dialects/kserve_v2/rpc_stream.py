@@ -1,0 +1,128 @@
+"""Stream: one ModelStreamInfer call, with several requests in flight, answered in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from client.protos.kserve_v2_pb2 import ModelInferResponse, ModelStreamInferResponse
+from pipeline.dialects.kserve_v2.rpc_infer import InferMessage, infer_message
+from pipeline.dialects.kserve_v2.v2_answers import varint
+from pipeline.dialects.kserve_v2.v2_errors import for_clients
+from pipeline.errors import ServingError
+from pipeline.front.scheduler.dag_run import Answer, Walk
+from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.request import Request
+
+if TYPE_CHECKING:
+    from pipeline.front.grpc.call_context import CallContext
+
+log = logging.getLogger(__name__)
+
+_STRICT = ("triton_grpc_error", "true")  # metadata of clients that want a refusal as the end of the stream
+IN_FLIGHT = 256  # most requests of one stream; further ones are not read before one of these is answered
+_INFER_RESPONSE = b"\x12"  # field 2 of ModelStreamInferResponse
+_FINAL = ModelInferResponse()
+_FINAL.parameters["triton_final_response"].bool_param = True
+_FINAL_BYTES = _FINAL.SerializeToString()  # behind an answer's own fields they add to it
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Place = asyncio.Future[bytes | ServingError]  # of a request's answer in the stream
+RequestOf = Callable[[InferMessage, Context], Request]
+
+
+class Stream:
+    """Reads requests while others are answered; a refusal is a message of the stream, which stays open.
+
+    Messages come in the order of the requests, as Triton's do: what is answered early waits for its turn.
+    A client may ask for its end instead, with the refusal's code.
+    """
+
+    def __init__(self, engine: Engine, request_of: RequestOf, context: CallContext, door: str) -> None:
+        self._engine = engine
+        self._request_of = request_of
+        self._context = context
+        self._door = door
+        self._walks: set[Walk] = set()
+        self._strict = _STRICT in tuple(context.invocation_metadata() or ())
+        self._places: asyncio.Queue[Place | None] = asyncio.Queue()
+        self._free = asyncio.Semaphore(IN_FLIGHT)
+
+    async def run(self) -> None:
+        """Until the client has said all and has all answers, or has left: then what is queued is dropped."""
+        reading = asyncio.create_task(self._read(), name="stream-reader")
+        try:
+            while (place := await self._places.get()) is not None:
+                if not place.done():
+                    await asyncio.wait((place, reading), return_when=asyncio.FIRST_COMPLETED)
+                    if not place.done():
+                        break  # reading ends before the last answer only where the client has left
+                answer = place.result()
+                if isinstance(answer, ServingError):
+                    _, code, told = for_clients(answer)
+                    await self._context.abort(getattr(grpc.StatusCode, code), told)
+                else:
+                    await self._context.write(answer)
+                self._free.release()
+            reading.result()
+        finally:
+            reading.cancel()
+            for walk in list(self._walks):
+                walk.leave()
+
+    async def _read(self) -> None:
+        try:
+            while (data := await self._context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
+                await self._free.acquire()
+                self._begin(data)
+            for _ in range(IN_FLIGHT):  # all places are free once every answer is written
+                await self._free.acquire()
+        finally:
+            self._places.put_nowait(None)
+
+    def _begin(self, data: Any) -> None:
+        request_id = ""
+        place: Place = asyncio.get_running_loop().create_future()
+        self._places.put_nowait(place)
+        try:
+            message = infer_message(data, self._engine.app.config.limits)
+            request_id = message.fields.id
+            request = self._request_of(message, self._context)
+            walk = self._engine.begin(request, lambda answer: self._answered(place, request_id, answer, walk))
+        except ServingError as exc:
+            self._answered(place, request_id, exc)
+        except Exception:
+            log.exception("A fault of ours in ModelStreamInfer")
+            fault = ServingError("internal error; the server's log has its reason")
+            self._answered(place, request_id, fault)
+        else:
+            self._walks.add(walk)
+
+    def _answered(self, place: Place, request_id: str, answer: Answer, walk: Walk | None = None) -> None:
+        if walk is not None:
+            self._walks.discard(walk)
+        if isinstance(answer, ServingError):
+            self._engine.journal.refused(self._door, answer)
+            if self._strict:
+                self._fill(place, answer)
+                return
+            refusal = ModelStreamInferResponse(error_message=for_clients(answer)[2])
+            refusal.infer_response.id = request_id
+            self._fill(place, refusal.SerializeToString())
+            return
+        self._engine.journal.answered(self._door)
+        size = len(answer[0]) + len(_FINAL_BYTES)
+        parts = [_INFER_RESPONSE, varint(size), answer[0], _FINAL_BYTES]
+        self._fill(place, b"".join(parts))
+
+    def _fill(self, place: Place, answer: bytes | ServingError) -> None:
+        if place.done():  # cancelled with the call that waited for it
+            return
+        place.set_result(answer)
+        if isinstance(answer, bytes):
+            self._context.ready(len(answer))

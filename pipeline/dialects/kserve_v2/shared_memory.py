@@ -1,0 +1,263 @@
+"""System shared memory of KServe v2: regions of files in /dev/shm that clients name, read and written.
+
+Nothing is mapped: a client that truncates its file gets a refusal, where a mapping would kill the server.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import stat
+import urllib.parse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pipeline.dialects.kserve.unread import Part
+from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
+from pipeline.errors import ServingError
+
+FOLDER = "/dev/shm"  # where shm_open has its objects on Linux
+MOST_REGIONS = 512  # a file descriptor each
+_MOST_NAME_BYTES = 255
+
+
+class Region:
+    """Bytes [offset, offset + byte_size) of the file behind `key`, open while registered or in use."""
+
+    def __init__(self, name: str, key: str, offset: int, byte_size: int, fd: int) -> None:
+        self.name = name
+        self.key = key
+        self.offset = offset
+        self.byte_size = byte_size
+        self.fd = fd
+        self._registered = True
+        self._users = 0
+
+    def document(self) -> dict[str, Any]:
+        return {"name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size}
+
+    @property
+    def is_open(self) -> bool:
+        return self.fd >= 0
+
+    def unregister(self) -> None:
+        self._registered = False
+        self._close_unused()
+
+    def take(self) -> None:
+        """A request is going to write here; `release` ends that."""
+        self._users += 1
+
+    def release(self) -> None:
+        self._users -= 1
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        if self.is_open and not self._registered and not self._users:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class Span:
+    """The bytes of one tensor: `size` from `offset` of a region."""
+
+    __slots__ = ("_offset", "region", "size")
+
+    def __init__(self, region: Region, offset: int, size: int) -> None:
+        self.region = region
+        self._offset = region.offset + offset
+        self.size = size
+
+    def read(self) -> bytes:
+        """Raises V2Refusal where the file has become shorter."""
+        try:
+            data = os.pread(self.region.fd, self.size, self._offset)
+        except OSError as exc:
+            raise V2Refusal(f"{self._told()} can't be read: {exc.strerror}", "INTERNAL") from None
+        if len(data) < self.size:
+            raise self._too_short()
+        return data
+
+    def write(self, data: Part) -> None:
+        """At most `size` bytes. Raises V2Refusal as `read` does."""
+        try:
+            if os.fstat(self.region.fd).st_size < self._offset + len(data):
+                raise self._too_short()  # writing there would make the file longer
+            view, at = memoryview(data), self._offset
+            while view:
+                written = os.pwrite(self.region.fd, view, at)
+                view, at = view[written:], at + written
+        except OSError as exc:
+            raise V2Refusal(f"{self._told()} can't be written: {exc.strerror}", "INTERNAL") from None
+
+    def _told(self) -> str:
+        return f"shared memory region '{self.region.name}'"
+
+    def _too_short(self) -> V2Refusal:
+        return V2Refusal(
+            f"Invalid offset + byte size for {self._told()}: the file behind it is shorter now than when it "
+            "was registered"
+        )
+
+
+FindSpan = Callable[[str, int, int], Span]  # a region's name, offset and size in it
+
+
+class SharedMemory:
+    """The regions that clients have registered, each in one file that no other region has.
+
+    One that is unregistered under a request stays until that has its outputs, as in Triton from 2.52 on.
+    """
+
+    def __init__(self, allowed: str) -> None:
+        """allowed: `v2.shared_memory`, who may use it."""
+        self._allowed = allowed
+        self._regions: dict[str, Region] = {}
+        self._leaving: list[Region] = []  # unregistered while requests were going to write there
+
+    @property
+    def offered(self) -> bool:
+        return self._allowed != "off"
+
+    def admit(self, peer: str) -> None:
+        """peer: the client's address, as HTTP has it or as gRPC writes it. Raises V2Refusal."""
+        if self._allowed == "always" or (self._allowed == "loopback" and is_loopback(peer)):
+            return
+        told = "is off" if self._allowed == "off" else "is loopback: clients on this machine alone may use it"
+        raise V2Refusal(f"shared memory is not offered here: v2.shared_memory {told}", "PERMISSION_DENIED")
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Raises V2Refusal for a name or file that is registered, and bytes that the file has not."""
+        if not name:
+            raise V2Refusal("'region name' is necessary to register system shared memory region")
+        if name in self._regions:
+            raise V2Refusal(f"shared memory region '{name}' already in manager", "ALREADY_EXISTS")
+        other = next((r for r in self._regions.values() if r.key.lstrip("/") == key.lstrip("/")), None)
+        if other is not None:
+            raise V2Refusal(
+                f"Invalid shared memory region: '{key}' is registered as '{other.name}'; unregister that "
+                "first",
+                "INTERNAL",
+            )
+        self._leaving = [region for region in self._leaving if region.is_open]
+        if len(self._regions) + len(self._leaving) >= MOST_REGIONS:
+            raise V2Refusal(
+                f"{MOST_REGIONS} shared memory regions are registered, the most there may be", "UNAVAILABLE"
+            )
+        fd = _open(key)
+        try:
+            if not 0 < byte_size <= os.fstat(fd).st_size - offset:
+                raise V2Refusal(f"failed to register shared memory region '{name}': invalid args")
+        except BaseException:
+            os.close(fd)
+            raise
+        self._regions[name] = Region(name, key, offset, byte_size, fd)
+
+    def unregister(self, name: str = "") -> None:
+        """One region, or all; one that is not there is no mistake."""
+        for each in [name] if name else list(self._regions):
+            region = self._regions.pop(each, None)
+            if region is not None:
+                region.unregister()
+                self._leaving.append(region)
+        self._leaving = [region for region in self._leaving if region.is_open]
+
+    def status(self, name: str = "") -> list[dict[str, Any]]:
+        """What is registered or still in use, in the order of the names.
+
+        Raises V2Refusal for a name that is not there.
+        """
+        known = {region.name: region for region in self._leaving if region.is_open} | self._regions
+        if not name:
+            return [known[each].document() for each in sorted(known)]
+        if name not in known:
+            raise V2Refusal(f"Unable to find system shared memory region: '{name}'", "NOT_FOUND")
+        return [known[name].document()]
+
+    def span(self, peer: str, name: str, offset: int, size: int) -> Span:
+        """Raises V2Refusal for a region that is not there and for bytes outside of it."""
+        self.admit(peer)
+        region = self._regions.get(name)
+        if region is None:
+            raise V2Refusal(f"Unable to find shared memory region: '{name}'", "NOT_FOUND")
+        if not 0 <= offset < region.byte_size:
+            raise V2Refusal(f"Invalid offset for shared memory region: '{name}'")
+        if not 0 <= size <= region.byte_size - offset:
+            raise V2Refusal(f"Invalid offset + byte size for shared memory region: '{name}'")
+        return Span(region, offset, size)
+
+    # Without a GPU there is no CUDA shared memory to register:
+
+    def refuse_cuda(self, name: str) -> None:
+        """Raises V2Refusal as Triton does where it finds no GPU."""
+        if not name:
+            raise V2Refusal("'region name' is necessary to register cuda shared memory region")
+        if name in self._regions:
+            raise V2Refusal(f"shared memory region '{name}' already in manager", "ALREADY_EXISTS")
+        raise V2Refusal("failed to register shared memory region: invalid args")
+
+    def cuda_status(self, name: str = "") -> list[dict[str, Any]]:
+        if name in self._regions:
+            raise V2Refusal(
+                f"The region named '{name}' is registered as system shared memory, not CUDA shared memory",
+                "NOT_FOUND",
+            )
+        if name:
+            raise V2Refusal(f"Unable to find cuda shared memory region: '{name}'", "NOT_FOUND")
+        return []
+
+
+class Outputs:
+    """A request's outputs in shared memory, written when it ends; `Request.finish`."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = spans
+
+    def begin(self) -> None:
+        for span in self._spans:
+            span.region.take()
+
+    def end(self, answer: Sequence[Part] | ServingError | None) -> Sequence[Part] | ServingError | None:
+        """The answer without its last parts, one for each span, or why they can't be written there."""
+        try:
+            if answer is None or isinstance(answer, ServingError):
+                return answer
+            for span, part in zip(self._spans, answer[-len(self._spans) :], strict=True):
+                span.write(part)
+            return answer[: -len(self._spans)]
+        except V2Refusal as exc:
+            return exc
+        finally:
+            for span in self._spans:
+                span.region.release()
+
+
+def is_loopback(peer: str) -> bool:
+    """Of an address like 127.0.0.1 and ::1, or as gRPC writes them: ipv4:127.0.0.1:5000, ipv6:[::1]:5000."""
+    host = urllib.parse.unquote(peer)
+    kind, colon, rest = host.partition(":")
+    if colon and kind in ("ipv4", "ipv6"):
+        host = rest.rpartition(":")[0].strip("[]")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_loopback or (mapped is not None and mapped.is_loopback)
+
+
+def _open(key: str) -> int:
+    """The descriptor of the file that shm_open would open. Raises V2Refusal."""
+    name = key.lstrip("/")
+    failed = V2Refusal(f"Unable to open shared memory region: '{key[:_MOST_NAME_BYTES]}'", "INTERNAL")
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise failed
+    try:
+        # A FIFO must not make us wait; a link could lead anywhere.
+        fd = os.open(f"{FOLDER}/{name}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, UnicodeEncodeError):
+        raise failed from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise failed
+    return fd

@@ -1,0 +1,91 @@
+"""The counters of /metrics that Triton's dashboards and autoscalers read, by its names: `nv_inference_*`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pipeline.dialects.kserve_v2.host_metrics import HostMetrics
+from pipeline.dialects.kserve_v2.statistics import statistics
+from pipeline.dialects.kserve_v2.v2_models import V2Model, V2Models
+from pipeline.front.scheduler.engine import Engine
+
+Stats = dict[str, Any]  # an element of `model_stats`
+
+_COUNTERS: dict[str, tuple[str, Callable[[Stats], int]]] = {
+    "nv_inference_request_success": (
+        "Number of successful inference requests, all batch sizes",
+        lambda stats: stats["inference_stats"]["success"]["count"],
+    ),
+    "nv_inference_count": (
+        "Number of inferences performed (does not include cached requests)",
+        lambda stats: stats["inference_count"],
+    ),
+    "nv_inference_exec_count": (
+        "Number of model executions performed (does not include cached requests)",
+        lambda stats: stats["execution_count"],
+    ),
+    "nv_inference_request_duration_us": (
+        "Cumulative inference request duration in microseconds (includes cached requests)",
+        lambda stats: stats["inference_stats"]["success"]["ns"] // 1000,
+    ),
+    "nv_inference_queue_duration_us": (
+        "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        lambda stats: stats["inference_stats"]["queue"]["ns"] // 1000,
+    ),
+    "nv_inference_compute_input_duration_us": (
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        lambda stats: stats["inference_stats"]["compute_input"]["ns"] // 1000,
+    ),
+    "nv_inference_compute_infer_duration_us": (
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        lambda stats: stats["inference_stats"]["compute_infer"]["ns"] // 1000,
+    ),
+    "nv_inference_compute_output_duration_us": (
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        lambda stats: stats["inference_stats"]["compute_output"]["ns"] // 1000,
+    ),
+}
+_FAILURES = "nv_inference_request_failure", "Number of failed inference requests, all batch sizes"
+_REASONS = {"OTHER": "other", "CANCELED": "canceled", "REJECTED": "rejected", "BACKEND": "broken"}
+_PENDING = (
+    "nv_inference_pending_request_count",
+    "Instantaneous number of pending requests awaiting execution per-model.",
+)
+
+
+def triton_metrics(engine: Engine, models: V2Models, host: HostMetrics) -> bytes:
+    """In Prometheus' text format: every model, with the figures that `statistics` has of it; the machine."""
+    known = [(model, statistics(engine, model)) for model in models.all()]
+    lines: list[str] = []
+    for name, (told, read) in _COUNTERS.items():
+        rows = ((_labels(model), read(stats)) for model, stats in known)
+        lines += _family(name, told, "counter", rows)
+    failed = (
+        (_labels(model, reason=reason), getattr(engine.failures(model.op), kind))
+        for model, _ in known
+        for reason, kind in _REASONS.items()
+    )
+    lines += _family(*_FAILURES, "counter", failed)
+    pending = ((_labels(model), _pending(engine, model)) for model, _ in known)
+    lines += _family(*_PENDING, "gauge", pending)
+    return "".join([*lines, host.text()]).encode()
+
+
+def _pending(engine: Engine, model: V2Model) -> int:
+    return engine.waiting(model.op) if model.op else engine.pending
+
+
+def _family(name: str, told: str, kind: str, rows: Iterator[tuple[str, int]]) -> Iterator[str]:
+    yield f"# HELP {name} {told}\n# TYPE {name} {kind}\n"
+    for labels, value in rows:
+        yield f"{name}{labels} {value}\n"
+
+
+def _labels(model: V2Model, **more: str) -> str:
+    labels = {"model": model.name, **more, "version": model.version}
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

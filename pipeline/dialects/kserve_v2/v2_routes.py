@@ -1,0 +1,234 @@
+"""The HTTP routes of KServe v2."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from pipeline.dialects.answer_form import AnswerForm
+from pipeline.dialects.kserve.compression import chosen, compressed, decompressed
+from pipeline.dialects.kserve_v2.extensions import Extensions
+from pipeline.dialects.kserve_v2.http_extensions import HttpExtensions
+from pipeline.dialects.kserve_v2.http_generate import AsEvent, parse_generate
+from pipeline.dialects.kserve_v2.http_infer import parse_infer, parse_raw
+from pipeline.dialects.kserve_v2.http_refusals import Refused, check_method
+from pipeline.dialects.kserve_v2.model_config import model_config
+from pipeline.dialects.kserve_v2.repository_api import Control, asks_for_ready_alone, index, parameters_of
+from pipeline.dialects.kserve_v2.statistics import model_stats
+from pipeline.dialects.kserve_v2.v2_errors import V2Refusal, for_clients, v2_error_body
+from pipeline.dialects.kserve_v2.v2_models import V2Model, V2Models, version_number
+from pipeline.errors import ServingError
+from pipeline.front.http.http_request import HttpRequest
+from pipeline.front.http.prediction import JSON, OUR_FAULT, HttpDoor, header, retry_after
+from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.request import Request
+from pipeline.messages.values import Part
+
+log = logging.getLogger(__name__)
+
+_BINARY = b"content-type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
+_TEXT = b"content-type: text/plain\r\n"
+_EVENTS = b"content-type: text/event-stream; charset=utf-8\r\n"
+_MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>\d+))?(?:/(?P<what>[a-z_]+))?")
+_INFERENCE = ("infer", "generate", "generate_stream")
+_INDEX = re.compile(r"/v2/repository/(?:[^/]+/)?index")
+_CONTROL = re.compile(r"/v2/repository/models/(?P<model>[^/]+)/(?P<order>load|unload)")
+_NUMBER = re.compile(r"\s*(\d+)")
+_COMPRESSED_AT_ONCE = 64 * 1024  # more is compressed in a thread: other requests need not wait for it
+_json = msgspec.json.encode
+
+Page = Callable[[], Any]
+
+
+class V2HttpApp(HttpDoor):
+    """Answers every request below /v2."""
+
+    name = "v2-http"
+
+    def __init__(self, engine: Engine, models: V2Models, control: Control, extensions: Extensions) -> None:
+        super().__init__(engine)
+        self._models = models
+        self._control = control
+        self._orders: set[asyncio.Task[None]] = set()
+        self._memory = extensions.memory
+        self._extensions = HttpExtensions(extensions, models)
+        self._limits = engine.app.config.limits
+        self._pages: dict[str, Page] = {
+            "/v2": extensions.server_metadata,
+            "/v2/health/live": lambda: None,
+            "/v2/health/ready": self._readiness,
+            "/v2/models/stats": lambda: model_stats(engine, models),
+        }
+
+    def take(self, request: HttpRequest) -> None:
+        """Answer at once, or when the engine has the answer."""
+        path = request.path
+        try:
+            asked = _MODEL.fullmatch(path)
+            if asked is not None and asked["what"] in _INFERENCE:
+                check_method(request, "POST")
+                self._infer(request, asked["model"], asked["version"] or "", asked["what"])
+                return
+            order = _CONTROL.fullmatch(path)
+            if order is not None:
+                check_method(request, "POST")
+                self._obey(request, order["model"], order["order"])
+                return
+            document = self._document(request, asked)
+        except ServingError as exc:
+            self._refuse(request, exc)
+            return
+        if document is None:  # as Triton: of a check the status is all, which is no JSON
+            request.respond(200, JSON if request.method == "POST" else _TEXT, b"")
+        else:
+            request.respond(200, JSON, _json(document))
+
+    def _document(self, request: HttpRequest, asked: re.Match[str] | None) -> Any:
+        page = self._pages.get(request.path)
+        if page is not None:
+            check_method(request, "GET", "HEAD")
+            return page()
+        if asked is not None and asked["what"] in (None, "ready", "config", "stats"):
+            check_method(request, "GET", "HEAD")
+            return self._about(asked["model"], asked["version"] or "", asked["what"])
+        if _INDEX.fullmatch(request.path):
+            check_method(request, "POST")
+            return index(self._models, ready_alone=asks_for_ready_alone(request.body))
+        return self._extensions.document(request)
+
+    def _readiness(self) -> None:
+        if not self._engine.server_ready:
+            raise V2Refusal("the service is not ready")
+
+    def _obey(self, request: HttpRequest, name: str, order: str) -> None:
+        """Load or unload, also when the client leaves meanwhile. Raises V2Refusal for a false body."""
+        parameters = parameters_of(request.body)
+        obey = self._control.load if order == "load" else self._control.unload
+
+        async def answer() -> None:
+            try:
+                await obey(name, parameters)
+            except ServingError as exc:
+                self._refuse(request, exc)
+            except Exception:
+                log.exception("A fault of ours in POST %s", request.path)
+                self._refuse(request, OUR_FAULT)
+            else:
+                request.respond(200, JSON, b"")
+
+        task = asyncio.create_task(answer())
+        self._orders.add(task)
+        task.add_done_callback(self._orders.discard)
+
+    def _about(self, name: str, version: str, what: str | None) -> Any:
+        if what != "ready":
+            if what == "stats":
+                return model_stats(self._engine, self._models, name, version)
+            model = self._models.find(name, version)
+            if what == "config":
+                return model_config(model, self._engine.app.config, self._engine.app.response)
+            return model.metadata()
+        if version:
+            version_number(version)
+        if not self._models.is_ready(name, version):
+            raise V2Refusal("Model version not ready")
+        return None
+
+    # Inference:
+
+    def _infer(self, request: HttpRequest, name: str, version: str, what: str) -> None:
+        model = self._models.find(name, version)
+        encoding = header(request, b"content-encoding")
+        if not encoding:
+            self._predict(request, self._read, model, version, what)
+            return
+        # In a thread: a few bytes may become as many as limits.body_bytes allows.
+        encoding, most = encoding.strip().lower(), self._limits.body_bytes
+        reading = asyncio.get_running_loop().run_in_executor(None, decompressed, request.body, encoding, most)
+        reading.add_done_callback(partial(self._predict, request, self._read, model, version, what))
+
+    def _read(
+        self,
+        request: HttpRequest,
+        model: V2Model,
+        version: str,
+        what: str,
+        decompressed_body: asyncio.Future[bytes] | None = None,
+    ) -> Request:
+        body = request.body if decompressed_body is None else decompressed_body.result()
+        made = (
+            self._asked(request, model, body)
+            if what == "infer"
+            else self._generated(request, model, body, what)
+        )
+        made.version = version
+        return made
+
+    def _generated(self, request: HttpRequest, model: V2Model, body: bytes, what: str) -> Request:
+        asked = parse_generate(body, model, self._limits.json_depth)
+        made = asked.request(model, AnswerForm.V2_GENERATED, self._engine)
+        made.deadline = self._engine.deadline(began=request.began)
+        if what == "generate_stream":
+            made.finish = AsEvent()
+        return made
+
+    def _asked(self, request: HttpRequest, model: V2Model, body: bytes) -> Request:
+        length = _header_length(header(request, b"inference-header-content-length"), body)
+        if length == 0:
+            asked = parse_raw(body, model)
+        else:
+            asked = parse_infer(
+                body,
+                length,
+                model,
+                self._limits.json_depth,
+                lambda name, at, size: self._memory.span(request.peer, name, at, size),
+            )
+        made = asked.request(model, AnswerForm.V2_JSON, self._engine)
+        made.deadline = self._engine.deadline(asked.timeout_s, request.began)
+        return made
+
+    def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
+        body = parts[0]
+        if len(parts) > 1:
+            head += _BINARY % len(body)
+            body = b"".join(parts)
+        else:
+            head += _EVENTS if request.path.endswith("/generate_stream") else JSON
+        encoding = chosen(header(request, b"accept-encoding"))
+        if not encoding:
+            request.respond(200, head, body)
+            return
+        head += b"content-encoding: %b\r\n" % encoding.encode()
+        if len(body) < _COMPRESSED_AT_ONCE:
+            request.respond(200, head, compressed(body, encoding))
+            return
+        compressing = asyncio.get_running_loop().run_in_executor(None, compressed, body, encoding)
+        compressing.add_done_callback(lambda done: request.respond(200, head, done.result()))
+
+    def _refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
+        self._journal.refused(self.name, error)
+        status, _, message = for_clients(error)
+        if isinstance(error, Refused):
+            message = error.answer
+        head += JSON + retry_after(error)
+        if status == 501:
+            head += b"accept-encoding: gzip, deflate\r\n"
+        request.respond(status, head, v2_error_body(message))
+
+
+def _header_length(told: str, body: bytes) -> int | None:
+    """Bytes of the JSON document; 0: the body is a tensor, None: it is the document. Raises V2Refusal."""
+    if not told:
+        return None if body else 0
+    number = _NUMBER.match(told)
+    length = int(number[1][:20]) if number else 0
+    if length > len(body):
+        raise V2Refusal(f"inference header size should be in range (0, {len(body)}), got: {length}")
+    return length

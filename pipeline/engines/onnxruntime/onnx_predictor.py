@@ -1,0 +1,144 @@
+"""Runs ONNX models with ONNX Runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnxruntime
+
+from pipeline.engines.base import (
+    Array,
+    PredictorConf,
+    as_texts,
+    check_feeds,
+    select_fetches,
+    shares_runs,
+)
+from pipeline.engines.device import resolve_device
+from pipeline.engines.dynamic_shape import DynamicShapes, Shapes
+from pipeline.engines.onnxruntime.onnx_config import refuse_unavailable, session_options, session_plans
+from pipeline.engines.onnxruntime.onnx_errors import error_sentence, load_sentence
+from pipeline.errors import ConfigError, InvalidInput, ModelFailed
+from pipeline.models.onnx_file import OnnxFacts, inspect_onnx
+from pipeline.models.serving_model import SERVER_CONF, ServingModel, Variable
+
+
+class OnnxPredictor:
+    """A session of an ONNX model, or one for each length class of TensorRT.
+
+    It releases the GIL while it runs, and takes any number of threads.
+    """
+
+    def __init__(
+        self,
+        model: ServingModel,
+        conf: PredictorConf,
+        *,
+        instance_index: int = 0,
+        dynamic_shapes: DynamicShapes | None = None,
+        fetch_list: Sequence[str] = (),
+    ) -> None:
+        facts = inspect_onnx(model.program)
+        _refuse_unfeedable(model)
+        self.feeds = _corrected_feeds(model, facts)
+        _compare(model.fetches, facts.fetches, "fetch", model)
+        self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
+        self.merges = shares_runs(model.program, facts.finder, (*facts.feeds, *facts.fetches))
+        device = resolve_device(conf)
+        refuse_unavailable(device)
+        plans = session_plans(
+            model, conf, device, instance_index=instance_index, dynamic_shapes=dynamic_shapes
+        )
+        self._sessions = [(plan.shapes, _session(model, conf, plan.providers)) for plan in plans]
+        self._texts = [feed.alias for feed in self.feeds if feed.dtype == "string"]
+        self._names = {feed.alias: feed.name for feed in self.feeds}
+        self._outputs = {fetch.alias: fetch.name for fetch in self.fetches}
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Arrays by alias in and out. Raises InvalidInput, or ModelFailed with ONNX Runtime's reason."""
+        sessions = self._sessions
+        if not sessions:
+            raise ModelFailed("the predictor is closed")
+        checked = check_feeds(self.feeds, feeds)
+        for alias in self._texts:
+            checked[alias] = as_texts(alias, checked[alias])
+        named = {name: checked[alias] for alias, name in self._names.items()}
+        session = _session_for(sessions, {name: array.shape for name, array in named.items()})
+        try:
+            fetched = session.run(list(self._outputs.values()), named)
+        except Exception as exc:
+            shapes = ", ".join(f"{alias} {list(array.shape)}" for alias, array in checked.items())
+            raise ModelFailed(f"ONNX Runtime refused the feeds {shapes}: {error_sentence(exc)}") from exc
+        return dict(zip(self._outputs, map(np.asarray, fetched), strict=True))
+
+    def close(self) -> None:
+        """Free the model as soon as no run is under way."""
+        self._sessions = []
+
+
+def _session_for(
+    sessions: Sequence[tuple[DynamicShapes | None, onnxruntime.InferenceSession]], shapes: Shapes
+) -> onnxruntime.InferenceSession:
+    """The first whose ranges hold these shapes of the feeds. One alone takes all, or says itself what not."""
+    if len(sessions) == 1:
+        return sessions[0][1]
+    for described, session in sessions:
+        if described is None or described.hold(shapes):
+            return session
+    given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+    raise InvalidInput(f"none of the {len(sessions)} TensorRT profiles (tensorrt.shapes) takes {given}")
+
+
+def _session(
+    model: ServingModel, conf: PredictorConf, asked: Sequence[tuple[str, dict[str, str]]]
+) -> onnxruntime.InferenceSession:
+    try:
+        session = onnxruntime.InferenceSession(
+            str(model.program), sess_options=session_options(conf), providers=list(asked)
+        )
+    except Exception as exc:
+        raise ConfigError(load_sentence(model.program, exc)) from exc
+    if session.get_providers()[0] != asked[0][0]:  # it goes on with the next, in silence
+        raise ConfigError(
+            f"{asked[0][0]} can't be started on this machine: see that its libraries and a driver are found "
+            "(python -m pipeline doctor), or set device_type: 0"
+        )
+    session.disable_fallback()  # a failed run would be tried on the CPU, by a new session
+    return session
+
+
+def _refuse_unfeedable(model: ServingModel) -> None:
+    for kind, variables in (("feed", model.feeds), ("fetch", model.fetches)):
+        for variable in variables:
+            if variable.dtype == "bfloat16":
+                raise ConfigError(
+                    f"{kind} {variable.alias!r} of {model.program} is of type bfloat16, which NumPy lacks: "
+                    "export the model with float32 or float16 inputs and outputs"
+                )
+
+
+def _corrected_feeds(model: ServingModel, facts: OnnxFacts) -> tuple[Variable, ...]:
+    """The described feeds with the graph's own shapes."""
+    _compare(model.feeds, facts.feeds, "feed", model)
+    own = {variable.name: variable.shape for variable in facts.feeds}
+    return tuple(dataclasses.replace(v, shape=own[v.name], is_lod=False) for v in model.feeds)
+
+
+def _compare(declared: Sequence[Variable], own: Sequence[Variable], kind: str, model: ServingModel) -> None:
+    """A description that does not belong to the graph is told now, not at the first request."""
+    dtypes = {variable.name: variable.dtype for variable in own}
+    names = {variable.name for variable in declared}
+    missing = names ^ dtypes.keys() if kind == "feed" else names - dtypes.keys()
+    where = f"{model.directory / SERVER_CONF} does not fit {model.program.name}: {kind}"
+    if missing:
+        raise ConfigError(
+            f"{where} {min(missing)!r} is only in one of them; the model has {', '.join(dtypes)}"
+        )
+    for variable in declared:
+        if variable.dtype != dtypes[variable.name]:
+            raise ConfigError(
+                f"{where} {variable.alias!r} is {variable.dtype} there, and {dtypes[variable.name]} in the "
+                "model: convert the model with `python -m convert serving`"
+            )

@@ -1,0 +1,211 @@
+"""From `local_service_conf` to a `paddle.inference.Config`, and what a build of Paddle can't do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from pipeline.engines.base import PredictorConf
+from pipeline.engines.device import Device, card_of, resolve_device
+from pipeline.engines.dynamic_shape import DynamicShapes
+from pipeline.engines.paddle.paddle_import import inference, paddle
+from pipeline.engines.paddle.paddle_tensorrt import paddle_precision, use_tensorrt
+from pipeline.engines.paddle.paddle_texts import config_of
+from pipeline.engines.paddle.program import run_natively_for, separate_params
+from pipeline.engines.paddle.text_program import Half
+from pipeline.errors import ConfigError
+from pipeline.models.serving_model import ServingModel
+
+log = logging.getLogger(__name__)
+
+# Input shapes whose oneDNN primitives are kept. With 10, 2,000 random shapes (up to 16 x 512) through a
+# 2 x 128 BERT end at 680 MB, reached within the first 250; 100 costs 220 MB more and is no faster on 24
+# shapes in turn.
+DEFAULT_ONEDNN_CACHE = 10
+GPU_POOL_MB = 100  # Paddle's usual start; it grows
+
+_CPU_BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
+
+
+def build_config(
+    model: ServingModel,
+    conf: PredictorConf,
+    *,
+    instance_index: int = 0,
+    dynamic_shapes: DynamicShapes | None = None,
+    natively: bool = False,
+    rest: Half | None = None,
+) -> inference.Config:
+    """The configuration of one instance; `natively`: on the CPU without oneDNN, whatever `conf` says.
+
+    rest: what is left of the program without its tokenizer, where it has one.
+    Raises ConfigError for what this build or machine can't do.
+    """
+    device = resolve_device(conf)
+    refuse_unsupported(device, conf)
+    precision = precision_in_force(device, model, conf)
+    if rest is not None:
+        config = config_of(rest)
+    elif separate_params(model):
+        config = inference.Config(str(model.directory))
+    else:
+        config = inference.Config(str(model.program), str(model.params or ""))
+    configure(
+        config,
+        model,
+        conf,
+        precision=precision,
+        instance_index=instance_index,
+        dynamic_shapes=dynamic_shapes,
+        natively=natively,
+    )
+    return config
+
+
+def configure(
+    config: inference.Config,
+    model: ServingModel,
+    conf: PredictorConf,
+    *,
+    precision: str | None = None,
+    instance_index: int = 0,
+    dynamic_shapes: DynamicShapes | None = None,
+    natively: bool = False,
+) -> None:
+    """Set everything `conf` says, without asking what the build can do. `precision` goes before its own."""
+    device = resolve_device(conf)
+    precision = precision or conf.precision
+    config.disable_glog_info()
+    if model.format == "pir":
+        # Without these, 3.3.1 runs PIR programs by a way on which memory optimisation fails.
+        config.enable_new_ir(True)
+        config.enable_new_executor(True)
+    config.switch_ir_optim(conf.ir_optim or _needs_ir_optim(device, conf, precision))
+    if conf.mem_optim:
+        config.enable_memory_optim()
+    config.set_cpu_math_library_num_threads(conf.thread_num)
+    if device is Device.CPU:
+        if natively or conf.use_mkldnn is False or _is_native_alone(model, conf):
+            if config.mkldnn_enabled():
+                _onednn(config, "disable_{}")
+        else:
+            _use_onednn(config, conf, precision)
+        return
+    kind = paddle_precision(precision if device is Device.GPU else "fp32")
+    config.enable_use_gpu(GPU_POOL_MB, card_of(conf, instance_index), kind)
+    if device is Device.TENSORRT:
+        use_tensorrt(config, model, conf, dynamic_shapes)
+
+
+def refuse_unsupported(device: Device, conf: PredictorConf) -> None:
+    """Raise ConfigError, with the remedy, for a device that this build of Paddle or this machine lacks."""
+    if device is Device.CPU:
+        return
+    version = paddle.__version__
+    if not paddle.is_compiled_with_cuda():
+        raise ConfigError(
+            f"device_type {conf.device_type} with devices {conf.devices!r} needs a GPU build of Paddle, but "
+            f"{version} is a CPU build: install a GPU build (docker/Dockerfile.gpu) or set device_type: 0"
+        )
+    count = paddle.device.cuda.device_count()
+    for card in conf.devices.split(",") if conf.devices else ["0"]:
+        if int(card) >= count:
+            raise ConfigError(f"devices {conf.devices!r}: there is no card {card}, Paddle sees {count}")
+    if device is Device.TENSORRT and not any(inference.get_trt_compile_version()):
+        raise ConfigError(
+            f"device_type 2 needs TensorRT, which Paddle {version} was built without: "
+            "install a build with it (docker/Dockerfile.gpu) or set device_type: 1"
+        )
+    if device is Device.TENSORRT and not any(inference.get_trt_runtime_version()):
+        raise ConfigError(
+            "device_type 2 needs libnvinfer, which the loader does not find: see LD_LIBRARY_PATH"
+        )
+
+
+def precision_in_force(
+    device: Device, model: ServingModel, conf: PredictorConf, cpu_flags: Collection[str] | None = None
+) -> str:
+    """`precision`, or fp32 where Paddle can't run the model in it on this device, which is logged.
+
+    As in Paddle Serving, whose examples ask for int8 on a CPU. So is `use_calib` without TensorRT. With
+    `strict_precision` both are a ConfigError. `cpu_flags` are those of /proc/cpuinfo unless given.
+    """
+    hindrance = _hindrance(device, model, conf, cpu_flags)
+    calibrates = conf.use_calib and device is not Device.TENSORRT
+    why = hindrance or (calibrates and "use_calib: true needs device_type: 2 (tensorRT)")
+    precision = "fp32" if hindrance else conf.precision
+    if why and conf.strict_precision:
+        raise ConfigError(f"{why}; local_service_conf.strict_precision is set")
+    if why:
+        log.warning("%s; %s runs in %s", why, model.program, precision)
+    return precision
+
+
+def _hindrance(
+    device: Device, model: ServingModel, conf: PredictorConf, cpu_flags: Collection[str] | None
+) -> str | None:
+    """Why the model can't be run in `precision`, with the remedy; None where it can."""
+    if conf.precision == "fp32" or device is Device.TENSORRT:
+        return None
+    if device is Device.GPU:
+        needs_tensorrt = "precision int8 on a GPU needs device_type: 2 (tensorRT)"
+        return needs_tensorrt if conf.precision == "int8" else None
+    if conf.precision != "bf16":
+        return f"precision {conf.precision} is not run on the CPU: use fp32 or bf16, or a GPU"
+    if conf.use_mkldnn is False:
+        return "precision bf16 on the CPU needs oneDNN: remove use_mkldnn: false"
+    if not _CPU_BF16_FLAGS & set(_cpu_flags() if cpu_flags is None else cpu_flags):
+        return "precision bf16 needs a CPU with avx512_bf16 or amx_bf16, this has neither: use fp32"
+    if operator := run_natively_for(model):
+        return f"{_beyond_onednn(operator, model)}, which precision bf16 needs: use fp32"
+    return None
+
+
+def _cpu_flags() -> set[str]:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return set(line.split(":", 1)[1].split())
+    return set()
+
+
+def _needs_ir_optim(device: Device, conf: PredictorConf, precision: str) -> bool:
+    """bf16 and TensorRT are graph passes: without them the setting would be ignored in silence."""
+    needs = device is Device.TENSORRT or precision == "bf16"
+    if needs and not conf.ir_optim:
+        log.info("ir_optim is switched on: %s needs it", "tensorRT" if device is Device.TENSORRT else "bf16")
+    return needs
+
+
+def _use_onednn(config: inference.Config, conf: PredictorConf, precision: str) -> None:
+    # Also when nothing is said: 1.7 / 5.0 / 13 ms of CPU against 2.3 / 8.7 / 41 for batches of 1 / 8 / 32
+    # with 32 tokens each (2 x 128 BERT, one thread, Paddle 3.3.1).
+    _onednn(config, "enable_{}")
+    _onednn(config, "set_{}_cache_capacity", conf.mkldnn_cache_capacity or DEFAULT_ONEDNN_CACHE)
+    if conf.mkldnn_op_list:
+        _onednn(config, "set_{}_op", set(conf.mkldnn_op_list))
+    if precision == "bf16":
+        _onednn(config, "enable_{}_bfloat16")
+        if conf.mkldnn_bf16_op_list:
+            config.set_bfloat16_op(set(conf.mkldnn_bf16_op_list))
+
+
+def _is_native_alone(model: ServingModel, conf: PredictorConf) -> bool:
+    """Whether oneDNN can't run the program, which is said."""
+    operator = run_natively_for(model)
+    if operator is None:
+        return False
+    level = logging.WARNING if conf.use_mkldnn else logging.INFO
+    log.log(level, "%s; it runs without", _beyond_onednn(operator, model))
+    return True
+
+
+def _beyond_onednn(operator: str, model: ServingModel) -> str:
+    return f"Paddle {paddle.__version__} can't run {operator} of {model.program} with oneDNN"
+
+
+def _onednn(config: inference.Config, name: str, *arguments: Any) -> None:
+    """Call a setter by the name it has since 3.1, or by that of 2.6."""
+    setter = getattr(config, name.format("onednn"), None) or getattr(config, name.format("mkldnn"))
+    setter(*arguments)

@@ -1,0 +1,191 @@
+"""Runs .pdmodel and PIR programs with Paddle Inference."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pipeline.engines.base import (
+    Array,
+    PredictorConf,
+    as_texts,
+    check_feeds,
+    other_shape,
+    select_fetches,
+    shares_runs,
+)
+from pipeline.engines.device import Device, resolve_device
+from pipeline.engines.dynamic_shape import DynamicShapes
+from pipeline.engines.paddle.kept_tensors import KeptTensors
+from pipeline.engines.paddle.paddle_config import build_config
+from pipeline.engines.paddle.paddle_errors import error_sentence
+from pipeline.engines.paddle.paddle_import import inference
+from pipeline.engines.paddle.paddle_texts import Runs, Tokenizing, bears_padding
+from pipeline.engines.paddle.program import (
+    ProgramFacts,
+    corrected_feeds,
+    inspect_program,
+    rows_found_by,
+    text_program,
+    tokenizer_of,
+)
+from pipeline.engines.paddle.session import Session
+from pipeline.errors import ConfigError, InvalidInput, ModelFailed, UnusableFeed
+from pipeline.models.serving_model import ServingModel, Variable
+
+log = logging.getLogger(__name__)
+
+
+class PaddlePredictor:
+    """One instance of a Paddle model. Holds the GIL while it runs; one thread at a time."""
+
+    def __init__(
+        self,
+        model: ServingModel,
+        conf: PredictorConf,
+        *,
+        instance_index: int = 0,
+        dynamic_shapes: DynamicShapes | None = None,
+        fetch_list: Sequence[str] = (),
+    ) -> None:
+        facts = inspect_program(model)
+        _refuse_unfeedable(model, facts)
+        self.feeds = corrected_feeds(model, facts)
+        self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
+        # Paddle judges the batch itself: apps feed several rows to programs that were exported with one.
+        self._fed = tuple(replace(v, shape=(-1, *v.shape[1:])) if v.shape else v for v in self.feeds)
+        self._model, self._conf = model, conf
+        self._whole = text_program(model) if tokenizer_of(model) else None
+        self._texts = [v.alias for v in self.feeds if v.name in facts.texts]
+        config = self._config(instance_index=instance_index, dynamic_shapes=dynamic_shapes)
+        session = self._session(config)
+        keeps = model.format == "pir" and resolve_device(conf) is Device.CPU
+        self._runs: Runs | None = KeptTensors(session) if keeps and isinstance(session, Session) else session
+        # oneDNN's operators take for granted the ranks that the program declares: y = x W of [1, 1, 13] would
+        # be [1, 1] in place of [1, 1, 1]. So the program itself runs feeds of others, once there are any.
+        self._by_itself: Runs | None = None if config.mkldnn_enabled() else session
+        self.merges = shares_runs(model.program, rows_found_by(model.program), self.feeds)
+        if self._texts and self.merges and not self._bears_padding():
+            log.info("%s answers texts otherwise beside longer ones: its requests run alone", model.program)
+            self.merges = False
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Arrays by alias in and out; the program judges their shapes, which many take beside their own.
+
+        Raises InvalidInput, or ModelFailed with Paddle's reason.
+        """
+        if self._runs is None:
+            raise ModelFailed("the predictor is closed")
+        checked = check_feeds(self._fed, feeds, any_shape=True)
+        for alias in self._texts:
+            checked[alias] = as_texts(alias, checked[alias]).ravel()
+        runs = self._runs
+        for variable in self._fed:
+            if checked[variable.alias].ndim != len(variable.shape) and not variable.is_lod:
+                runs = self._for_other_ranks()
+                break
+        try:
+            return runs.run(checked)
+        except Exception as exc:
+            other = other_shape(self._fed, checked)
+            if other is not None:
+                raise UnusableFeed(f"{other}, and the program can't run it: {error_sentence(exc)}") from exc
+            shapes = ", ".join(f"{alias} {list(array.shape)}" for alias, array in checked.items())
+            raise ModelFailed(f"Paddle refused the feeds {shapes}: {error_sentence(exc)}") from exc
+
+    def _bears_padding(self) -> bool:
+        """Whether texts of several requests may be padded to the longest of them, as the tokenizer does."""
+        try:
+            return len(self._texts) == len(self.feeds) and bears_padding(self.run, self._texts)
+        except (InvalidInput, ModelFailed):
+            return False
+
+    def _for_other_ranks(self) -> Runs:
+        if self._by_itself is None:
+            log.info("%s is loaded once more, without oneDNN, for feeds of another rank", self._model.program)
+            self._by_itself = self._session(self._config(natively=True))
+        return self._by_itself
+
+    def _config(self, **options: Any) -> inference.Config:
+        rest = self._whole.rest if self._whole else None
+        return build_config(self._model, self._conf, rest=rest, **options)
+
+    def _session(self, config: inference.Config) -> Session | Tokenizing:
+        """Raises ConfigError where the program can't be loaded, or is not the one that is described."""
+        model, whole = self._model, self._whole
+        made = set(whole.tokens) if whole else set()
+        feeds = {v.alias: v.name for v in self.feeds if v.alias not in self._texts}
+        rest = self._loaded(config) if whole is None or whole.rest is not None else None
+        inputs = rest.get_input_names() if rest else []
+        outputs = [*(rest.get_output_names() if rest else []), *(whole.fetched if whole else ())]
+        texts = whole.texts if whole else ()
+        _compare_names(model.feeds, [*(name for name in inputs if name not in made), *texts], "feed", model)
+        own_names = _own_names(model, outputs)
+        _compare_names(self.fetches, [*outputs, *own_names], "fetch", model)
+        fetches = {v.alias: own_names.get(v.name, v.name) for v in self.fetches}
+        session = None
+        if rest is not None:
+            session = Session(
+                rest,
+                feeds | {name: name for name in inputs if name in made},
+                {alias: name for alias, name in fetches.items() if name not in made},
+                ragged={v.alias for v in self.feeds if v.is_lod},
+                has_sequences=model.format == "pdmodel",  # a PIR program's outputs have none
+            )
+        if whole is None:
+            assert session is not None
+            return session
+        names = {v.alias: v.name for v in self.feeds if v.alias in self._texts}
+        fetched = {alias: name for alias, name in fetches.items() if name in made}
+        return Tokenizing(whole, names, fetched, session)
+
+    def _loaded(self, config: inference.Config) -> inference.Predictor:
+        try:
+            return inference.create_predictor(config)
+        except Exception as exc:
+            raise ConfigError(f"{self._model.program} can't be loaded: {error_sentence(exc)}") from exc
+
+    def close(self) -> None:
+        """Free the model."""
+        self._runs = self._by_itself = None
+
+
+def _refuse_unfeedable(model: ServingModel, facts: ProgramFacts) -> None:
+    for variable in model.feeds:
+        if variable.name not in facts.texts and variable.dtype in ("bfloat16", "string"):
+            raise ConfigError(
+                f"feed {variable.alias!r} of {model.program} is of type {variable.dtype}, which can't be fed "
+                "here: export the model with inputs of numbers"
+            )
+
+
+def _own_names(model: ServingModel, outputs: Sequence[str]) -> dict[str, str]:
+    """The program's name of each fetch by its declared one, when they have no name in common.
+
+    Models saved by Paddle Serving 0.6 and before declare other names than the program ends up with; they are
+    in the same order.
+    """
+    declared = [variable.name for variable in model.fetches]
+    if len(declared) != len(outputs) or set(declared) & set(outputs):
+        return {}
+    names = dict(zip(declared, outputs, strict=True))
+    told = ", ".join(f"{name} is {own}" for name, own in names.items())
+    log.warning("%s names no output of %s; taken in order: %s", model.directory, model.program.name, told)
+    return names
+
+
+def _compare_names(
+    declared: Sequence[Variable], actual: Sequence[str], kind: str, model: ServingModel
+) -> None:
+    """A description that does not belong to the program is told now, not at the first request."""
+    names = {variable.name for variable in declared}
+    missing = names - set(actual)
+    if kind == "feed":
+        missing ^= set(actual) - names
+    if missing:
+        raise ConfigError(
+            f"{model.directory / 'serving_server_conf.prototxt'} does not fit {model.program.name}: {kind} "
+            f"{min(missing)!r} is only in one of them; the program has {', '.join(actual)}"
+        )

@@ -1,0 +1,109 @@
+"""Asks another Pipeline service (`client_type: pipeline_grpc`), with its messages of keys and values."""
+
+from __future__ import annotations
+
+import contextvars
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from client.protos.pipeline_service_pb2 import Request, Response, Tensor
+from pipeline.api.op import Op
+from pipeline.config.config_file import Limits
+from pipeline.dialects.key_value.array_text import array_repr
+from pipeline.dialects.key_value.tensors import STRING, add_tensors, to_message
+from pipeline.engines.remote.endpoints import Endpoints
+from pipeline.engines.remote.remote_predictor import RemoteConf, RemotePredictor
+from pipeline.errors import BadPackage, InvalidInput, ModelFailed, RemoteRefused, TooLarge
+from pipeline.models.serving_model import Variable
+
+METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+
+_numpy_1 = contextvars.Context()
+_numpy_1.run(np.set_printoptions, legacy="1.25", threshold=sys.maxsize)
+
+
+class PipelinePredictor(RemotePredictor):
+    """The service's answer as Paddle Serving gave it to hooks: `{key: [text]}`, and arrays for its tensors.
+
+    A feed goes as PipelineClient sends it: `str` as it is and arrays as their repr, or everything as tensors
+    where the Op says `set_pack_tensor_format(True)`. `fetch_list` keeps the keys it names.
+    """
+
+    merges = False
+    feeds: tuple[Variable, ...] = ()  # the service does not tell which it takes
+    fetches: tuple[Variable, ...] = ()
+
+    def __init__(self, conf: RemoteConf, op: Op, fetch_list: Sequence[str]) -> None:
+        self._op = op
+        self._fetch_list = tuple(fetch_list)
+        self._endpoints = Endpoints(conf, "Pipeline service")
+
+    def run(self, feeds: Mapping[str, Any], *, deadline: float = math.inf) -> dict[str, Any]:
+        request = _packed(feeds, as_tensors=self._op.packs_tensors)
+        data, address = self._endpoints.call(METHOD, request, deadline)
+        try:
+            response = Response.FromString(data)
+        except DecodeError as exc:
+            raise ModelFailed(f"{address} answered with no Pipeline message") from exc
+        if response.err_no != 0:
+            raise RemoteRefused(response.err_msg, response.err_no)
+        return self._chosen(_outputs(response, address), address)
+
+    def close(self) -> None:
+        self._endpoints.close()
+
+    def _chosen(self, outputs: dict[str, Any], address: str) -> dict[str, Any]:
+        for name in self._fetch_list:
+            if name not in outputs:
+                known = ", ".join(outputs) or "nothing"
+                raise ModelFailed(f"fetch_list: the answer of {address} has no {name!r}, only {known}")
+        return {name: outputs[name] for name in self._fetch_list} if self._fetch_list else outputs
+
+
+def _packed(feeds: Mapping[str, Any], *, as_tensors: bool) -> Request:
+    """The message of a feed; "logid" and "clientip" fill the fields of that name. Raises InvalidInput."""
+    feeds = dict(feeds)
+    name: object = "logid"
+    try:
+        request = Request(logid=int(feeds.pop("logid", 0)), clientip=str(feeds.pop("clientip", "")))
+        for name, value in feeds.items():
+            if as_tensors:
+                request.tensors.append(_tensor(name, value))
+            else:
+                request.key.append(name)
+                request.value.append(value if isinstance(value, str) else _text(name, value))
+    except (TypeError, ValueError) as exc:  # a name that is no str, an unpaired surrogate, an object array
+        raise InvalidInput(f"feed {name!r} can't be sent: {exc}") from exc
+    return request
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    texts = [value] if isinstance(value, str) else value
+    if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
+        return Tensor(name=name, elem_type=STRING, str_data=texts)
+    return to_message(name, _array(name, value))
+
+
+def _text(name: str, value: Any) -> str:
+    return _numpy_1.copy().run(array_repr, _array(name, value))
+
+
+def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
+    if isinstance(value, np.ndarray | list):
+        return np.asarray(value)
+    raise InvalidInput(f"feed {name!r} is of type {type(value).__name__}, expected str, ndarray or list")
+
+
+def _outputs(response: Response, address: str) -> dict[str, Any]:
+    # Paddle Serving put each text into a list, and hooks read `fetch_dict["key"][0]`.
+    outputs: dict[str, Any] = {key: [value] for key, value in zip(response.key, response.value, strict=False)}
+    try:
+        add_tensors(outputs, response.tensors, Limits())
+    except (BadPackage, TooLarge) as exc:
+        raise ModelFailed(f"{address} answered with a tensor that can't be read: {exc.message}") from exc
+    return outputs

@@ -1,0 +1,174 @@
+"""Finds the shape range of every tensor of a Paddle program by running it on the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.engines.base import Array, PredictorConf, input_examples
+from pipeline.engines.paddle.paddle_errors import error_sentence
+from pipeline.engines.paddle.paddle_import import inference, paddle
+from pipeline.engines.paddle.program import corrected_feeds, inspect_program
+from pipeline.engines.shape_file import Ranges, TensorRange, place_in_program, ranges_text, read_ranges
+from pipeline.engines.tensorrt import cache_folder
+from pipeline.errors import ConfigError, ModelFailed
+from pipeline.models.serving_model import ServingModel
+
+log = logging.getLogger(__name__)
+
+Batch = Mapping[str, Array]  # by the program's own names
+Shapes = Mapping[str, tuple[int, ...]]  # of the feeds by the same, -1 where an axis varies
+
+
+def collect_ranges(
+    program: Path,
+    params: Path | None,
+    feeds: Shapes,
+    batches: Sequence[Batch],
+    opt: int,
+    advance: Callable[[], None] = lambda: None,
+) -> Ranges:
+    """The ranges of the feeds and of every inner tensor whose shape depends on them, over all `batches`.
+
+    `opt` is the index of the batch whose shapes are the most likely. Feeds come first; weights, constants
+    and what has one shape whatever is fed are left out. `advance` is called after each of the batches. Raises
+    ModelFailed with Paddle's reason.
+    """
+    over_all = _run(program, params, batches, advance)
+    likely = _run(program, params, [batches[opt]])  # which opt Paddle finds over several is not told
+    varying = {name for name, found in over_all.items() if found.varies}
+    if _axes_that_stay(feeds, batches):  # the inner tensors that follow them look like constants
+        probe = _run(program, params, [batches[opt], _of_other_lengths(feeds, batches[opt])])
+        varying |= {name for name, found in probe.items() if found.varies}
+    # A constant that Paddle folded has another name in each run, but none that varies.
+    inner = sorted(varying & over_all.keys() - feeds.keys())
+    return {
+        name: dataclasses.replace(over_all[name], opt=likely[name].min, opt_values=likely[name].min_values)
+        for name in (*feeds, *inner)
+    }
+
+
+def feed_ranges(batches: Sequence[Batch], opt: int) -> Ranges:
+    """The ranges of the feeds alone over all `batches`, of which that at the index `opt` is the likeliest."""
+    ranges = {}
+    for name, array in batches[opt].items():
+        shapes = [batch[name].shape for batch in batches]
+        low, high = (tuple(map(bound, *shapes)) if len(shapes) > 1 else shapes[0] for bound in (min, max))
+        ranges[name] = TensorRange(min=low, max=high, opt=array.shape)
+    return ranges
+
+
+def likeliest(batches: Sequence[Batch]) -> int:
+    """The index of the batch that a busy service runs: of those with the most rows, the median in size."""
+    rows = [max(len(array) for array in batch.values()) for batch in batches]
+    sizes = [sum(array.size for array in batch.values()) for batch in batches]
+    full = [index for index, n in enumerate(rows) if n == max(rows)]
+    return sorted(full, key=sizes.__getitem__)[len(full) // 2]
+
+
+def collected_file(model: ServingModel, conf: PredictorConf) -> Path:
+    """For `tensorrt.auto_collect`: the file of the ranges at `collect_lengths` and `collect_batches`.
+
+    It stays in the folder of built engines, for the next start. Raises ConfigError where the model can't run
+    these.
+    """
+    lengths, rows = conf.tensorrt.collect_lengths, conf.tensorrt.collect_batches
+    key = hashlib.sha256(model.program.read_bytes())
+    key.update(f"{paddle.__version__} {sorted(lengths)} {sorted(rows)}".encode())
+    path = cache_folder(model, conf) / f"shapes-{key.hexdigest()[:16]}.pbtxt"
+    if path.is_file():
+        return path
+    described = dataclasses.replace(model, feeds=corrected_feeds(model, inspect_program(model)))
+    names = {feed.alias: feed.name for feed in described.feeds}
+    batches = [
+        {names[alias]: array for alias, array in input_examples(described, n, length).items()}
+        for n in rows
+        for length in lengths
+    ]
+    feeds = {feed.name: feed.shape for feed in described.feeds}
+    try:
+        ranges = collect_ranges(model.program, model.params, feeds, batches, likeliest(batches))
+    except ModelFailed as exc:
+        raise ConfigError(
+            f"tensorrt.auto_collect: {exc.message}: change collect_lengths or collect_batches, or give shapes"
+        ) from exc
+    write_whole(path, ranges_text(ranges))
+    log.info("%s: the shapes of %d tensors are in %s", model.program, len(ranges), path)
+    return path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that others see whole or not at all. Raises OSError."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _run(
+    program: Path, params: Path | None, batches: Sequence[Batch], advance: Callable[[], None] = lambda: None
+) -> Ranges:
+    """What Paddle writes about these batches, under names that hold beyond this predictor."""
+    separate = params is None and program.name == "__model__"
+    config = inference.Config(*([str(program.parent)] if separate else [str(program), str(params or "")]))
+    config.disable_glog_info()
+    config.disable_gpu()
+    if program.suffix == ".json":
+        config.enable_new_ir(True)
+        config.enable_new_executor(True)
+    config.switch_ir_optim(False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "shapes")
+        config.collect_shape_range_info(str(path))
+        try:
+            predictor = inference.create_predictor(config)
+        except Exception as exc:
+            raise ModelFailed(f"{program} can't be loaded: {error_sentence(exc)}") from exc
+        try:
+            for batch in batches:
+                for name, array in batch.items():
+                    predictor.get_input_handle(name).copy_from_cpu(np.ascontiguousarray(array))
+                predictor.run()
+                advance()
+        except Exception as exc:
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in batch.items())
+            raise ModelFailed(f"{program} can't run {shapes}: {error_sentence(exc)}") from exc
+        finally:
+            del predictor  # writes the file, and ends the process where its folder is gone
+        try:
+            ranges = read_ranges(path)
+        except ConfigError as exc:  # Paddle writes natively, and doesn't say when that fails
+            room = f"see that the disk has room in {tempfile.gettempdir()}"
+            raise ConfigError(f"Paddle's list of the shapes of {program} is not whole: {room}") from exc
+        return {place_in_program(name): found for name, found in ranges.items()}
+
+
+def _axes_that_stay(feeds: Shapes, batches: Sequence[Batch]) -> bool:
+    """Whether an axis that may vary has one length in all batches."""
+    return any(
+        len({batch[name].shape[axis] for batch in batches}) == 1
+        for name, shape in feeds.items()
+        for axis, dim in enumerate(shape)
+        if dim < 0
+    )
+
+
+def _of_other_lengths(feeds: Shapes, batch: Batch) -> Batch:
+    """The batch with each axis that varies one shorter, for the longest may be all that fits; 1 becomes 2."""
+    other = dict(batch)
+    for name, shape in feeds.items():
+        for axis, dim in enumerate(shape):
+            if dim < 0:
+                size = other[name].shape[axis]
+                picked = np.arange(size - 1) if size > 1 else np.zeros(2, np.int64)
+                other[name] = np.take(other[name], picked, axis)
+    return other

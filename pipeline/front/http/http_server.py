@@ -1,0 +1,145 @@
+"""The HTTP listener: binds, accepts, watches over slow connections, and stops without losing a request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import socket
+import time
+from collections.abc import AsyncIterator, Mapping
+
+from pipeline.config.config_file import Limits
+from pipeline.config.tls import Certificates
+from pipeline.errors import StartFailed
+from pipeline.front.http.connection import Connection
+from pipeline.front.http.http_request import RequestTaker
+from pipeline.front.http.listener import Listener
+from pipeline.front.http.tls_handshakes import TlsHandshakes
+from pipeline.front.scheduler.clients import HttpGuard
+
+SILENT_S = 1.0  # while stopping, a connection without a word for this long is closed
+_BACKLOG = 2048
+_WATCH_EVERY_S = 0.5
+
+
+class HttpServer:
+    """Serves an app on ports of every interface; over TLS alone where there are certificates.
+
+    ports: by their keys in config.yml.
+    """
+
+    def __init__(
+        self,
+        app: RequestTaker,
+        ports: Mapping[str, int],
+        limits: Limits,
+        certificates: Certificates | None = None,
+        guard: HttpGuard | None = None,
+    ) -> None:
+        self._ports = ports
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._listener = listener = Listener(app, limits, guard)
+        self._handshakes: TlsHandshakes | None = None
+        if certificates is not None:
+            connections = listener.connections
+            self._handshakes = TlsHandshakes(self._connection, certificates, limits, connections.__len__)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Listens on entry; on exit whatever is left is closed. Raises StartFailed for a used port."""
+        self._sockets = bind_all(self._ports)
+        for each in self._sockets:
+            if self._handshakes is not None:
+                self._handshakes.listen(each)
+                continue
+            loop = asyncio.get_running_loop()
+            self._servers.append(await loop.create_server(self._connection, sock=each, backlog=_BACKLOG))
+        watcher = asyncio.create_task(self._watch(), name="http-watcher")
+        try:
+            yield
+        finally:
+            watcher.cancel()
+            self._close_ports()
+            if self._handshakes is not None:
+                self._handshakes.end_all()
+            for connection in list(self._listener.connections):
+                connection.close()
+
+    def _close_ports(self) -> None:
+        for server in self._servers:
+            server.close()
+        if self._handshakes is not None:
+            for each in self._sockets:
+                self._handshakes.close(each)
+        self._sockets.clear()
+
+    async def stop_listening(self) -> None:
+        """Accept what the kernel has accepted already, then close the ports. Open connections stay."""
+        self._listener.draining = True
+        loop = asyncio.get_running_loop()
+        accepted = []
+        for listening in self._sockets:
+            waiting = listening.dup()
+            waiting.setblocking(False)
+            with waiting, contextlib.suppress(BlockingIOError):
+                while True:
+                    accepted.append(waiting.accept()[0])
+        self._close_ports()
+        for each in accepted:
+            if self._handshakes is not None:
+                self._handshakes.begin(each)
+                continue
+            with contextlib.suppress(OSError):  # it has left
+                await loop.connect_accepted_socket(self._connection, each)
+
+    async def until_silent(self, timeout_s: float) -> None:
+        """Answer what still comes on open connections, and close each that says nothing for a second."""
+        started = time.monotonic()
+        over = started + timeout_s + SILENT_S
+        while (self._listener.connections or self._handshakes) and time.monotonic() < over:
+            await asyncio.sleep(SILENT_S / 20)
+            silent_since = time.monotonic() - SILENT_S
+            if silent_since < started:
+                continue
+            if self._handshakes is not None:
+                self._handshakes.end_all()
+            for connection in list(self._listener.connections):
+                connection.close_if_silent(silent_since)
+
+    def _connection(self) -> asyncio.Protocol:
+        return Connection(self._listener)
+
+    async def _watch(self) -> None:
+        """Once in a while: the date header, requests that take too long to arrive, and idle connections."""
+        while True:
+            date = email.utils.formatdate(usegmt=True).encode()
+            self._listener.date_line = b"date: %b\r\n" % date
+            now = time.monotonic()
+            for connection in list(self._listener.connections):
+                connection.close_if_slow(now)
+                connection.close_if_silent(now - self._listener.limits.idle_timeout_s)
+            await asyncio.sleep(_WATCH_EVERY_S)
+
+
+def bind_all(ports: Mapping[str, int]) -> list[socket.socket]:
+    """A listening socket for each. Raises StartFailed, with none left open, when one is taken."""
+    with contextlib.ExitStack() as opened:
+        sockets = [opened.enter_context(bind(port, name)) for name, port in ports.items()]
+        opened.pop_all()
+    return sockets
+
+
+def bind(port: int, name: str = "http_port") -> socket.socket:
+    """A listening socket on IPv4 and, where the system has it, IPv6. Raises StartFailed when it is taken."""
+    try:
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(
+                ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
+            )
+        return socket.create_server(("", port), backlog=_BACKLOG)
+    except OSError as exc:
+        raise StartFailed(
+            f"{name} {port} can't be opened ({exc.strerror}): stop what uses it, or choose another one"
+        ) from exc

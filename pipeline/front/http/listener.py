@@ -1,0 +1,119 @@
+"""What the connections of one port share: how many requests begin at once, and room for new connections."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections import deque
+from typing import Protocol
+
+from pipeline.config.config_file import Limits
+from pipeline.errors import ServingError
+from pipeline.front.http.http_request import RequestSource, RequestTaker
+from pipeline.front.scheduler.clients import HttpGuard
+
+REQUESTS_A_TURN = 128  # of the loop, which has others to serve
+SEEN_OFF = 16  # connections too many, and a tenth of the most, that may still be open
+SPARED_S = 1.0  # a connection that was heard of within this time may be about to ask
+
+
+class OpenConnection(RequestSource, Protocol):
+    """One connection as those who care for all of a port see it."""
+
+    seen_at: float
+
+    @property
+    def busy(self) -> bool: ...
+    @property
+    def arriving_bytes(self) -> int: ...
+    @property
+    def unsent_bytes(self) -> int: ...
+    def go_on(self) -> None: ...
+    def refuse_body(self, error: ServingError) -> None: ...
+    def send_away(self, why: str) -> None: ...
+    def close_if_slow(self, now: float) -> None: ...
+    def close_if_silent(self, silent_since: float) -> bool: ...
+    def close(self) -> None: ...
+
+
+class Listener:
+    """What the connections of one port share."""
+
+    def __init__(self, app: RequestTaker, limits: Limits, guard: HttpGuard | None = None) -> None:
+        self.app = app
+        self.limits = limits
+        self.guard = guard  # None: anyone may ask
+        self.connections: set[OpenConnection] = set()
+        self.date_line = b""  # the Date header, renewed by the listener's clock
+        self.bodies_bytes = 0  # of those that are arriving, or not answered yet
+        self.draining = False  # each answer is the last of its connection
+        # One whole answer is always allowed.
+        self._most_unread_bytes = max(limits.bodies_bytes, limits.response_bytes)
+        self._unread: dict[OpenConnection, int] = {}  # the bytes of its answer that its client does not read
+        self._unread_bytes = 0
+        self._begun = 0  # requests, since the loop's other work has had its turn
+        self._postponed: deque[OpenConnection] = deque()
+        self._seen_off: deque[OpenConnection] = deque()
+
+    def may_begin(self, connection: OpenConnection) -> bool:
+        """Whether to begin with a request in this turn of the loop; if not, `go_on` is called in a later one.
+
+        While 1,024 sockets are readable libuv polls again, up to 48 times (its issue 282): without a bound,
+        timers, hand-overs and gRPC would stand still for seconds.
+        """
+        if self._begun == REQUESTS_A_TURN:
+            self._postponed.append(connection)
+            return False
+        self._begun += 1
+        if self._begun == REQUESTS_A_TURN:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        return True
+
+    def _next_turn(self) -> None:
+        self._begun = 0
+        while self._postponed and self._begun < REQUESTS_A_TURN:
+            self._postponed.popleft().go_on()
+
+    def see_off(self, refused: OpenConnection) -> None:
+        """Give a connection too many, which was told so, time to read that: a few of them at once."""
+        self._seen_off.append(refused)
+        if len(self._seen_off) > max(SEEN_OFF, self.limits.max_connections // 10):
+            self._seen_off.popleft().close()
+
+    def largest_bodies(self) -> list[OpenConnection]:
+        """The connections with the most of a body that is not all here, a hundredth of all."""
+        many = 1 + len(self.connections) // 100
+        return heapq.nlargest(many, self.connections, key=lambda connection: connection.arriving_bytes)
+
+    def hold_unread(self, connection: OpenConnection) -> None:
+        """Its client does not read on at once. Until it does, or leaves, no further request of its begins."""
+        self.let_go_unread(connection)
+        self._unread[connection] = size = connection.unsent_bytes
+        self._unread_bytes += size
+        if self._unread_bytes > self._most_unread_bytes:  # not while the connection writes
+            asyncio.get_running_loop().call_soon(self._shed_unread)
+
+    def let_go_unread(self, connection: OpenConnection) -> None:
+        """It has read, or has left."""
+        self._unread_bytes -= self._unread.pop(connection, 0)
+
+    def _shed_unread(self) -> None:
+        """Send away the clients with the most to read: who has little is left to."""
+        most = self._most_unread_bytes
+        while self._unread_bytes > most:
+            connection = max(self._unread, key=lambda connection: connection.unsent_bytes)
+            self.let_go_unread(connection)
+            connection.send_away(f"together more than {most} bytes wait; limits.bodies_bytes allows no more")
+
+    def make_room(self) -> bool:
+        """Close the connections that have been silent for longest, a hundredth of all; false: there are none.
+
+        So those who only hold connections open shut nobody out.
+        """
+        silent = [connection for connection in self.connections if not connection.busy]
+        many = max(1, self.limits.max_connections // 100)
+        longest = heapq.nsmallest(many, silent, key=lambda connection: connection.seen_at)
+        silent_since = time.monotonic() - SPARED_S
+        closed = [connection.close_if_silent(silent_since) for connection in longest]
+        return any(closed)

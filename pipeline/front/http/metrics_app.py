@@ -1,0 +1,40 @@
+"""The HTTP port of `v2.metrics_port` and of `dag.prometheus_port`: /metrics and nothing else."""
+
+from __future__ import annotations
+
+from pipeline.dialects.kserve_v2.http_refusals import Refused, check_method
+from pipeline.dialects.kserve_v2.v2_errors import v2_error_body
+from pipeline.errors import ServingError
+from pipeline.front.http.http_request import HttpRequest
+from pipeline.front.http.prediction import JSON
+from pipeline.front.metrics.access_log import UNREAD
+from pipeline.front.metrics.metrics import CONTENT_TYPE
+from pipeline.front.scheduler.engine import Engine
+
+PATH = "/metrics"
+DOOR = "metrics"
+
+
+class MetricsApp:
+    """Answers who collects figures; no model can be asked here."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._metrics = engine.metrics
+        self._journal = engine.journal
+
+    def take(self, request: HttpRequest) -> None:
+        try:
+            if request.path != PATH:
+                raise Refused(404, request)
+            check_method(request, "GET", "HEAD")
+        except Refused as exc:
+            self.note_refusal(exc)
+            request.respond(exc.http_status, JSON, v2_error_body(exc.answer))
+        else:
+            request.respond(200, b"content-type: %b\r\n" % CONTENT_TYPE.encode(), self._metrics.text())
+
+    def note_refusal(self, error: ServingError) -> None:
+        self._journal.refused(DOOR, error)
+
+    def note_unread(self, why: str) -> None:
+        self._journal.warn(UNREAD, why)

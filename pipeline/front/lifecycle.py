@@ -1,0 +1,163 @@
+"""The front process from its first line to its last: start, serve, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from itertools import repeat
+from typing import Any
+
+import uvloop
+
+from pipeline.api.app import App, read_app
+from pipeline.errors import ConfigError, StartFailed
+from pipeline.front import heaps
+from pipeline.front.hangup import Hangup
+from pipeline.front.listeners import Listeners
+from pipeline.front.metrics.metrics import Metrics
+from pipeline.front.pool.placement import holds_gil, placement
+from pipeline.front.repository import Repository
+from pipeline.front.scheduler.engine import Engine
+from pipeline.process import start_signals
+from pipeline.process.log import lines_written, set_up_logging
+from pipeline.process.memory import settle_memory
+
+log = logging.getLogger(__name__)
+
+
+async def serve(app: App) -> int:
+    """Serve until SIGTERM or SIGINT; the status to leave with.
+
+    Raises StartFailed when a port is taken or an Op can't be started.
+    """
+    stop_requested, interrupted = _take_signals()
+    engine = Engine(app, Metrics(app.name))
+    repository = Repository(engine)
+    listeners = Listeners(engine, repository)
+    Hangup(engine, repository, listeners, stop_requested.set).listen()
+    start_signals.release()
+    config = app.config
+    log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.dag.order, repeat(app))))
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(listeners.running())
+        await stack.enter_async_context(engine.running())
+        if not await _ready_or_stopped(engine, stop_requested):
+            return _left_early(interrupted.is_set())
+        settle_memory()
+        await stack.enter_async_context(heaps.trimmed())
+        log.info(
+            "Service %s is ready: %s%s",
+            app.name,
+            ", ".join(f"{name} {port}" for name, port in config.ports().items()),
+            ", TLS" if config.tls else "",
+        )
+        fault = await _stopped_or_fatal(engine, stop_requested)
+        try:
+            await _drain(engine, listeners)
+        finally:
+            if fault is not None:  # the reason, also where a listener that has ended can't be drained
+                raise fault
+    engine.journal.close()
+    log.info("Service %s has stopped", app.name)
+    return 0
+
+
+def _take_signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """An event for SIGTERM and SIGINT, and one for SIGINT alone."""
+    stop_requested, interrupted = asyncio.Event(), asyncio.Event()
+
+    def interrupt() -> None:
+        interrupted.set()
+        stop_requested.set()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop_requested.set)
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    return stop_requested, interrupted
+
+
+def _left_early(interrupted: bool) -> int:
+    if not interrupted:
+        return 0
+    log.warning(start_signals.TOLD)
+    return start_signals.INTERRUPTED
+
+
+def _describe(op: str, app: App) -> str:
+    """An Op with its processes and threads, and why `is_thread_op` shares none where it does not."""
+    places = placement(app, op)
+    count, threads = len(places), len(places[0])
+    text = f"Op {op} in {count} process{'es' if count > 1 else ''}"
+    if threads > 1:
+        text += f" of {threads} threads"
+    section = app.config.op[op]
+    if not section.server_endpoints and not getattr(section.local_service_conf, "model_dir", ""):
+        return f"{text} (no model)"
+    if threads > 1:
+        return text
+    if count > 1 and app.config.dag.is_thread_op and holds_gil(app, op):
+        return f"{text} (not threads: its engine holds Python's lock while it runs)"
+    return text
+
+
+async def _ready_or_stopped(engine: Engine, stop_requested: asyncio.Event) -> bool:
+    ready = asyncio.create_task(engine.until_ready())
+    stop = asyncio.create_task(stop_requested.wait())
+    await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if not ready.done():
+        ready.cancel()
+        return False
+    ready.result()
+    return True
+
+
+async def _stopped_or_fatal(engine: Engine, stop_requested: asyncio.Event) -> StartFailed | None:
+    """Why the service can't go on; None where it is told to stop."""
+    stop = asyncio.ensure_future(stop_requested.wait())
+    either: set[asyncio.Future[Any]] = {stop, engine.fatal}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    return engine.fatal.result() if engine.fatal.done() else None
+
+
+async def _drain(engine: Engine, listeners: Listeners) -> None:
+    """Stop without losing a request; the order is the one of docs/design.md section 4."""
+    dag = engine.app.config.dag
+    log.info("Stopping: not ready any more, %d requests pending", engine.pending)
+    engine.say_not_ready()
+    await asyncio.sleep(dag.drain_delay)
+    over = time.monotonic() + dag.drain_timeout
+    await listeners.drain(dag.drain_timeout)
+    await engine.drain(max(0.0, over - time.monotonic()))
+
+
+def main(arguments: list[str]) -> None:
+    """`python -m pipeline.front APP_FD`: what `run_service` becomes."""
+    app = read_app(int(arguments[0]))
+    set_up_logging(app.config.logging, app.name, "front", beside_app=False)
+    heaps.give_back_large_blocks()
+    status = _status_of(app)
+    if not lines_written():
+        os._exit(status)  # an orderly end would wait for the thread that waits for a reader
+    sys.exit(status)
+
+
+def _status_of(app: App) -> int:
+    """What the process leaves with, once the service has ended."""
+    try:
+        status: int = uvloop.run(serve(app))
+    except (StartFailed, ConfigError) as exc:
+        log.error("%s", exc.message)
+    except ExceptionGroup as group:  # what a task of the drain raised
+        log.error("The service did not stop in order", exc_info=group)
+    except Exception:
+        log.exception("A fault of ours has ended the service")
+    else:
+        return status
+    return 1

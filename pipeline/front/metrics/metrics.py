@@ -1,0 +1,155 @@
+"""Metrics: what /metrics says, in Prometheus' text format."""
+
+from __future__ import annotations
+
+import itertools
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import INF, floatToGoString
+
+from pipeline.front.metrics.figures import SECONDS, Distribution, OpFigures, Outcomes
+from pipeline.process.log import lines_dropped
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_NS = 1e-9
+
+_OP_HISTOGRAMS: dict[str, tuple[str, Callable[[OpFigures], Distribution]]] = {
+    "queue_seconds": ("From a request's arrival at an Op to its hand-over.", lambda op: op.queue_s),
+    "predictor_seconds": ("One run of the predictor, or of `process`.", lambda op: op.predictor_s),
+    "batch_rows": ("Rows in one predictor batch.", lambda op: op.batch_rows),
+}
+_OP_COUNTERS: dict[str, tuple[str, Callable[[OpFigures], float]]] = {
+    "tokens": ("Rows x own length given to the predictor.", lambda op: op.tokens),
+    "padding_tokens": ("What padding added to them.", lambda op: op.padding),
+    "errors": ("Requests that this Op refused or failed.", lambda op: op.failed),
+    "retried": ("Requests tried again because their worker had died.", lambda op: op.retried),
+    "abandoned": ("Hand-overs that were over the Op's timeout.", lambda op: op.abandoned),
+    "preprocess_seconds": ("Time in preprocess hooks.", lambda op: op.preprocess_ns * _NS),
+    "postprocess_seconds": ("Time in postprocess hooks.", lambda op: op.postprocess_ns * _NS),
+}
+
+
+class Metrics:
+    """All figures of one service.
+
+    outcomes: of answered and refused requests. request_s: what each admitted one took. of_ops: by Op.
+    """
+
+    def __init__(self, service: str) -> None:
+        self.outcomes = Outcomes()
+        self.request_s = Distribution(SECONDS)
+        self.of_ops: dict[str, OpFigures] = {}
+        self._registry = CollectorRegistry()
+        self._registry.register(_Totals(self, service))
+        self._others: list[Callable[[], bytes]] = []
+
+    def op_totals(self) -> dict[tuple[str, str], float]:
+        """By sample and Op: the sums and counts since the start."""
+        samples = (sample for metric in _op_families(self.of_ops, 0.0) for sample in metric.samples)
+        return {(s.name, s.labels["op"]): s.value for s in samples if "le" not in s.labels}
+
+    def watch(
+        self, name: str, help_text: str, read: Callable[[], Iterable[tuple[dict[str, str], float]]]
+    ) -> None:
+        """A gauge that is read when /metrics is asked for."""
+        self._registry.register(_Gauge(name, help_text, read))
+
+    def add(self, text: Callable[[], bytes]) -> None:
+        """More of /metrics, in Prometheus' text format, asked for each time."""
+        self._others.append(text)
+
+    def text(self) -> bytes:
+        return b"".join([generate_latest(self._registry), *(text() for text in self._others)])
+
+
+class _Totals(Collector):
+    """The families of what only grows, read from the figures."""
+
+    def __init__(self, metrics: Metrics, service: str) -> None:
+        self._metrics, self._service = metrics, service
+        self._created = time.time()
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        outcomes = self._metrics.outcomes
+        requests = CounterMetricFamily(
+            "paddlewheel_requests",
+            "Requests by door and outcome: ok, or the error's number.",
+            labels=("service", "door", "err_no"),
+        )
+        for (door, err_no), count in list(outcomes.items()):
+            labels = self._service, door, str(err_no) if err_no else "ok"
+            requests.add_metric(labels, count, outcomes.since[door, err_no])
+        yield requests
+        yield _histogram(
+            "paddlewheel_request_seconds",
+            "From a request's admission to its answer.",
+            "service",
+            {self._service: self._metrics.request_s},
+            self._created,
+        )
+        yield from _op_families(self._metrics.of_ops, self._created)
+        dropped = CounterMetricFamily(
+            "paddlewheel_log_lines_dropped",
+            "Log lines of the front that nobody read in time.",
+            labels=("service",),
+        )
+        dropped.add_metric((self._service,), lines_dropped(), self._created)
+        yield dropped
+
+
+def _op_families(ops: Mapping[str, OpFigures], created: float) -> Iterator[Metric]:
+    for name, (told, distribution) in _OP_HISTOGRAMS.items():
+        of_ops = {op: distribution(figures) for op, figures in ops.items()}
+        yield _histogram(f"paddlewheel_op_{name}", told, "op", of_ops, created)
+    for name, (told, total) in _OP_COUNTERS.items():
+        family = CounterMetricFamily(f"paddlewheel_op_{name}", told, labels=("op",))
+        for op, figures in ops.items():
+            family.add_metric((op,), total(figures), created)
+        yield family
+
+
+def _histogram(
+    name: str, told: str, label: str, distributions: Mapping[str, Distribution], created: float
+) -> Metric:
+    """created: when they began to count, in seconds since 1970."""
+    family = HistogramMetricFamily(name, told, labels=(label,))
+    for value, distribution in distributions.items():
+        bounds = map(floatToGoString, (*distribution.bounds, INF))
+        counts = itertools.accumulate(distribution.counts)
+        family.add_metric((value,), list(zip(bounds, counts, strict=True)), distribution.total)
+        family.add_sample(f"{name}_created", {label: value}, created)
+    return family
+
+
+class _Gauge(Collector):
+    def __init__(
+        self, name: str, help_text: str, read: Callable[[], Iterable[tuple[dict[str, str], float]]]
+    ) -> None:
+        self._name, self._help, self._read = name, help_text, read
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        rows = list(self._read())
+        family = GaugeMetricFamily(self._name, self._help, labels=list(rows[0][0]) if rows else [])
+        for labels, value in rows:
+            family.add_metric(list(labels.values()), value)
+        yield family
+
+
+def resident_bytes(pid: int | str = "self") -> float:
+    """Resident memory of a process; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm") as statm:  # noqa: PTH123 - a few microseconds, on each scrape
+            return float(statm.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0.0

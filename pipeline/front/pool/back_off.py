@@ -1,0 +1,64 @@
+"""BackOff: what the ends of an Op's processes say of the next start: when, and whether it is hopeless."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from pipeline.front.pool.worker_process import WorkerProcess
+
+FAILED_STARTS_ALLOWED = 3
+STABLE_AFTER_S = 10.0  # a process that lived this long starts the back-off anew
+LOOP_AFTER_DEATHS = 3  # of processes that were ready and died before their first answer
+BACKOFF_S = 0.1
+MAX_BACKOFF_S = 10.0
+
+
+class BackOff:
+    """Is told of each start, whether it succeeded or failed, and of each death."""
+
+    def __init__(self) -> None:
+        self._failed_starts = 0
+        self._quick_deaths = 0
+        self._fruitless_deaths = 0  # since a process has answered anything
+        self._was_ready = False
+
+    def started(self) -> None:
+        """A process is ready."""
+        self._failed_starts = 0
+        self._was_ready = True
+
+    def died(self, process: WorkerProcess) -> None:
+        """One that was ready."""
+        self._fruitless_deaths = 0 if process.served else self._fruitless_deaths + 1
+
+    def note_failed_start(self, process: WorkerProcess) -> bool:
+        """Returns whether another is of no use."""
+        self._failed_starts += 1
+        _, final = process.failure or ("", False)
+        # What raises on the very first start raises on every one; later a reason may pass (a full disk, say).
+        raises = process.failure is not None and not self._was_ready
+        return final or raises or self._failed_starts >= FAILED_STARTS_ALLOWED
+
+    def pause_s(self, process: WorkerProcess) -> float:
+        """Seconds until its successor: none for the first death in a while, then twice as long each time.
+
+        Not longer and longer after one that has answered requests: callers wait for its successor.
+        """
+        if process.ready_at and time.monotonic() - process.ready_at > STABLE_AFTER_S:
+            self._quick_deaths = 0
+            return 0.0
+        if process.served:
+            self._quick_deaths = 0
+        self._quick_deaths += 1
+        return min(MAX_BACKOFF_S, BACKOFF_S * 2.0 ** (self._quick_deaths - 1))
+
+    def in_crash_loop(self, processes: Iterable[WorkerProcess]) -> bool:
+        """Whether one process after the other becomes ready and dies before it has answered anything.
+
+        Over when one of those that are there answers, or lives on.
+        """
+        if self._fruitless_deaths < LOOP_AFTER_DEATHS:
+            return False
+        stable_since = time.monotonic() - STABLE_AFTER_S
+        return not any(p.served or 0 < p.ready_at < stable_since for p in processes)

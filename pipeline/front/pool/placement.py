@@ -1,0 +1,98 @@
+"""Placement: which instances of an Op live together in one worker process, and on which files they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipeline.api.app import App
+from pipeline.config.config_file import LocalServiceConf
+from pipeline.errors import ConfigError
+from pipeline.models.serving_model import CACHE_FOLDER, engine_of
+from pipeline.models.versions import choose_version
+
+FileState = tuple[str, int, int, int]  # path, inode, bytes, time of its last change in ns
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an Op's workers are started, now and whenever one dies, until it is loaded again.
+
+    app: the service with the model directory of the chosen version. version: of its model, empty for an Op
+    without one. places: the numbers of the instances, by process. files: those of the model and the scripts,
+    by which a later plan tells whether they have changed.
+    """
+
+    app: App
+    version: str
+    places: list[range]
+    files: frozenset[FileState]
+
+
+def plan(app: App, op: str) -> Plan:
+    """What is on disk now. Raises ConfigError for a version that is not there."""
+    conf = _local_model(app, op)
+    version, folders = "", []
+    if conf is not None:
+        directory, version = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
+        app = _with_model(app, op, conf, directory)
+        folders.append(directory)
+    return Plan(app, version, placement(app, op), frozenset(_states(app, folders)))
+
+
+def placement(app: App, op: str) -> list[range]:
+    """The numbers of the Op's instances, by the process that hosts them.
+
+    With build_dag_each_worker there are `concurrency` instances for each of `worker_num`; what one worker's
+    DAG would have as threads is together here.
+    """
+    config = app.config
+    concurrency = config.op[op].concurrency
+    count = concurrency * (config.worker_num if config.build_dag_each_worker else 1)
+    together = concurrency if shares_process(app, op) else 1
+    return [range(first, first + together) for first in range(0, count, together)]
+
+
+def shares_process(app: App, op: str) -> bool:
+    """Whether instances of this Op are threads: `dag.is_thread_op` asks for it and no engine forbids it."""
+    return app.config.dag.is_thread_op and not holds_gil(app, op)
+
+
+def holds_gil(app: App, op: str) -> bool:
+    """Whether the Op's engine keeps Python's lock while it runs, so that threads would only wait for it.
+
+    Paddle Inference does, ONNX Runtime does not; an Op without a model has no engine, and a remote one waits
+    for the network without the lock.
+    """
+    conf = _local_model(app, op)
+    if conf is None:
+        return False
+    try:
+        directory, _ = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
+        return engine_of(directory, conf.engine) == "paddle"
+    except (ConfigError, OSError):  # the worker tells what is wrong with the folder
+        return True
+
+
+def _local_model(app: App, op: str) -> LocalServiceConf | None:
+    """What configures the model that the Op's own workers run; None where there is none."""
+    config = app.config.op[op]
+    conf = config.local_service_conf
+    return None if conf is None or not conf.model_dir or config.server_endpoints else conf
+
+
+def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> App:
+    conf = conf.model_copy(update={"model_dir": str(directory), "model_version": None})
+    section = app.config.op[op].model_copy(update={"local_service_conf": conf})
+    return replace(app, config=app.config.model_copy(update={"op": {**app.config.op, op: section}}))
+
+
+def _states(app: App, folders: list[Path]) -> Iterator[FileState]:
+    files = [p for folder in folders for p in folder.rglob("*") if CACHE_FOLDER not in p.parts]
+    for path in [*files, *Path(app.script).parent.glob("*.py")]:
+        try:
+            found = path.stat()
+        except OSError:  # gone meanwhile
+            continue
+        yield str(path), found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,106 @@
+"""Upkeep: what is done for the workers of one Op while they are not in trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+
+from pipeline.config.config_file import OpConfig
+from pipeline.errors import StartFailed
+from pipeline.front.metrics.metrics import resident_bytes
+from pipeline.front.pool.worker_instance import Instance
+from pipeline.front.pool.worker_pool import Crew
+from pipeline.front.pool.worker_process import WorkerProcess
+
+log = logging.getLogger(__name__)
+
+CHECK_EVERY_S = 0.5
+PROBE_LIMIT_S = 10.0  # of a run that takes milliseconds, where no `run_timeout` says otherwise
+PAUSE_AFTER_FAILURE_S = 60.0
+_MB = 1e6
+
+
+class Upkeep:
+    """Probes idle instances with a real run, and exchanges processes that grew or have served enough."""
+
+    def __init__(self, crew: Crew, config: OpConfig) -> None:
+        self._crew = crew
+        self._probe_interval_s = config.probe_interval
+        self._probe_limit_s = config.run_timeout or PROBE_LIMIT_S
+        self._most_requests = config.max_requests_per_worker
+        self._most_mb = config.max_worker_rss
+        self._outgrown: set[str] = set()  # named once: workers that start over `max_worker_rss`
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Goes on until the block is left."""
+        chores = []
+        if self._probe_interval_s:
+            chores.append(asyncio.create_task(self._probe()))
+        if self._most_requests or self._most_mb:
+            chores.append(asyncio.create_task(self._recycle()))
+        try:
+            yield
+        finally:
+            for chore in chores:
+                chore.cancel()
+            await asyncio.gather(*chores, return_exceptions=True)
+
+    async def _probe(self) -> None:
+        while True:
+            await asyncio.sleep(min(CHECK_EVERY_S, self._probe_interval_s))
+            now = time.monotonic()
+            for instance in self._crew.instances:
+                if not instance.probed_at:
+                    if self._is_due(instance, now):
+                        instance.probe()
+                elif now - instance.probed_at > self._probe_limit_s:
+                    instance.process.kill(f"idle, it did not answer a probe in {self._probe_limit_s:g} s")
+
+    def _is_due(self, instance: Instance, now: float) -> bool:
+        idle_since = max(instance.idle_since, instance.process.ready_at)
+        return instance.has_place and not instance.in_flight and now - idle_since >= self._probe_interval_s
+
+    async def _recycle(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_EVERY_S)
+            for process in list(self._crew.processes):
+                why = self._worn_out(process)
+                if not why:
+                    continue
+                log.info("Worker %s is exchanged: %s", process.name, why)
+                try:
+                    await self._crew.replace(process)
+                except StartFailed as exc:
+                    log.error("Worker %s goes on: %s", process.name, exc.message)
+                    await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
+
+    def _worn_out(self, process: WorkerProcess) -> str:
+        """Why the process shall be exchanged; empty when it need not."""
+        if not process.ready_at:
+            return ""
+        if self._most_requests and process.served >= self._most_requests:
+            return (
+                f"it has answered {process.served} requests (max_requests_per_worker {self._most_requests})"
+            )
+        if not self._most_mb:
+            return ""
+        resident_mb = resident_bytes(process.pid) / _MB
+        if resident_mb <= self._most_mb:
+            return ""
+        if process.ready_bytes / _MB > self._most_mb:
+            self._say_too_small(process)
+            return ""
+        return f"it has {resident_mb:.0f} MB (max_worker_rss {self._most_mb})"
+
+    def _say_too_small(self, process: WorkerProcess) -> None:
+        if process.name not in self._outgrown:
+            self._outgrown.add(process.name)
+            log.warning(
+                "Worker %s has %.0f MB before its first request, more than max_worker_rss %d: the limit is "
+                "not applied; raise it",
+                process.name, process.ready_bytes / _MB, self._most_mb,
+            )  # fmt: skip

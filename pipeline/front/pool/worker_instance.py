@@ -1,0 +1,341 @@
+"""Instance: one copy of an Op as the front sees it: its connection, and its hand-overs under way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import math
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from pipeline.errors import ServingError
+from pipeline.front.pool.frame_watch import FrameWatch
+from pipeline.front.pool.in_flight import Handover
+from pipeline.front.pool.outbox import Outbox
+from pipeline.messages.frames import (
+    HANDOVERS_IN_FLIGHT,
+    Arena,
+    Frame,
+    FrameReader,
+    Kind,
+    Outcome,
+    create_arena_fd,
+    frame,
+    request_region,
+)
+from pipeline.messages.values import Part
+
+if TYPE_CHECKING:
+    from pipeline.front.pool.worker_process import WorkerProcess
+    from pipeline.front.scheduler.job import Job
+
+log = logging.getLogger(__name__)
+
+_RECEIVE_BYTES = 256 * 1024
+# Looking a member up, and calling the enum, cost as much as a short loop each.
+_HANDOVER, _REPLY, _ERROR = Kind.HANDOVER, Kind.REPLY.value, Outcome.ERROR.value
+_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
+HANG_GRACE_S = 5.0  # after the latest deadline of a hand-over its worker is taken for stuck
+LARGE_BYTES = 256 * 1024  # copying and sending this takes the front about half a millisecond
+
+
+class State(Enum):
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    DEAD = "dead"
+
+
+_READY = State.READY
+
+
+class Events(Protocol):
+    """What processes and their instances report to whoever keeps them.
+
+    profiles: whether `replying` is to be called.
+    """
+
+    profiles: bool
+
+    def became_ready(self, process: WorkerProcess) -> None: ...
+    def replying(self, handover: Handover, rows: Sequence[list[Any]], timings: Sequence[int]) -> None: ...
+    def replied(
+        self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int], settled: int
+    ) -> None: ...
+    def timed_out(self, instance: Instance, handover: Handover) -> None: ...
+    def lost(self, process: WorkerProcess) -> None: ...
+    def died(self, process: WorkerProcess) -> None: ...
+
+
+class TimeLimits(NamedTuple):
+    """Of an Op's runs, in seconds, infinite for none.
+
+    call_s: after so long nobody waits for a run any more. kill_s: after so long in one hand-over the worker
+    is killed; without it HANG_GRACE_S after the time when nobody waits any more.
+    """
+
+    call_s: float
+    kill_s: float
+
+
+class Instance:
+    """One copy of an Op: a thread of its worker process, with a connection and memory of its own.
+
+    abandoned: done when the call ends that was over its time limit, never where the worker dies in it; None
+    while there is none. The instance is given nothing meanwhile.
+    """
+
+    def __init__(
+        self, op: str, number: int, process: WorkerProcess, events: Events, limits: TimeLimits
+    ) -> None:
+        self.op = op
+        self.number = number
+        self.process = process
+        self.state = State.STARTING
+        self.in_flight: deque[Handover] = deque()
+        self.idle_since = 0.0  # when its last hand-over ended, time.monotonic
+        self.answered = 0  # requests in that hand-over
+        self.served = 0  # requests since the start
+        self.probed_at = 0.0  # when it was sent a probe that it has not answered yet, time.monotonic
+        self._events = events
+        self._handovers = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self.abandoned: asyncio.Future[None] | None = None
+        self._limits = limits
+        self._settling: Iterator[None] = iter(())
+        self._paused: asyncio.Handle | None = None  # goes on with `_settling`
+
+    def connect(self, until_spawned: contextlib.ExitStack) -> tuple[int, int]:
+        """Make the connection. The worker's ends of it, a socket and a memfd, close with the stack."""
+        arena_fd = create_arena_fd()
+        until_spawned.callback(os.close, arena_fd)
+        self._arena = Arena(arena_fd)
+        self._reader = FrameReader(self._arena, writable=False)
+        self._socket, theirs = socket.socketpair()
+        until_spawned.enter_context(theirs)
+        self._socket.setblocking(False)
+        self._outbox = Outbox(self._socket)
+        self._frame_watch = FrameWatch(self._socket, self._reader, self._stopped_halfway)
+        return theirs.fileno(), arena_fd
+
+    def listen(self) -> None:
+        """Take what the worker says from now on."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket, self._readable)
+
+    @property
+    def has_place(self) -> bool:
+        return (
+            self.state is _READY
+            and len(self.in_flight) < HANDOVERS_IN_FLIGHT
+            and self.abandoned is None
+            and not self.process.reserved
+        )
+
+    def tell(self, kind: Kind, head: object) -> None:
+        self._outbox.send(frame(kind, head))
+
+    def hand_over(self, jobs: Sequence[Job]) -> None:
+        """Send jobs to the worker, which is killed when it has them for too long."""
+        now, deadline = time.monotonic(), max([job.walk.request.deadline for job in jobs])
+        handover = Handover(self._handovers, list(jobs), deadline, now, now)
+        self._handovers += 1
+        tail: list[Part] = []
+        rows = [job.row(index, tail) for index, job in enumerate(jobs)]
+        self.in_flight.append(handover)
+        region = request_region(handover.id) if tail else None
+        self._outbox.send(frame(_HANDOVER, [handover.id, rows], tail, self._arena, region))
+        self._watch(handover)
+
+    def take_back(self) -> Iterator[Job]:
+        """The jobs that were queued behind a call that is abandoned: the worker will not begin with them."""
+        for handover in itertools.islice(self.in_flight, 1, None):
+            if not handover.abandoned and self._arena.take_back(handover.id):
+                handover.abandoned = True
+                jobs = handover.open_jobs()
+                handover.jobs = [None] * len(handover.jobs)
+                yield from jobs
+
+    def probe(self) -> None:
+        """Have the idle worker run its model once; one that fails is killed."""
+        self.probed_at = time.monotonic()
+        self.tell(Kind.PROBE, [])
+
+    def stop(self) -> None:
+        """Close our end: the worker's thread leaves after the hand-overs that it was given."""
+        self.state = State.STOPPING
+        self._outbox.end()
+
+    def began(self, handover: Handover) -> bool:
+        """Whether the worker, which has died, had begun with it."""
+        return self._arena.begun(handover.id)
+
+    def _watch(self, handover: Handover) -> None:
+        """See to it that `_check_late` runs when the hand-over is late, if it is the oldest by then."""
+        if handover is not self.in_flight[0]:
+            return
+        late_at = self._kill_at(handover)
+        if not handover.abandoned:
+            late_at = min(late_at, handover.run_began + self._limits.call_s)
+        if late_at == math.inf or (self._timer is not None and self._timer_at <= late_at):
+            return
+        self._cancel_timer()
+        self._timer_at = late_at
+        self._timer = self._loop.call_later(max(0.0, self._timer_at - time.monotonic()), self._check_late)
+
+    def _kill_at(self, handover: Handover) -> float:
+        if self._limits.kill_s < math.inf:
+            return handover.began + self._limits.kill_s
+        return min(handover.deadline, handover.run_began + self._limits.call_s) + HANG_GRACE_S
+
+    def _check_late(self) -> None:
+        self._timer = None
+        if not self.in_flight:
+            return
+        handover, now = self.in_flight[0], time.monotonic()
+        if self._kill_at(handover) <= now:
+            self.process.kill("its run was over its time limit")
+            return
+        if not handover.abandoned and handover.run_began + self._limits.call_s <= now:
+            handover.abandoned = True
+            self.abandoned = self._loop.create_future()
+            self._events.timed_out(self, handover)
+        self._watch(handover)
+
+    def _readable(self) -> None:
+        try:
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._socket)  # the pidfd tells the rest
+            return
+        self._settling = self._settle_all(data)
+        self._settle_on()
+
+    def _settle_on(self) -> None:
+        """Settle what has arrived; after a large answer the loop has other work first, health included."""
+        if self._settle(self._settling, at_once=False):
+            self._frame_watch.look()
+            if self._paused is not None:
+                self._paused = None
+                self._loop.add_reader(self._socket, self._readable)
+            return
+        self._loop.remove_reader(self._socket)
+        self._paused = self._loop.call_soon(self._settle_on)
+
+    def _settle(self, settling: Iterator[None], at_once: bool = True) -> bool:
+        """Settle to the end, or to the next large answer; whether it was the end."""
+        try:
+            for _ in settling:
+                if not at_once:
+                    return False
+        except Exception:
+            log.exception("Op %s: instance %d sent what is no frame", self.op, self.number)
+            self.process.kill("it sent what is no frame")
+        return True
+
+    def _stopped_halfway(self) -> None:
+        self.process.kill("it stopped in the middle of a frame")
+
+    def _settle_all(self, data: bytes) -> Iterator[None]:
+        """Take the frames that these bytes complete. Yields after each large answer."""
+        for received in self._reader.feed(data):
+            if received.kind == _REPLY:
+                yield from self._take_reply(received)
+            elif received.kind == Kind.READY:
+                self.process.became_ready(received.head)
+            elif received.kind == Kind.PROBED:
+                self._take_probe(received.head)
+            elif received.kind == Kind.FAILED:
+                reason, final = received.head
+                self.process.failure = (reason, bool(final))
+
+    def _take_probe(self, failure: str) -> None:
+        self.probed_at = 0.0
+        self.idle_since = time.monotonic()
+        self.answered = 0  # nobody, so that the next caller need not wait for others
+        if failure:
+            self.process.kill(f"idle, it failed a probe: {failure}")
+
+    def _take_reply(self, received: Frame) -> Iterator[None]:
+        handover_id, last, rows, timings = received.head
+        handover = self.in_flight[0]
+        if handover.id != handover_id:
+            raise RuntimeError(f"reply to hand-over {handover_id}, expected {handover.id}")
+        if self._events.profiles:
+            self._events.replying(handover, rows, timings)
+        jobs, tail = handover.jobs, received.tail
+        has_large = tail.size > LARGE_BYTES
+        for row in rows:
+            job, outcome = jobs[row[0]], row[1]
+            jobs[row[0]] = None
+            if job is None:
+                continue
+            if outcome == _ERROR:
+                job.fail(_error_from(row))
+                continue
+            parts = tail.unstow(row[2])
+            job.settle(_OUTCOMES[outcome], parts)
+            if has_large and sum(map(len, parts)) > LARGE_BYTES:
+                yield
+        if last:
+            if any(jobs):  # they would wait for nothing; tried again they are answered
+                raise RuntimeError(f"the last reply to hand-over {handover_id} leaves requests unanswered")
+            self.in_flight.popleft()
+            self.process.reserved = False  # it can only have been for this one
+            self._end_abandonment()
+        self._events.replied(self, handover, last, timings, len(rows))
+        if not last:
+            handover.run_began = time.monotonic()
+        elif self.in_flight:
+            self.in_flight[0].began = self.in_flight[0].run_began = time.monotonic()
+            self._watch(self.in_flight[0])
+
+    def _end_abandonment(self) -> None:
+        if self.abandoned is not None:
+            self.abandoned.set_result(None)
+            self.abandoned = None
+
+    def disconnect(self) -> None:
+        """The process is dying: take what it still said; what is in flight then is lost."""
+        if self._paused is not None:
+            self._paused.cancel()
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._settle(self._settling)
+            while data := self._socket.recv(_RECEIVE_BYTES):
+                self._settle(self._settle_all(data))
+        self.state = State.DEAD
+        self._cancel_timer()
+        self._frame_watch.cancel()
+        self._loop.remove_reader(self._socket)
+        self._outbox.give_up()
+        self._socket.close()
+
+    def forget(self) -> None:
+        """Let go of the memory that tells what had begun, and of all that holds this: garbage in rings."""
+        self._arena.close()
+        del self.process, self._frame_watch
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _error_from(row: list[object]) -> ServingError:
+    """The error that a worker described: [index, ERROR, err_no, HTTP status, gRPC code, message]."""
+    _, _, err_no, http_status, grpc_code, message = row
+    error = ServingError(message)
+    error.err_no, error.http_status, error.grpc_code = err_no, http_status, grpc_code  # type: ignore[assignment]
+    return error

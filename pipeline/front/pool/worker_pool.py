@@ -1,0 +1,346 @@
+"""Crew: the processes with the instances of one Op, replaced when they die, and exchanged for new ones."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from pipeline.api.app import App
+from pipeline.errors import StartFailed
+from pipeline.front.pool.back_off import MAX_BACKOFF_S, BackOff
+from pipeline.front.pool.placement import Plan, plan
+from pipeline.front.pool.starts import Starts
+from pipeline.front.pool.worker_instance import Events, Instance, State
+from pipeline.front.pool.worker_process import WorkerProcess
+from pipeline.models.tensor_spec import Signature
+
+log = logging.getLogger(__name__)
+
+LEAVE_S = 5.0  # what a process has for its end once its last hand-over is answered
+
+
+class Crew:
+    """Keeps `concurrency` instances of an Op alive.
+
+    processes: those that serve, or will when they are ready. instances: those of all of them, in the order
+    in which work is offered to them.
+    plan: what the processes run; `size` is 0 without one, when the Op is unloaded.
+    signature: what the Op's model is fed and fetched; None until one is ready, and for an Op without a model.
+    on_fatal: called with the reason when starts keep failing; the service must end then. given_up: it was.
+    wake: called when other instances than before take work. starts: gives each start its turn.
+    abandoned: set when an instance has a call that nobody waits for any more.
+    """
+
+    def __init__(self, app: App, op: str, events: Events, wake: Callable[[], None], starts: Starts) -> None:
+        self.op = op
+        self.processes: list[WorkerProcess] = []
+        self.instances: list[Instance] = []
+        self.on_fatal: Callable[[StartFailed], None] = lambda reason: None
+        self.on_ready: Callable[[], None] = lambda: None
+        self.given_up = False
+        self.restarts = 0
+        self.signature: Signature | None = None
+        self.abandoned = asyncio.Event()
+        self.plan = plan(app, op)
+        self._loaded = True
+        self._events = events
+        self._wake = wake
+        self._starts = starts
+        self._back_off = BackOff()
+        self._was_complete = False  # all instances were ready once
+        self._stopping = False
+        self._changing = asyncio.Lock()  # one exchange at a time
+        self._replaced: range | None = None  # the instances of the process that `replace` is at
+        self._awaited: dict[WorkerProcess, asyncio.Future[None]] = {}  # successors, until they take over
+        self._leaving: dict[WorkerProcess, asyncio.Future[None]] = {}  # predecessors, until they are gone
+        self._all_gone = asyncio.Event()
+
+    def start(self) -> None:
+        """Spawn all instances; they become ready on their own."""
+        for numbers in self.plan.places:
+            self._spawn(numbers)
+
+    @property
+    def ready(self) -> int:
+        """Instances that can take requests."""
+        return sum(instance.state is State.READY for instance in self.instances)
+
+    @property
+    def in_crash_loop(self) -> bool:
+        """Whether one process after the other becomes ready and dies before it has answered anything."""
+        return self._back_off.in_crash_loop(self.processes)
+
+    @property
+    def size(self) -> int:
+        """Instances that there shall be."""
+        return sum(map(len, self.plan.places)) if self._loaded else 0
+
+    async def stop(self, grace_s: float) -> None:
+        """Have every instance finish its hand-over and leave; kill what has not left in `grace_s`."""
+        self._stopping = True
+        for process in self._alive():
+            if process.ready_at:
+                process.stop()
+            else:
+                process.kill("the service stops")
+        if not self._alive():
+            return
+        try:
+            await asyncio.wait_for(self._all_gone.wait(), grace_s)
+        except TimeoutError:
+            for process in self._alive():
+                process.kill("it did not leave when the service stopped")
+            await self._all_gone.wait()
+
+    # Exchanging processes while requests are served:
+
+    async def replace(self, process: WorkerProcess, unless: asyncio.Future[None] | None = None) -> bool:
+        """Exchange a process for a new one: it goes on until that one is ready, then finishes what it has.
+
+        Returns whether it was: nothing happens to one that is gone before, nor where `unless` is done before
+        the new one is ready. Raises StartFailed, and the process goes on.
+        """
+        async with self._changing:
+            if process not in self.processes:
+                return True
+            self._replaced = process.numbers
+            try:
+                successor = await self._started_unless(unless, process.numbers)
+                if successor is None:
+                    return False
+                if successor not in self._awaited:
+                    raise StartFailed(f"Worker {successor.name} died before it was given any work")
+                old = [p for p in self.processes if p.numbers == process.numbers]  # none if it has died
+                self._take_over([*(p for p in self.processes if p not in old), successor])
+            finally:
+                self._replaced = None
+                self._spawn(process.numbers)  # in case that it has died, and has no successor
+            self.restarts += process.abandoned or not old
+            await self._retire(old)
+            return True
+
+    async def _started_unless(
+        self, unless: asyncio.Future[None] | None, numbers: range
+    ) -> WorkerProcess | None:
+        """As `_started`; None, and no process is left of it, where `unless` is done first."""
+        starting = asyncio.ensure_future(self._started(self.plan, numbers))
+        either: set[asyncio.Future[Any]] = {starting} if unless is None else {starting, unless}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not starting.done():
+                starting.cancel()
+        await asyncio.wait({starting})
+        if not starting.cancelled():
+            return starting.result()
+        await asyncio.gather(*self._leaving.values())
+        return None
+
+    async def reload(self, plan: Plan) -> None:
+        """Exchange all processes for new ones, or start them after `unload`. Raises StartFailed.
+
+        The first to be ready proves that it can be served; if it does not get that far, all is as before.
+        There is one process more than usual, never two. To that end the old ones leave one by one, and the
+        new ones wait until they are as many as the old that are left: then all requests go to new ones. So
+        no two hand-overs of one moment get answers of two versions, and half of the instances serve always.
+        """
+        async with self._changing:
+            fresh = [await self._started(plan, plan.places[0])]
+            for numbers in plan.places[1:]:
+                if not self._outnumbered(fresh):
+                    await self._retire([min(self.processes, key=_under_way)])
+                if self._outnumbered(fresh):
+                    break
+                try:
+                    fresh.append(await self._started(plan, numbers))
+                except StartFailed as exc:  # the files are good, the first has shown: `start` tries again
+                    log.error("%s", exc.message)
+                    break
+            alive = [process for process in fresh if process in self._awaited]
+            if alive:
+                self.plan, self._loaded = plan, True
+                old = self.processes
+                self._take_over(alive)
+                await self._retire(old)
+            self.start()
+            if not alive:
+                raise StartFailed(f"the new workers of Op {self.op} died before they were given any work")
+
+    async def unload(self) -> None:
+        """Have all processes finish what they have, and end. `reload` starts new ones."""
+        async with self._changing:
+            self._loaded = False
+            await self._retire(self.processes)
+
+    def _outnumbered(self, fresh: Iterable[WorkerProcess]) -> bool:
+        """Whether the successors are as many as the instances that serve now."""
+        return sum(len(process.instances) for process in fresh) >= self.ready
+
+    async def _started(self, plan: Plan, numbers: range) -> WorkerProcess:
+        """A new process, ready, and without work until `_take_over`. Raises StartFailed."""
+        process = WorkerProcess(plan.app, self.op, numbers, self._events, plan.version)
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._starts.ask(self._colleagues, partial(self._begin_successor, process, started))
+        try:
+            await started
+        except asyncio.CancelledError:
+            if self._awaited.pop(process, None) is not None:
+                self._leaving[process] = asyncio.get_running_loop().create_future()
+                process.kill("nobody waits for it any more")
+            raise
+        return process
+
+    def _begin_successor(self, process: WorkerProcess, started: asyncio.Future[None]) -> WorkerProcess | None:
+        if started.done():  # nobody waits for it any more
+            return None
+        if self._stopping:
+            started.set_exception(StartFailed(f"Op {self.op}: the service stops"))
+            return None
+        try:
+            process.start()
+        except OSError as exc:
+            started.set_exception(StartFailed(f"Worker {process.name} can't be spawned: {exc}"))
+            return None
+        self._awaited[process] = started
+        return process
+
+    def _take_over(self, processes: list[WorkerProcess]) -> None:
+        """From now on these serve and no others."""
+        self.processes = processes
+        self._order_instances()
+        for process in processes:
+            if self._awaited.pop(process, None) is not None:
+                self._serves(process)
+        self._wake()
+
+    async def _retire(self, processes: Iterable[WorkerProcess]) -> None:
+        """Have processes answer what they were given, and end."""
+        loop = asyncio.get_running_loop()
+        leaving = {process: loop.create_future() for process in processes}
+        self._leaving |= leaving
+        self.processes = [process for process in self.processes if process not in leaving]
+        self._order_instances()
+        for process in leaving:
+            if process.ready_at:
+                process.stop()
+            else:
+                process.kill("its successor serves")
+        await asyncio.gather(*itertools.starmap(self._gone, leaving.items()))
+
+    async def _gone(self, process: WorkerProcess, gone: asyncio.Future[None]) -> None:
+        """A hand-over has its own time limit; a process without one must end at once."""
+        while not gone.done():
+            had_work = _under_way(process)
+            await asyncio.wait({gone}, timeout=LEAVE_S)
+            if not gone.done() and not had_work:
+                process.kill("it did not leave when its successor served")
+                await gone
+
+    # What the processes report:
+
+    def became_ready(self, process: WorkerProcess) -> None:
+        self._starts.over(process)
+        if process in self.processes:
+            self._serves(process)
+        elif (started := self._awaited.get(process)) is not None and not started.done():
+            started.set_result(None)
+
+    def _serves(self, process: WorkerProcess) -> None:
+        self.signature = process.signature
+        self._back_off.started()
+        self._was_complete = self._was_complete or self.ready == self.size
+        log.info("Worker %s is ready (pid %d)", process.name, process.pid)
+        self.on_ready()
+
+    def died(self, process: WorkerProcess) -> None:
+        """Forget the process and plan its successor."""
+        self._starts.over(process)
+        if process in self.processes:
+            self.processes.remove(process)
+            self._order_instances()
+            self._bury(process)
+        elif (started := self._awaited.pop(process, None)) is not None:
+            reason, _ = process.failure or (process.describe_death(), False)
+            if started.done():
+                log.error("Worker %s (pid %d) died before it served: %s", process.name, process.pid, reason)
+            else:
+                started.set_exception(StartFailed(f"Worker {process.name} did not start: {reason}"))
+        elif (gone := self._leaving.pop(process, None)) is not None and not gone.done():
+            gone.set_result(None)
+        if self._stopping and not self._alive():
+            self._all_gone.set()
+
+    def _bury(self, process: WorkerProcess) -> None:
+        if self._stopping:
+            return
+        why = process.describe_death()
+        if process.ready_at:
+            self._back_off.died(process)
+            told = f"\n{process.failure[0]}" if process.failure else ""
+            log.error("Worker %s (pid %d) died: %s%s", process.name, process.pid, why, told)
+        elif not self._may_try_again(process, why):
+            return
+        if process.numbers == self._replaced:  # its successor is on its way
+            return
+        self.restarts += 1
+        pause_s = self._back_off.pause_s(process)
+        log.info("Worker %s is started again in %g s", process.name, pause_s)
+        asyncio.get_running_loop().call_later(pause_s, self._spawn, process.numbers)
+
+    def _may_try_again(self, process: WorkerProcess, why: str) -> bool:
+        reason, _ = process.failure or (why, False)
+        log.error("Worker %s did not start: %s", process.name, reason)
+        if self._was_complete and self.ready:
+            # What was changed on the disk meanwhile must not end the others. Nor does it count: who is left
+            # may die later, and its successors have as many tries.
+            return True
+        if self._back_off.note_failed_start(process):
+            self.given_up = True
+            self.on_fatal(StartFailed(f"Op {self.op} can't be started: {reason.partition(chr(10))[0]}"))
+            return False
+        return True
+
+    def _spawn(self, numbers: range) -> None:
+        """Start the process of these instances in its turn, unless it is there."""
+        self._starts.ask(self._colleagues, partial(self._begin, numbers))
+
+    def _begin(self, numbers: range) -> WorkerProcess | None:
+        if (
+            self._stopping
+            or not self._loaded
+            or numbers not in self.plan.places
+            or numbers == self._replaced
+            or any(process.numbers == numbers for process in self.processes)
+        ):
+            return None
+        process = WorkerProcess(self.plan.app, self.op, numbers, self._events, self.plan.version)
+        try:
+            process.start()
+        except OSError as exc:
+            log.error("Worker %s can't be spawned: %s", process.name, exc)
+            asyncio.get_running_loop().call_later(MAX_BACKOFF_S, self._spawn, numbers)
+            return None
+        self.processes.append(process)
+        self._order_instances()
+        return process
+
+    def _colleagues(self) -> int:
+        """Processes that can work, or will when they are ready."""
+        return sum(not process.abandoned for process in (*self.processes, *self._awaited))
+
+    def _alive(self) -> list[WorkerProcess]:
+        return [*self.processes, *self._awaited, *self._leaving]
+
+    def _order_instances(self) -> None:
+        """The first instance of each process, then the second of each: threads of one share its GIL."""
+        rounds = itertools.zip_longest(*(process.instances for process in self.processes))
+        self.instances = [instance for some in rounds for instance in some if instance is not None]
+
+
+def _under_way(process: WorkerProcess) -> int:
+    """Hand-overs that it has to answer yet."""
+    return sum(len(instance.in_flight) for instance in process.instances)

@@ -1,0 +1,188 @@
+"""WorkerProcess: a process as the front sees it, with the instances of an Op that live in it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipeline.api.app import App
+from pipeline.config.config_file import OpConfig
+from pipeline.front.metrics.metrics import resident_bytes
+from pipeline.front.pool.oom import oom_kills
+from pipeline.front.pool.placement import shares_process
+from pipeline.front.pool.worker_instance import Events, Instance, State, TimeLimits
+from pipeline.messages.frames import Kind
+from pipeline.models.tensor_spec import Signature
+from pipeline.process.environment import MODEL_PROCESS
+from pipeline.process.processes import WORKER, python_module
+
+if TYPE_CHECKING:
+    from pipeline.front.scheduler.job import Job
+
+OUT_OF_MEMORY = " when memory ran out: give the service more, fewer instances, or a max_worker_rss"
+
+
+class WorkerProcess:
+    """Hosts instances of one Op, which live and die together.
+
+    `start` spawns it; `stop` and death end it; it is not started twice.
+    reserved: a single request has it to itself, its other instances are given nothing meanwhile.
+    version: of its model, empty for an Op without one.
+    signature: what its model is fed and fetched, once it is ready; None for an Op without one.
+    ready_at, ready_bytes: when that was, 0 before, and its resident memory then.
+    failure: why it could not start, and whether another try is useless.
+    refused: requests that are told how it died once that is known.
+    """
+
+    def __init__(self, app: App, op: str, numbers: range, events: Events, version: str) -> None:
+        self.op = op
+        self.numbers = numbers
+        self.version = version
+        limits = time_limits(app.config.op[op])
+        self.instances = [Instance(op, number, self, events, limits) for number in numbers]
+        self.reserved = False
+        self.failure: tuple[str, bool] | None = None
+        self.refused: list[Job] = []
+        self.ready_at = 0.0
+        self.ready_bytes = 0.0
+        self.signature: Signature | None = None
+        self._app = app
+        self._events = events
+        self._killed_because = ""
+        self._oom_kills = oom_kills()
+        self._ran_out_of_memory = False
+        self._start_timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Spawn the process. Raises OSError when the system has no room for it."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._process = self._spawn()
+        except OSError:
+            self.instances.clear()  # their sockets and memory go with them
+            raise
+        self._pidfd = os.pidfd_open(self._process.pid)
+        loop.add_reader(self._pidfd, self._ended)
+        loop.add_reader(self._lifeline, self._lost)
+        for instance in self.instances:
+            instance.listen()
+        shares = shares_process(self._app, self.op)
+        start = [self._app.to_json(), self.op, self.name, self.numbers[0], shares]
+        self.instances[0].tell(Kind.START, start)
+        timeout_s = self._app.config.op[self.op].start_timeout
+        self._start_timer = loop.call_later(timeout_s, self.kill, f"it did not start within {timeout_s:g} s")
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        with contextlib.ExitStack() as until_spawned:
+            self._lifeline, theirs = socket.socketpair()
+            until_spawned.enter_context(theirs)
+            ends = [instance.connect(until_spawned) for instance in self.instances]
+            fds = (theirs.fileno(), *itertools.chain.from_iterable(ends))
+            return subprocess.Popen(
+                [*python_module(WORKER), str(os.getpid()), *map(str, fds)],
+                pass_fds=fds,
+                stdin=subprocess.DEVNULL,
+                env={**MODEL_PROCESS, **os.environ},
+                process_group=0,  # a Ctrl-C in the terminal is for the front alone
+            )
+
+    @property
+    def name(self) -> str:
+        """The Op's name with the numbers of its instances, as in "bert.0" or "bert.0-3"."""
+        first, last = self.numbers[0], self.numbers[-1]
+        return f"{self.op}.{first}" if first == last else f"{self.op}.{first}-{last}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def served(self) -> int:
+        """Requests that its instances have answered or refused."""
+        return sum(instance.served for instance in self.instances)
+
+    @property
+    def idle(self) -> bool:
+        """Ready, and without work in any of its instances."""
+        return all(i.state is State.READY and not i.in_flight for i in self.instances)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether one of its instances is busy with a call that nobody waits for any more."""
+        return any(instance.abandoned is not None for instance in self.instances)
+
+    async def abandoned_calls_end(self) -> None:
+        """Returns when there is no such call any more; never where the process dies in one."""
+        while calls := [i.abandoned for i in self.instances if i.abandoned is not None]:
+            await asyncio.wait(calls)
+
+    def became_ready(self, signature: Sequence[Any] | None) -> None:
+        """What its worker says: from now on all its instances take hand-overs."""
+        self.signature = None if signature is None else Signature.of_data(signature)
+        self._cancel_start_timer()
+        self.ready_at = time.monotonic()
+        self.ready_bytes = resident_bytes(self.pid)
+        for instance in self.instances:
+            instance.state = State.READY
+        self._events.became_ready(self)
+
+    def kill(self, because: str) -> None:
+        """SIGKILL; `Events.died` follows."""
+        self._killed_because = because
+        self._process.kill()
+
+    def stop(self) -> None:
+        """Close our ends: each instance leaves after the hand-over it is in, the process with the last."""
+        for instance in self.instances:
+            instance.stop()
+
+    def describe_death(self) -> str:
+        """Why the process is gone, for a log line or an error."""
+        if self._killed_because:
+            return self._killed_because
+        code = self._process.returncode
+        if code is None or code >= 0:
+            return f"exited with {code}"
+        name = signal.Signals(-code).name
+        return f"killed by {name}{OUT_OF_MEMORY if self._ran_out_of_memory else ''}"
+
+    def _lost(self) -> None:
+        """The process is dying: read what it still said."""
+        asyncio.get_running_loop().remove_reader(self._lifeline)
+        self._lifeline.close()
+        self._process.kill()  # in case that it only broke the connection
+        self._cancel_start_timer()
+        for instance in self.instances:
+            instance.disconnect()
+        self._events.lost(self)
+
+    def _ended(self) -> None:
+        """The process is gone, and known how: let go of everything it had."""
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._ran_out_of_memory = self._process.wait() == -signal.SIGKILL and oom_kills() > self._oom_kills
+        if self._lifeline.fileno() >= 0:
+            self._lost()
+        self._events.died(self)
+        for instance in self.instances:
+            instance.forget()
+
+    def _cancel_start_timer(self) -> None:
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+            self._start_timer = None
+
+
+def time_limits(config: OpConfig) -> TimeLimits:
+    """Of the runs of an Op. A remote Op's worker bounds and repeats its calls itself."""
+    timeout_ms = 0 if config.server_endpoints else max(0, config.timeout)
+    return TimeLimits(timeout_ms / 1000 or math.inf, config.run_timeout or math.inf)

@@ -1,0 +1,123 @@
+"""Repository: loads and unloads Ops while the service runs, one order at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pipeline.errors import ConfigError, ServingError, StartFailed
+from pipeline.front.pool.placement import Plan, plan
+from pipeline.front.pool.worker_pool import Crew
+from pipeline.front.scheduler.engine import Engine
+
+log = logging.getLogger(__name__)
+
+
+class LoadFailed(StartFailed):
+    """An Op could not be loaded. version: that was to be served, empty where none was found."""
+
+    def __init__(self, op: str, version: str, reason: str) -> None:
+        super().__init__(reason)
+        self.op = op
+        self.version = version
+
+
+class Standing(NamedTuple):
+    """state: READY, LOADING, UNLOADING or UNAVAILABLE. reason: of the last."""
+
+    state: str
+    reason: str = ""
+
+
+class Repository:
+    """failures: why the last load of an Op failed, by Op."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.failures: dict[str, LoadFailed] = {}
+        self._engine = engine
+        self._changing = asyncio.Lock()  # so that there is one process more than usual, not one for each Op
+        self._standings: dict[str, Standing] = {}  # of Ops that are unloaded, or on the way there or back
+
+    def standing(self, op: str) -> Standing:
+        known = self._standings.get(op)
+        if known is not None:
+            return known
+        if self._engine.op_ready(op):
+            return Standing("READY")
+        return Standing("UNAVAILABLE", "no worker is ready")
+
+    async def load(self, ops: Sequence[str]) -> None:
+        """Serve what is on disk now, Op by Op. Raises NotReady, and LoadFailed: the Op is as before then."""
+        async with self._changing:
+            self._engine.check_settled()
+            for op in ops:
+                await self._load(op)
+
+    async def unload(self, ops: Sequence[str]) -> None:
+        """Refuse further requests, answer those that were admitted, and end the workers. Raises NotReady."""
+        async with self._changing:
+            self._engine.check_settled()
+            loaded = [op for op in ops if op not in self._standings]
+            if not loaded:
+                return
+            self._standings |= dict.fromkeys(loaded, Standing("UNLOADING"))
+            for op in loaded:
+                self.failures.pop(op, None)
+            await self._engine.withdraw(loaded, self._engine.app.config.dag.drain_timeout)
+            await asyncio.gather(*(self._engine.crews[op].unload() for op in loaded))
+            self._standings |= dict.fromkeys(loaded, Standing("UNAVAILABLE", "unloaded"))
+            log.info("Unloaded: %s", ", ".join(loaded))
+
+    async def reload_changed(self) -> None:
+        """Load anew what has other files than when it was loaded, and tell the log. Raises NotReady."""
+        async with self._changing:
+            self._engine.check_settled()
+            changed = [op for op, crew in self._engine.crews.items() if await self._has_changed(op, crew)]
+            for op in changed:
+                try:
+                    await self._load(op)
+                except LoadFailed as exc:
+                    log.error("Op %s goes on with the workers it had: %s", op, exc.message)
+            if not changed:
+                log.info("Nothing to load anew: neither the models' files nor the scripts have changed")
+
+    async def _has_changed(self, op: str, crew: Crew) -> bool:
+        if op in self._standings:
+            return False
+        try:
+            return (await self._plan(op)).files != crew.plan.files
+        except ServingError:
+            return True  # loading it tells what is wrong
+
+    async def _load(self, op: str) -> None:
+        before = self._standings.get(op)
+        if before is not None:
+            self._standings[op] = Standing("LOADING")
+        try:
+            new = await self._plan(op)
+            try:
+                await self._engine.crews[op].reload(new)
+            except StartFailed as exc:
+                raise LoadFailed(op, new.version, exc.message) from exc
+        except LoadFailed as exc:
+            self.failures[op] = exc
+            if before is not None:
+                self._standings[op] = Standing("UNAVAILABLE", exc.message)
+            raise
+        except BaseException:
+            if before is not None:
+                self._standings[op] = before
+            raise
+        self.failures.pop(op, None)
+        self._standings.pop(op, None)
+        self._engine.offer(op)
+        log.info("Op %s runs what is on disk now%s", op, f", version {new.version}" if new.version else "")
+
+    async def _plan(self, op: str) -> Plan:
+        """In a thread: folders may be slow to read."""
+        try:
+            return await asyncio.to_thread(plan, self._engine.app, op)
+        except (ConfigError, OSError) as exc:
+            raise LoadFailed(op, "", str(exc)) from exc

@@ -1,0 +1,175 @@
+"""Who asks: a connection, or the name of an API key; what each has under way, and what it may."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+
+from pipeline.config.api_keys import ApiKey, digest_of, open_to_others, read_api_keys
+from pipeline.config.config_file import SecurityConfig
+from pipeline.errors import Overloaded, Unauthenticated
+
+log = logging.getLogger(__name__)
+
+AUTHORIZATION, API_KEY = b"authorization", b"x-api-key"
+MOST_PEERS = 1024  # then those are forgotten that wait for nothing
+HEALTH_PAGES = (b"/health/live", b"/health/ready", b"/v2/health/live", b"/v2/health/ready")
+_HOW = "send the header 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
+
+
+class Client:
+    """pending: its requests that are admitted and not yet answered. turn: of its last one, see `Turns`.
+
+    name: of its API key, else empty.
+    """
+
+    __slots__ = ("name", "pending", "turn")
+
+    limited = False  # whether `check` has anything to say
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.pending = 0
+        self.turn = 0
+
+    def check(self) -> None:
+        """Raises Overloaded for one that is over its own limits."""
+
+
+class KeyClient(Client):
+    """All who show a key of one name. rate: a bucket of one second's requests, filled as time goes by."""
+
+    __slots__ = ("_filled_at", "_tokens", "most_pending", "rate", "refused", "requests")
+
+    limited = True
+
+    def __init__(self, key: ApiKey) -> None:
+        super().__init__(key.name)
+        self.requests = 0
+        self.refused = 0
+        self._filled_at = time.monotonic()
+        self.take_limits(key)
+        self._tokens = max(1.0, self.rate)
+
+    def take_limits(self, key: ApiKey) -> None:
+        self.most_pending, self.rate = key.pending, key.rate
+
+    def check(self) -> None:
+        """Count a request. Raises Overloaded where it is one too many."""
+        self.requests += 1
+        if self.most_pending and self.pending >= self.most_pending:
+            self.refused += 1
+            raise Overloaded(
+                f"{self.pending} requests with API key {self.name!r} are pending, the most that it may have"
+            )
+        if self.rate:
+            self._take_token(time.monotonic())
+
+    def _take_token(self, now: float) -> None:
+        self._tokens = min(max(1.0, self.rate), self._tokens + (now - self._filled_at) * self.rate)
+        self._filled_at = now
+        if self._tokens < 1:
+            self.refused += 1
+            wait_s = (1 - self._tokens) / self.rate
+            raise Overloaded(
+                f"more than {self.rate:g} requests a second with API key {self.name!r}; try again in "
+                f"{wait_s:.1f} s",
+                retry_after_s=wait_s,
+            )
+        self._tokens -= 1
+
+
+class Peers:
+    """The clients of gRPC, whose connections are known by their addresses alone."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, Client] = {}
+
+    def of(self, peer: str) -> Client:
+        client = self._clients.get(peer)
+        if client is None:
+            if len(self._clients) >= MOST_PEERS:
+                self._clients = {name: known for name, known in self._clients.items() if known.pending}
+            client = self._clients[peer] = Client()
+        return client
+
+
+class KeyRing:
+    """The clients of `security.api_keys`. Keys are known by their digests alone."""
+
+    def __init__(self, security: SecurityConfig) -> None:
+        """Raises ConfigError for a file that can't be used."""
+        self._security = security
+        self._clients: dict[str, KeyClient] = {}
+        self._by_digest: dict[bytes, tuple[bytes, KeyClient]] = {}
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the file again: counts go on, removed keys are refused from now on. Raises ConfigError."""
+        keys = read_api_keys(self._security)
+        if open_to_others(str(self._security.api_keys)):
+            log.warning("security.api_keys: other users can read %s; chmod 600 it", self._security.api_keys)
+        clients: dict[str, KeyClient] = {}
+        for key in keys:
+            client = clients.setdefault(key.name, self._clients.get(key.name) or KeyClient(key))
+            client.take_limits(key)
+        self._clients = clients
+        self._by_digest = {key.digest: (key.digest, clients[key.name]) for key in keys}
+
+    def find(self, key: bytes | None) -> KeyClient:
+        """Whose key it is. Raises Unauthenticated.
+
+        It is looked up by its digest, so that the time it takes says nothing of the keys that are known.
+        """
+        if key is None:
+            raise Unauthenticated(f"this service asks for an API key: {_HOW}")
+        digest = digest_of(key)
+        known, client = self._by_digest.get(digest, (b"", None))
+        if client is None or not hmac.compare_digest(known, digest):
+            raise Unauthenticated(f"the API key is not one of this service's: {_HOW}")
+        return client
+
+    def figures(self, read: Callable[[KeyClient], float]) -> Iterable[tuple[dict[str, str], float]]:
+        """For /metrics, by name."""
+        return [({"key": name}, float(read(client))) for name, client in self._clients.items()]
+
+
+def shown_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """The key among headers whose names are in lower case; the first one counts."""
+    for name, value in headers:
+        if name == API_KEY:
+            return value.strip()
+        if name == AUTHORIZATION:
+            scheme, _, key = value.strip().partition(b" ")
+            if scheme.lower() == b"bearer":
+                return key.strip()
+    return None
+
+
+class HttpGuard:
+    """Says who may send a request, as soon as its headers are there."""
+
+    def __init__(self, keys: KeyRing, security: SecurityConfig) -> None:
+        self._keys = keys
+        metrics = (b"/metrics",) if security.open_metrics else ()
+        health = HEALTH_PAGES if security.open_health else ()
+        self._open = frozenset((b"/docs", *health, *metrics))  # that page holds nothing, and asks for the key
+        self._anyone = Client()
+
+    def client(self, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Client:
+        """Raises Unauthenticated."""
+        if url in self._open:
+            return self._anyone
+        return self._keys.find(shown_key(headers))
+
+
+def named(peer: str, client: Client | None) -> str:
+    """An address as the log tells it: with the name of the client's API key."""
+    return f"{peer} ({client.name})" if client is not None and client.name else peer
+
+
+CALLER: ContextVar[Client | None] = ContextVar("caller", default=None)
+"""Who makes the gRPC call of the current task, where keys are asked for."""

@@ -1,0 +1,302 @@
+"""Engine: admits requests, walks them through the DAG, and keeps the Ops running. Knows no protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from typing import Any
+
+from pipeline.api.app import App
+from pipeline.api.dag import MESSAGE
+from pipeline.errors import NotReady, ServingError, StartFailed, UnprintableAnswer
+from pipeline.front.metrics.access_log import Journal
+from pipeline.front.metrics.figures import Failures, OpFigures, RequestFigures
+from pipeline.front.metrics.metrics import Metrics
+from pipeline.front.metrics.timings import Timings
+from pipeline.front.metrics.tracer import Tracer
+from pipeline.front.pool.abandoned_calls import AbandonedCalls
+from pipeline.front.pool.starts import Starts
+from pipeline.front.pool.upkeep import Upkeep
+from pipeline.front.pool.worker_pool import Crew
+from pipeline.front.scheduler.admission import Admission
+from pipeline.front.scheduler.awaited_ends import AwaitedEnds
+from pipeline.front.scheduler.batcher import Batcher
+from pipeline.front.scheduler.clients import Client, KeyRing, Peers
+from pipeline.front.scheduler.dag_run import Answer, Course, Walk
+from pipeline.front.scheduler.deadlines import Deadlines
+from pipeline.front.scheduler.fair_queue import Turns
+from pipeline.front.scheduler.gauges import register_gauges
+from pipeline.front.scheduler.request import Request
+from pipeline.models.tensor_spec import Signature
+from pipeline.models.versions import UNVERSIONED
+from pipeline.process.control_group import usable_cores
+
+log = logging.getLogger(__name__)
+
+WORKER_GRACE_S = 5.0  # what workers have for leaving, after the drain
+
+
+class Engine:
+    """One service: its batchers, their workers, and the requests on their way.
+
+    takes_messages: whether the app makes the inputs from the message: a Request then holds its bytes alone.
+    """
+
+    def __init__(self, app: App, metrics: Metrics) -> None:
+        config = app.config.dag
+        self.app = app
+        self.metrics = metrics
+        self.journal = Journal(metrics)
+        self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
+        self.requests = RequestFigures()
+        self._dag = app.dag
+        self.takes_messages = app.dag.source == MESSAGE
+        self._deadlines = Deadlines()
+        self._turns = Turns()
+        self._anyone = Client()  # stands for clients that no door tells apart
+        self._tracer = Tracer(metrics, self._dag.order, config.tracer.interval_s)
+        metrics.of_ops.update((node, OpFigures()) for node in self._dag.order)
+        starts = Starts(usable_cores())
+        self._batchers = {
+            node: Batcher(app, node, metrics.of_ops[node], starts, self._turns) for node in self._dag.order
+        }
+        self._admission = Admission(self._dag, self._batchers, self._turns, config.max_pending_requests)
+        self._crews = {node: batcher.crew for node, batcher in self._batchers.items()}
+        self._course = Course(self._dag, self._batchers, self._ended, config.max_hops, config.retry)
+        self._most_bytes = app.config.limits.response_bytes
+        self._timeout_s = config.request_timeout or math.inf
+        self._profiles = config.use_profile
+        self._pending = 0
+        self._drained = asyncio.Event()
+        self._became_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._accepting = True
+        self._unloaded: set[str] = set()
+        self._awaited_ends: list[AwaitedEnds] = []
+        with_model = [node for node, crew in self._crews.items() if crew.plan.version]
+        self._versioned = self._crews[with_model[0]] if len(with_model) == 1 else None
+        if self._versioned is not None:
+            self._batchers[with_model[0]].versions_service = True
+        for crew in self._crews.values():
+            crew.on_fatal = self.fail_for_good
+            crew.on_ready = self._note_ready
+        security = app.config.security
+        self.peers = Peers()
+        self.keys = None if security.api_keys is None else KeyRing(security)
+        register_gauges(metrics, self._batchers, lambda: self._pending, self.keys, app.config)
+
+    @property
+    def pending(self) -> int:
+        """Admitted requests without an answer."""
+        return self._pending
+
+    @property
+    def crews(self) -> Mapping[str, Crew]:
+        """The workers, by Op."""
+        return self._crews
+
+    @property
+    def version(self) -> str:
+        """That of the service's model; of a service with none or several always the same."""
+        return UNVERSIONED if self._versioned is None else self._versioned.plan.version
+
+    @property
+    def ready(self) -> bool:
+        """Every Op has a warmed instance that seems to work, and the service is not stopping."""
+        return self._accepting and not self._unloaded and all(b.sound for b in self._batchers.values())
+
+    @property
+    def server_ready(self) -> bool:
+        """The same but for Ops that were unloaded, which are meant to have none."""
+        return self._accepting and all(map(self.op_ready, self._crews.keys() - self._unloaded))
+
+    def op_ready(self, op: str) -> bool:
+        """Whether the Op can be asked by itself."""
+        return self._accepting and op not in self._unloaded and self._batchers[op].sound > 0
+
+    def waiting(self, op: str) -> int:
+        """Requests that are queued before the Op."""
+        return self._batchers[op].waiting
+
+    def readiness(self) -> dict[str, dict[str, int]]:
+        """Instances by Op: how many are ready, and how many there shall be."""
+        return {op: {"ready": b.sound, "instances": b.crew.size} for op, b in self._batchers.items()}
+
+    def signatures(self) -> dict[str, Signature]:
+        """What the models take and give that are ready to be asked by themselves, by Op."""
+        return {name: crew.signature for name, crew in self._crews.items() if crew.signature is not None}
+
+    def failures(self, op: str = "") -> Failures:
+        """Of the service or, for requests to a model alone, of its Op, which counts its own errors."""
+        return self.metrics.of_ops[op].failures if op else self.requests.failures
+
+    def deadline(self, timeout_s: float = math.inf, began: float = 0.0) -> float:
+        """The instant (time.monotonic) until which a request may take. began: when it came, now without."""
+        least_s = timeout_s if timeout_s < self._timeout_s else self._timeout_s
+        return (began or time.monotonic()) + least_s
+
+    def begin(self, request: Request, answered: Callable[[Answer], None]) -> Walk:
+        """Start on a request. `answered` is called once, later, with the complete response body or an error.
+
+        Returns its walk, whose `leave` drops what is queued when the client has left. Raises ServingError for
+        a request that is not admitted.
+        """
+        if not self._became_ready.done():
+            raise NotReady("the service is starting; ask /health/ready")
+        if self._unloaded and self.has_unloaded(request.op):
+            raise NotReady(
+                f"Op {request.op or min(self._unloaded)} is unloaded; POST "
+                f"/v2/repository/models/{request.op or self.app.name}/load loads it"
+            )
+        client = request.client or self._anyone
+        try:
+            if client.limited:
+                client.check()
+            self._admission.check(request, client, self._pending)
+        except ServingError as exc:
+            self.failures(request.op).note(exc)
+            raise
+        if self._profiles:
+            request.timings = Timings()
+        if request.finish is not None:
+            request.finish.begin()
+        course = self._course
+        walk = Walk(request, answered, time.monotonic(), course, course.max_hops, course.tries)
+        self._pending += 1
+        request.turn = self._turns.admit(client)
+        if request.deadline < math.inf:
+            walk.due_key = self._deadlines.add(walk, request.deadline)
+        try:
+            walk.begin()
+        except Exception:
+            walk.leave()
+            raise
+        return walk
+
+    async def infer(self, request: Request) -> Answer:
+        """`begin`, for who can wait: the answer, or the ServingError that stands in its place."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: Answer) -> None:
+            if not future.done():  # cancelled: its caller has left, and this task has yet to learn of it
+                future.set_result(answer)
+
+        walk = self.begin(request, answered)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            walk.leave()
+            raise
+
+    def _ended(self, walk: Walk, answer: Answer | None) -> None:
+        request, took_s = walk.request, time.monotonic() - walk.began
+        if walk.due_key is not None:
+            self._deadlines.discard(walk, walk.due_key)
+        self._turns.end(request.client or self._anyone)
+        self._pending -= 1
+        self.metrics.request_s.note(took_s)
+        if self._awaited_ends or not self._accepting:
+            self._tell_of_end(walk.began)
+        if isinstance(answer, list):
+            size = sum(map(len, answer))
+            if size > self._most_bytes:
+                answer = UnprintableAnswer(
+                    f"the answer has {size} bytes, limits.response_bytes allows {self._most_bytes}"
+                )
+        if request.finish is not None:
+            answer = request.finish.end(answer)
+        if answer is None:
+            self.failures(request.op).canceled += 1
+            return
+        if not request.op:
+            self.requests.note(took_s, request.rows, failed=not isinstance(answer, list))
+            if not isinstance(answer, list):
+                self.requests.failures.note(answer)
+        try:
+            walk.answered(answer)
+        except Exception:  # a door's fault must not reach the worker's connection, whose reply this is
+            log.exception("A fault of ours in giving an answer")
+
+    def _tell_of_end(self, began: float) -> None:
+        for ends in self._awaited_ends:
+            ends.note(began)
+        if self._pending == 0 and not self._accepting:
+            self._drained.set()
+
+    async def withdraw(self, ops: Collection[str], timeout_s: float) -> None:
+        """Refuse what needs one of these Ops from now on; returns when what was admitted is answered."""
+        self._unloaded.update(ops)
+        if self._pending:
+            ends = AwaitedEnds(time.monotonic(), self._pending)
+            self._awaited_ends.append(ends)
+            await ends.over(timeout_s)
+            self._awaited_ends.remove(ends)
+
+    def check_settled(self) -> None:
+        """Raises NotReady while the service starts or stops."""
+        if not self._became_ready.done():
+            raise NotReady("the service is starting; ask /health/ready")
+        if not self._accepting:
+            raise NotReady("the service is stopping")
+
+    def has_unloaded(self, op: str) -> bool:
+        """Whether the Op is unloaded, or for the whole service any Op."""
+        return bool(self._unloaded) and (not op or op in self._unloaded)
+
+    def offer(self, op: str) -> None:
+        """Admit again what needs the Op."""
+        self._unloaded.discard(op)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Workers start on entry and are gone on exit."""
+        try:
+            for crew in self._crews.values():
+                crew.start()
+            async with contextlib.AsyncExitStack() as stack:
+                await stack.enter_async_context(self._tracer.running())
+                for op, crew in self._crews.items():
+                    upkeep = Upkeep(crew, self.app.config.op[op])
+                    await stack.enter_async_context(upkeep.running())
+                    await stack.enter_async_context(AbandonedCalls(crew).running())
+                yield
+        finally:
+            self._deadlines.stop()
+            await asyncio.gather(*(crew.stop(WORKER_GRACE_S) for crew in self._crews.values()))
+
+    async def until_ready(self) -> None:
+        """Return when every Op has its first instance. Raises StartFailed when one can't be started."""
+        either: set[asyncio.Future[Any]] = {self._became_ready, self.fatal}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if self.fatal.done():
+            raise self.fatal.result()
+
+    def say_not_ready(self) -> None:
+        """From now on readiness fails; requests are still served."""
+        self._accepting = False
+        if self._pending == 0:
+            self._drained.set()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Finish what was admitted; false when something was left after the timeout."""
+        if self._pending == 0:
+            return True
+        self._drained.clear()
+        try:
+            await asyncio.wait_for(self._drained.wait(), timeout_s)
+        except TimeoutError:
+            log.error("%d requests were not answered in drain_timeout (%g s)", self._pending, timeout_s)
+            return False
+        return True
+
+    def fail_for_good(self, reason: StartFailed) -> None:
+        """The service can't go on: it ends with the reason."""
+        if not self.fatal.done():
+            self.fatal.set_result(reason)
+
+    def _note_ready(self) -> None:
+        if not self._became_ready.done() and all(crew.ready for crew in self._crews.values()):
+            self._became_ready.set_result(None)

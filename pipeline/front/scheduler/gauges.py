@@ -1,0 +1,69 @@
+"""Gauges: figures that are read from the engine when /metrics is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from pipeline.config.config_file import ServiceConfig
+from pipeline.front.metrics.metrics import Metrics, resident_bytes
+from pipeline.front.pool.gpu_memory import GpuMemory, open_gpu_memory
+from pipeline.front.pool.worker_process import WorkerProcess
+from pipeline.front.scheduler.batcher import Batcher
+from pipeline.front.scheduler.clients import KeyRing
+
+Rows = Iterable[tuple[dict[str, str], float]]
+
+
+def register_gauges(
+    metrics: Metrics,
+    batchers: Mapping[str, Batcher],
+    pending: Callable[[], int],
+    keys: KeyRing | None,
+    config: ServiceConfig,
+) -> None:
+    """Have the metrics tell queues, instances, memory, and what each API key did."""
+
+    def per_op(read: Callable[[Batcher], int]) -> Rows:
+        return [({"op": name}, float(read(batcher))) for name, batcher in batchers.items()]
+
+    def memory() -> Rows:
+        yield {"process": "front"}, resident_bytes()
+        for process in _processes(batchers):
+            yield {"process": process.name}, resident_bytes(process.pid)
+
+    watch = metrics.watch
+    watch("paddlewheel_pending_requests", "Admitted, not yet answered.", lambda: [({}, float(pending()))])
+    watch("paddlewheel_op_queue_length", "Requests queued before an Op.", lambda: per_op(lambda b: b.waiting))
+    watch(
+        "paddlewheel_op_ready_instances",
+        "Instances that take requests.",
+        lambda: per_op(lambda b: b.crew.ready),
+    )
+    watch("paddlewheel_op_restarts_total", "Workers replaced.", lambda: per_op(lambda b: b.crew.restarts))
+    watch("paddlewheel_resident_bytes", "Resident memory by process.", memory)
+    if keys is not None:
+        _watch_keys(metrics, keys)
+    cards = open_gpu_memory(config)
+    if cards is not None:
+        _watch_cards(metrics, cards, batchers)
+
+
+def _watch_keys(metrics: Metrics, keys: KeyRing) -> None:
+    figures, watch = keys.figures, metrics.watch
+    watch("paddlewheel_key_requests_total", "Requests by API key.", lambda: figures(lambda c: c.requests))
+    watch("paddlewheel_key_refused_total", "Over their key's limits.", lambda: figures(lambda c: c.refused))
+    watch("paddlewheel_key_pending", "Pending by API key.", lambda: figures(lambda c: c.pending))
+
+
+def _watch_cards(metrics: Metrics, cards: GpuMemory, batchers: Mapping[str, Batcher]) -> None:
+    def memory() -> Rows:
+        used = cards.of_processes()
+        for process in _processes(batchers):
+            yield {"process": process.name}, float(used.get(process.pid, 0))
+
+    metrics.watch("paddlewheel_gpu_memory_bytes", "GPU memory by worker.", memory)
+
+
+def _processes(batchers: Mapping[str, Batcher]) -> Iterator[WorkerProcess]:
+    for batcher in batchers.values():
+        yield from batcher.crew.processes

@@ -1,0 +1,67 @@
+"""Job: one Op's share of one request, from the batcher's queue to its settling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pipeline.errors import DeadlineExceeded, ServingError
+from pipeline.front.scheduler.dag_run import Inputs, Walk
+from pipeline.messages.frames import Outcome, stow
+from pipeline.messages.values import Part
+
+
+class Job(msgspec.Struct, eq=False):
+    """What a batcher queues and a worker settles.
+
+    number: its place among those of one turn. tries_left: within the Op's timeout, this one included. deaths:
+    how many workers died under it. suspect: one of them had begun with it, so that it may only run by itself
+    from now on.
+    """
+
+    walk: Walk
+    node: str
+    inputs: Inputs
+    number: int
+    queued_at: float
+    tries_left: int = 1
+    deaths: int = 0
+    suspect: bool = False
+
+    def __lt__(self, other: Job) -> bool:
+        """Asked only of two tries with one place in the queue, of which one is not wanted any more."""
+        return False
+
+    def next_try(self, now: float) -> Job:
+        """What takes this one's place, whose reply is not wanted any more."""
+        inputs = self.walk.start_anew(self.node, self.inputs)
+        return msgspec.structs.replace(self, inputs=inputs, queued_at=now, tries_left=self.tries_left - 1)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anyone still waits for it; a jump may have started its Op anew."""
+        return self.walk.awaited.get(self.node) is self.inputs
+
+    def row(self, index: int, tail: list[Part]) -> list[Any]:
+        """How it stands in a hand-over:
+
+        [index, data_id, log_id, form, wish, options, deadline, [[input, value], ...]].
+        """
+        request = self.walk.request
+        inputs = [[name, stow(parts, tail)] for name, parts in self.inputs]
+        told = request.wish, request.options, request.deadline
+        return [index, self.walk.data_id, request.log_id, request.form, *told, inputs]
+
+    def settle(self, outcome: Outcome, parts: list[Part]) -> None:
+        walk, node = self.walk, self.node
+        if walk.awaited.get(node) is self.inputs:  # `wanted`
+            walk.settle(node, outcome, parts)
+
+    def fail(self, error: ServingError) -> None:
+        if not self.wanted:
+            return
+        if error.err_no == DeadlineExceeded.err_no:
+            self.walk.time_out(self.node, error)
+        else:
+            self.walk.refuse(self.node, error)

@@ -1,0 +1,42 @@
+"""What becomes of the jobs that a worker had when it died."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pipeline.errors import PoisonRequest, WorkerLost
+from pipeline.front.scheduler.job import Job
+
+if TYPE_CHECKING:
+    from pipeline.front.pool.worker_process import WorkerProcess
+
+UNSEEN_DEATHS = 5  # so often a request is tried again whose worker died before it began with it
+
+
+def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Job]:
+    """Those to be queued again: as suspects those that any instance had begun, the others as before.
+
+    Those that must not be go to `process.refused`, until it is known how it died.
+    """
+    for instance in process.instances:
+        for age, handover in enumerate(instance.in_flight):
+            for job in handover.open_jobs():
+                job.deaths += age == 0
+                blamed = age == 0 and (instance.began(handover) or job.deaths > UNSEEN_DEATHS)
+                if blamed and (job.suspect or not crash_retry):
+                    process.refused.append(job)
+                elif job.wanted:
+                    job.suspect = job.suspect or blamed
+                    yield job
+        instance.in_flight.clear()
+
+
+def refuse_blamed(process: WorkerProcess) -> None:
+    """Refuse what is not tried again, and say how the process died."""
+    why = f"the worker of Op {process.op} died under this request ({process.describe_death()})"
+    for job in process.refused:
+        if job.suspect:
+            job.fail(PoisonRequest(f"{why} twice, the second time alone; it is not tried again"))
+        else:
+            job.fail(WorkerLost(f"{why}; crash_retry is off for this Op, so it was not tried again"))

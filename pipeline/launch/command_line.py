@@ -1,0 +1,192 @@
+"""The command line of `paddlewheel`: make, run and stop services, list the keys, call the doctor."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import ServingError
+from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
+from pipeline.process.start_signals import left_at_once, survive_hangups, tell_interrupts_in_a_line
+
+if TYPE_CHECKING:
+    from pipeline.launch.commands import Commands
+
+EXIT_MISS = 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Exit codes: 0 done, 1 the doctor misses something or there is nothing to stop, 2 it
+    can't be done, and what a script leaves with."""
+    options = _parser().parse_args(argv)
+    try:
+        code: int | None = options.command(options)
+    except ServingError as exc:
+        sys.stderr.write(f"{exc.message}\n")
+        return getattr(exc, "exit_code", EXIT_MISTAKE)
+    return code or 0
+
+
+def _run(options: argparse.Namespace) -> None:
+    tell_interrupts_in_a_line()
+    survive_hangups()
+    with left_at_once():
+        from pipeline.launch.run_script import run_script
+    run_script(options.script, options.arguments, config=options.config, show_config=options.print_config)
+
+
+def _new(options: argparse.Namespace) -> None:
+    from pipeline.launch.new_service import NewApp, write_app
+
+    app = NewApp.of(
+        options.directory, options.model, options.name, http_port=options.http_port, rpc_port=options.rpc_port
+    )
+    write_app(app)
+    sys.stdout.write(app.next_steps())
+
+
+def _config(_: argparse.Namespace) -> None:
+    from pipeline.config.reference import config_reference
+
+    sys.stdout.write(config_reference())
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from pipeline.launch.doctor.report import all_needed_is_there, as_json, examine, write_report
+
+    findings = examine(options.config)
+    if options.json:
+        sys.stdout.write(as_json(findings) + "\n")
+    else:
+        write_report(findings)
+    return 0 if all_needed_is_there(findings) else EXIT_MISS
+
+
+def _stop(options: argparse.Namespace) -> None:
+    from pipeline.launch.stop_command import choose_services, stop
+
+    stop(choose_services(options.port, options.pid), options.timeout)
+
+
+def _kill(options: argparse.Namespace) -> None:
+    from pipeline.launch.stop_command import choose_services, kill
+
+    kill(choose_services(options.port, options.pid))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(
+        prog="paddlewheel",
+        description="Serve models over HTTP and gRPC. The same as `python -m pipeline`.",
+        epilog="Example: paddlewheel new myservice --model models/mine",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(commands)
+    _add_new(commands)
+    add_command(
+        commands,
+        "config",
+        _config,
+        "print every key of config.yml with type, default and meaning",
+        "paddlewheel config",
+    )
+    _add_doctor(commands)
+    _add_stop(commands)
+    _add_kill(commands)
+    return parser
+
+
+def _add_run(commands: Commands) -> None:
+    parser = add_command(
+        commands,
+        "run",
+        _run,
+        "run a service's script, as `python3 SCRIPT` does",
+        "paddlewheel run --config production.yml web_service.py",
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="PATH", help="in place of the script's own configuration"
+    )
+    parser.add_argument(
+        "--print-config", action="store_true", help="print the resolved configuration and leave"
+    )
+    parser.add_argument("script", type=Path, metavar="SCRIPT", help="file that calls run_service()")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what the script is given")
+
+
+def _add_new(commands: Commands) -> None:
+    parser = add_command(
+        commands,
+        "new",
+        _new,
+        "write a service for a serving model: web_service.py and config.yml",
+        "paddlewheel new myservice --model models/mine",
+    )
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="folder to write; it may not hold anything"
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        required=True,
+        metavar="SERVING_DIR",
+        help="what `python -m convert serving` wrote",
+    )
+    parser.add_argument("--name", help="of the service, the first part of its URL (the name of DIR)")
+    parser.add_argument("--http-port", type=int, default=18082, metavar="PORT", help="HTTP (%(default)s)")
+    parser.add_argument("--rpc-port", type=int, default=8088, metavar="PORT", help="gRPC (%(default)s)")
+
+
+def _add_doctor(commands: Commands) -> None:
+    parser = add_command(
+        commands,
+        "doctor",
+        _doctor,
+        "check Python, packages, Paddle, CPU, GPU and ports, and make a real prediction",
+        "paddlewheel doctor --config production.yml",
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="PATH",
+        help="whose ports and devices are looked at (config.yml, where there is one)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def _add_stop(commands: Commands) -> None:
+    parser = add_command(
+        commands,
+        "stop",
+        _stop,
+        "have this folder's services answer what they have admitted, and end",
+        "paddlewheel stop --port 18082",
+    )
+    _add_choice(parser)
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long their end is waited for (%(default)g)",
+    )
+
+
+def _add_kill(commands: Commands) -> None:
+    parser = add_command(
+        commands,
+        "kill",
+        _kill,
+        "end this folder's services and their workers at once; requests under way get no answer",
+        "paddlewheel kill --pid 4711",
+    )
+    _add_choice(parser)
+
+
+def _add_choice(parser: argparse.ArgumentParser) -> None:
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--port", type=int, help="the service that listens there, wherever it was started")
+    choice.add_argument("--pid", type=int, help="the service of this process")

@@ -1,0 +1,84 @@
+"""Paddle and a real prediction, tried in a child process: a crash of Paddle's is a finding, not our end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.launch.doctor.finding import Finding, miss, ok
+from pipeline.process.processes import python_module
+
+TRIAL_TIMEOUT_S = 300.0  # a first import from a slow disk takes minutes
+REINSTALL = "Install the locked environment again: make clean setup"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the child told, and how it ended: its `failure` is empty when it ended well."""
+
+    paddle: dict[str, Any] = field(default_factory=dict)
+    predictions: tuple[dict[str, Any], ...] = ()
+    failure: str = ""
+
+
+def try_paddle() -> Trial:
+    """Run the child. Takes seconds."""
+    with tempfile.TemporaryDirectory(prefix="paddlewheel-doctor-") as folder:
+        try:
+            done = subprocess.run(
+                [*python_module("pipeline.launch.doctor.trial"), folder],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=TRIAL_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Trial(failure=f"no answer within {TRIAL_TIMEOUT_S:g} s")
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    predictions = tuple(line for line in lines if "device" in line)
+    paddle: dict[str, Any] = next((line for line in lines if "version" in line), {})
+    return Trial(paddle, predictions, _failure(done.returncode, done.stderr))
+
+
+def check_paddle(trial: Trial) -> Finding:
+    if not trial.paddle:
+        return miss("Paddle", f"can't be imported: {trial.failure}", f"{REINSTALL}.")
+    cuda = trial.paddle["cuda"]
+    build = f"built with CUDA {cuda}" if cuda else "CPU build"
+    return ok("Paddle", f"{trial.paddle['version']}, {build}")
+
+
+def check_predictions(trial: Trial) -> list[Finding]:
+    """One finding a device; a child that told of no prediction is a miss as well."""
+    findings = [
+        ok(f"Prediction on the {told['device']}", told["prediction"])
+        if "prediction" in told
+        else miss(
+            f"Prediction on the {told['device']}",
+            told["error"],
+            f"{REINSTALL}; if it stays, report it with this text.",
+        )
+        for told in trial.predictions
+    ]
+    if trial.paddle and trial.failure:
+        findings.append(
+            miss("Prediction", trial.failure, f"{REINSTALL}; if it stays, report it with this text.")
+        )
+    if not trial.paddle:
+        findings.append(miss("Prediction", "not tried", "Mend Paddle first, then run the doctor again."))
+    return findings
+
+
+def _failure(code: int, errors: str) -> str:
+    if code == 0:
+        return ""
+    if code < 0:
+        return f"the process died of {signal.Signals(-code).name}"
+    lines = [line for line in errors.splitlines() if line.strip()]
+    return lines[-1][:400] if lines else f"exit code {code}"

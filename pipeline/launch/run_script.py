@@ -1,0 +1,58 @@
+"""Runs a service script as `python3 SCRIPT` does, with another configuration where one is asked for."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.api import service
+from pipeline.errors import ConfigError
+from pipeline.paddle_serving.import_names import offer_paddle_serving_names
+from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
+from pipeline.script import print_config
+
+
+def run_script(
+    script: Path, arguments: Sequence[str] = (), *, config: Path | None = None, show_config: bool = False
+) -> None:
+    """Run `script` with `sys.argv = [script, *arguments]` and its folder first on `sys.path`.
+
+    `config` replaces what the script gives to `prepare_pipeline_config` or `prepare_server`; `show_config`
+    prints the resolved configuration and leaves. Does not return when the script serves: the server takes
+    over this process. Raises ConfigError for a missing file and for a script that serves nothing.
+    """
+    if not script.is_file():
+        raise ConfigError(f"{script} is not a file; name the script of a service, e.g. web_service.py")
+    if config and not config.is_file():
+        raise ConfigError(f"--config {config} is not a file; name one like config.yml")
+    # The script may change folder before it serves.
+    script, config = script.absolute(), config and config.absolute()
+    if config or show_config:
+        service.serve_instead = lambda web_service: _serve(web_service, config, show_config)
+    sys.argv = [str(script), *arguments]
+    _lead_path_with(script)
+    offer_paddle_serving_names()
+    install_numpy_1_names()
+    runpy.run_path(str(script), run_name="__main__")
+    raise ConfigError(f"{script} ended without calling run_service(), so nothing is served")
+
+
+def _serve(web_service: service.Service, config: Path | None, show_config: bool) -> None:
+    service.serve_instead = None
+    if config:
+        web_service.configure(config)
+    if show_config:
+        print_config(web_service)
+    web_service.serve()
+
+
+def _lead_path_with(script: Path) -> None:
+    """Give `sys.path` the script's folder in place of the one of this process's start, and ours after it."""
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    ours = str(Path(__file__).resolve().parents[2])
+    if ours not in sys.path:
+        sys.path.insert(0, ours)
+    sys.path.insert(0, str(script.resolve().parent))

@@ -1,0 +1,156 @@
+"""`stop` and `kill`: which running services are meant, and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from pipeline.errors import ServingError
+from pipeline.process.processes import (
+    SERVER,
+    RunningService,
+    command_line,
+    home,
+    listeners,
+    running_services,
+    runs_module,
+)
+
+KILL_TIMEOUT_S = 10.0  # a native call on a GPU may hold a killed process for a while
+COMMAND_CHARS = 120
+
+
+class NotStopped(ServingError):
+    """There is no such service, it may not be signalled, or it has not ended in time."""
+
+    exit_code = 1
+
+
+def choose_services(port: int | None = None, pid: int | None = None) -> list[RunningService]:
+    """The services of this folder, or the one on a port, or of a process. Raises NotStopped for none."""
+    services = running_services()
+    if port is not None:
+        chosen = [service for service in services if port in service.ports]
+        missed = _who_listens(port)
+    elif pid is not None:
+        chosen = [service for service in services if service.pid == pid]
+        missed = f"Process {pid} is no service of this project{_as_command(command_line(pid))}."
+    else:
+        here = home()
+        chosen = [service for service in services if service.folder == here]
+        others = "; ".join(f"{s} in {s.folder or 'a folder of another user'}" for s in services)
+        hint = f" Elsewhere: {others}; name one with --port or --pid." if others else ""
+        missed = f"No service that was started in {here} runs.{hint}"
+    if not chosen:
+        raise NotStopped(missed)
+    return chosen
+
+
+def stop(services: Sequence[RunningService], timeout_s: float) -> None:
+    """Have them answer what they have admitted and end. Raises NotStopped for those that have not by then."""
+    with contextlib.ExitStack() as stack:
+        handles = {service.pid: stack.enter_context(_handle(service.pid)) for service in services}
+        for service in services:
+            _signal(service, handles[service.pid], signal.SIGTERM)
+        names = ", ".join(map(str, services))
+        left = _wait(handles, timeout_s, f"Stopping {names}: requests under way are answered first")
+    for service in services:
+        if service.pid not in left:
+            sys.stdout.write(f"Stopped: {service}\n")
+    if left:
+        numbers = ", ".join(map(str, left))
+        raise NotStopped(
+            f"Process {numbers} still answers requests after {timeout_s:g} s (dag.drain_delay, "
+            "dag.drain_timeout); wait for it with a longer --timeout, or use `kill`."
+        )
+
+
+def kill(services: Sequence[RunningService]) -> None:
+    """End them and their workers at once; requests under way get no answer."""
+    with contextlib.ExitStack() as stack:
+        workers = {service.pid: service.worker_pids() for service in services}
+        every = [*workers, *(pid for pids in workers.values() for pid in pids)]
+        handles = {pid: stack.enter_context(_handle(pid)) for pid in every}
+        for service in services:
+            _signal(service, handles[service.pid], signal.SIGKILL)
+            for pid in workers[service.pid]:  # the kernel does it too, unless one has become root's, say
+                _send(handles[pid], signal.SIGKILL)
+        left = _wait(handles, KILL_TIMEOUT_S, "Waiting for killed processes to end")
+    for service in services:
+        if service.pid not in left:
+            sys.stdout.write(f"Killed: {service}, and {len(workers[service.pid])} workers\n")
+    if left:
+        numbers = ", ".join(map(str, left))
+        raise NotStopped(
+            f"Process {numbers} was killed and has not ended: it is inside the kernel or a driver."
+        )
+
+
+@contextlib.contextmanager
+def _handle(pid: int) -> Iterator[int]:
+    """A pidfd, -1 when the process has ended: its number may be another's by the time it is signalled."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        yield -1
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _signal(service: RunningService, handle: int, number: signal.Signals) -> None:
+    if not runs_module(service.pid, SERVER):
+        return  # it ended since it was found
+    try:
+        _send(handle, number)
+    except PermissionError:
+        raise NotStopped(
+            f"{str(service).capitalize()} belongs to another user; run this as that user, or as root."
+        ) from None
+
+
+def _send(handle: int, number: signal.Signals) -> None:
+    if handle >= 0:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, number)
+
+
+def _wait(handles: dict[int, int], timeout_s: float, doing: str) -> list[int]:
+    """Wait with the seconds shown; returns the processes that have not ended."""
+    poll = select.poll()
+    running = {handle: pid for pid, handle in handles.items() if handle >= 0}
+    for handle in running:
+        poll.register(handle, select.POLLIN)
+    began = time.monotonic()
+    while running and (waited := time.monotonic() - began) < timeout_s:
+        _show(f"{doing} ({waited:.0f} s)")
+        for handle, _ in poll.poll(min(1.0, timeout_s - waited) * 1000):
+            poll.unregister(handle)
+            del running[handle]
+    _show("")
+    return list(running.values())
+
+
+def _show(progress: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{progress}")
+        sys.stderr.flush()
+
+
+def _who_listens(port: int) -> str:
+    for pid, command in listeners(port):
+        return (
+            f"Port {port} is not a service's of this project but process {pid}'s: {command[:COMMAND_CHARS]}."
+        )
+    return f"Nothing that this user may see listens on port {port}."
+
+
+def _as_command(arguments: Sequence[str]) -> str:
+    return f" but {' '.join(arguments)[:COMMAND_CHARS]}" if arguments else ": it does not run"

@@ -1,0 +1,284 @@
+"""Frames and shared memory between the front process and one instance in a worker.
+
+A frame is a header, a msgpack head and a tail of large parts. The tail follows the head on the socket, or
+lies in the instance's memfd when it is over `ARENA_BYTES_FROM` and fits there. The memfd has four regions,
+one for the requests and one for the replies of each of the two hand-overs that may be under way; whoever
+reads a tail copies it out at once, so a region is free again as soon as its hand-over's last reply was read.
+
+| kind | from | head |
+|---|---|---|
+| START | front | what the process shall be: application, Op, name, first instance's number, shared or not |
+| HANDOVER | front | id, then a row per request: see `Job.row` in `pipeline.front.scheduler.job` |
+| READY, FAILED | worker | feeds and fetches of its model, or None; the reason with its traceback |
+| REPLY | worker | hand-over id, last, a row per request that it settles, timings |
+| PROBE | front | nothing: asks an idle instance for a run of its model |
+| PROBED | worker | why that run failed; empty when it did not |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgpack
+
+from pipeline.messages.values import INLINE_BYTES, Part
+
+ARENA_BYTES_FROM = INLINE_BYTES  # the memfd beats the socket at every size (bench/transport.py)
+REGION_BYTES = 16 * 1024 * 1024  # sparse: only touched pages cost memory
+HANDOVERS_IN_FLIGHT = 2
+ARENA_BYTES = 2 * HANDOVERS_IN_FLIGHT * REGION_BYTES
+FRAME_LIMIT = 2**31
+
+_ARENA_NAME = "paddlewheel"
+# Behind the regions: how many hand-overs the instance has begun, and up to which one the front takes back
+# what has not begun.
+_COUNT = struct.Struct("<q")
+_BEGUN_AT, _TAKEN_BACK_AT = ARENA_BYTES, ARENA_BYTES + _COUNT.size
+_MAPPED_BYTES = ARENA_BYTES + 2 * _COUNT.size
+_HEADER = struct.Struct("<BxxxIIi")  # kind, head bytes, tail bytes, arena offset or -1
+
+
+class _Packing(threading.local):
+    """A packer for each thread, made once: one that two threads share would mix their frames."""
+
+    def __init__(self) -> None:
+        self.pack = msgpack.Packer().pack
+
+
+_packing = _Packing()
+
+
+class Kind(IntEnum):
+    START = 1
+    HANDOVER = 2
+    READY = 3
+    FAILED = 4
+    REPLY = 5
+    PROBE = 6
+    PROBED = 7
+
+
+class Frame(NamedTuple):
+    kind: int
+    head: Any
+    tail: Tail
+
+
+class Outcome(IntEnum):
+    """How a worker settled one request."""
+
+    ANSWER = 0  # the complete response body, in the form the request asked for
+    VALUE = 1  # the Op's output, for its consumers
+    ERROR = 2  # err_no, HTTP status, gRPC code, message
+    JUMP = 3  # the Op's output, for the consumers of its jump targets
+    INPUTS = 4  # what an overridden RequestOp made of the message: the log_id in 8 bytes, then the inputs
+
+
+FEED = "@feed"  # the input of an Op that is asked by itself: its model's feeds by name
+REFUSAL = "@refusal"  # the input of an overridden ResponseOp in place of an output: as an ERROR
+
+
+class Arena:
+    """The memfd of one instance, mapped on both sides."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = mmap.mmap(fd, _MAPPED_BYTES)
+        self._map.madvise(mmap.MADV_DONTFORK)  # a hook's children have no part in it, and can't keep it alive
+        self.view = memoryview(self._map)
+
+    def put(self, parts: Sequence[Part], region: Region) -> int:
+        """Copy the parts into the region; their offset in the arena, or -1 when they don't fit."""
+        size = sum(map(len, parts))
+        offset = region.take(size)
+        at = offset
+        for part in parts if offset >= 0 else ():
+            self.view[at : at + len(part)] = part
+            at += len(part)
+        return offset
+
+    def note_begin(self, handover_id: int) -> None:
+        """Leave word for the front, should the process die, that this instance has begun the hand-over."""
+        _COUNT.pack_into(self._map, _BEGUN_AT, handover_id + 1)
+
+    def begun(self, handover_id: int) -> bool:
+        """Whether the instance has begun with the hand-over; a dead one may not even have read it."""
+        return bool(_COUNT.unpack_from(self._map, _BEGUN_AT)[0] > handover_id)
+
+    def take_back(self, handover_id: int) -> bool:
+        """Have the instance not begin with the hand-over; false when it has.
+
+        One that begins in this very moment runs it for nobody.
+        """
+        _COUNT.pack_into(self._map, _TAKEN_BACK_AT, handover_id + 1)
+        return not self.begun(handover_id)
+
+    def taken_back(self, handover_id: int) -> bool:
+        """Whether the front wants a hand-over back that has not begun."""
+        return bool(_COUNT.unpack_from(self._map, _TAKEN_BACK_AT)[0] > handover_id)
+
+    def close(self) -> None:
+        self.view.release()
+        self._map.close()
+
+
+class Region:
+    """One direction of one hand-over: filled from its start, emptied as a whole."""
+
+    def __init__(self, number: int) -> None:
+        self._start = number * REGION_BYTES
+        self._used = 0
+
+    def reset(self) -> None:
+        self._used = 0
+
+    def take(self, size: int) -> int:
+        if size > REGION_BYTES - self._used:
+            return -1
+        offset = self._start + self._used
+        self._used += size
+        return offset
+
+
+def request_region(handover_id: int) -> Region:
+    return Region(handover_id % HANDOVERS_IN_FLIGHT)
+
+
+def reply_region(handover_id: int) -> Region:
+    return Region(HANDOVERS_IN_FLIGHT + handover_id % HANDOVERS_IN_FLIGHT)
+
+
+def create_arena_fd() -> int:
+    """A memfd, inheritable by name only; the caller owns and closes it.
+
+    Its size is sealed: where a worker made it shorter, the next look at it would kill the front (SIGBUS).
+    """
+    fd = os.memfd_create(_ARENA_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, _MAPPED_BYTES)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    return fd
+
+
+def arena_fds() -> list[int]:
+    """Every descriptor of an arena that this process has; a mapping keeps one of its own."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor that listed them
+            if str(entry.readlink()).startswith(f"/memfd:{_ARENA_NAME}"):
+                found.append(int(entry.name))
+    return found
+
+
+def stow(parts: Sequence[Part], tail: list[Part]) -> list[Any]:
+    """Parts as they go into a head: small ones themselves, of large ones the length, the bytes in `tail`."""
+    stowed: list[Any] = []
+    for part in parts:
+        if len(part) < INLINE_BYTES:
+            stowed.append(part)
+        else:
+            tail.append(part)
+            stowed.append(len(part))
+    return stowed
+
+
+class Tail:
+    """The large parts of a frame, handed out in the order in which `stow` put them there."""
+
+    __slots__ = ("_at", "_copy", "_data")
+
+    def __init__(self, data: Part, writable: bool = True) -> None:
+        self._data = data
+        self._at = 0
+        self._copy: type[bytes] | type[bytearray] = bytearray if writable else bytes
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    def unstow(self, stowed: Sequence[Any]) -> list[Part]:
+        """The parts that `stow` was given; the large ones are copies."""
+        return [self._next(part) if type(part) is int else part for part in stowed]
+
+    def _next(self, size: int) -> bytes | bytearray:
+        start = self._at
+        self._at = start + size
+        if self._at > len(self._data):
+            raise ValueError(f"a frame's tail has {len(self._data)} bytes, {self._at} were announced")
+        return self._copy(memoryview(self._data)[start : self._at])
+
+
+_NO_TAIL = Tail(b"")
+
+
+def frame(
+    kind: Kind,
+    head: object,
+    tail: Sequence[Part] = (),
+    arena: Arena | None = None,
+    region: Region | None = None,
+) -> list[Part]:
+    """The buffers of one frame, to be written to the socket in order."""
+    packed: bytes = _packing.pack(head)
+    size = sum(map(len, tail)) if tail else 0
+    offset = -1
+    if arena is not None and region is not None and size >= ARENA_BYTES_FROM:
+        offset = arena.put(tail, region)
+    header = _HEADER.pack(kind, len(packed), size, offset)
+    if size == 0 or offset >= 0:
+        return [header + packed]
+    return [header + packed, *tail]
+
+
+class FrameReader:
+    """Cuts the bytes of a socket into frames.
+
+    writable: whether large parts may be written to, as a worker's arrays; the front only passes them on.
+    """
+
+    def __init__(self, arena: Arena | None, *, writable: bool = True) -> None:
+        self._arena = arena
+        self._writable = writable
+        self._buffer = bytearray()
+
+    @property
+    def halfway(self) -> bool:
+        """Whether the bytes so far end within a frame."""
+        return bool(self._buffer)
+
+    def feed(self, data: Part) -> Iterator[Frame]:
+        """The frames that these bytes complete; unstow a frame's tail before asking for the next."""
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        while len(buffer) - at >= _HEADER.size:
+            kind, head_size, tail_size, offset = _HEADER.unpack_from(buffer, at)
+            if head_size + tail_size > FRAME_LIMIT:
+                raise ValueError(f"a frame of {head_size + tail_size} bytes is over {FRAME_LIMIT}")
+            tail_at = at + _HEADER.size + head_size
+            end = tail_at if offset >= 0 else tail_at + tail_size
+            if len(buffer) < end:
+                break
+            head = msgpack.unpackb(
+                memoryview(buffer)[at + _HEADER.size : tail_at], strict_map_key=False, raw=False
+            )
+            yield Frame(kind, head, self._tail(buffer, tail_at, end, tail_size, offset))
+            at = end
+        if at:
+            del buffer[:at]
+
+    def _tail(self, buffer: bytearray, start: int, end: int, size: int, offset: int) -> Tail:
+        if size == 0:
+            return _NO_TAIL
+        if offset < 0:
+            return Tail(bytes(memoryview(buffer)[start:end]), self._writable)
+        if self._arena is None or offset + size > ARENA_BYTES:
+            raise ValueError("a frame points outside its arena")
+        return Tail(self._arena.view[offset : offset + size], self._writable)

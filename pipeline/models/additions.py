@@ -1,0 +1,168 @@
+"""What stands beside a model: in serving.yml padding, labels and notes, in parity.json what was proven."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.errors import ConfigError
+from pipeline.models.signature import Variable
+
+PARITY_FILE = "parity.json"
+# Those of serving.yml that are interpreted.
+KEYS = {"batched", "digests", "labels", "local_service_conf", "max_lengths", "padding", "parity"}
+MAX_LENGTHS = "max_lengths"
+MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FeedPadding:
+    """`axis` of a feed may be filled up with `value` without changing the answer."""
+
+    axis: int
+    value: float = 0
+
+
+@dataclass(frozen=True)
+class Padding:
+    """What was proven safe to pad, by alias; `fetches` gives the axis to cut back to the row's own length."""
+
+    feeds: Mapping[str, FeedPadding]
+    fetches: Mapping[str, int]
+
+
+def read_additions(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{path} is over {MAX_BYTES} bytes")
+    try:
+        document = yaml.safe_load(data)
+    except yaml.YAMLError as exc:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(exc).split())}") from exc
+    if document is None:
+        return {}
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise ConfigError(f"{path} is not a mapping of names (padding, labels, parity)")
+    for key in document.keys() - KEYS:
+        # Further keys are notes of the conversion, but a misspelt one would be lost in silence.
+        near = difflib.get_close_matches(key.lower(), sorted(KEYS), 1, 0.75)
+        if near:
+            raise ConfigError(f"{path}: unknown key {key!r}, did you mean {near[0]!r}?")
+    return document
+
+
+def failed_reports(path: Path) -> tuple[str, ...]:
+    """What failed, of the reports that a conversion or a check left in parity.json.
+
+    Raises ConfigError for a file that is no list of reports.
+    """
+    if not path.exists():
+        return ()
+    try:
+        with path.open("rb") as file:
+            reports = json.loads(file.read(MAX_BYTES))
+        if not isinstance(reports, list):
+            raise TypeError("no list")
+        return tuple(
+            str(report.get("failure") or report["step"]) for report in reports if not report["passed"]
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise ConfigError(
+            f"{path} holds no parity reports: check the model again (python -m convert check) or remove it"
+        ) from exc
+
+
+def parse_batched(value: object, path: Path) -> bool:
+    """Whether every feed begins with the batch; false says that shapes are what they say."""
+    if value is not None and not isinstance(value, bool):
+        raise ConfigError(f"{path}: batched is {value!r}, expected true or false")
+    return value is not False
+
+
+def parse_labels(value: object, path: Path) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(label, str) for label in value):
+        raise ConfigError(f"{path}: labels is not a list of strings (quote numbers and yes/no)")
+    return tuple(value)
+
+
+def parse_padding(
+    value: object, feeds: Sequence[Variable], fetches: Sequence[Variable], path: Path
+) -> Padding | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or value.keys() - {"feeds", "fetches"}:
+        raise ConfigError(f"{path}: padding is not a mapping with feeds and fetches")
+    padded = {}
+    for alias, entry in _mapping(value.get("feeds"), f"{path}: padding.feeds").items():
+        where = f"{path}: padding.feeds.{alias}"
+        if not isinstance(entry, dict) or "axis" not in entry or entry.keys() - {"axis", "value"}:
+            raise ConfigError(f"{where} is not of the form {{axis: 1, value: 0}}")
+        number = entry.get("value", 0)
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise ConfigError(f"{where}: value {number!r} is not a number")
+        padded[alias] = FeedPadding(_free_axis(alias, entry["axis"], feeds, where), number)
+    cut = {
+        alias: _free_axis(alias, axis, fetches, f"{path}: padding.fetches.{alias}")
+        for alias, axis in _mapping(value.get("fetches"), f"{path}: padding.fetches").items()
+    }
+    return Padding(padded, cut)
+
+
+def with_max_lengths(feeds: Sequence[Variable], value: object, path: Path) -> tuple[Variable, ...]:
+    """The feeds with the greatest lengths that serving.yml tells: {input_ids: {axis: 1, length: 512}}."""
+    longest = {}
+    for alias, entry in _mapping(value, f"{path}: {MAX_LENGTHS}").items():
+        where = f"{path}: {MAX_LENGTHS}.{alias}"
+        if not isinstance(entry, dict) or entry.keys() != {"axis", "length"}:
+            raise ConfigError(f"{where} is not of the form {{axis: 1, length: 512}}")
+        length = entry["length"]
+        if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+            raise ConfigError(f"{where}: length {length!r} is not a whole number from 1 up")
+        longest[alias] = (_free_axis(alias, entry["axis"], feeds, where), length)
+    return tuple(replace(feed, longest=longest.get(feed.alias)) for feed in feeds)
+
+
+def _mapping(value: object, where: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} is not a mapping")
+    return value
+
+
+def _free_axis(alias: str, axis: object, variables: Sequence[Variable], where: str) -> int:
+    """The axis, after a look that the variable has it with any length."""
+    variable = next((v for v in variables if v.alias == alias), None)
+    if variable is None:
+        raise ConfigError(f"{where}: the model has only {', '.join(v.alias for v in variables)}")
+    if not isinstance(axis, int) or isinstance(axis, bool) or not 0 < axis < len(variable.shape):
+        raise ConfigError(f"{where}: axis {axis!r} is not one of 1 to {len(variable.shape) - 1}")
+    if variable.shape[axis] != -1:
+        raise ConfigError(f"{where}: axis {axis} always has length {variable.shape[axis]}, so leave it out")
+    return axis
+
+
+def additions_document(
+    feeds: Sequence[Variable], padding: Padding | None, labels: Sequence[str], additions: Mapping[str, Any]
+) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    if not all(feed.has_rows for feed in feeds):
+        document["batched"] = False
+    if padding is not None:
+        padded = {alias: {"axis": p.axis, "value": p.value} for alias, p in padding.feeds.items()}
+        document["padding"] = {"feeds": padded, "fetches": dict(padding.fetches)}
+    if labels:
+        document["labels"] = list(labels)
+    return document | dict(additions)

@@ -1,0 +1,93 @@
+"""Digests of a model's files as they were when the model was proved, and which files are others now.
+
+serving.yml has two of each file. `sha256` is of all its bytes: a proof, for `convert check`. `sample` is of
+its size and 1 MiB spread over it: a few ms for any size, so that every start can look. Other weights, trained
+further say, differ nearly everywhere and are noticed; a single changed byte may not be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.errors import ConfigError
+from pipeline.models.serving_model import ADDITIONS, ServingModel, load_serving_model
+
+KEY = "digests"
+SHA256, SAMPLE = "sha256", "sample"
+_BLOCKS, _BLOCK_BYTES = 256, 4096
+
+
+def digests_of(files: Iterable[Path]) -> dict[str, dict[str, str]]:
+    """By file name, as serving.yml has them."""
+    return {file.name: {SHA256: _sha256(file), SAMPLE: _sample(file)} for file in files}
+
+
+def replaced_files(model: ServingModel, digest: str) -> tuple[str, ...] | None:
+    """The names of those that are no longer what was proved, by SHA256 or SAMPLE; None: none is recorded.
+
+    Raises ConfigError for digests that are none.
+    """
+    recorded = model.additions.get(KEY)
+    if recorded is None:
+        return None
+    if not isinstance(recorded, dict) or not all(_is_entry(*item) for item in recorded.items()):
+        raise ConfigError(
+            f"{model.directory / ADDITIONS}: {KEY} is not what convert writes: convert the model again"
+        )
+    made = {SHA256: _sha256, SAMPLE: _sample}[digest]
+    files = {name: model.directory / name for name in recorded}
+    return tuple(
+        name for name, file in files.items() if not file.is_file() or made(file) != recorded[name][digest]
+    )
+
+
+def record_digests(directory: Path) -> None:
+    """Bring the digests in the serving.yml of a folder up to its files as they are now, if they have others.
+
+    Raises ConfigError when it can't be written.
+    """
+    model = load_serving_model(directory)
+    if not replaced_files(model, SHA256):
+        return
+    recorded = (model.directory / name for name in model.additions[KEY])
+    own = [model.program, *([model.params] if model.params else [])]
+    made = digests_of(dict.fromkeys([*own, *filter(Path.is_file, recorded)]))
+    path = model.directory / ADDITIONS
+    text = yaml.safe_dump({**model.additions, KEY: made}, allow_unicode=True, sort_keys=False)
+    partial = path.with_name(f".{path.name}.new")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as exc:
+        raise ConfigError(f"{path} can't be written ({exc.strerror})") from exc
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _is_entry(name: object, entry: Any) -> bool:
+    if not isinstance(name, str) or Path(name).name != name or not isinstance(entry, dict):
+        return False
+    return all(isinstance(entry.get(digest), str) for digest in (SHA256, SAMPLE))
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _sample(file: Path) -> str:
+    size = file.stat().st_size
+    digest = hashlib.sha256(f"{size}\n".encode())
+    with file.open("rb") as opened:
+        if size <= _BLOCKS * _BLOCK_BYTES:
+            digest.update(opened.read(size))
+        else:
+            for number in range(_BLOCKS):
+                opened.seek((size - _BLOCK_BYTES) * number // (_BLOCKS - 1))
+                digest.update(opened.read(_BLOCK_BYTES))
+    return digest.hexdigest()

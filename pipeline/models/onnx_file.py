@@ -1,0 +1,269 @@
+"""What an ONNX file says of itself, read without any framework and without its weights.
+
+The file is a protobuf (onnx.proto's ModelProto, whose field numbers stand below). It is walked in mapped
+memory, so a model of gigabytes costs no more than its graph.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline.errors import ConfigError
+from pipeline.models.signature import Variable
+
+# TensorProto.DataType to NumPy's names; a serving model's prototxt has no number for unsigned ones but uint8.
+_DTYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string",
+    9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
+}  # fmt: skip
+_EXTERNAL = 1  # TensorProto.DataLocation
+_MAX_DEPTH = 16  # of graphs within nodes within graphs
+
+# Operators that give as many rows as they find.
+FINDERS = frozenset({"NonMaxSuppression", "NonZero", "Compress", "Unique"})
+# Between an input of ids and the lookup of their embeddings, and between the stored table and the lookup.
+_SHAPE_ONLY = {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}
+_TABLE_ONLY = {"Cast", "Identity", "DequantizeLinear"}
+
+_Value = int | memoryview
+
+
+@dataclass(frozen=True)
+class OnnxFacts:
+    """The graph's feeds and fetches, named and shaped as it has them, -1 where a length is open.
+
+    `finder` is an operator that gives as many rows as it finds, or None. `id_limits` gives for a feed that is
+    looked up in an embedding the number of its rows. `data_files` are the files that hold weights, as the
+    graph names them: paths relative to it.
+    """
+
+    feeds: tuple[Variable, ...]
+    fetches: tuple[Variable, ...]
+    finder: str | None
+    id_limits: Mapping[str, int]
+    data_files: tuple[str, ...]
+
+
+def inspect_onnx(path: Path) -> OnnxFacts:
+    """Read the graph. Raises ConfigError for what is no ONNX model or has tensors that can't be served."""
+    try:
+        with path.open("rb") as file:
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        graph = _Graph()
+        graph.read_model(content)
+    except (OSError, ValueError, TypeError, LookupError) as exc:
+        raise ConfigError(f"{path} is not an ONNX model ({exc}): copy or export the model again") from exc
+    known = graph.tables.keys()
+    return OnnxFacts(
+        feeds=tuple(_variable(path, "input", i) for i in graph.inputs if i.name not in known),
+        fetches=tuple(_variable(path, "output", o) for o in graph.outputs),
+        finder=min(FINDERS & graph.operators, default=None),
+        id_limits=graph.id_limits(),
+        data_files=tuple(sorted(graph.data_files)),
+    )
+
+
+@dataclass(frozen=True)
+class _Port:
+    """An input or output of the graph. `shape` is None where the file has none; `dtype` "" for no tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class _Node:
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass
+class _Graph:
+    """What is gathered on one walk over the file. `tables`: the first length of each stored tensor."""
+
+    inputs: list[_Port] = field(default_factory=list)
+    outputs: list[_Port] = field(default_factory=list)
+    nodes: list[_Node] = field(default_factory=list)
+    operators: set[str] = field(default_factory=set)
+    tables: dict[str, int] = field(default_factory=dict)
+    data_files: set[str] = field(default_factory=set)
+
+    def read_model(self, model: memoryview) -> None:
+        found = False
+        for number, value in _fields(model):
+            if number == 7:
+                found = True
+                self._read_graph(_part(value), depth=0)
+            elif number == 25:  # a function of the model's own
+                for part, node in _fields(_part(value)):
+                    if part == 7:
+                        self._read_node(_part(node), depth=1)
+        if not found or not self.outputs:
+            raise ValueError("it holds no graph with an output")
+
+    def _read_graph(self, graph: memoryview, depth: int) -> None:
+        """Of graphs within nodes only operators and stored tensors count."""
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"its graphs are nested over {_MAX_DEPTH} deep")
+        for number, value in _fields(graph):
+            if number == 1:
+                self._read_node(_part(value), depth)
+            elif number == 5:
+                self._read_tensor(_part(value))
+            elif number in (11, 12) and depth == 0:
+                (self.inputs if number == 11 else self.outputs).append(_port(_part(value)))
+
+    def _read_node(self, node: memoryview, depth: int) -> None:
+        inputs, outputs, operator = [], [], ""
+        tensors = []
+        for number, value in _fields(node):
+            if number == 1:
+                inputs.append(_text(value))
+            elif number == 2:
+                outputs.append(_text(value))
+            elif number == 4:
+                operator = _text(value)
+            elif number == 5:
+                for part, attribute in _fields(_part(value)):
+                    if part == 5:
+                        tensors.append(_part(attribute))
+                    elif part in (6, 11):
+                        self._read_graph(_part(attribute), depth + 1)
+        self.operators.add(operator)
+        if depth == 0:
+            self.nodes.append(_Node(operator, tuple(inputs), tuple(outputs)))
+        for tensor in tensors:
+            self._read_tensor(tensor, name=outputs[0] if operator == "Constant" and depth == 0 else "")
+
+    def _read_tensor(self, tensor: memoryview, name: str = "") -> None:
+        dims: list[int] = []
+        location, external = "", False
+        for number, value in _fields(tensor):
+            if number == 1:
+                dims += [value] if isinstance(value, int) else _packed(value)
+            elif number == 8:
+                name = name or _text(value)
+            elif number == 13:
+                entry = dict(_fields(_part(value)))
+                if _text(entry.get(1, memoryview(b""))) == "location":
+                    location = _text(entry[2])
+            elif number == 14:
+                external = value == _EXTERNAL
+        self.tables[name] = dims[0] if dims else 0
+        if external:
+            self.data_files.add(location)
+
+    def id_limits(self) -> dict[str, int]:
+        """Rows of the smallest table that looks each input up."""
+        made_by = {output: node for node in self.nodes for output in node.outputs}
+        limits: dict[str, int] = {}
+        for node in self.nodes:
+            if node.operator != "Gather" or len(node.inputs) < 2:
+                continue
+            table = _origin(node.inputs[0], made_by, _TABLE_ONLY)
+            feed = _origin(node.inputs[1], made_by, _SHAPE_ONLY)
+            if table in self.tables and any(port.name == feed for port in self.inputs):
+                limits[feed] = min(self.tables[table], limits.get(feed, self.tables[table]))
+        return {name: limit for name, limit in limits.items() if limit}
+
+
+def _origin(name: str, made_by: Mapping[str, _Node], through: set[str]) -> str:
+    """The tensor that this one is only another form of."""
+    for _ in range(_MAX_DEPTH):
+        node = made_by.get(name)
+        if node is None or node.operator not in through or not node.inputs:
+            break
+        name = node.inputs[0]
+    return name
+
+
+def _variable(path: Path, kind: str, port: _Port) -> Variable:
+    if not port.dtype:
+        raise ConfigError(
+            f"{path}: {kind} {port.name!r} is no tensor of a type that can be served: export the model with "
+            "plain tensors (of scikit-learn, without ZipMap)"
+        )
+    if port.shape is None and kind == "input":
+        raise ConfigError(f"{path}: input {port.name!r} has no shape: export the model with the shapes told")
+    shape = (-1,) if port.shape is None else port.shape
+    return Variable(port.name, port.name, port.dtype, shape)
+
+
+def _port(info: memoryview) -> _Port:
+    """A ValueInfoProto."""
+    name, dtype, shape = "", "", None
+    for number, value in _fields(info):
+        if number == 1:
+            name = _text(value)
+        elif number == 2:
+            tensor = dict(_fields(_part(value))).get(1)
+            for part, of_tensor in _fields(_part(tensor)) if tensor is not None else ():
+                if part == 1 and isinstance(of_tensor, int):
+                    dtype = _DTYPES.get(of_tensor, "")
+                elif part == 2:
+                    shape = tuple(_dim(_part(dim)) for n, dim in _fields(_part(of_tensor)) if n == 1)
+    return _Port(name, dtype, shape)
+
+
+def _dim(dim: memoryview) -> int:
+    """A length; -1 for a named, unknown or absurd one."""
+    value = dict(_fields(dim)).get(1, 0)
+    return value if isinstance(value, int) and 0 < value <= 1 << 40 else -1
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, _Value]]:
+    """Field numbers and values of a protobuf message: an int, or the bytes of anything longer."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        number, kind = key >> 3, key & 7
+        if kind == 0:
+            value, at = _varint(message, at)
+            yield number, value
+            continue
+        if kind == 2:
+            size, at = _varint(message, at)
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+        else:
+            raise ValueError("it is no protobuf of this kind")
+        if number == 0 or size > len(message) - at:
+            raise ValueError("it ends within a field")
+        yield number, message[at : at + size]
+        at += size
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise ValueError("it ends within a number")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _packed(data: memoryview) -> list[int]:
+    numbers, at = [], 0
+    while at < len(data):
+        number, at = _varint(data, at)
+        numbers.append(number)
+    return numbers
+
+
+def _part(value: _Value) -> memoryview:
+    if isinstance(value, int):
+        raise ValueError("a field is of another kind than ONNX has it")
+    return value
+
+
+def _text(value: _Value) -> str:
+    return bytes(_part(value)).decode("utf-8")

@@ -1,0 +1,123 @@
+"""The names of NumPy 1 that NumPy 2 took away, for apps written before; one log line when one is used.
+
+A name is given where code reads it as an attribute (`np.float`) or imports it, which would fail otherwise.
+`hasattr(np, "float")` and `getattr(np, "float", None)` keep saying that it is not there, so libraries that
+ask which NumPy they have are told the truth.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dis import opmap
+from typing import Any
+
+import numpy as np
+
+from pipeline.process.numpy_version import flaw_of_numpy
+
+log = logging.getLogger(__name__)
+
+
+def _asfarray(a: Any, dtype: Any = np.float64) -> Any:
+    return np.asarray(a, dtype if np.issubdtype(dtype, np.inexact) else np.float64)
+
+
+def _msort(a: Any) -> Any:
+    return np.sort(a, axis=0)
+
+
+def _in1d(ar1: Any, ar2: Any, assume_unique: bool = False, invert: bool = False, **options: Any) -> Any:
+    return np.isin(np.ravel(ar1), ar2, assume_unique, invert, **options)
+
+
+def _trapz(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    return np.trapezoid(y, x, dx, axis)
+
+
+def _find_common_type(array_types: Any, scalar_types: Any) -> Any:
+    return np.result_type(*array_types, *scalar_types)
+
+
+NAMES: dict[str, Any] = {
+    "int": int,
+    "float": float,
+    "complex": complex,
+    "object": object,
+    "str": str,
+    "unicode": str,
+    "int0": np.intp,
+    "uint0": np.uintp,
+    "float_": np.float64,
+    "complex_": np.complex128,
+    "singlecomplex": np.complex64,
+    "cfloat": np.complex128,
+    "string_": np.bytes_,
+    "unicode_": np.str_,
+    "object0": np.object_,
+    "NaN": np.nan,
+    "NAN": np.nan,
+    "Inf": np.inf,
+    "Infinity": np.inf,
+    "infty": np.inf,
+    "PINF": np.inf,
+    "NINF": -np.inf,
+    "PZERO": 0.0,
+    "NZERO": -0.0,
+    "product": np.prod,
+    "cumproduct": np.cumprod,
+    "alltrue": np.all,
+    "sometrue": np.any,
+    "round_": np.round,
+    "mat": np.asmatrix,
+    "bool8": np.bool_,
+    "longfloat": np.longdouble,
+    "clongfloat": np.clongdouble,
+    "longcomplex": np.clongdouble,
+    "asfarray": _asfarray,
+    "msort": _msort,
+    "in1d": _in1d,
+    "trapz": _trapz,
+    "find_common_type": _find_common_type,
+}
+_READS = {opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM") if name in opmap}
+
+_numpy_getattr: Any = None
+_numpy_fromstring: Any = None
+_told = False
+
+
+def install_numpy_1_names() -> None:
+    """Give this process the names; a second call does nothing, nor does one with NumPy 1, which has them."""
+    global _numpy_getattr, _numpy_fromstring
+    if _numpy_getattr is not None or flaw_of_numpy(np.__version__):
+        return
+    _numpy_getattr, _numpy_fromstring = np.__getattr__, np.fromstring
+    vars(np).update(__getattr__=_former_name, fromstring=_fromstring)
+
+
+def _former_name(name: str) -> Any:
+    frame = sys._getframe(1)
+    if name in NAMES and frame.f_code.co_code[frame.f_lasti] in _READS:
+        _tell(f"numpy.{name}", frame.f_code.co_filename, frame.f_lineno)
+        return NAMES[name]
+    return _numpy_getattr(name)
+
+
+def _fromstring(string: Any, dtype: Any = float, count: int = -1, *, sep: str = "", **options: Any) -> Any:
+    """`np.fromstring`, also of the bytes that NumPy 2 wants `np.frombuffer` for; a copy, as it was."""
+    if sep:
+        return _numpy_fromstring(string, dtype, count, sep=sep, **options)
+    frame = sys._getframe(1)
+    _tell("numpy.fromstring of bytes", frame.f_code.co_filename, frame.f_lineno)
+    data = string.encode() if isinstance(string, str) else string
+    return np.frombuffer(data, dtype, count).copy()
+
+
+def _tell(what: str, file: str, line: int) -> None:
+    global _told
+    if not _told:
+        _told = True
+        log.warning(
+            "%s:%d uses %s of NumPy 1; such names still work here, but not in NumPy 2", file, line, what
+        )

@@ -1,0 +1,50 @@
+"""The defaults of RequestOp and ResponseOp: a Request's inputs, and the Response of an output.
+
+Apart from `pipeline.api.op`, which must not import the messages: in the script's process `client` may be a
+folder of the app's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from client.protos.pipeline_service_pb2 import Request, Response, Tensor
+from pipeline.config.config_file import Limits
+from pipeline.dialects.answer_form import AnswerForm
+from pipeline.dialects.key_value.answers import render
+from pipeline.dialects.key_value.tensors import add_tensors, to_message
+from pipeline.paddle_serving.channel_data import ChannelData
+
+
+def inputs_of(request: Request) -> dict[str, Any]:
+    """Value i under key i, and each tensor under its name. Raises BadPackage and TooLarge."""
+    inputs: dict[str, Any] = dict(zip(request.key, request.value, strict=False))
+    add_tensors(inputs, request.tensors, Limits())
+    return inputs
+
+
+def outputs_of(response: Response) -> dict[str, Any]:
+    """A good answer's value i under key i, and each tensor under its name. Raises BadPackage and TooLarge."""
+    outputs: dict[str, Any] = dict(zip(response.key, response.value, strict=False))
+    add_tensors(outputs, response.tensors, Limits())
+    return outputs
+
+
+def array_and_lod_of(tensor: Tensor) -> tuple[Any, Any]:
+    """A tensor's array or str, and its lod, int32 [2, n], or None. Raises BadPackage and TooLarge."""
+    inputs: dict[str, Any] = {}
+    add_tensors(inputs, [tensor], Limits())
+    return inputs[tensor.name], inputs.get(f"{tensor.name}.lod")
+
+
+def response_of(channel_data: ChannelData, *, as_tensors: bool) -> Response:
+    """What the service answers with, or the same with every value as a `Tensor`."""
+    if channel_data.refusal is not None:
+        err_no, message = channel_data.refusal
+        return Response(err_no=err_no, err_msg=message)
+    output = channel_data.parse()
+    if as_tensors:
+        return Response(tensors=[to_message(name, np.asarray(value)) for name, value in output.items()])
+    return Response.FromString(render(output, AnswerForm.PROTO))

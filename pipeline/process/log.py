@@ -1,0 +1,147 @@
+"""Logging: one line per event on standard output, as text or JSON, from the front and the workers alike."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from logging.handlers import RotatingFileHandler, WatchedFileHandler
+from pathlib import Path
+
+from pipeline.config.config_file import LoggingConfig
+from pipeline.process.log_queue import LogQueue, StandardOutput
+
+NAME = "pipeline"  # of the logger above all of ours
+PATIENCE_S = 1.0  # what a line waits at most to be written, before a worker goes on or a process ends
+_handlers: list[LogQueue] = []  # what set_up_logging made for this process: one for each output
+
+
+class _JsonLines(logging.Formatter):
+    def __init__(self, service: str, process: str) -> None:
+        super().__init__()
+        self._origin = {"service": service, "process": process}
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            **self._origin,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class _WatchedFile(WatchedFileHandler):
+    """One that can't be opened anew, for its folder is gone, loses the line and not who writes it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
+
+
+def set_up_logging(config: LoggingConfig, service: str, process: str, *, beside_app: bool) -> None:
+    """Log to standard output, and to a file of this process where `logging.directory` is set.
+
+    beside_app: only our own loggers, for the app's stay its own; what it prints is written line by line from
+    now on, and our lines are there before its code goes on, unless nobody reads them. Without an app those of
+    asyncio, gRPC and the like go the same way, and no line is waited for.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
+    outputs: list[Callable[[], logging.Handler]] = [partial(StandardOutput, sys.stdout.encoding)]
+    if config.directory:
+        outputs.append(partial(_file_of, config, service, process))
+    _handlers.clear()
+    no_file: OSError | None = None
+    for output in outputs:
+        try:
+            _handlers.append(LogQueue(output, PATIENCE_S if beside_app else 0))
+        except OSError as exc:  # since the service's start the disk may be full, or the folder gone
+            no_file = exc
+    formatter: logging.Formatter = logging.Formatter(f"%(asctime)s %(levelname)s [{process}] %(message)s")
+    if config.format == "json":
+        formatter = _JsonLines(service, process)
+    for handler in _handlers:
+        handler.setFormatter(formatter)
+        handler.setLevel(config.level)
+    ours = logging.getLogger(NAME)
+    _attach(ours)
+    if no_file:
+        ours.error("logging.directory: this process has no file, %s; its lines are here alone", no_file)
+    if not beside_app:
+        logging.root.handlers[:] = _handlers
+        logging.captureWarnings(True)
+
+
+def lines_written(timeout_s: float = PATIENCE_S) -> bool:
+    """Whether all lines are where they belong; waits for those that are on their way."""
+    over = time.monotonic() + timeout_s
+    marks = [handler.mark() for handler in _handlers]
+    return all(mark.wait(max(0.0, over - time.monotonic())) for mark in marks)
+
+
+def lines_dropped() -> int:
+    """Lines of this process that some output lacks, for it took none meanwhile."""
+    return max((handler.dropped for handler in _handlers), default=0)
+
+
+def keep_our_loggers() -> None:
+    """Undo what an app did to ours: dictConfig disables all that exist, a reload of logging forgets them."""
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] == NAME:
+            logger.disabled = False
+    ours = logging.getLogger(NAME)
+    if not ours.handlers:  # else the app has given it some of its own
+        _attach(ours)
+
+
+def flaw_of_directory(given: str) -> str | None:
+    """Why no log file can be written there, for whoever can mend it; the folder itself may not exist yet."""
+    folder = Path(given)
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"logging.directory: {folder} is a file; name a folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"logging.directory: {folder} can't be written by this user; name another folder"
+    return None
+
+
+def one_line(text: str, most: int = 300) -> str:
+    """Text of a client's as it may stand in a log: it can't begin a line of its own."""
+    shown = text if len(text) <= most else text[:most] + "..."
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in shown)
+
+
+def _attach(ours: logging.Logger) -> None:
+    ours.handlers[:] = _handlers
+    ours.propagate = False
+    ours.setLevel(min(handler.level for handler in _handlers))
+
+
+def _file_of(config: LoggingConfig, service: str, process: str) -> logging.Handler:
+    """A file for each process: two that rotate one file lose lines."""
+    assert config.directory is not None
+    Path(config.directory).mkdir(parents=True, exist_ok=True)
+    path = Path(config.directory, f"{service}.{process}.log".replace("/", "_"))
+    rotation = config.rotation
+    if rotation.max_bytes == 0:
+        return _WatchedFile(path, encoding="utf-8", errors="backslashreplace")
+    return RotatingFileHandler(
+        path,
+        maxBytes=rotation.max_bytes,
+        backupCount=rotation.backup_count,
+        encoding="utf-8",
+        errors="backslashreplace",
+    )

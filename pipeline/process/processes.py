@@ -1,0 +1,153 @@
+"""Processes of this project: the command that starts one, and how /proc shows those that run."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SERVER, WORKER = "pipeline.front", "pipeline.worker"
+LISTENING = "0A"  # st of /proc/net/tcp
+HOME = (
+    "SERVING_HOME"  # Paddle Serving's name for the folder that its `stop` looks at; else the working folder
+)
+_PR_SET_PDEATHSIG = 1
+
+
+def python_module(module: str, python: str = sys.executable) -> list[str]:
+    """The command that runs a module of ours in an interpreter, whatever an app's own folder holds.
+
+    -P keeps the working folder off sys.path, where a pipeline.py of the app would be found first.
+    """
+    root = str(Path(__file__).resolve().parents[2])
+    start = f"import sys, runpy; sys.path.insert(0, {root!r}); {_ending(module)}"
+    return [python, "-P", "-c", start]
+
+
+def open_standard_files() -> None:
+    """Give the numbers 0, 1 and 2 to /dev/null where nothing has them that the next program would inherit.
+
+    What it opens first would get them otherwise, and libuv aborts a process that closes one of them.
+    """
+    for number in range(3):
+        try:
+            lasts = os.get_inheritable(number)
+        except OSError:
+            lasts = False
+        if not lasts:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, number)  # which may be the number itself
+            if null != number:
+                os.close(null)
+            os.set_inheritable(number, True)
+
+
+def _ending(module: str) -> str:
+    return f"runpy.run_module({module!r}, run_name='__main__')"
+
+
+def runs_module(pid: int, module: str) -> bool:
+    """Whether the process was started by `python_module(module)`; false for one that has ended."""
+    arguments = command_line(pid)
+    return len(arguments) > 3 and arguments[1:3] == ["-P", "-c"] and arguments[3].endswith(_ending(module))
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, also inside a native call."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def command_line(pid: int) -> list[str]:
+    """The arguments of a process; none when it has ended."""
+    try:
+        content = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return content.decode("utf-8", "replace").split("\0")[:-1]
+
+
+@dataclass(frozen=True)
+class RunningService:
+    """The front process of a service. folder: None when this user may not see it. ports: likewise none."""
+
+    pid: int
+    folder: Path | None
+    ports: tuple[int, ...]
+
+    def __str__(self) -> str:
+        ports = f", ports {' and '.join(map(str, self.ports))}" if self.ports else ""
+        return f"process {self.pid}{ports}"
+
+    def worker_pids(self) -> list[int]:
+        """Its workers; a process that a hook started is none."""
+        return [pid for pid in pids() if _parent(pid) == self.pid and runs_module(pid, WORKER)]
+
+
+def running_services() -> list[RunningService]:
+    """Every service on this machine whose process this user sees, the oldest first."""
+    sockets = listening_sockets()
+    return [
+        RunningService(pid, _home(pid), ports_of(pid, sockets)) for pid in pids() if runs_module(pid, SERVER)
+    ]
+
+
+def home(environment: Mapping[str, str] = os.environ, folder: Path | None = None) -> Path:
+    """The folder whose services `stop` and `kill` mean."""
+    return Path(environment.get(HOME) or folder or Path.cwd()).resolve()
+
+
+def listeners(port: int) -> Iterator[tuple[int, str]]:
+    """(process, its command line) of what listens on the port, as far as this user may see."""
+    sockets = {name: number for name, number in listening_sockets().items() if number == port}
+    for pid in pids() if sockets else ():
+        if ports_of(pid, sockets):
+            yield pid, " ".join(command_line(pid)) or "which has just ended"
+
+
+def listening_sockets() -> dict[str, int]:
+    """The TCP port by socket, named as in /proc/PID/fd."""
+    found: dict[str, int] = {}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):  # no IPv6
+            for line in Path(table).read_text("utf-8").splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == LISTENING:
+                    found[f"socket:[{fields[9]}]"] = int(fields[1].rpartition(":")[2], 16)
+    return found
+
+
+def ports_of(pid: int, sockets: Mapping[str, int]) -> tuple[int, ...]:
+    """Those of the listening sockets that the process has open."""
+    ports = set()
+    with contextlib.suppress(OSError):  # the process ended, or is another user's
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed in between
+                ports.add(sockets.get(str(descriptor.readlink())))
+    return tuple(sorted(port for port in ports if port is not None))
+
+
+def pids() -> list[int]:
+    return sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _home(pid: int) -> Path | None:
+    try:
+        folder = Path(f"/proc/{pid}/cwd").readlink()
+        content = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return None
+    return home(dict(entry.partition("=")[::2] for entry in content.split("\0")), folder)
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
