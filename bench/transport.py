@@ -24,12 +24,12 @@ from pipeline.messages import values
 from pipeline.messages.frames import (
     Arena,
     FrameReader,
-    Kind,
     create_arena_fd,
     frame,
     reply_region,
     request_region,
 )
+from pipeline.messages.messages import Outcome, Reply, Settled, Stowed, Timings
 from pipeline.messages.values import Part
 
 KIB = 1024
@@ -38,6 +38,15 @@ ARRAY_BYTES = (256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
 _RECEIVE_BYTES = 256 * KIB
 _NEVER = 2**40
 EXAMPLES = "example: python -m bench.transport --seconds 0.5"
+
+
+def _reply(stowed: Stowed) -> Reply:
+    return Reply(0, True, [Settled(0, Outcome.VALUE, stowed)], Timings())
+
+
+def _parts_of(received: wire.Frame) -> Stowed:
+    assert isinstance(received.message, Reply)
+    return received.message.settled[0].parts
 
 
 class Peer:
@@ -56,12 +65,12 @@ class Peer:
     def send(self, part: Part) -> None:
         self._region.reset()
         tail: list[Part] = [part]
-        for buffer in frame(Kind.REPLY, [len(part)], tail, self._arena, self._region):
+        for buffer in frame(_reply([len(part)]), tail, self._arena, self._region):
             self._socket.sendall(buffer)
 
     def receive(self) -> Part | None:
         received = next(self._frames, None)
-        return None if received is None else received.tail.unstow(received.head)[0]
+        return None if received is None else received.tail.unstow(_parts_of(received))[0]
 
 
 @contextmanager
@@ -144,9 +153,9 @@ def encodings(console: Console, seconds: float) -> None:
 def _encoded_and_back(array: np.ndarray[Any, Any]) -> object:
     tail: list[Part] = []
     stowed = wire.stow(values.encode({"logits": array}, allow_pickle=False), tail)
-    buffers = frame(Kind.REPLY, [stowed], tail)
+    buffers = frame(_reply(stowed), tail)
     (received,) = FrameReader(None).feed(b"".join(buffers))
-    return values.decode(received.tail.unstow(received.head[0]), allow_pickle=False)
+    return values.decode(received.tail.unstow(_parts_of(received)), allow_pickle=False)
 
 
 def main() -> int:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from models import local_conf
+from pipeline.engines import create_predictor
 from pipeline.engines.paddle import kept_tensors as paddle_kept_tensors
 from pipeline.engines.paddle import paddle_import
 from pipeline.engines.paddle.session import Session
 from pipeline.models.serving_model import ServingModel
-from pipeline.engines import create_predictor
 
 FLAG = "FLAGS_eager_delete_tensor_gb"
 MOST = 1 << 20

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from pipeline.messages.frames import (
@@ -14,8 +16,8 @@ from pipeline.messages.frames import (
     FRAME_LIMIT,
     REGION_BYTES,
     Arena,
+    Frame,
     FrameReader,
-    Kind,
     Tail,
     create_arena_fd,
     frame,
@@ -23,7 +25,8 @@ from pipeline.messages.frames import (
     request_region,
     stow,
 )
-from pipeline.messages.values import INLINE_BYTES
+from pipeline.messages.messages import HandOver, Probed, Share
+from pipeline.messages.values import INLINE_BYTES, Part
 
 SIZES = [
     0, 1, INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, ARENA_BYTES_FROM - 1, ARENA_BYTES_FROM,
@@ -42,9 +45,21 @@ def arena() -> Iterator[Arena]:
 
 def sent(parts: list[bytes], arena: Arena | None, handover: int = 0) -> bytes:
     tail: list[bytes] = []
-    stowed = stow(parts, tail)
+    share = Share(0, 1, 0, 0, None, None, 1.5, [("text", stow(parts, tail))])
     region = request_region(handover) if arena else None
-    return b"".join(frame(Kind.HANDOVER, [handover, stowed], tail, arena, region))
+    return b"".join(frame(HandOver(handover, [share]), tail, arena, region))
+
+
+def parts_in(received: Frame) -> list[Part]:
+    message = received.message
+    assert isinstance(message, HandOver)
+    ((name, stowed),) = message.shares[0].inputs
+    assert name == "text"
+    return received.tail.unstow(stowed)
+
+
+def numbers_of(frames: list[Frame]) -> list[int]:
+    return [f.message.id for f in frames if isinstance(f.message, HandOver)]
 
 
 def parts_of(sizes: list[int], seed: int = 0) -> list[bytes]:
@@ -61,25 +76,25 @@ def test_frames_arrive_whole_however_they_are_cut(arena: Arena, shared: bool, ch
     for number, parts in enumerate(messages):
         stream = sent(parts, used, number)
         received = [f for at in range(0, len(stream), chunk) for f in reader.feed(stream[at : at + chunk])]
-        ((kind, (handover, stowed), tail),) = received
-        assert (kind, handover) == (Kind.HANDOVER, number)
-        assert tail.unstow(stowed) == parts
+        assert numbers_of(received) == [number]
+        assert parts_in(received[0]) == parts
 
 
 def test_several_frames_in_one_read_come_out_in_order() -> None:
     stream = b"".join(sent(parts_of([size], size), None, number) for number, size in enumerate(SIZES))
     frames = list(FrameReader(None).feed(stream))
-    assert [f.head[0] for f in frames] == list(range(len(SIZES)))
-    assert [f.tail.unstow(f.head[1])[0] for f in frames] == [parts_of([s], s)[0] for s in SIZES]
+    assert numbers_of(frames) == list(range(len(SIZES)))
+    assert [parts_in(f)[0] for f in frames] == [parts_of([s], s)[0] for s in SIZES]
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_part_of_any_size_arrives_and_large_ones_are_writable_copies(arena: Arena, size: int) -> None:
     parts = parts_of([size])
-    ((_, (_, stowed), tail),) = FrameReader(arena).feed(sent(parts, arena))
-    (received,) = tail.unstow(stowed)
+    (whole,) = FrameReader(arena).feed(sent(parts, arena))
+    (received,) = parts_in(whole)
     assert received == parts[0]
     if size >= INLINE_BYTES:
+        assert isinstance(received, bytearray)
         received[0] ^= 0xFF
         assert bytes(arena.view[:1]) in (parts[0][:1], b"\0")
 
@@ -94,8 +109,8 @@ def test_what_does_not_fit_into_its_region_goes_over_the_socket(arena: Arena) ->
     fits, over = bytes(REGION_BYTES), bytes(REGION_BYTES + 1)
     assert len(sent([fits], arena)) < 100
     assert len(sent([over], arena)) > REGION_BYTES
-    ((_, (_, stowed), tail),) = FrameReader(arena).feed(sent([over], arena))
-    assert tail.unstow(stowed) == [over]
+    (whole,) = FrameReader(arena).feed(sent([over], arena))
+    assert parts_in(whole) == [over]
 
 
 def test_replies_of_one_hand_over_follow_each_other_in_its_region_until_it_is_full(arena: Arena) -> None:
@@ -117,19 +132,19 @@ def test_hand_overs_in_flight_and_their_replies_never_share_memory() -> None:
 def test_two_requests_under_way_keep_their_bytes_while_both_are_read(arena: Arena) -> None:
     one, other = parts_of([50_000], 1), parts_of([60_000], 2)
     stream = sent(one, arena, 4) + sent(other, arena, 5)
-    received = [f.tail.unstow(f.head[1]) for f in FrameReader(arena).feed(stream)]
+    received = [parts_in(f) for f in FrameReader(arena).feed(stream)]
     assert received == [one, other]
 
 
 def test_a_frame_that_announces_more_than_the_limit_is_refused() -> None:
-    (whole,) = frame(Kind.REPLY, [])
+    (whole,) = frame(Probed(""))
     stream = whole[:8] + (FRAME_LIMIT + 1).to_bytes(4, "little") + whole[12:]
     with pytest.raises(ValueError, match="over"):
         list(FrameReader(None).feed(stream))
 
 
 def test_a_tail_outside_the_arena_is_refused(arena: Arena) -> None:
-    (whole,) = frame(Kind.REPLY, [])
+    (whole,) = frame(Probed(""))
     stream = whole[:8] + (100).to_bytes(4, "little") + (ARENA_BYTES - 99).to_bytes(4, "little") + whole[16:]
     with pytest.raises(ValueError, match="outside its arena"):
         list(FrameReader(arena).feed(stream))
@@ -148,3 +163,20 @@ def test_a_handover_is_taken_back_only_as_long_as_it_has_not_begun(arena: Arena)
     assert not arena.taken_back(2)
     arena.note_begin(2)
     assert not arena.take_back(2)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [[0, "one request"], [0, [[0, 1, 0, 0]]], {"id": 0}, "a text"],
+    ids=["no list", "too short", "no array", "a text"],
+)
+def test_what_is_no_message_of_its_kind_is_refused(message: object) -> None:
+    packed = msgspec.msgpack.encode(message)
+    header = bytes([HandOver.kind, 0, 0, 0]) + struct.pack("<IIi", len(packed), 0, -1)
+    with pytest.raises(ValueError, match="Expected"):
+        list(FrameReader(None).feed(header + packed))
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="99 is the kind of no message"):
+        list(FrameReader(None).feed(bytes([99, 0, 0, 0]) + struct.pack("<IIi", 0, 0, -1)))

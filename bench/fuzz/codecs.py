@@ -38,7 +38,8 @@ from pipeline.dialects.kserve_v2.v2_models import V2Model
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
 from pipeline.front.http.grpc_timeout import seconds_of
 from pipeline.front.scheduler.request import Request
-from pipeline.messages.frames import FrameReader, Kind, frame, stow
+from pipeline.messages.frames import FrameReader, frame, stow
+from pipeline.messages.messages import HandOver, Share
 from pipeline.messages.values import decode, encode
 from pipeline.models.prototxt import format_prototxt, parse_prototxt
 from pipeline.models.tensor_spec import DATATYPES, Signature, TensorSpec
@@ -78,10 +79,12 @@ def _passed_on(request: Request) -> None:
 def _there_and_back(inputs: dict[str, Any]) -> None:
     parts = encode(inputs, allow_pickle=False)
     tail: list[Any] = []
-    head = frame(Kind.HANDOVER, [0, [[0, 0, 0, None, 0.0, [["@", stow(parts, tail)]]]]], tail)
-    (got,) = FrameReader(None).feed(b"".join(map(bytes, head)))
-    (_, ((*_, ((_, stowed),)),)) = got.head
-    decode(got.tail.unstow(stowed), allow_pickle=True)  # as the first Op's worker has it
+    share = Share(0, 0, 0, 0, None, None, 0.0, [("@", stow(parts, tail))])
+    (got,) = FrameReader(None).feed(b"".join(map(bytes, frame(HandOver(0, [share]), tail))))
+    assert isinstance(got.message, HandOver)
+    decode(
+        got.tail.unstow(got.message.shares[0].inputs[0][1]), allow_pickle=True
+    )  # as the first Op's worker has it
 
 
 def _v2_json(data: bytes) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 
 from bench.fuzz import messages
 from pipeline.dialects.key_value.tensors import to_npy
-from pipeline.messages.frames import Kind, frame, stow
+from pipeline.messages.frames import frame, stow
+from pipeline.messages.messages import HandOver, Reply, Share, Timings
 from pipeline.messages.values import encode
 
 JSON_WORDS = [
@@ -65,8 +66,8 @@ def value() -> list[bytes]:
 
 def wire() -> list[bytes]:
     tail: list[Any] = []
-    head = [1, [[0, 0, 0, None, 1.5, [["a", stow([b"x" * 5000, b"y"], tail)]]]]]
-    handover, reply = frame(Kind.HANDOVER, head, tail), frame(Kind.REPLY, [1, True, [], [0] * 7])
+    share = Share(0, 0, 0, 0, None, None, 1.5, [("a", stow([b"x" * 5000, b"y"], tail))])
+    handover, reply = frame(HandOver(1, [share]), tail), frame(Reply(1, True, [], Timings()))
     return [b"".join(handover), b"".join(reply), b"".join([*handover, *reply])]
 
 

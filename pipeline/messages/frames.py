@@ -1,18 +1,10 @@
-"""Frames and shared memory between the front process and one instance in a worker.
+"""Frames and shared memory: how messages travel between the front process and one instance in a worker.
 
-A frame is a header, a msgpack head and a tail of large parts. The tail follows the head on the socket, or
-lies in the instance's memfd when it is over `ARENA_BYTES_FROM` and fits there. The memfd has four regions,
-one for the requests and one for the replies of each of the two hand-overs that may be under way; whoever
-reads a tail copies it out at once, so a region is free again as soon as its hand-over's last reply was read.
-
-| kind | from | head |
-|---|---|---|
-| START | front | what the process shall be: application, Op, name, first instance's number, shared or not |
-| HANDOVER | front | id, then a row per request: see `Job.row` in `pipeline.front.scheduler.job` |
-| READY, FAILED | worker | feeds and fetches of its model, or None; the reason with its traceback |
-| REPLY | worker | hand-over id, last, a row per request that it settles, timings |
-| PROBE | front | nothing: asks an idle instance for a run of its model |
-| PROBED | worker | why that run failed; empty when it did not |
+A frame is a header, a message of `pipeline.messages.messages` and a tail of large parts. The tail follows on
+the socket, or lies in the instance's memfd when it is over `ARENA_BYTES_FROM` and fits there. The memfd has
+four regions, one for the requests and one for the replies of each of the two hand-overs that may be under
+way; whoever reads a tail copies it out at once, so a region is free again as soon as its hand-over's last
+reply was read.
 """
 
 from __future__ import annotations
@@ -22,14 +14,11 @@ import fcntl
 import mmap
 import os
 import struct
-import threading
 from collections.abc import Iterator, Sequence
-from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgpack
-
+from pipeline.messages.messages import Message, Stowed, decode, encode
 from pipeline.messages.values import INLINE_BYTES, Part
 
 ARENA_BYTES_FROM = INLINE_BYTES  # the memfd beats the socket at every size (bench/transport.py)
@@ -44,47 +33,12 @@ _ARENA_NAME = "paddlewheel"
 _COUNT = struct.Struct("<q")
 _BEGUN_AT, _TAKEN_BACK_AT = ARENA_BYTES, ARENA_BYTES + _COUNT.size
 _MAPPED_BYTES = ARENA_BYTES + 2 * _COUNT.size
-_HEADER = struct.Struct("<BxxxIIi")  # kind, head bytes, tail bytes, arena offset or -1
-
-
-class _Packing(threading.local):
-    """A packer for each thread, made once: one that two threads share would mix their frames."""
-
-    def __init__(self) -> None:
-        self.pack = msgpack.Packer().pack
-
-
-_packing = _Packing()
-
-
-class Kind(IntEnum):
-    START = 1
-    HANDOVER = 2
-    READY = 3
-    FAILED = 4
-    REPLY = 5
-    PROBE = 6
-    PROBED = 7
+_HEADER = struct.Struct("<BxxxIIi")  # kind, message bytes, tail bytes, arena offset or -1
 
 
 class Frame(NamedTuple):
-    kind: int
-    head: Any
+    message: Message
     tail: Tail
-
-
-class Outcome(IntEnum):
-    """How a worker settled one request."""
-
-    ANSWER = 0  # the complete response body, in the form the request asked for
-    VALUE = 1  # the Op's output, for its consumers
-    ERROR = 2  # err_no, HTTP status, gRPC code, message
-    JUMP = 3  # the Op's output, for the consumers of its jump targets
-    INPUTS = 4  # what an overridden RequestOp made of the message: the log_id in 8 bytes, then the inputs
-
-
-FEED = "@feed"  # the input of an Op that is asked by itself: its model's feeds by name
-REFUSAL = "@refusal"  # the input of an overridden ResponseOp in place of an output: as an ERROR
 
 
 class Arena:
@@ -177,8 +131,8 @@ def arena_fds() -> list[int]:
     return found
 
 
-def stow(parts: Sequence[Part], tail: list[Part]) -> list[Any]:
-    """Parts as they go into a head: small ones themselves, of large ones the length, the bytes in `tail`."""
+def stow(parts: Sequence[Part], tail: list[Part]) -> Stowed:
+    """Parts as they go into a message: small ones themselves, of large ones the length (`tail` gets them)."""
     stowed: list[Any] = []
     for part in parts:
         if len(part) < INLINE_BYTES:
@@ -203,9 +157,9 @@ class Tail:
     def size(self) -> int:
         return len(self._data)
 
-    def unstow(self, stowed: Sequence[Any]) -> list[Part]:
+    def unstow(self, stowed: Stowed) -> list[Part]:
         """The parts that `stow` was given; the large ones are copies."""
-        return [self._next(part) if type(part) is int else part for part in stowed]
+        return [self._next(part) if isinstance(part, int) else part for part in stowed]
 
     def _next(self, size: int) -> bytes | bytearray:
         start = self._at
@@ -219,19 +173,18 @@ _NO_TAIL = Tail(b"")
 
 
 def frame(
-    kind: Kind,
-    head: object,
+    message: Message,
     tail: Sequence[Part] = (),
     arena: Arena | None = None,
     region: Region | None = None,
 ) -> list[Part]:
     """The buffers of one frame, to be written to the socket in order."""
-    packed: bytes = _packing.pack(head)
+    packed = encode(message)
     size = sum(map(len, tail)) if tail else 0
     offset = -1
     if arena is not None and region is not None and size >= ARENA_BYTES_FROM:
         offset = arena.put(tail, region)
-    header = _HEADER.pack(kind, len(packed), size, offset)
+    header = _HEADER.pack(message.kind, len(packed), size, offset)
     if size == 0 or offset >= 0:
         return [header + packed]
     return [header + packed, *tail]
@@ -254,22 +207,23 @@ class FrameReader:
         return bool(self._buffer)
 
     def feed(self, data: Part) -> Iterator[Frame]:
-        """The frames that these bytes complete; unstow a frame's tail before asking for the next."""
+        """The frames that these bytes complete; unstow a frame's tail before asking for the next.
+
+        Raises ValueError for bytes that are no frame.
+        """
         buffer = self._buffer
         buffer += data
         at = 0
         while len(buffer) - at >= _HEADER.size:
-            kind, head_size, tail_size, offset = _HEADER.unpack_from(buffer, at)
-            if head_size + tail_size > FRAME_LIMIT:
-                raise ValueError(f"a frame of {head_size + tail_size} bytes is over {FRAME_LIMIT}")
-            tail_at = at + _HEADER.size + head_size
+            kind, message_size, tail_size, offset = _HEADER.unpack_from(buffer, at)
+            if message_size + tail_size > FRAME_LIMIT:
+                raise ValueError(f"a frame of {message_size + tail_size} bytes is over {FRAME_LIMIT}")
+            tail_at = at + _HEADER.size + message_size
             end = tail_at if offset >= 0 else tail_at + tail_size
             if len(buffer) < end:
                 break
-            head = msgpack.unpackb(
-                memoryview(buffer)[at + _HEADER.size : tail_at], strict_map_key=False, raw=False
-            )
-            yield Frame(kind, head, self._tail(buffer, tail_at, end, tail_size, offset))
+            message = decode(kind, memoryview(buffer)[at + _HEADER.size : tail_at])
+            yield Frame(message, self._tail(buffer, tail_at, end, tail_size, offset))
             at = end
         if at:
             del buffer[:at]

@@ -12,7 +12,8 @@ from pipeline.api.op import Op, OpRequest
 from pipeline.api.request_options import NO_OPTIONS, RequestOptions
 from pipeline.dialects.answer_form import AnswerForm
 from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, text_of
-from pipeline.messages.frames import FEED, Tail
+from pipeline.messages.frames import Tail
+from pipeline.messages.messages import FEED, Share
 from pipeline.messages.values import decode
 
 _FORMS = tuple(AnswerForm)  # by number; calling the enum costs more
@@ -21,10 +22,11 @@ _FORMS = tuple(AnswerForm)  # by number; calling the enum costs more
 class Call:
     """A request's hooks, feeds and results.
 
-    own: the Op as this request's hooks see it; None as long as only batch-wise ones do. kept: the names that
-    preprocess has set on it, where that is noted. deadline: the instant (time.monotonic) after which nobody
-    waits for it. feeds: what is to be run, None once there is a fetch without.
-    direct: its inputs are the model's feeds and its output the fetch, without hooks at either end.
+    index: its place in the hand-over. own: the Op as this request's hooks see it; None as long as only
+    batch-wise ones do. kept: the names that preprocess has set on it, where that is noted. deadline: the
+    instant (time.monotonic) after which nobody waits for it. feeds: what is to be run, None once there is a
+    fetch without. direct: its inputs are the model's feeds and its output the fetch, without hooks at either
+    end.
     output: what postprocess made. error: set as soon as the request can't be answered otherwise.
     left: what `process` has set on a copy of an Op for this request, by the numbers of its feed and slice.
     sent: its reply is on its way.
@@ -39,7 +41,7 @@ class Call:
         "feed_is_list",
         "feeds",
         "form",
-        "id",
+        "index",
         "kept",
         "left",
         "output",
@@ -49,12 +51,12 @@ class Call:
         "wish",
     )
 
-    def __init__(self, row: list[Any], tail: Tail, own: Op | None) -> None:
+    def __init__(self, share: Share, tail: Tail, own: Op | None) -> None:
         """Rebuild the request's inputs; an object of the app's that can't be is this request's error."""
-        self.id: int
-        self.deadline: float
-        self.id, data_id, log_id, form, self.wish, told, self.deadline, stowed = row
-        self.form = _FORMS[form]
+        self.index = share.index
+        self.deadline = share.deadline
+        self.form = _FORMS[share.form]
+        self.wish = share.wish
         self.own = own
         self.kept: Collection[str] = ()
         self.left: dict[tuple[int, int], dict[str, Any]] | None = None
@@ -66,8 +68,8 @@ class Call:
         self._missing = 0
         self.sent = False
         inputs: dict[str, Any] = {}
-        for name, stowed_parts in stowed:
-            parts = tail.unstow(stowed_parts)
+        for name, stowed in share.inputs:
+            parts = tail.unstow(stowed)
             try:
                 # Only a worker's own output may hold pickles; what the front encoded for the first Op can't.
                 inputs[name] = decode(parts, allow_pickle=True)
@@ -75,9 +77,9 @@ class Call:
                 self.error = exc
             except BaseException as exc:  # an object that leaves as it is loaded ends no worker either
                 self.error = HookFailed(f"input {name!r} can't be rebuilt: {text_of(exc)}")
-        options = NO_OPTIONS if told is None else RequestOptions(*told)
-        self.request = OpRequest(inputs, data_id, log_id, options)
-        if told is not None and own is not None:
+        options = share.options or NO_OPTIONS
+        self.request = OpRequest(inputs, share.data_id, share.log_id, options)
+        if share.options is not None and own is not None:
             own.request_options = options
         self.direct = FEED in inputs
         if self.direct:

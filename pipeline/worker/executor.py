@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 from pipeline.errors import ServingError
 from pipeline.messages.frames import Tail
+from pipeline.messages.messages import Settled, Share, Timings
 from pipeline.messages.values import Part
 from pipeline.worker.call import Call
 from pipeline.worker.hook_results import wrong_feed
@@ -17,15 +18,12 @@ from pipeline.worker.outputs import Outputs
 from pipeline.worker.runner import Piece, Run, Runner
 
 
-class Reply(NamedTuple):
-    """What the front is told of some requests of a hand-over. `timings`: see `Executor.run`."""
+class Send(Protocol):
+    """Tells the front of some requests of a hand-over; with `last` they are its last."""
 
-    rows: list[list[Any]]
-    tail: list[Part]
-    timings: list[int]
+    def __call__(self, settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None: ...
 
 
-Send = Callable[[Reply, bool], None]
 Fetched = tuple[Call, Any]  # a request and what postprocess is given for it
 
 
@@ -40,22 +38,20 @@ class Executor:
         self._runner = runner
         self._outputs = outputs
 
-    def run(self, rows: Sequence[list[Any]], tail: Tail, send: Send) -> None:
+    def run(self, shares: Sequence[Share], tail: Tail, send: Send) -> None:
         """Answer every request of a hand-over. Each predictor batch's replies are sent as it ends.
 
-        A reply's timings are nanoseconds and counts: [preprocess, process, postprocess, predictor batches,
-        rows, tokens, tokens with padding, rows answered (without a model: requests)]. `send` is called with
-        last=True exactly once, at the end.
+        `send` is called with last=True exactly once, at the end.
         """
         started = time.perf_counter_ns()
-        calls = self._calls(rows, tail)
+        calls = self._calls(shares, tail)
         try:
             self._run(calls, started, send)
         except BaseException as exc:  # a fault of ours, or a hook's return of a kind that nobody foresaw
             rest = [call for call in calls if not call.sent]
             for call in rest:
                 call.error = self._hooks.failure(exc, "the hand-over", call.request)
-            self._send(rest, [0] * 8, send, last=True)
+            self._send(rest, Timings(), send, last=True)
 
     def _run(self, calls: list[Call], started: int, send: Send) -> None:
         if len(calls) == 1 or not self._one_by_one:
@@ -80,22 +76,22 @@ class Executor:
     def _run_hooks(self, calls: list[Call], started: int, send: Send) -> None:
         """The same for an Op without a model. What is small travels together; an array is sent before the
         next request's hooks may fill it anew."""
-        reply, told = Reply([], [], [0] * 8), list[Call]()
+        settled, tail, timings, told = list[Settled](), list[Part](), Timings(), list[Call]()
         for call in calls:
             self._preprocess([call] if call.error is None and not call.direct else [])
             between = time.perf_counter_ns()
             self._settled_early([call])
-            reply.rows.append(self._outputs.row(call, reply.tail))
+            settled.append(self._outputs.settled(call, tail))
             told.append(call)
             ended = time.perf_counter_ns()
-            reply.timings[0] += between - started
-            reply.timings[2] += ended - between
-            reply.timings[7] += call.error is None
+            timings.preprocess_ns += between - started
+            timings.postprocess_ns += ended - between
+            timings.answered += call.error is None
             started = ended
-            if reply.tail or call is calls[-1]:
+            if tail or call is calls[-1]:
                 _mark_sent(told)
-                send(reply, call is calls[-1])
-                reply, told = Reply([], [], [0] * 8), []
+                send(settled, tail, timings, last=call is calls[-1])
+                settled, tail, timings, told = [], [], Timings(), []
 
     def _run_together(self, calls: list[Call], started: int, send: Send, *, ends: bool) -> None:
         self._preprocess([call for call in calls if call.error is None and not call.direct])
@@ -111,12 +107,12 @@ class Executor:
             settled = []
         if not batches:
             answered = 0 if self._runner.runs_model else sum(call.error is None for call in settled)
-            timings = [self._preprocess_ns, 0, early_ns, 0, 0, 0, 0, answered]
+            timings = Timings(self._preprocess_ns, postprocess_ns=early_ns, answered=answered)
             self._send(settled, timings, send, last=ends)
 
-    def _calls(self, rows: Sequence[list[Any]], tail: Tail) -> list[Call]:
+    def _calls(self, shares: Sequence[Share], tail: Tail) -> list[Call]:
         copies = not self._hooks.batch_preprocess
-        return [Call(row, tail, self._hooks.own_copy() if copies else None) for row in rows]
+        return [Call(share, tail, self._hooks.own_copy() if copies else None) for share in shares]
 
     def _preprocess(self, calls: Sequence[Call]) -> None:
         if self._hooks.batch_preprocess:
@@ -199,7 +195,7 @@ class Executor:
         self._postprocess([call for call in early if call.error is None])
         return early
 
-    def _finish(self, run: Run) -> tuple[list[Call], list[int]]:
+    def _finish(self, run: Run) -> tuple[list[Call], Timings]:
         """The calls that this batch was the last of, postprocessed, and its timings."""
         done: list[Call] = []
         rows = tokens = longest = answered = 0
@@ -217,16 +213,16 @@ class Executor:
         started = time.perf_counter_ns()
         self._postprocess([call for call in done if call.error is None])
         postprocess_ns = time.perf_counter_ns() - started
-        timings = [
+        timings = Timings(
             self._preprocess_ns,
             run.took_ns,
             postprocess_ns,
-            1,
-            rows,
-            tokens,
-            rows * longest,
-            answered,
-        ]
+            batches=1,
+            rows=rows,
+            tokens=tokens,
+            padded_tokens=rows * longest,
+            answered=answered,
+        )
         self._preprocess_ns = 0
         return done, timings
 
@@ -277,12 +273,12 @@ class Executor:
             else:
                 call.output = output
 
-    def _send(self, calls: Iterable[Call], timings: list[int], send: Send, *, last: bool) -> None:
+    def _send(self, calls: Iterable[Call], timings: Timings, send: Send, *, last: bool) -> None:
         tail: list[Part] = []
         calls = list(calls)
-        rows = [self._outputs.row(call, tail) for call in calls]
+        settled = [self._outputs.settled(call, tail) for call in calls]
         _mark_sent(calls)
-        send(Reply(rows, tail, timings), last)
+        send(settled, tail, timings, last=last)
 
 
 def _mark_sent(calls: Iterable[Call]) -> None:

@@ -26,7 +26,19 @@ from pipeline.api.dag import collect_ops
 from pipeline.api.op import Op
 from pipeline.dialects.key_value.answers import print_as_numpy_1
 from pipeline.errors import ConfigError, ServingError, StartFailed
-from pipeline.messages.frames import Arena, Frame, FrameReader, Kind, arena_fds, frame, reply_region
+from pipeline.messages.frames import Arena, Frame, FrameReader, arena_fds, frame, reply_region
+from pipeline.messages.messages import (
+    Failed,
+    HandOver,
+    Message,
+    Probe,
+    Probed,
+    Ready,
+    Reply,
+    Settled,
+    Start,
+    Timings,
+)
 from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import Signature
 from pipeline.paddle_serving.import_names import offer_paddle_serving_names
@@ -36,7 +48,7 @@ from pipeline.paddle_serving.op_settings import settings_of
 from pipeline.process.log import keep_our_loggers, lines_written, set_up_logging
 from pipeline.process.memory import settle_memory
 from pipeline.process.processes import die_with
-from pipeline.worker.executor import Executor, Reply, Send
+from pipeline.worker.executor import Executor, Send
 from pipeline.worker.hook_results import of_init_op
 from pipeline.worker.lifeline import hold_lifeline
 from pipeline.worker.model import Model
@@ -70,8 +82,8 @@ class Front:
         while data := self._socket.recv(_RECEIVE_BYTES):
             yield from reader.feed(data)
 
-    def tell(self, kind: Kind, head: object) -> None:
-        self._write(frame(kind, head))
+    def tell(self, message: Message) -> None:
+        self._write(frame(message))
 
     def begin(self, handover_id: int) -> Send | None:
         """What sends the replies of the hand-over, which this worker may be blamed for from now on.
@@ -79,14 +91,13 @@ class Front:
         None for one that was taken back: others run it.
         """
         if self._arena.taken_back(handover_id):
-            self.tell(Kind.REPLY, [handover_id, True, [], [0] * 8])
+            self.tell(Reply(handover_id, True, [], Timings()))
             return None
         self._arena.note_begin(handover_id)
         region = reply_region(handover_id)
 
-        def send(reply: Reply, last: bool) -> None:
-            head = [handover_id, last, reply.rows, reply.timings]
-            self._write(frame(Kind.REPLY, head, reply.tail, self._arena, region))
+        def send(settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None:
+            self._write(frame(Reply(handover_id, last, settled, timings), tail, self._arena, region))
 
         return send
 
@@ -130,7 +141,7 @@ class Worker:
         executors, signature = self._executors(self._find_op(web_service))
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
         settle_memory()
-        self._fronts[0].tell(Kind.READY, signature)
+        self._fronts[0].tell(Ready(signature))
         threads = [
             # In a copy of this context: NumPy keeps print options there, ours and those that the app set.
             threading.Thread(target=copy_context().run, args=(_answer_or_die, *served))
@@ -200,14 +211,15 @@ def main(arguments: list[str]) -> None:
     _give_way()
     fronts = [Front(*ends) for ends in zip(fds[::2], fds[1::2], strict=True)]
     os.register_at_fork(after_in_child=partial(_close_all, [*fds[::2], *arena_fds()]))
-    start = fronts[0].receive()
-    if start is None:
+    received = fronts[0].receive()
+    if received is None:
         return
-    app_json, op_name, name, first, shares = start.head
-    app = App.from_json(app_json)
-    set_up_logging(app.config.logging, app.name, name, beside_app=True)
+    start = received.message
+    assert isinstance(start, Start)
+    app = App.from_json(start.app)
+    set_up_logging(app.config.logging, app.name, start.name, beside_app=True)
     try:
-        Worker(fronts, app, op_name, first, shares).run_script()
+        Worker(fronts, app, start.op, start.first_instance, start.shares).run_script()
     except BaseException as exc:
         _die_of(exc, fronts[0])
 
@@ -226,13 +238,13 @@ def _init(op: Op) -> None:
 def _answer(front: Front, executor: Executor) -> None:
     """Answer the hand-overs of one instance until end of file."""
     while (received := front.receive()) is not None:
-        if received.kind == Kind.PROBE:
-            front.tell(Kind.PROBED, executor.probe())
-            continue
-        handover_id, rows = received.head
-        send = front.begin(handover_id)
-        if send is not None:
-            executor.run(rows, received.tail, send)
+        message = received.message
+        if isinstance(message, Probe):
+            front.tell(Probed(executor.probe()))
+        elif isinstance(message, HandOver):
+            send = front.begin(message.id)
+            if send is not None:
+                executor.run(message.shares, received.tail, send)
 
 
 def _answer_or_die(front: Front, executor: Executor) -> None:
@@ -249,7 +261,7 @@ def _die_of(exc: BaseException, front: Front) -> NoReturn:
     else:  # the script may also raise SystemExit
         reason = f"{Path(sys.argv[0]).name} raised {said_by(exc)}\n{trace_of(exc)}"
     try:
-        front.tell(Kind.FAILED, [reason, isinstance(exc, ConfigError)])
+        front.tell(Failed(reason, isinstance(exc, ConfigError)))
         lines_written()
     finally:
         os._exit(1)

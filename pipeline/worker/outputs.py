@@ -10,8 +10,9 @@ from pipeline.dialects.answer_form import AnswerForm, V1Wish, Wish
 from pipeline.dialects.key_value.answers import render, render_message
 from pipeline.dialects.kserve_v1.v1_answers import render_v1
 from pipeline.dialects.kserve_v2.v2_answers import render_v2
-from pipeline.errors import HookFailed, ServingError, described
-from pipeline.messages.frames import Outcome, stow
+from pipeline.errors import HookFailed, ServingError
+from pipeline.messages.frames import stow
+from pipeline.messages.messages import Outcome, Refusal, Settled
 from pipeline.messages.values import NotEncodable, Part, encode
 from pipeline.models.tensor_spec import TensorSpec
 from pipeline.paddle_serving.packages import outputs_of
@@ -20,7 +21,7 @@ from pipeline.worker.hooks import Hooks
 
 
 class Outputs:
-    """Makes the rows of replies.
+    """Makes what a reply says of each request.
 
     answers: the Op's output is the response. declared: what the response holds. fetches: what the model
     gives when it is asked by itself.
@@ -39,30 +40,30 @@ class Outputs:
         self._declared = declared
         self._fetches = fetches
 
-    def row(self, call: Call, tail: list[Part]) -> list[Any]:
-        """How a call is settled: [id, Outcome, stowed parts] or [id, ERROR, why]; adds to `tail`."""
+    def settled(self, call: Call, tail: list[Part]) -> Settled:
+        """How a call is settled; its large parts are added to `tail`."""
         if call.error is None:
             try:
-                return self._settle(call, tail)
+                outcome, parts = self._outcome(call)
+                return Settled(call.index, outcome, stow(parts, tail))
             except ServingError as exc:
                 call.error = exc
             except BaseException as exc:  # an answer's own __repr__, say: it must not take the batch along
                 call.error = self._hooks.failure(exc, "the answer's printing", call.request)
-        return [call.id, Outcome.ERROR, *described(call.error)]
+        return Settled(call.index, Outcome.ERROR, refusal=Refusal.of(call.error))
 
-    def _settle(self, call: Call, tail: list[Part]) -> list[Any]:
+    def _outcome(self, call: Call) -> tuple[Outcome, list[Part]]:
         output = call.output
         if call.direct:
-            parts = _as_tensors(call, output, self._fetches)
-            return [call.id, Outcome.ANSWER, stow(parts, tail)]
+            return Outcome.ANSWER, _as_tensors(call, output, self._fetches)
         if self._hooks.jumps and self._hooks.jump(call.own or self._hooks.op, call.request, output):
-            return [call.id, Outcome.JUMP, stow(self._encoded(output), tail)]
+            return Outcome.JUMP, self._encoded(output)
         if self._answers:
-            return [call.id, Outcome.ANSWER, stow(self._rendered(call), tail)]
+            return Outcome.ANSWER, self._rendered(call)
         if self._hooks.unpacks:
             log_id = call.request.log_id.to_bytes(8, "little", signed=True)
-            return [call.id, Outcome.INPUTS, stow([log_id, *self._encoded(output)], tail)]
-        return [call.id, Outcome.VALUE, stow(self._encoded(output), tail)]
+            return Outcome.INPUTS, [log_id, *self._encoded(output)]
+        return Outcome.VALUE, self._encoded(output)
 
     def _rendered(self, call: Call) -> list[Part]:
         output, form = call.output, call.form

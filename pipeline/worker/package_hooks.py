@@ -9,7 +9,7 @@ from client.protos.pipeline_service_pb2 import Request, Response
 from pipeline.api.dag import MESSAGE
 from pipeline.api.op import Op, OpRequest, RequestOp, ResponseOp
 from pipeline.errors import ServingError, WrongResult, described
-from pipeline.messages.frames import REFUSAL
+from pipeline.messages.messages import REFUSAL, Refusal
 from pipeline.paddle_serving.channel_data import ChannelData
 from pipeline.worker.hook_results import product_error
 from pipeline.worker.hooks import Hooks
@@ -59,7 +59,7 @@ class ResponseHooks(Hooks):
         """Raises the refusal that a Response with an err_no and without values is."""
         assert isinstance(own, ResponseOp)
         ((name, value),) = request.input_dicts.items()
-        refusal = _refusal_of(value) if name == REFUSAL else None
+        refusal = Refusal(*value).error() if name == REFUSAL else None
         try:
             response = own.pack_response_package(_channel_data(value, request, refusal))
         except BaseException as exc:
@@ -85,13 +85,6 @@ def _unpacked(result: Any, log_id: int) -> tuple[Any, Any, Any, Any]:
         return result[0], log_id, result[1], result[2]
     inputs, own_log_id, code, info = result
     return inputs, own_log_id, code, info
-
-
-def _refusal_of(value: Any) -> ServingError:
-    err_no, http_status, grpc_code, message = value
-    error = ServingError(message)
-    error.err_no, error.http_status, error.grpc_code = err_no, http_status, grpc_code
-    return error
 
 
 def _channel_data(value: Any, request: OpRequest, refusal: ServingError | None) -> ChannelData:

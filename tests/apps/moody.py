@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from pipeline import Op, WebService
-from pipeline.messages.frames import Kind, arena_fds, frame
+from pipeline.messages.frames import arena_fds, frame
+from pipeline.messages.messages import Reply, Timings
 
 MOOD = Path(os.environ.get("MOOD", "/nonexistent"))
 HOARD = []
@@ -44,12 +45,12 @@ def shorten(_):
 
 def end_the_first_handover(path):
     """Tell the front, the first time, that the hand-over has ended, though none was answered."""
-    send_once(path, frame(Kind.REPLY, [0, True, [], [0] * 8]))
+    send_once(path, frame(Reply(0, True, [], Timings())))
 
 
 def begin_a_frame(path):
     """Announce a megabyte, the first time, and send less."""
-    send_once(path, frame(Kind.REPLY, [0, True, [], [0] * 8], [bytes(1_000_000)])[:1])
+    send_once(path, frame(Reply(0, True, [], Timings()), [bytes(1_000_000)])[:1])
 
 
 def send_once(path, parts):

@@ -19,6 +19,7 @@ from pipeline.errors import (
     Unauthenticated,
     UnknownService,
 )
+from pipeline.messages.messages import Timings
 
 _NS = 1_000_000_000
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -152,23 +153,23 @@ class OpFigures:
     by_rows: dict[int, RunFigures] = field(default_factory=dict)
     last_ms: int = 0
 
-    def note_run(self, timings: Sequence[int], settled: int) -> None:
-        """timings: of a reply, see `pipeline.worker.executor.Executor.run`. settled: its requests."""
-        input_ns, infer_ns, output_ns, batches, rows, tokens, padded, answered = timings
+    def note_run(self, timings: Timings, settled: int) -> None:
+        """timings: of a reply. settled: its requests."""
+        input_ns, infer_ns, output_ns = timings.preprocess_ns, timings.process_ns, timings.postprocess_ns
         self.last_ms = time.time_ns() // 1_000_000
         self.preprocess_ns += input_ns
         self.postprocess_ns += output_ns
         self.shares.add(input_ns, infer_ns, output_ns, settled)
-        if answered:
-            run = self.by_rows.get(answered)
+        if timings.answered:
+            run = self.by_rows.get(timings.answered)
             if run is None:
-                run = self.by_rows[answered] = RunFigures()
+                run = self.by_rows[timings.answered] = RunFigures()
             run.add(input_ns, infer_ns, output_ns)
-        if batches:
+        if timings.batches:
             self.predictor_s.note(infer_ns / _NS)
-            self.batch_rows.note(rows)
-            self.tokens += tokens
-            self.padding += padded - tokens
+            self.batch_rows.note(timings.rows)
+            self.tokens += timings.tokens
+            self.padding += timings.padded_tokens - timings.tokens
 
     @property
     def queued(self) -> int:

@@ -35,7 +35,7 @@ class BackOff:
     def note_failed_start(self, process: WorkerProcess) -> bool:
         """Returns whether another is of no use."""
         self._failed_starts += 1
-        _, final = process.failure or ("", False)
+        final = process.failure is not None and process.failure.final
         # What raises on the very first start raises on every one; later a reason may pass (a full disk, say).
         raises = process.failure is not None and not self._was_ready
         return final or raises or self._failed_starts >= FAILED_STARTS_ALLOWED

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pipeline.errors import ServingError
 from pipeline.front.pool.frame_watch import FrameWatch
@@ -22,13 +22,22 @@ from pipeline.front.pool.outbox import Outbox
 from pipeline.messages.frames import (
     HANDOVERS_IN_FLIGHT,
     Arena,
-    Frame,
     FrameReader,
-    Kind,
-    Outcome,
+    Tail,
     create_arena_fd,
     frame,
     request_region,
+)
+from pipeline.messages.messages import (
+    Failed,
+    HandOver,
+    Message,
+    Outcome,
+    Probe,
+    Probed,
+    Ready,
+    Reply,
+    Settled,
 )
 from pipeline.messages.values import Part
 
@@ -39,9 +48,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 256 * 1024
-# Looking a member up, and calling the enum, cost as much as a short loop each.
-_HANDOVER, _REPLY, _ERROR = Kind.HANDOVER, Kind.REPLY.value, Outcome.ERROR.value
-_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 HANG_GRACE_S = 5.0  # after the latest deadline of a hand-over its worker is taken for stuck
 LARGE_BYTES = 256 * 1024  # copying and sending this takes the front about half a millisecond
 
@@ -53,7 +59,8 @@ class State(Enum):
     DEAD = "dead"
 
 
-_READY = State.READY
+_READY = State.READY  # looking a member up costs as much as a short loop
+_ERROR = Outcome.ERROR
 
 
 class Events(Protocol):
@@ -65,10 +72,8 @@ class Events(Protocol):
     profiles: bool
 
     def became_ready(self, process: WorkerProcess) -> None: ...
-    def replying(self, handover: Handover, rows: Sequence[list[Any]], timings: Sequence[int]) -> None: ...
-    def replied(
-        self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int], settled: int
-    ) -> None: ...
+    def replying(self, handover: Handover, reply: Reply) -> None: ...
+    def replied(self, instance: Instance, handover: Handover, reply: Reply) -> None: ...
     def timed_out(self, instance: Instance, handover: Handover) -> None: ...
     def lost(self, process: WorkerProcess) -> None: ...
     def died(self, process: WorkerProcess) -> None: ...
@@ -140,8 +145,8 @@ class Instance:
             and not self.process.reserved
         )
 
-    def tell(self, kind: Kind, head: object) -> None:
-        self._outbox.send(frame(kind, head))
+    def tell(self, message: Message) -> None:
+        self._outbox.send(frame(message))
 
     def hand_over(self, jobs: Sequence[Job]) -> None:
         """Send jobs to the worker, which is killed when it has them for too long."""
@@ -149,10 +154,10 @@ class Instance:
         handover = Handover(self._handovers, list(jobs), deadline, now, now)
         self._handovers += 1
         tail: list[Part] = []
-        rows = [job.row(index, tail) for index, job in enumerate(jobs)]
+        message = HandOver(handover.id, [job.share(index, tail) for index, job in enumerate(jobs)])
         self.in_flight.append(handover)
         region = request_region(handover.id) if tail else None
-        self._outbox.send(frame(_HANDOVER, [handover.id, rows], tail, self._arena, region))
+        self._outbox.send(frame(message, tail, self._arena, region))
         self._watch(handover)
 
     def take_back(self) -> Iterator[Job]:
@@ -167,7 +172,7 @@ class Instance:
     def probe(self) -> None:
         """Have the idle worker run its model once; one that fails is killed."""
         self.probed_at = time.monotonic()
-        self.tell(Kind.PROBE, [])
+        self.tell(Probe())
 
     def stop(self) -> None:
         """Close our end: the worker's thread leaves after the hand-overs that it was given."""
@@ -250,16 +255,15 @@ class Instance:
 
     def _settle_all(self, data: bytes) -> Iterator[None]:
         """Take the frames that these bytes complete. Yields after each large answer."""
-        for received in self._reader.feed(data):
-            if received.kind == _REPLY:
-                yield from self._take_reply(received)
-            elif received.kind == Kind.READY:
-                self.process.became_ready(received.head)
-            elif received.kind == Kind.PROBED:
-                self._take_probe(received.head)
-            elif received.kind == Kind.FAILED:
-                reason, final = received.head
-                self.process.failure = (reason, bool(final))
+        for message, tail in self._reader.feed(data):
+            if type(message) is Reply:
+                yield from self._take_reply(message, tail)
+            elif isinstance(message, Ready):
+                self.process.became_ready(message.signature)
+            elif isinstance(message, Probed):
+                self._take_probe(message.failure)
+            elif isinstance(message, Failed):
+                self.process.failure = message
 
     def _take_probe(self, failure: str) -> None:
         self.probed_at = 0.0
@@ -268,35 +272,34 @@ class Instance:
         if failure:
             self.process.kill(f"idle, it failed a probe: {failure}")
 
-    def _take_reply(self, received: Frame) -> Iterator[None]:
-        handover_id, last, rows, timings = received.head
+    def _take_reply(self, reply: Reply, tail: Tail) -> Iterator[None]:
         handover = self.in_flight[0]
-        if handover.id != handover_id:
-            raise RuntimeError(f"reply to hand-over {handover_id}, expected {handover.id}")
+        if handover.id != reply.handover:
+            raise RuntimeError(f"reply to hand-over {reply.handover}, expected {handover.id}")
         if self._events.profiles:
-            self._events.replying(handover, rows, timings)
-        jobs, tail = handover.jobs, received.tail
+            self._events.replying(handover, reply)
+        jobs = handover.jobs
         has_large = tail.size > LARGE_BYTES
-        for row in rows:
-            job, outcome = jobs[row[0]], row[1]
-            jobs[row[0]] = None
+        for settled in reply.settled:
+            job = jobs[settled.index]
+            jobs[settled.index] = None
             if job is None:
                 continue
-            if outcome == _ERROR:
-                job.fail(_error_from(row))
+            if settled.outcome is _ERROR:
+                job.fail(_error_of(settled))
                 continue
-            parts = tail.unstow(row[2])
-            job.settle(_OUTCOMES[outcome], parts)
+            parts = tail.unstow(settled.parts)
+            job.settle(settled.outcome, parts)
             if has_large and sum(map(len, parts)) > LARGE_BYTES:
                 yield
-        if last:
+        if reply.last:
             if any(jobs):  # they would wait for nothing; tried again they are answered
-                raise RuntimeError(f"the last reply to hand-over {handover_id} leaves requests unanswered")
+                raise RuntimeError(f"the last reply to hand-over {handover.id} leaves requests unanswered")
             self.in_flight.popleft()
             self.process.reserved = False  # it can only have been for this one
             self._end_abandonment()
-        self._events.replied(self, handover, last, timings, len(rows))
-        if not last:
+        self._events.replied(self, handover, reply)
+        if not reply.last:
             handover.run_began = time.monotonic()
         elif self.in_flight:
             self.in_flight[0].began = self.in_flight[0].run_began = time.monotonic()
@@ -333,9 +336,7 @@ class Instance:
             self._timer = None
 
 
-def _error_from(row: list[object]) -> ServingError:
-    """The error that a worker described: [index, ERROR, err_no, HTTP status, gRPC code, message]."""
-    _, _, err_no, http_status, grpc_code, message = row
-    error = ServingError(message)
-    error.err_no, error.http_status, error.grpc_code = err_no, http_status, grpc_code  # type: ignore[assignment]
-    return error
+def _error_of(settled: Settled) -> ServingError:
+    if settled.refusal is None:
+        raise RuntimeError("a reply refuses a request without saying why")
+    return settled.refusal.error()

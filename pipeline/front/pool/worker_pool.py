@@ -264,7 +264,7 @@ class Crew:
             self._order_instances()
             self._bury(process)
         elif (started := self._awaited.pop(process, None)) is not None:
-            reason, _ = process.failure or (process.describe_death(), False)
+            reason = process.failure.reason if process.failure else process.describe_death()
             if started.done():
                 log.error("Worker %s (pid %d) died before it served: %s", process.name, process.pid, reason)
             else:
@@ -280,7 +280,7 @@ class Crew:
         why = process.describe_death()
         if process.ready_at:
             self._back_off.died(process)
-            told = f"\n{process.failure[0]}" if process.failure else ""
+            told = f"\n{process.failure.reason}" if process.failure else ""
             log.error("Worker %s (pid %d) died: %s%s", process.name, process.pid, why, told)
         elif not self._may_try_again(process, why):
             return
@@ -292,7 +292,7 @@ class Crew:
         asyncio.get_running_loop().call_later(pause_s, self._spawn, process.numbers)
 
     def _may_try_again(self, process: WorkerProcess, why: str) -> bool:
-        reason, _ = process.failure or (why, False)
+        reason = process.failure.reason if process.failure else why
         log.error("Worker %s did not start: %s", process.name, reason)
         if self._was_complete and self.ready:
             # What was changed on the disk meanwhile must not end the others. Nor does it count: who is left

@@ -11,8 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.api.app import App
 from pipeline.config.config_file import OpConfig
@@ -20,7 +19,7 @@ from pipeline.front.metrics.metrics import resident_bytes
 from pipeline.front.pool.oom import oom_kills
 from pipeline.front.pool.placement import shares_process
 from pipeline.front.pool.worker_instance import Events, Instance, State, TimeLimits
-from pipeline.messages.frames import Kind
+from pipeline.messages.messages import Failed, Start
 from pipeline.models.tensor_spec import Signature
 from pipeline.process.environment import MODEL_PROCESS
 from pipeline.process.processes import WORKER, python_module
@@ -39,7 +38,7 @@ class WorkerProcess:
     version: of its model, empty for an Op without one.
     signature: what its model is fed and fetched, once it is ready; None for an Op without one.
     ready_at, ready_bytes: when that was, 0 before, and its resident memory then.
-    failure: why it could not start, and whether another try is useless.
+    failure: why it could not start.
     refused: requests that are told how it died once that is known.
     """
 
@@ -50,7 +49,7 @@ class WorkerProcess:
         limits = time_limits(app.config.op[op])
         self.instances = [Instance(op, number, self, events, limits) for number in numbers]
         self.reserved = False
-        self.failure: tuple[str, bool] | None = None
+        self.failure: Failed | None = None
         self.refused: list[Job] = []
         self.ready_at = 0.0
         self.ready_bytes = 0.0
@@ -76,8 +75,7 @@ class WorkerProcess:
         for instance in self.instances:
             instance.listen()
         shares = shares_process(self._app, self.op)
-        start = [self._app.to_json(), self.op, self.name, self.numbers[0], shares]
-        self.instances[0].tell(Kind.START, start)
+        self.instances[0].tell(Start(self._app.to_json(), self.op, self.name, self.numbers[0], shares))
         timeout_s = self._app.config.op[self.op].start_timeout
         self._start_timer = loop.call_later(timeout_s, self.kill, f"it did not start within {timeout_s:g} s")
 
@@ -125,9 +123,9 @@ class WorkerProcess:
         while calls := [i.abandoned for i in self.instances if i.abandoned is not None]:
             await asyncio.wait(calls)
 
-    def became_ready(self, signature: Sequence[Any] | None) -> None:
+    def became_ready(self, signature: Signature | None) -> None:
         """What its worker says: from now on all its instances take hand-overs."""
-        self.signature = None if signature is None else Signature.of_data(signature)
+        self.signature = signature
         self._cancel_start_timer()
         self.ready_at = time.monotonic()
         self.ready_bytes = resident_bytes(self.pid)

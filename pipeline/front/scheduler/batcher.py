@@ -9,9 +9,8 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import attrgetter
-from typing import Any
 
 from pipeline.api.app import App
 from pipeline.errors import DeadlineExceeded, NotReady, ServingError, text_of
@@ -35,6 +34,7 @@ from pipeline.front.scheduler.fair_queue import Turns
 from pipeline.front.scheduler.job import Job
 from pipeline.front.scheduler.lost_jobs import refuse_blamed, tried_again
 from pipeline.front.scheduler.versions import of_version
+from pipeline.messages.messages import Reply
 
 log = logging.getLogger(__name__)
 
@@ -254,24 +254,22 @@ class Batcher:
         self.crew.became_ready(process)
         self._dispatch_soon()
 
-    def replying(self, handover: Handover, rows: Sequence[list[Any]], timings: Sequence[int]) -> None:
+    def replying(self, handover: Handover, reply: Reply) -> None:
         """Note with each request what its share took, before it is settled: its answer tells."""
-        preprocess_ns, process_ns, postprocess_ns = timings[:3]
-        if preprocess_ns:  # told in the first reply; in each where requests are run one by one
-            handover.preprocess_ns = preprocess_ns
-        spent_ns = handover.preprocess_ns, process_ns, postprocess_ns
-        for row in rows:
-            job = handover.jobs[row[0]]
+        timings = reply.timings
+        if timings.preprocess_ns:  # told in the first reply; in each where requests are run one by one
+            handover.preprocess_ns = timings.preprocess_ns
+        spent_ns = handover.preprocess_ns, timings.process_ns, timings.postprocess_ns
+        for settled in reply.settled:
+            job = handover.jobs[settled.index]
             if job is not None and job.walk.request.timings is not None:
                 queue_s = max(0.0, handover.began - job.queued_at)
                 job.walk.request.timings.note(self.op, queue_s, *(ns * 1e-9 for ns in spent_ns))
 
-    def replied(
-        self, instance: Instance, handover: Handover, last: bool, timings: Sequence[int], settled: int
-    ) -> None:
-        self._figures.note_run(timings, settled)
-        instance.served += settled
-        if not last:
+    def replied(self, instance: Instance, handover: Handover, reply: Reply) -> None:
+        self._figures.note_run(reply.timings, len(reply.settled))
+        instance.served += len(reply.settled)
+        if not reply.last:
             return
         instance.idle_since = time.monotonic()
         instance.answered = 0 if handover.abandoned else len(handover.jobs)

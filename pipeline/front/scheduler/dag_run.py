@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import astuple
 
 from pipeline.api.dag import Dag
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP
-from pipeline.errors import DeadlineExceeded, HookFailed, ServingError, described
+from pipeline.errors import DeadlineExceeded, HookFailed, ServingError
 from pipeline.front.scheduler.request import Request
-from pipeline.messages.frames import FEED, REFUSAL, Outcome
+from pipeline.messages.messages import FEED, REFUSAL, Outcome, Refusal
 from pipeline.messages.values import Part, encode
 
 _ANSWER = Outcome.ANSWER
@@ -123,7 +124,7 @@ class Walk(msgspec.Struct, eq=False):
             self.fail(error)
             return
         self.awaited.clear()
-        given = [(REFUSAL, encode(described(error), allow_pickle=False))]
+        given = [(REFUSAL, encode(astuple(Refusal.of(error)), allow_pickle=False))]
         self.awaited[RESPONSE_OP] = given
         self._course.queues[RESPONSE_OP].put(self, given)
 

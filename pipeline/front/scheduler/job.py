@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from pipeline.errors import DeadlineExceeded, ServingError
 from pipeline.front.scheduler.dag_run import Inputs, Walk
-from pipeline.messages.frames import Outcome, stow
+from pipeline.messages.frames import stow
+from pipeline.messages.messages import Outcome, Share
 from pipeline.messages.values import Part
 
 
@@ -43,15 +42,12 @@ class Job(msgspec.Struct, eq=False):
         """Whether anyone still waits for it; a jump may have started its Op anew."""
         return self.walk.awaited.get(self.node) is self.inputs
 
-    def row(self, index: int, tail: list[Part]) -> list[Any]:
-        """How it stands in a hand-over:
-
-        [index, data_id, log_id, form, wish, options, deadline, [[input, value], ...]].
-        """
+    def share(self, index: int, tail: list[Part]) -> Share:
+        """How it stands in a hand-over; its large parts are added to `tail`."""
         request = self.walk.request
-        inputs = [[name, stow(parts, tail)] for name, parts in self.inputs]
-        told = request.wish, request.options, request.deadline
-        return [index, self.walk.data_id, request.log_id, request.form, *told, inputs]
+        inputs = [(name, stow(parts, tail)) for name, parts in self.inputs]
+        told = request.form, request.wish, request.options, request.deadline
+        return Share(index, self.walk.data_id, request.log_id, *told, inputs)
 
     def settle(self, outcome: Outcome, parts: list[Part]) -> None:
         walk, node = self.walk, self.node

@@ -1,0 +1,179 @@
+"""Every message between the front process and one instance in a worker, and its encoding.
+
+A message travels as an array of its fields in msgpack, in the order they have here; a header with its
+`kind` stands before it and large parts behind it, see `pipeline.messages.frames`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, ClassVar
+
+import msgspec
+
+from pipeline.api.request_options import RequestOptions
+from pipeline.errors import ServingError, described
+from pipeline.models.tensor_spec import Signature
+
+FEED = "@feed"  # the input of an Op that is asked by itself: its model's feeds by name
+REFUSAL = "@refusal"  # the input of an overridden ResponseOp in place of an output: the fields of a Refusal
+
+Stowed = list[int | bytes]
+"""An encoded value: its small parts themselves, of the large ones the length; see `frames.stow`."""
+
+
+class Outcome(IntEnum):
+    """How a worker settled one request."""
+
+    ANSWER = 0  # the complete response body, in the form the request asked for
+    VALUE = 1  # the Op's output, for its consumers
+    ERROR = 2  # a refusal
+    JUMP = 3  # the Op's output, for the consumers of its jump targets
+    INPUTS = 4  # what an overridden RequestOp made of the message: the log_id in 8 bytes, then the inputs
+
+
+class Message(msgspec.Struct, array_like=True, eq=False):
+    """What one side tells the other. kind: its number in the header of a frame."""
+
+    kind: ClassVar[int]
+
+
+class Start(Message):
+    """The front's first message to a process: what it shall be.
+
+    app: the service, as `App.to_json` writes it. op: the Op whose instances it hosts. name: for its log
+    lines. first_instance: the number of its first. shares: the instances of the Op share a process.
+    """
+
+    kind = 1
+    app: str
+    op: str
+    name: str
+    first_instance: int
+    shares: bool
+
+
+class Share(msgspec.Struct, array_like=True, eq=False):
+    """One Op's share of one request.
+
+    index: its place in the hand-over, by which its `Settled` names it. data_id: what the hooks of every Op
+    know the request by. log_id: the client's own, 0 without. form: an `AnswerForm`. wish: what that form
+    leaves open. deadline: the instant (time.monotonic) after which nobody waits for it. inputs: what the Op
+    is started on, by the names of those that it comes from.
+    """
+
+    index: int
+    data_id: int
+    log_id: int
+    form: int
+    wish: Any
+    options: RequestOptions | None
+    deadline: float
+    inputs: list[tuple[str, Stowed]]
+
+
+class HandOver(Message):
+    """From the front: requests to be run, together where the batch plan says so.
+
+    id: counted up by the instance's connection.
+    """
+
+    kind = 2
+    id: int
+    shares: list[Share]
+
+
+class Ready(Message):
+    """From a process: all its instances take hand-overs. signature: of its model, None without one."""
+
+    kind = 3
+    signature: Signature | None
+
+
+class Failed(Message):
+    """From a process that can't start. final: another try would fail, too."""
+
+    kind = 4
+    reason: str
+    final: bool
+
+
+class Refusal(msgspec.Struct, array_like=True, frozen=True):
+    """An error as it crosses between processes; see `pipeline.errors` for the fields."""
+
+    err_no: int
+    http_status: int
+    grpc_code: str
+    message: str
+
+    @classmethod
+    def of(cls, error: ServingError) -> Refusal:
+        return cls(*described(error))
+
+    def error(self) -> ServingError:
+        error = ServingError(self.message)
+        error.err_no, error.http_status = self.err_no, self.http_status
+        error.grpc_code = self.grpc_code
+        return error
+
+
+class Settled(msgspec.Struct, array_like=True, eq=False):
+    """What became of one request. index: see `Share`. parts: of every outcome but an ERROR."""
+
+    index: int
+    outcome: Outcome
+    parts: Stowed = []
+    refusal: Refusal | None = None
+
+
+class Timings(msgspec.Struct, array_like=True):
+    """Where the time of a reply's requests went, in nanoseconds, and what was run.
+
+    preprocess_ns: told in the first reply of a hand-over that has it. batches: predictor batches. tokens:
+    rows x own length. padded_tokens: with padding. answered: rows that were; without a model, requests.
+    """
+
+    preprocess_ns: int = 0
+    process_ns: int = 0
+    postprocess_ns: int = 0
+    batches: int = 0
+    rows: int = 0
+    tokens: int = 0
+    padded_tokens: int = 0
+    answered: int = 0
+
+
+class Reply(Message):
+    """From an instance: some requests of its oldest hand-over are settled; with the last all are."""
+
+    kind = 5
+    handover: int
+    last: bool
+    settled: list[Settled]
+    timings: Timings
+
+
+class Probe(Message):
+    """From the front: an idle instance shall run its model once."""
+
+    kind = 6
+
+
+class Probed(Message):
+    """From an instance: why that run failed; empty when it did not."""
+
+    kind = 7
+    failure: str
+
+
+_KINDS: Sequence[type[Message]] = (Start, HandOver, Ready, Failed, Reply, Probe, Probed)
+_DECODE = {message.kind: msgspec.msgpack.Decoder(message).decode for message in _KINDS}
+encode = msgspec.msgpack.Encoder().encode
+
+
+def decode(kind: int, data: bytes | memoryview) -> Message:
+    """The message of a frame. Raises ValueError for what is none."""
+    if kind not in _DECODE:
+        raise ValueError(f"{kind} is the kind of no message")
+    return _DECODE[kind](data)  # msgspec.ValidationError is a ValueError
