@@ -140,7 +140,13 @@ def _read_original(source: Path) -> Original:
             for specs in (program.feeds, program.fetches)
         )
         model = ServingModel(
-            program.program.parent, program.program, program.params, feeds, fetches, format=program.format
+            program.program.parent,
+            program.program,
+            program.params,
+            feeds,
+            fetches,
+            format=program.format,
+            engine=ONNX_RUNTIME if program.format == "onnx" else PADDLE,
         )
         try:
             signature_text(feeds, fetches)

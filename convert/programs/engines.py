@@ -10,9 +10,9 @@ from importlib import metadata
 from types import ModuleType
 
 from pipeline.errors import ConversionError
-from pipeline.models.serving_model import Engine
+from pipeline.models.serving_model import EngineName
 
-ENGINES: dict[Engine, str] = {"paddle": "Paddle Inference", "onnxruntime": "ONNX Runtime"}
+ENGINES: dict[EngineName, str] = {"paddle": "Paddle Inference", "onnxruntime": "ONNX Runtime"}
 
 _DISTRIBUTIONS = ("paddlepaddle", "paddlepaddle-gpu")
 

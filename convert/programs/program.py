@@ -15,7 +15,6 @@ from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import (
     SERVER_CONF,
     SERVER_FOLDER,
-    Format,
     ServingModel,
     find_model_files,
 )
@@ -44,7 +43,7 @@ class InferenceProgram:
     fetches: tuple[TensorSpec, ...]
     id_limits: Mapping[str, int]
     ragged: frozenset[str] = frozenset()
-    format: Format = "pir"
+    format: str = "pir"
     data_files: tuple[Path, ...] = ()
 
     @property
@@ -66,7 +65,7 @@ def read_program(source: Path) -> InferenceProgram:
             "*.pdiparams, or *.onnx."
         )
     try:
-        program, params, kind = find_model_files(source)
+        found = find_model_files(source)
     except ConfigError as exc:
         if (source / SERVER_FOLDER).is_dir():
             raise ConversionError(
@@ -74,6 +73,7 @@ def read_program(source: Path) -> InferenceProgram:
                 "another of its program."
             ) from exc
         raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
+    program, params, kind = found.program, found.params, found.format
     if kind == "onnx":
         return _read_onnx(program)
     import_paddle()

@@ -8,7 +8,7 @@ from convert.programs.engines import ENGINES
 from convert.result import FORMATS
 from convert.whole.source_kind import SourceKind
 from pipeline.errors import ConversionError
-from pipeline.models.serving_model import Engine
+from pipeline.models.serving_model import EngineName
 
 EXPORT, TWIN, TORCH_ONNX, X2PADDLE, TO_ONNX, SERVING = (
     "dynamic to static",
@@ -25,7 +25,7 @@ class Route:
     """Steps in their order, the engine that runs what they end with, and why one would go this way."""
 
     steps: tuple[str, ...]
-    engine: Engine
+    engine: EngineName
     why: str
 
     def __str__(self) -> str:

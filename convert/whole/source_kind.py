@@ -82,7 +82,7 @@ def _kind_of_folder(folder: Path, random_weights: bool) -> SourceKind:
             if (folder / f"{name}.index.json").is_file():
                 return SourceKind.TORCH
     try:
-        _, _, format_ = find_model_files(folder)
+        format_ = find_model_files(folder).format
     except ConfigError as exc:
         weights = ", ".join(dict.fromkeys((*WEIGHTS_FILES, *TORCH_WEIGHTS)))
         raise ConversionError(f"{exc.message.rstrip('.')}, or {CONFIG_FILES[0]} with {weights}.") from exc

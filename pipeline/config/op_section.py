@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from pipeline.config.value_types import (
     ClientType,
+    EngineName,
     Int,
     Names,
     PositiveInt,
@@ -95,9 +96,10 @@ class LocalServiceConf(Section):
         description="The version to serve, of a model_config with versions; absent: the highest there when "
         "the Op is loaded.",
     )
-    engine: Literal["paddle", "onnxruntime"] | None = Field(
+    engine: EngineName | None = Field(
         default=None,
-        description="Engine that runs the model; absent: the one whose files the directory holds.",
+        description="Engine that runs the model: paddle, onnxruntime, or one that an installed package adds; "
+        "absent: the one whose files the directory holds.",
     )
     allow_failed_parity: bool = Field(
         default=False, description="Serve the model although parity.json beside it says that a check failed."

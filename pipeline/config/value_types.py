@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticKnownError
+
+from pipeline.plugins import ENGINES, found
 
 
 def refuse_bool(value: Any) -> Any:
@@ -39,12 +42,20 @@ def off_when_not_positive(off: int) -> BeforeValidator:
     return BeforeValidator(normalise)
 
 
+def _known_engine(name: str) -> str:
+    engines = found(ENGINES)
+    if name not in engines:
+        raise PydanticKnownError("literal_error", {"expected": " or ".join(map(repr, engines))})
+    return name
+
+
 Int = Annotated[int, BeforeValidator(refuse_bool)]
 PositiveInt = Annotated[Int, Field(ge=1)]
 Port = Annotated[Int, Field(ge=1024, le=65535)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Names = Annotated[list[str], BeforeValidator(as_list)]
 Precision = Annotated[Literal["fp32", "fp16", "bf16", "int8"], BeforeValidator(lower_case)]
+EngineName = Annotated[str, AfterValidator(_known_engine)]
 ClientType = Literal["brpc", "grpc", "pipeline_grpc", "local_predictor"]
 
 

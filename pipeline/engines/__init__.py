@@ -1,14 +1,17 @@
-"""The engines that run models; importing this imports none, `create_predictor` imports the one it needs."""
+"""The engines that run models; importing this imports no framework, `create_predictor` the one it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.engines.base import Array, Predictor, PredictorConf, input_examples
+from pipeline.engines.base import Array, Engine, Predictor, PredictorConf, input_examples
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.remote.remote_predictor import RemoteConf, RemotePredictor
-from pipeline.models.serving_model import ServingModel
+from pipeline.errors import ConfigError
+from pipeline.models.serving_model import ServingModel, find_model_files, server_folder
+from pipeline.plugins import ENGINES, made
 
 if TYPE_CHECKING:
     from pipeline.api.op import Op
@@ -17,12 +20,28 @@ if TYPE_CHECKING:
 __all__ = [
     "Array",
     "DynamicShapes",
+    "Engine",
     "Predictor",
     "PredictorConf",
     "create_predictor",
     "create_remote_predictor",
+    "engine_named",
+    "engine_of",
     "input_examples",
 ]
+
+
+def engine_named(name: str) -> Engine:
+    """Raises ConfigError where no installed package has it."""
+    engines: Mapping[str, Engine] = made(ENGINES)
+    if name not in engines:
+        raise ConfigError(f"there is no engine {name!r} here, only {', '.join(engines)}")
+    return engines[name]
+
+
+def engine_of(directory: Path | str, engine: str | None = None) -> Engine:
+    """The engine that runs the serving model there. Raises ConfigError."""
+    return engine_named(find_model_files(server_folder(Path(directory)), engine).engine)
 
 
 def create_predictor(
@@ -33,34 +52,14 @@ def create_predictor(
     dynamic_shapes: DynamicShapes | None = None,
     fetch_list: Sequence[str] = (),
 ) -> Predictor:
-    """Load the model with the engine its format asks for. Call it in the worker: it imports the framework.
-
-    `instance_index` chooses among `devices`; `fetch_list` (aliases) goes before that of `conf`. Raises
-    ConfigError, before anything is loaded, for a configuration this machine can't serve.
-    """
-    match model.format:
-        case "pir" | "pdmodel":
-            from pipeline.engines.paddle.paddle_predictor import (
-                PaddlePredictor,
-            )  # seconds to import: workers only
-
-            return PaddlePredictor(
-                model,
-                conf,
-                instance_index=instance_index,
-                dynamic_shapes=dynamic_shapes,
-                fetch_list=fetch_list,
-            )
-        case "onnx":
-            from pipeline.engines.onnxruntime.onnx_predictor import OnnxPredictor
-
-            return OnnxPredictor(
-                model,
-                conf,
-                instance_index=instance_index,
-                dynamic_shapes=dynamic_shapes,
-                fetch_list=fetch_list,
-            )
+    """Load the model with its engine; see `Engine.load`. Call it in the worker: it imports the framework."""
+    return engine_named(model.engine).load(
+        model,
+        conf,
+        instance_index=instance_index,
+        dynamic_shapes=dynamic_shapes,
+        fetch_list=fetch_list,
+    )
 
 
 def create_remote_predictor(op: Op, config: OpConfig, instance: int) -> RemotePredictor:

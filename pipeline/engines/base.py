@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pipeline.engines.dynamic_shape import ShapeRange
+from pipeline.engines.dynamic_shape import DynamicShapes, ShapeRange
 from pipeline.errors import ConfigError, InvalidInput, NoArray, UnusableFeed
-from pipeline.models.serving_model import ServingModel, Variable
+from pipeline.models.serving_model import ModelReader, ServingModel, Variable
 from pipeline.models.signature import sized
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,35 @@ class Predictor(Protocol):
 
     def close(self) -> None:
         """Free the model; the predictor can't be run any more."""
+        ...
+
+
+class Engine(ModelReader, Protocol):
+    """Software that runs models, found by the entry-point group `paddlewheel.engines`.
+
+    It is made in the script's process and in the front, too, so that its module imports no framework: `load`
+    alone does, in the worker.
+    """
+
+    @property
+    def holds_gil(self) -> bool:
+        """Whether Python's lock is held while a model runs, so that threads would only wait for it."""
+        ...
+
+    def load(
+        self,
+        model: ServingModel,
+        conf: PredictorConf,
+        *,
+        instance_index: int = 0,
+        dynamic_shapes: DynamicShapes | None = None,
+        fetch_list: Sequence[str] = (),
+    ) -> Predictor:
+        """The model, loaded.
+
+        instance_index: chooses among `devices`. fetch_list: aliases, which go before those of `conf`. Raises
+        ConfigError, before anything is loaded, for a configuration this machine can't serve.
+        """
         ...
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import yaml
 
@@ -33,32 +33,81 @@ from pipeline.models.additions import (
     read_additions,
     with_max_lengths,
 )
-from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.signature import DTYPES, Variable, read_signature, signature_text
+from pipeline.plugins import ENGINES, made
 
 __all__ = [
     "CACHE_FOLDER",
     "DTYPES",
-    "Engine",
+    "EngineName",
     "FeedPadding",
-    "Format",
+    "ModelFiles",
+    "ModelReader",
     "Padding",
     "ServingModel",
     "Variable",
-    "engine_of",
     "find_model_files",
     "is_serving_model",
     "load_serving_model",
     "write_serving_model",
 ]
 
-Format = Literal["pir", "pdmodel", "onnx"]
-Engine = Literal["paddle", "onnxruntime"]
+EngineName = Literal["paddle", "onnxruntime"]
+"""The engines that this project converts models for."""
 
 SERVER_FOLDER, CLIENT_FOLDER = "serving_server", "serving_client"
 SERVER_CONF, CLIENT_CONF = "serving_server_conf.prototxt", "serving_client_conf.prototxt"
 ADDITIONS = "serving.yml"
 CACHE_FOLDER = "tensorrt_cache"  # what TensorRT keeps beside a model, where config.yml names no folder for it
+
+
+class ModelReader(Protocol):
+    """What reading a model directory asks of an engine; the rest of one is `pipeline.engines.base.Engine`."""
+
+    @property
+    def name(self) -> str:
+        """As `local_service_conf.engine` names it."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """As sentences name it."""
+        ...
+
+    @property
+    def files(self) -> str:
+        """The names of its model files, for a sentence: "*.onnx", say."""
+        ...
+
+    def format_of(self, file: Path) -> str:
+        """The format of a file that is a program of this engine's; empty for any other file."""
+        ...
+
+    def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
+        """Of the files beside the program the one with its weights; None where they are not in one file.
+
+        Raises ConfigError where that can't be told.
+        """
+        ...
+
+    @property
+    def self_described(self) -> bool:
+        """Whether its programs tell their feeds and fetches, so that a folder with one alone is a model."""
+        ...
+
+    def signature_of(self, program: Path) -> tuple[Sequence[Variable], Sequence[Variable]]:
+        """Feeds and fetches of a program that describes itself. Raises ConfigError for a damaged one."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a model in a folder, and which engine runs them in which format."""
+
+    program: Path
+    params: Path | None
+    format: str
+    engine: str
 
 
 @dataclass(frozen=True)
@@ -68,7 +117,7 @@ class ServingModel:
     `directory` is the folder of the model files. `params` is None for ONNX, for programs without weights and
     for a `__model__` with a file for each weight.
     `additions` is serving.yml as read, the keys this module does not interpret included. `failures` are what
-    the parity reports beside the model tell to be wrong with it.
+    the parity reports beside the model tell to be wrong with it. `engine` runs the model in its `format`.
     """
 
     directory: Path
@@ -77,36 +126,37 @@ class ServingModel:
     feeds: tuple[Variable, ...]
     fetches: tuple[Variable, ...]
     padding: Padding | None = None
-    format: Format = "pir"
+    format: str = "pir"
+    engine: str = "paddle"
     labels: tuple[str, ...] = ()
     additions: Mapping[str, Any] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
 
 
-def load_serving_model(directory: Path | str, engine: Engine | None = None) -> ServingModel:
+def load_serving_model(directory: Path | str, engine: str | None = None) -> ServingModel:
     """Read `directory`, the folder `serving_server` itself or the one that holds it.
 
-    `engine` chooses where the folder holds models of both. Raises ConfigError, one sentence a flaw.
+    `engine` chooses where the folder holds models of several. Raises ConfigError, one sentence a flaw.
     """
-    folder = _server_folder(Path(directory))
-    program, params, format_ = find_model_files(folder, engine)
+    folder = server_folder(Path(directory))
+    files = find_model_files(folder, engine)
     additions = read_additions(folder / ADDITIONS)
     conf = folder / SERVER_CONF
     if conf.is_file():
         batched = parse_batched(additions.get("batched"), folder / ADDITIONS)
         feeds, fetches = read_signature(conf, batched=batched)
     else:
-        graph = inspect_onnx(program)
-        feeds, fetches = graph.feeds, graph.fetches
+        feeds, fetches = _described_by_itself(files)
     feeds = with_max_lengths(feeds, additions.get(MAX_LENGTHS), folder / ADDITIONS)
     return ServingModel(
         directory=folder,
-        program=program,
-        params=params,
+        program=files.program,
+        params=files.params,
         feeds=feeds,
         fetches=fetches,
         padding=parse_padding(additions.get("padding"), feeds, fetches, folder / ADDITIONS),
-        format=format_,
+        format=files.format,
+        engine=files.engine,
         labels=parse_labels(additions.get("labels"), folder / ADDITIONS),
         additions=additions,
         failures=failed_reports(folder / PARITY_FILE),
@@ -162,66 +212,49 @@ def write_serving_model(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def engine_of(directory: Path | str, engine: Engine | None = None) -> Engine:
-    """The engine that runs the serving model there. Raises ConfigError."""
-    _, _, format_ = find_model_files(_server_folder(Path(directory)), engine)
-    return _engine_of_format(format_)
-
-
-def _engine_of_format(format_: Format) -> Engine:
-    return "onnxruntime" if format_ == "onnx" else "paddle"
-
-
-def find_model_files(folder: Path, engine: Engine | None = None) -> tuple[Path, Path | None, Format]:
+def find_model_files(folder: Path, engine: str | None = None) -> ModelFiles:
     """The program, its parameters and its format, whatever their names; those that `engine` runs if given.
 
     Also finds them in a plain inference directory without descriptions. Raises ConfigError when there is none
     or more than one.
     """
     files = sorted(path for path in folder.iterdir() if path.is_file())
-    programs: list[tuple[Path, Format]] = []
-    for path in files:
-        if path.suffix == ".pdmodel" or path.name == "__model__":
-            programs.append((path, "pdmodel"))
-        elif path.suffix == ".onnx":
-            programs.append((path, "onnx"))
-        elif path.suffix == ".json" and _is_pir(path):
-            programs.append((path, "pir"))
+    programs = list(_programs(files))
     if not programs:
-        raise ConfigError(
-            f"{folder} holds no model: expected *.json or *.pdmodel with *.pdiparams, __model__ or *.onnx"
-        )
+        expected = " or ".join(reader.files for reader in _readers().values())
+        raise ConfigError(f"{folder} holds no model: expected {expected}")
     if engine is not None:
-        own = [program for program in programs if _engine_of_format(program[1]) == engine]
+        own = [found for found in programs if found[1].name == engine]
         if not own:
             raise ConfigError(
                 f"engine: {engine} does not run {programs[0][0]}: remove the key, or convert the model"
             )
         programs = own
     if len(programs) > 1:
-        names = ", ".join(path.name for path, _ in programs)
+        names = ", ".join(path.name for path, _, _ in programs)
         raise ConfigError(f"{folder} holds several models ({names}): leave the one to be served")
-    program, format_ = programs[0]
-    if format_ == "onnx":
-        return program, None, format_
-    return program, _params_of(program, files), format_
+    program, reader, format_ = programs[0]
+    return ModelFiles(program, reader.params_of(program, files), format_, reader.name)
 
 
-def _params_of(program: Path, files: Sequence[Path]) -> Path | None:
-    candidates = [path for path in files if path.suffix == ".pdiparams" or path.name == "__params__"]
-    if len(candidates) > 1:
-        names = ", ".join(path.name for path in candidates)
-        raise ConfigError(
-            f"{program.parent} holds several parameter files ({names}): leave that of {program.name}"
-        )
-    # A program without weights is saved without a parameter file, a `__model__` with one for each weight.
-    return candidates[0] if candidates else None
+def _programs(files: Iterable[Path]) -> Iterator[tuple[Path, ModelReader, str]]:
+    """Of these files those that an engine runs, with their format there."""
+    for path in files:
+        for reader in _readers().values():
+            if format_ := reader.format_of(path):
+                yield path, reader, format_
 
 
-def _is_pir(path: Path) -> bool:
-    """Whether a .json file is a Paddle program; tokenizers and configurations have that suffix too."""
-    with path.open("rb") as file:
-        return b'"magic":"pir"' in file.read(512).replace(b" ", b"")
+def _readers() -> Mapping[str, ModelReader]:
+    return made(ENGINES)
+
+
+def _described_by_itself(files: ModelFiles) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
+    reader = _readers()[files.engine]
+    if not reader.self_described:
+        raise ConfigError(f"{files.program} needs a {SERVER_CONF} beside it, which tells its feeds")
+    feeds, fetches = reader.signature_of(files.program)
+    return tuple(feeds), tuple(fetches)
 
 
 def is_serving_model(directory: Path) -> bool:
@@ -233,10 +266,17 @@ def _server_folder_in(directory: Path) -> Path | None:
     for folder in (directory, directory / SERVER_FOLDER):
         if (folder / SERVER_CONF).is_file():
             return folder
-    return directory if any(directory.glob("*.onnx")) else None
+    return directory if directory.is_dir() and _describes_itself(directory) else None
 
 
-def _server_folder(directory: Path) -> Path:
+def _describes_itself(folder: Path) -> bool:
+    """Whether there is a program of an engine whose programs need no prototxt."""
+    files = (path for path in folder.iterdir() if path.is_file())
+    return any(reader.self_described for _, reader, _ in _programs(files))
+
+
+def server_folder(directory: Path) -> Path:
+    """The folder with the model files. Raises ConfigError where there is no serving model."""
     folder = _server_folder_in(directory)
     if folder is not None:
         return folder

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from pipeline.api.app import App
 from pipeline.config.config_file import LocalServiceConf
+from pipeline.engines import engine_of
 from pipeline.errors import ConfigError
-from pipeline.models.serving_model import CACHE_FOLDER, engine_of
+from pipeline.models.serving_model import CACHE_FOLDER
 from pipeline.models.versions import choose_version
 
 FileState = tuple[str, int, int, int]  # path, inode, bytes, time of its last change in ns
@@ -62,15 +63,14 @@ def shares_process(app: App, op: str) -> bool:
 def holds_gil(app: App, op: str) -> bool:
     """Whether the Op's engine keeps Python's lock while it runs, so that threads would only wait for it.
 
-    Paddle Inference does, ONNX Runtime does not; an Op without a model has no engine, and a remote one waits
-    for the network without the lock.
+    An Op without a model has no engine, and a remote one waits for the network without the lock.
     """
     conf = _local_model(app, op)
     if conf is None:
         return False
     try:
         directory, _ = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
-        return engine_of(directory, conf.engine) == "paddle"
+        return engine_of(directory, conf.engine).holds_gil
     except (ConfigError, OSError):  # the worker tells what is wrong with the folder
         return True
 

@@ -1,0 +1,179 @@
+"""What every engine promises, ours and those that other packages bring by entry points."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import models
+import onnx_models
+from models import local_conf
+from pipeline import plugins
+from pipeline.engines import create_predictor, engine_named, engine_of, input_examples
+from pipeline.engines.base import Engine
+from pipeline.errors import ConfigError, InvalidInput, ModelFailed
+from pipeline.models.serving_model import ServingModel, load_serving_model
+from service_process import APPS, ServiceProcess
+
+PLUGIN = Path(__file__).parent / "fixtures" / "plugins" / "numpy_engine"
+WEIGHT, BIAS = np.array([[1, 0], [0, 2], [3, 3]], np.float32), np.array([0.5, -0.5], np.float32)
+NAMES = ("paddle", "onnxruntime", "numpy")
+
+
+class Subject(NamedTuple):
+    engine: Engine
+    model: ServingModel
+
+
+def linear_model(folder: Path) -> Path:
+    """x, float32 [-1, 3] -> y, float32 [-1, 2], for the engine of tests/fixtures/plugins."""
+    folder.mkdir(exist_ok=True)
+    np.savez(folder / "linear.npz", weight=WEIGHT, bias=BIAS)
+    return folder
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The NumPy engine's package is installed for the length of a test."""
+    _forget()
+    monkeypatch.syspath_prepend(str(PLUGIN))
+    yield
+    sys.modules.pop("numpy_engine", None)
+    _forget()
+
+
+def _forget() -> None:
+    plugins.found.cache_clear()
+    plugins.made.cache_clear()
+
+
+@pytest.fixture(params=NAMES)
+def subject(request: pytest.FixtureRequest, installed: None, model_folder: Path, tmp_path: Path) -> Subject:
+    name: str = request.param
+    folders = {
+        "paddle": lambda: models.classifier(model_folder),
+        "onnxruntime": lambda: onnx_models.serving(tmp_path),
+        "numpy": lambda: linear_model(tmp_path / "linear"),
+    }
+    return Subject(engine_named(name), load_serving_model(folders[name]()))
+
+
+def test_an_engine_is_found_by_the_files_that_it_runs(subject: Subject, tmp_path: Path) -> None:
+    engine, model = subject
+    assert model.engine == engine.name
+    assert model.format == engine.format_of(model.program) != ""
+    assert engine_of(model.directory) is engine
+    other = tmp_path / "tokenizer.json"
+    other.write_text("{}", "utf-8")
+    assert engine.format_of(other) == ""
+    assert isinstance(engine.holds_gil, bool)
+
+
+def test_what_it_loads_answers_with_a_row_for_each_row_fed(subject: Subject) -> None:
+    predictor = create_predictor(subject.model, local_conf())
+    assert {feed.alias for feed in predictor.feeds} == {feed.alias for feed in subject.model.feeds}
+    answers = predictor.run(input_examples(predictor, rows=3, length=8))
+    assert list(answers) == [fetch.alias for fetch in predictor.fetches]
+    for fetch in predictor.fetches:
+        assert answers[fetch.alias].dtype == fetch.numpy_dtype
+        assert len(answers[fetch.alias]) == 3
+
+
+def test_what_it_answered_stays_when_it_runs_again(subject: Subject) -> None:
+    predictor = create_predictor(subject.model, local_conf())
+    feeds = input_examples(predictor, rows=2, length=8)
+    first = predictor.run(feeds)
+    kept = {name: array.copy() for name, array in first.items()}
+    predictor.run({name: array * 0 for name, array in feeds.items()})
+    for name, array in kept.items():
+        np.testing.assert_array_equal(first[name], array)
+
+
+def test_a_feed_that_is_missing_is_the_callers_mistake(subject: Subject) -> None:
+    predictor = create_predictor(subject.model, local_conf())
+    feeds = input_examples(predictor, rows=1, length=8)
+    name = predictor.feeds[0].alias
+    del feeds[name]
+    with pytest.raises(InvalidInput, match=f"feed '{name}' is missing"):
+        predictor.run(feeds)
+
+
+def test_an_output_that_the_model_lacks_ends_the_load(subject: Subject) -> None:
+    with pytest.raises(ConfigError, match="fetch_list: the model has no 'nonsense'"):
+        create_predictor(subject.model, local_conf(), fetch_list=["nonsense"])
+
+
+def test_what_is_closed_runs_no_more(subject: Subject) -> None:
+    predictor = create_predictor(subject.model, local_conf())
+    predictor.close()
+    with pytest.raises(ModelFailed, match="closed"):
+        predictor.run(input_examples(predictor, rows=1, length=8))
+
+
+# As a service:
+
+
+def served(folder: Path, *search_path: Path, wait: bool = True, **conf: object) -> ServiceProcess:
+    section = {"local_service_conf": {"model_config": str(folder), **conf}, "batch_size": 4}
+    paths = os.pathsep.join(map(str, (*search_path, Path(__file__).parents[1])))
+    config = {"dag": {"http_errors": "status"}, "op": {"model": section}}
+    return ServiceProcess(APPS / "model.py", config, env={"PYTHONPATH": paths}, wait=wait)
+
+
+@pytest.mark.parametrize("conf", [{}, {"engine": "numpy"}], ids=["by its files", "by its name"])
+def test_a_model_of_another_packages_engine_is_served(tmp_path: Path, conf: dict[str, str]) -> None:
+    with served(linear_model(tmp_path / "model"), PLUGIN, **conf) as service:
+        answer = service.predict({"x": "[[1, 2, 3]]"})
+        assert json.loads(answer["y"]) == (np.array([[1, 2, 3]]) @ WEIGHT + BIAS).tolist()
+        assert service.ask({"x": "[[1, 2]]"})["err_no"] == InvalidInput.err_no
+
+
+def end_of(service: ServiceProcess) -> str:
+    """What a service that can't start has said."""
+    with service:
+        assert service.process.wait(60) != 0
+        return service.log
+
+
+def test_an_engine_that_is_not_installed_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    log = end_of(served(linear_model(tmp_path / "model"), PLUGIN, wait=False, engine="nunpy"))
+    assert "local_service_conf.engine: 'nunpy' given; allowed: 'paddle' or 'onnxruntime' or 'numpy'" in log
+
+
+def test_without_its_package_the_model_has_no_engine(tmp_path: Path) -> None:
+    assert "has neither serving_server_conf.prototxt" in end_of(
+        served(linear_model(tmp_path / "model"), wait=False)
+    )
+
+
+def test_an_engine_that_cant_be_imported_ends_the_start_with_its_package(tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin"
+    shutil.copytree(PLUGIN, plugin)
+    (plugin / "numpy_engine.py").write_text("import nothing_of_this_name\n", "utf-8")
+    log = end_of(served(linear_model(tmp_path / "model"), plugin, wait=False))
+    assert "the package numpy-engine 1.0 brings 'numpy' to paddlewheel.engines, but" in log
+    assert "No module named 'nothing_of_this_name'" in log
+    assert "Traceback" not in log
+
+
+def test_two_packages_with_an_engine_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin"
+    shutil.copytree(PLUGIN, plugin)
+    points = plugin / "numpy_engine-1.0.dist-info" / "entry_points.txt"
+    points.write_text("[paddlewheel.engines]\nonnxruntime = numpy_engine:NumpyEngine\n", "utf-8")
+    log = end_of(served(linear_model(tmp_path / "model"), plugin, wait=False))
+    assert "and so does paddlewheel (pipeline.engines.onnxruntime.engine:OnnxRuntimeEngine)" in log
+
+
+def test_the_projects_own_engines_stand_in_its_metadata_as_in_the_code(root: Path) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["entry-points"] == plugins.OWN
