@@ -283,3 +283,7 @@ def text_of(exc: BaseException) -> str:
 def _sendable(text: object) -> str:
     plain = str.encode(str(text)[: MOST_CHARS + 1], "utf-8", "replace").decode()
     return plain if len(plain) <= MOST_CHARS else plain[:MOST_CHARS] + "..."
+
+
+OUR_FAULT = ServingError("internal error; the server's log has its reason")
+"""What a client is told of a fault of this project's."""

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from client.protos.pipeline_service_pb2 import Response
-from pipeline.dialects.answer_form import AnswerForm
-from pipeline.dialects.key_value.answers import print_as_numpy_1, render, render_error
+from pipeline.dialects.key_value.answers import JSON, PROTO, render, render_error
 from pipeline.errors import ProductError, UnprintableAnswer
+from pipeline.paddle_serving.numpy_1 import print_as_numpy_1
 from recordings import recorded
 
 # What the probe app's Op returned for each recorded case.
@@ -62,25 +62,25 @@ ANSWERS: dict[str, Any] = {
 def test_an_answer_is_printed_as_the_original_printed_it(case: str) -> None:
     response = recorded(case)["response"]
     if case == "big":  # the recording keeps its head and its length
-        body = render(ANSWERS[case], AnswerForm.JSON).decode()
+        body = render(ANSWERS[case], JSON).decode()
         assert len(body.encode()) == response["body_len"]
         assert body.startswith(response["body"].removesuffix("...TRUNCATED"))
         return
     expected = json.loads(response["body"])
     if expected["err_no"]:
         with pytest.raises(UnprintableAnswer) as caught:
-            render(ANSWERS[case], AnswerForm.JSON)
+            render(ANSWERS[case], JSON)
         assert caught.value.err_no == expected["err_no"]
         assert caught.value.message.startswith(expected["err_msg"])
         return
-    assert json.loads(render(ANSWERS[case], AnswerForm.JSON)) == expected
-    message = Response.FromString(render(ANSWERS[case], AnswerForm.PROTO))
+    assert json.loads(render(ANSWERS[case], JSON)) == expected
+    message = Response.FromString(render(ANSWERS[case], PROTO))
     assert [list(message.key), list(message.value)] == [expected["key"], expected["value"]]
 
 
 def test_scalars_inside_lists_and_object_arrays_print_without_their_type() -> None:
     outputs = {"a": np.array([np.float32(0.5), [np.int64(1)]], dtype=object), "b": ["x", np.float32(0.25)]}
-    assert json.loads(render(outputs, AnswerForm.JSON))["value"] == [
+    assert json.loads(render(outputs, JSON))["value"] == [
         "array([0.5, list([1])], dtype=object)",
         "['x', 0.25]",
     ]
@@ -89,7 +89,7 @@ def test_scalars_inside_lists_and_object_arrays_print_without_their_type() -> No
 def test_print_options_of_the_app_neither_reach_an_answer_nor_change_by_it() -> None:
     with np.printoptions(precision=1, threshold=2):
         before = np.get_printoptions()
-        body = render({"a": np.full(3, 1 / 3)}, AnswerForm.JSON)
+        body = render({"a": np.full(3, 1 / 3)}, JSON)
         assert np.get_printoptions() == before
     assert json.loads(body)["value"] == ["array([0.33333333, 0.33333333, 0.33333333])"]
 
@@ -108,8 +108,8 @@ def test_hooks_print_as_under_numpy_1_in_the_thread_that_asked_for_it() -> None:
     assert printed == ["[np.float32(0.5)]", "[0.5]"]
 
 
-@pytest.mark.parametrize("form", AnswerForm)
-def test_text_that_is_no_unicode_can_not_be_sent(form: AnswerForm) -> None:
+@pytest.mark.parametrize("form", [JSON, PROTO])
+def test_text_that_is_no_unicode_can_not_be_sent(form: str) -> None:
     with pytest.raises(UnprintableAnswer, match=r"rpc package error: .* surrogates not allowed") as caught:
         render({"a": "\ud800"}, form)
     assert caught.value.err_no == 8000
@@ -118,11 +118,11 @@ def test_text_that_is_no_unicode_can_not_be_sent(form: AnswerForm) -> None:
 def test_a_refusal_carries_number_and_message_in_both_forms() -> None:
     error = ProductError("看不懂\ud800", err_no=51)
     expected = {"err_no": 51, "err_msg": "看不懂?", "key": [], "value": [], "tensors": []}
-    assert json.loads(render_error(error, AnswerForm.JSON)) == expected
-    message = Response.FromString(render_error((51, "看不懂"), AnswerForm.PROTO))
+    assert json.loads(render_error(error, JSON)) == expected
+    message = Response.FromString(render_error((51, "看不懂"), PROTO))
     assert (message.err_no, message.err_msg) == (51, "看不懂")
 
 
 def test_a_number_that_no_message_holds_is_told_in_the_text() -> None:
-    message = Response.FromString(render_error((1 << 40, "why"), AnswerForm.PROTO))
+    message = Response.FromString(render_error((1 << 40, "why"), PROTO))
     assert (message.err_no, message.err_msg) == (10000, "why (err_no 1099511627776)")

@@ -11,7 +11,7 @@ import pytest
 
 from key_value_messages import LIMITS, http, refusal
 from pipeline.config.config_file import Limits
-from pipeline.dialects.answer_form import AnswerForm
+from pipeline.dialects.key_value.answers import JSON
 from pipeline.dialects.key_value.key_value import parse_proto
 from pipeline.dialects.key_value.key_value_json import Body, decode_leniently
 from pipeline.errors import BadPackage, MalformedBody, TooLarge
@@ -56,7 +56,7 @@ def test_a_request_is_read_in_full() -> None:
     assert (request.service, request.method) == ("bert", "prediction")
     assert request.inputs == {"0": "体育", "pipeline.profile": "1"}
     assert (request.log_id, request.client_ip) == (7, "1.2.3.4")
-    assert (request.form, request.deadline) == (AnswerForm.JSON, math.inf)
+    assert (request.form, request.deadline) == (JSON, math.inf)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ import tritonclient.grpc as v2_grpc
 import tritonclient.http as v2_http
 from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor, serialize_byte_tensor
 
+from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve_v2.shared_memory import SharedMemory
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
 from service_process import APPS, PATIENCE_S, ServiceProcess, wait_until
 
 NUMBERS = np.arange(16, dtype=np.int32).reshape(1, 16)
@@ -337,5 +337,5 @@ def test_clients_of_other_machines_are_refused_unless_all_are_allowed() -> None:
     for peer in here:
         SharedMemory("loopback").admit(peer)
     for peer in elsewhere:
-        with pytest.raises(V2Refusal, match=r"v2\.shared_memory is loopback"):
+        with pytest.raises(KServeRefusal, match=r"v2\.shared_memory is loopback"):
             SharedMemory("loopback").admit(peer)

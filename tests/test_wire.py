@@ -45,7 +45,7 @@ def arena() -> Iterator[Arena]:
 
 def sent(parts: list[bytes], arena: Arena | None, handover: int = 0) -> bytes:
     tail: list[bytes] = []
-    share = Share(0, 1, 0, 0, None, None, 1.5, [("text", stow(parts, tail))])
+    share = Share(0, 1, 0, "", None, "", None, 1.5, [("text", stow(parts, tail))])
     region = request_region(handover) if arena else None
     return b"".join(frame(HandOver(handover, [share]), tail, arena, region))
 

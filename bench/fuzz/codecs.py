@@ -15,14 +15,18 @@ import msgpack
 from bench.fuzz import messages, seeds
 from bench.fuzz.connection import feed
 from pipeline.config.config_file import Limits
-from pipeline.dialects.answer_form import AnswerForm
 from pipeline.dialects.key_value import key_value
 from pipeline.dialects.key_value.tensors import from_npy
+from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.compression import decompressed
 from pipeline.dialects.kserve.datatypes import from_raw
+from pipeline.dialects.kserve.models import KServeModel
+from pipeline.dialects.kserve.parameters import checked_parameter
+from pipeline.dialects.kserve.refusals import KServeRefusal
+from pipeline.dialects.kserve.unread import UnreadTensor
 from pipeline.dialects.kserve_v1 import instances
-from pipeline.dialects.kserve_v2 import http_infer, json_fields, rpc_infer
-from pipeline.dialects.kserve_v2.asked import checked_parameter
+from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
+from pipeline.dialects.kserve_v2 import http_infer, rpc_infer
 from pipeline.dialects.kserve_v2.http_extensions import registered_in
 from pipeline.dialects.kserve_v2.http_generate import parse_generate
 from pipeline.dialects.kserve_v2.repository_api import asks_for_ready_alone
@@ -33,14 +37,13 @@ from pipeline.dialects.kserve_v2.trace_settings import (
     log_settings_in,
     trace_settings_in,
 )
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
-from pipeline.dialects.kserve_v2.v2_models import V2Model
+from pipeline.dialects.kserve_v2.wish import JSON, PROTO
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
 from pipeline.front.http.grpc_timeout import seconds_of
 from pipeline.front.scheduler.request import Request
 from pipeline.messages.frames import FrameReader, frame, stow
 from pipeline.messages.messages import HandOver, Share
-from pipeline.messages.values import decode, encode
+from pipeline.messages.values import decode, encode, will_read
 from pipeline.models.prototxt import format_prototxt, parse_prototxt
 from pipeline.models.tensor_spec import DATATYPES, Signature, TensorSpec
 
@@ -51,13 +54,14 @@ _ENGINE: Any = SimpleNamespace(
     takes_messages=False, app=SimpleNamespace(config=SimpleNamespace(limits=LIMITS))
 )
 _AS_MESSAGES: Any = SimpleNamespace(takes_messages=True, app=_ENGINE.app)
-_SIMPLE = V2Model(
+_SIMPLE = KServeModel(
     "simple", "", Signature(tuple(TensorSpec(n, "INT32", (-1, 16)) for n in ("INPUT0", "INPUT1")), (), 8)
 )
-_IMAGES = V2Model(
+_IMAGES = KServeModel(
     "images", "", Signature((TensorSpec("image", "UINT8", (-1, 2, 2)), TensorSpec("text", "BYTES", (-1, 1))))
 )
-_OPEN = V2Model("identity", "", Signature())
+_OPEN = KServeModel("identity", "", Signature())
+will_read([UnreadTensor, UnreadRows])
 
 
 class Codec(NamedTuple):
@@ -79,7 +83,7 @@ def _passed_on(request: Request) -> None:
 def _there_and_back(inputs: dict[str, Any]) -> None:
     parts = encode(inputs, allow_pickle=False)
     tail: list[Any] = []
-    share = Share(0, 0, 0, 0, None, None, 0.0, [("@", stow(parts, tail))])
+    share = Share(0, 0, 0, "", None, "", None, 0.0, [("@", stow(parts, tail))])
     (got,) = FrameReader(None).feed(b"".join(map(bytes, frame(HandOver(0, [share]), tail))))
     assert isinstance(got.message, HandOver)
     decode(
@@ -98,8 +102,8 @@ def _v2_json(data: bytes) -> None:
         asked = http_infer.parse_infer(body, given, model, LIMITS.json_depth, _find)
         _deadline(asked.timeout_s)
         try:
-            request = asked.request(model, AnswerForm.V2_JSON, engine)
-        except V2Refusal:
+            request = asked.request(model, JSON, engine)
+        except KServeRefusal:
             continue
         _passed_on(request)
 
@@ -123,7 +127,7 @@ def _find(name: str, offset: int, size: int) -> Span:
 def _v2_settings(data: bytes) -> None:
     document = json_fields.parse(data)
     for take in (_set_traces, _set_logs, _register):
-        with contextlib.suppress(V2Refusal):
+        with contextlib.suppress(KServeRefusal):
             take(document)
 
 
@@ -144,11 +148,9 @@ def _register(document: Any) -> None:
 
 def _v2_raw(data: bytes) -> None:
     specs = (("BYTES", (1,)), ("INT32", (-1, 16)), ("FP64", (0, -1)))
-    models = [V2Model("raw", "", Signature((TensorSpec("A", *spec),), (), 0)) for spec in specs]
+    models = [KServeModel("raw", "", Signature((TensorSpec("A", *spec),), (), 0)) for spec in specs]
     _by_any(
-        lambda model: _passed_on(
-            http_infer.parse_raw(data, model).request(model, AnswerForm.V2_JSON, _ENGINE)
-        ),
+        lambda model: _passed_on(http_infer.parse_raw(data, model).request(model, JSON, _ENGINE)),
         models,
     )
 
@@ -173,8 +175,8 @@ def _v2_proto(data: bytes) -> None:
         try:
             asked = rpc_infer.parse_infer(message, model, _find)
             _deadline(asked.timeout_s)
-            _passed_on(asked.request(model, AnswerForm.V2_PROTO, engine))
-        except V2Refusal:
+            _passed_on(asked.request(model, PROTO, engine))
+        except KServeRefusal:
             continue
 
 
@@ -183,7 +185,7 @@ def _deadline(timeout_s: float) -> None:
 
 
 def _v1(data: bytes) -> None:
-    def read(model: V2Model) -> None:
+    def read(model: KServeModel) -> None:
         given = instances.parse(data, model.signature, LIMITS)
         for name, value in given.parameters.items():
             checked_parameter(name, value)
@@ -193,11 +195,11 @@ def _v1(data: bytes) -> None:
 
 
 def _generate(data: bytes) -> None:
-    def read(way: tuple[V2Model, Any]) -> None:
+    def read(way: tuple[KServeModel, Any]) -> None:
         model, engine = way
         asked = parse_generate(data, model, LIMITS.json_depth)
         _deadline(asked.timeout_s)
-        _passed_on(asked.request(model, AnswerForm.V2_JSON, engine))
+        _passed_on(asked.request(model, JSON, engine))
 
     _by_any(read, ((_SIMPLE, _ENGINE), (_OPEN, _ENGINE), (_OPEN, _AS_MESSAGES)))
 
@@ -237,7 +239,7 @@ def _compressed(data: bytes) -> None:
     decompressed(data[1:], ("gzip", "deflate")[data[0] % 2] if data else "gzip", 1 << 16)
 
 
-_REFUSED = (InvalidInput,)  # BadPackage, MalformedBody, TooLarge and V2Refusal
+_REFUSED = (InvalidInput,)  # BadPackage, MalformedBody, TooLarge and KServeRefusal
 CODECS = [
     Codec(
         "key-value-json", messages.key_value_bodies,

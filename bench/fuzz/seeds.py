@@ -66,7 +66,7 @@ def value() -> list[bytes]:
 
 def wire() -> list[bytes]:
     tail: list[Any] = []
-    share = Share(0, 0, 0, 0, None, None, 1.5, [("a", stow([b"x" * 5000, b"y"], tail))])
+    share = Share(0, 0, 0, "", None, "", None, 1.5, [("a", stow([b"x" * 5000, b"y"], tail))])
     handover, reply = frame(HandOver(1, [share]), tail), frame(Reply(1, True, [], Timings()))
     return [b"".join(handover), b"".join(reply), b"".join([*handover, *reply])]
 

@@ -19,6 +19,7 @@ class App:
     signature: the tensors that the Ops declare; examples: requests that they say are answered.
     script: the file that called run_service; module: its name where it was started by that, as in
     `python -m app.web_service`; arguments: its sys.argv[1:]; folder: where it was started.
+    dialects: where they are, each a `Source` of pipeline.dialects.registry; the front adds them for workers.
     """
 
     name: str
@@ -31,6 +32,7 @@ class App:
     signature: Signature
     examples: Examples
     module: str = ""
+    dialects: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def dag(self) -> Dag:
@@ -57,6 +59,7 @@ class App:
             signature=Signature.of_data(fields["signature"]),
             examples=Examples(*fields["examples"]),
             module=fields["module"],
+            dialects=tuple((name, value, owner) for name, value, owner in fields["dialects"]),
         )
 
 

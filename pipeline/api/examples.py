@@ -11,6 +11,7 @@ from pipeline.api.op import Op, RequestOp
 from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import Signature, TensorSpec
 
+KEY_VALUE_EXAMPLE = '{"key": ["0"], "value": ["..."]}'
 LONGEST_EXAMPLE = 400  # characters of one in the message of a refusal: in a longer one nobody finds anything
 _ANY_LENGTH = 3  # of an axis that may have any
 _MOST_ELEMENTS = 4096  # an image's worth of ones helps nobody

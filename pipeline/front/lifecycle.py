@@ -9,12 +9,15 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
 import uvloop
 
 from pipeline.api.app import App, read_app
+from pipeline.dialects.front_parts import Dialects
+from pipeline.dialects.registry import find_dialects
 from pipeline.errors import ConfigError, StartFailed
 from pipeline.front import heaps
 from pipeline.front.hangup import Hangup
@@ -33,12 +36,15 @@ log = logging.getLogger(__name__)
 async def serve(app: App) -> int:
     """Serve until SIGTERM or SIGINT; the status to leave with.
 
-    Raises StartFailed when a port is taken or an Op can't be started.
+    Raises StartFailed when a port is taken or an Op can't be started, ConfigError for a mistake in keys,
+    certificates or dialects.
     """
     stop_requested, interrupted = _take_signals()
+    sources = find_dialects()
+    app = replace(app, dialects=tuple(sources))  # for the workers
     engine = Engine(app, Metrics(app.name))
     repository = Repository(engine)
-    listeners = Listeners(engine, repository)
+    listeners = Listeners(engine, Dialects(sources, engine, repository))
     Hangup(engine, repository, listeners, stop_requested.set).listen()
     start_signals.release()
     config = app.config

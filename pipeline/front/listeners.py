@@ -8,20 +8,13 @@ import time
 from collections.abc import AsyncIterator, Mapping
 
 from pipeline.config.tls import Certificates
-from pipeline.dialects.kserve_v1.v1_routes import V1HttpApp
-from pipeline.dialects.kserve_v2.extensions import Extensions
-from pipeline.dialects.kserve_v2.host_metrics import HostMetrics
-from pipeline.dialects.kserve_v2.repository_api import Control
-from pipeline.dialects.kserve_v2.triton_metrics import triton_metrics
-from pipeline.dialects.kserve_v2.v2_models import V2Models
-from pipeline.dialects.kserve_v2.v2_routes import V2HttpApp
+from pipeline.dialects.front_parts import Dialects
 from pipeline.front.descriptors import limits_within
 from pipeline.front.grpc.grpc_server import RpcServer
 from pipeline.front.http.http_server import HttpServer
 from pipeline.front.http.metrics_app import MetricsApp
-from pipeline.front.http.routes import HttpApp
+from pipeline.front.http.routes import HEALTH_PAGES, HttpApp, Routes
 from pipeline.front.metrics.paddle_serving_metrics import serving_metrics
-from pipeline.front.repository import Repository
 from pipeline.front.scheduler.clients import HttpGuard
 from pipeline.front.scheduler.engine import Engine
 
@@ -32,35 +25,34 @@ class Listeners:
     certificates: None without `tls`.
     """
 
-    def __init__(self, engine: Engine, repository: Repository) -> None:
+    def __init__(self, engine: Engine, dialects: Dialects) -> None:
         config = engine.app.config
         self._http: list[HttpServer] = []
         self._rpc: list[RpcServer] = []
-        self._extensions = extensions = Extensions(config.v2)
-        models = V2Models(engine, repository)
-        control = Control(models, repository, explicit=config.v2.model_control == "explicit")
-        host = HostMetrics()
-        engine.metrics.add(lambda: triton_metrics(engine, models, host))
+        self._close_dialects = dialects.close
         self.certificates = tls = None if config.tls is None else Certificates(config.tls)
-        guard = None if engine.keys is None else HttpGuard(engine.keys, config.security)
+        health = (*HEALTH_PAGES, *dialects.open_pages)
+        guard = None if engine.keys is None else HttpGuard(engine.keys, config.security, health)
         ports = config.ports()
         workers = sum(crew.size for crew in engine.crews.values())
         limits = limits_within(config.limits, len(ports), workers)
+        routes = Routes(dialects.handlers)
         if http := _named(ports, "http_port", "v2.http_port"):
-            v1, v2 = V1HttpApp(engine, models), V2HttpApp(engine, models, control, extensions)
-            self._http.append(HttpServer(HttpApp(engine, models, v1, v2), http, limits, tls, guard))
+            app = HttpApp(engine, routes, dialects.openapi)
+            self._http.append(HttpServer(app, http, limits, tls, guard))
         if config.dag.enable_prometheus:
             engine.metrics.add(lambda: serving_metrics(engine.metrics))
         if metrics := _named(ports, "v2.metrics_port", "dag.prometheus_port"):
-            self._http.append(HttpServer(MetricsApp(engine), metrics, limits, tls, guard))
+            self._http.append(HttpServer(MetricsApp(engine, routes), metrics, limits, tls, guard))
         if rpc := _named(ports, "rpc_port", "v2.grpc_port"):
-            self._rpc.append(RpcServer(engine, models, control, extensions, rpc, limits, tls))
+            methods, health_methods = dialects.methods, dialects.open_methods
+            self._rpc.append(RpcServer(engine, methods, health_methods, rpc, limits, tls))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """All listen on entry, none on exit. Raises StartFailed for a used port."""
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(self._extensions.close)
+            stack.callback(self._close_dialects)
             for http in self._http:
                 await stack.enter_async_context(http.running())
             for rpc in self._rpc:

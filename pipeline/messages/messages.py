@@ -58,16 +58,18 @@ class Share(msgspec.Struct, array_like=True, eq=False):
     """One Op's share of one request.
 
     index: its place in the hand-over, by which its `Settled` names it. data_id: what the hooks of every Op
-    know the request by. log_id: the client's own, 0 without. form: an `AnswerForm`. wish: what that form
-    leaves open. deadline: the instant (time.monotonic) after which nobody waits for it. inputs: what the Op
-    is started on, by the names of those that it comes from.
+    know the request by. log_id: the client's own, 0 without. form: of the answer, by its name in the dialect
+    that the request came in. wish: what that form leaves open, which the dialect alone understands.
+    model_version: that the answer may name. deadline: the instant (time.monotonic) after which nobody waits
+    for it. inputs: what the Op is started on, by the names of those that it comes from.
     """
 
     index: int
     data_id: int
     log_id: int
-    form: int
+    form: str
     wish: Any
+    model_version: str
     options: RequestOptions | None
     deadline: float
     inputs: list[tuple[str, Stowed]]

@@ -9,25 +9,46 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, TypeAlias
 
 import msgpack
+import msgspec
 import numpy as np
+from msgspec.structs import astuple
 
-from pipeline.dialects.kserve.unread import Part, UnreadTensor, Written
-from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
-
-__all__ = ["INLINE_BYTES", "NotEncodable", "Part", "decode", "encode"]
+Part: TypeAlias = bytes | bytearray | memoryview
 
 INLINE_BYTES = 4096  # smaller arrays stay in the tree: a part of its own costs about as much as copying 4 KB
 _MOST_NESTED = 32  # tuples in one another: `decode` takes 40 KB of the stack for each
 
-_TUPLE, _ARRAY, _ARRAY_PART, _SCALAR, _PICKLE, _UNREAD, _UNREAD_ROWS = 1, 2, 3, 4, 5, 6, 7
+_TUPLE, _ARRAY, _ARRAY_PART, _SCALAR, _PICKLE, _UNREAD = 1, 2, 3, 4, 5, 6
 
 
 class NotEncodable(TypeError):
     """A value has no typed encoding and can't be pickled either; the message names its type."""
+
+
+class Unread(msgspec.Struct, eq=False):
+    """A value as a client wrote it, in `data`; the worker reads it, so that the front need not.
+
+    A dialect derives its own, whose further fields are plain values. kind: its name among all of them.
+    """
+
+    data: Part
+    kind: ClassVar[str]
+
+    def read(self) -> Any:
+        """The value. Raises InvalidInput for what can't be read."""
+        raise NotImplementedError
+
+
+_unread: dict[str, type[Unread]] = {}
+
+
+def will_read(kinds: Iterable[type[Unread]]) -> None:
+    """Have `decode` read these from now on: to be called in a worker, before it is given requests."""
+    _unread.update((kind.kind, kind) for kind in kinds)
 
 
 def encode(value: object, *, allow_pickle: bool) -> list[Part]:
@@ -41,8 +62,8 @@ def encode(value: object, *, allow_pickle: bool) -> list[Part]:
 def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
     """Rebuild a value. Arrays view the parts they were given, and are writable where those are.
 
-    A tensor that nobody has read yet is read here. Raises ValueError for bytes that `encode` did not make,
-    and InvalidInput for what such a tensor holds.
+    An `Unread` is read here. Raises ValueError for bytes that `encode` did not make and for one of a kind
+    that `will_read` was not told of, and InvalidInput for what it holds.
     """
     return _Decoding(parts, allow_pickle).unpack(parts[0])
 
@@ -79,11 +100,10 @@ class _Decoding:
             dtype, raw = unpack(data)
             return np.frombuffer(raw, dtype=dtype)[0]
         if code == _UNREAD:
-            index, written, *told = unpack(data)
-            return UnreadTensor(part(index), Written(written), *told).read()
-        if code == _UNREAD_ROWS:
-            index, *told = unpack(data)
-            return UnreadRows(part(index), *told).read()
+            index, kind, *told = unpack(data)
+            if kind not in _unread:
+                raise ValueError(f"a value is of the kind {kind!r}, which nothing here reads")
+            return _unread[kind](part(index), *told).read()
         if code == _PICKLE and self.allow_pickle:
             return pickle.loads(data)  # noqa: S301 - made by a worker of ours, see the module's first lines
         raise ValueError(f"unknown extension {code} in a value")
@@ -132,12 +152,10 @@ class _Encoding:
             return msgpack.ExtType(_ARRAY_PART, plain([flat.dtype.str, list(value.shape), len(parts) - 1]))
         if isinstance(value, np.generic) and value.dtype.kind not in "OV" and value.dtype.itemsize:
             return msgpack.ExtType(_SCALAR, plain([value.dtype.str, value.tobytes()]))
-        if type(value) is UnreadTensor:
-            parts.append(value.data)
-            return msgpack.ExtType(_UNREAD, plain([len(parts) - 1, int(value.written), *value[2:]]))
-        if type(value) is UnreadRows:
-            parts.append(value.data)
-            return msgpack.ExtType(_UNREAD_ROWS, plain([len(parts) - 1, *value[1:]]))
+        if isinstance(value, Unread):
+            data, *told = astuple(value)
+            parts.append(data)
+            return msgpack.ExtType(_UNREAD, plain([len(parts) - 1, value.kind, *told]))
         if self._allow_pickle:
             return msgpack.ExtType(_PICKLE, _pickled(value))
         raise NotEncodable(f"a {type(value).__name__} can't be passed on")

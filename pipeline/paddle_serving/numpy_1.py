@@ -87,6 +87,14 @@ _numpy_fromstring: Any = None
 _told = False
 
 
+def print_as_numpy_1() -> None:
+    """Make `str` and `repr` of NumPy values in this thread's hooks what they were under NumPy 1.
+
+    An app written for Paddle Serving prints its results itself: `str([np.float32(0.5)])` was `[0.5]`.
+    """
+    np.set_printoptions(legacy="1.25")
+
+
 def install_numpy_1_names() -> None:
     """Give this process the names; a second call does nothing, nor does one with NumPy 1, which has them."""
     global _numpy_getattr, _numpy_fromstring

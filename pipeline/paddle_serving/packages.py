@@ -12,8 +12,7 @@ import numpy as np
 
 from client.protos.pipeline_service_pb2 import Request, Response, Tensor
 from pipeline.config.config_file import Limits
-from pipeline.dialects.answer_form import AnswerForm
-from pipeline.dialects.key_value.answers import render
+from pipeline.dialects.key_value.answers import PROTO, render
 from pipeline.dialects.key_value.tensors import add_tensors, to_message
 from pipeline.paddle_serving.channel_data import ChannelData
 
@@ -47,4 +46,4 @@ def response_of(channel_data: ChannelData, *, as_tensors: bool) -> Response:
     output = channel_data.parse()
     if as_tensors:
         return Response(tensors=[to_message(name, np.asarray(value)) for name, value in output.items()])
-    return Response.FromString(render(output, AnswerForm.PROTO))
+    return Response.FromString(render(output, PROTO))

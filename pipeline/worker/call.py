@@ -10,13 +10,10 @@ import numpy as np
 
 from pipeline.api.op import Op, OpRequest
 from pipeline.api.request_options import NO_OPTIONS, RequestOptions
-from pipeline.dialects.answer_form import AnswerForm
 from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, text_of
 from pipeline.messages.frames import Tail
 from pipeline.messages.messages import FEED, Share
 from pipeline.messages.values import decode
-
-_FORMS = tuple(AnswerForm)  # by number; calling the enum costs more
 
 
 class Call:
@@ -44,6 +41,7 @@ class Call:
         "index",
         "kept",
         "left",
+        "model_version",
         "output",
         "own",
         "request",
@@ -55,8 +53,9 @@ class Call:
         """Rebuild the request's inputs; an object of the app's that can't be is this request's error."""
         self.index = share.index
         self.deadline = share.deadline
-        self.form = _FORMS[share.form]
+        self.form = share.form
         self.wish = share.wish
+        self.model_version = share.model_version
         self.own = own
         self.kept: Collection[str] = ()
         self.left: dict[tuple[int, int], dict[str, Any]] | None = None

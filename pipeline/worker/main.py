@@ -24,7 +24,7 @@ from pipeline.api import service
 from pipeline.api.app import App
 from pipeline.api.dag import collect_ops
 from pipeline.api.op import Op
-from pipeline.dialects.key_value.answers import print_as_numpy_1
+from pipeline.dialects.registry import Source, load_forms
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.messages.frames import Arena, Frame, FrameReader, arena_fds, frame, reply_region
 from pipeline.messages.messages import (
@@ -43,7 +43,7 @@ from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import Signature
 from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 from pipeline.paddle_serving.local_client import LocalClient
-from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
+from pipeline.paddle_serving.numpy_1 import install_numpy_1_names, print_as_numpy_1
 from pipeline.paddle_serving.op_settings import settings_of
 from pipeline.process.log import keep_our_loggers, lines_written, set_up_logging
 from pipeline.process.memory import settle_memory
@@ -109,6 +109,8 @@ class Front:
 class Worker:
     """The instances of one Op that this process hosts, serving until end of file.
 
+    Raises ConfigError for a dialect that can't be loaded.
+
     fronts: one for each instance. first: the number of the first. shares: the instances of the Op share a
     process, so that none has a `concurrency_idx` of its own.
     """
@@ -119,6 +121,7 @@ class Worker:
         self._op_name = op_name
         self._first = first
         self._shares = shares
+        self._forms = load_forms([Source(*given) for given in app.dialects])
 
     def run_script(self) -> NoReturn:
         """Run the user's script as the front's user did; its `run_service` becomes `serve`."""
@@ -188,6 +191,7 @@ class Worker:
         signature = model.signature
         outputs = Outputs(
             hooks,
+            self._forms,
             answers=answers,
             declared=self._app.signature.outputs if answers else (),
             fetches=() if signature is None else signature.outputs,

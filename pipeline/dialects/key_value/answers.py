@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,10 +16,12 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict
 
 from client.protos.pipeline_service_pb2 import Response
-from pipeline.dialects.answer_form import AnswerForm
 from pipeline.dialects.key_value.array_text import array_repr
 from pipeline.errors import ServingError, UnprintableAnswer
+from pipeline.messages.values import Part
+from pipeline.models.tensor_spec import TensorSpec
 
+JSON, PROTO = "key_value.json", "key_value.proto"  # the forms of an answer
 _INT32 = range(-(1 << 31), 1 << 31)
 _UNKNOWN_ERROR = 10000
 _json = msgspec.json.encode
@@ -30,15 +32,7 @@ _numpy_1 = contextvars.Context()
 _numpy_1.run(np.set_printoptions, legacy="1.25", threshold=sys.maxsize)
 
 
-def print_as_numpy_1() -> None:
-    """Make `str` and `repr` of NumPy values in this thread's hooks what they were under NumPy 1.
-
-    An app written for Paddle Serving prints its results itself: `str([np.float32(0.5)])` was `[0.5]`.
-    """
-    np.set_printoptions(legacy="1.25")
-
-
-def render(outputs: Mapping[str, Any], form: AnswerForm) -> bytes:
+def render(outputs: Mapping[str, Any], form: str) -> bytes:
     """The complete body of a good answer, keys in the order of `outputs`.
 
     Raises UnprintableAnswer (err_no 7000) for a value that has no text, (8000) for a key that is none.
@@ -53,7 +47,7 @@ def render(outputs: Mapping[str, Any], form: AnswerForm) -> bytes:
             keys = [_key_text(key) for key in keys]
             break
     try:
-        if form is AnswerForm.JSON:
+        if form == JSON:
             body = b'{"err_no":0,"err_msg":"","key":%b,"value":%b,"tensors":[]}'
             return body % (_json(keys), _json(values))
         return Response(key=keys, value=values).SerializeToString()
@@ -61,9 +55,20 @@ def render(outputs: Mapping[str, Any], form: AnswerForm) -> bytes:
         raise _bad_message(f"{exc}; decode the text with errors='replace'") from None
 
 
-def render_message(message: Response, form: AnswerForm) -> bytes:
+def rendered(
+    form: str, outputs: Mapping[str, Any], wish: None, version: str, declared: Sequence[TensorSpec]
+) -> list[Part]:
+    """`render`, as a `Form` calls it: an answer holds whatever postprocess returned."""
+    return [render(outputs, form)]
+
+
+def rendered_message(form: str, message: Response) -> list[Part]:
+    return [render_message(message, form)]
+
+
+def render_message(message: Response, form: str) -> bytes:
     """The complete body of an answer that the app's own ResponseOp made, in either form."""
-    if form is AnswerForm.PROTO:
+    if form == PROTO:
         return message.SerializeToString()
     body = {
         "err_no": message.err_no,
@@ -78,13 +83,13 @@ def render_message(message: Response, form: AnswerForm) -> bytes:
     return _json(body)
 
 
-def render_error(error: ServingError | tuple[int, str], form: AnswerForm) -> bytes:
+def render_error(error: ServingError | tuple[int, str], form: str) -> bytes:
     """The complete body of a refusal: `err_no` and `err_msg`, and no values."""
     err_no, message = (error.err_no, error.message) if isinstance(error, ServingError) else error
     if err_no not in _INT32:  # the field is an int32, and an app's own number may be anything
         err_no, message = _UNKNOWN_ERROR, f"{message} (err_no {err_no})"
     message = message.encode(errors="replace").decode()
-    if form is AnswerForm.JSON:
+    if form == JSON:
         return b'{"err_no":%d,"err_msg":%b,"key":[],"value":[],"tensors":[]}' % (err_no, _json(message))
     return Response(err_no=err_no, err_msg=message).SerializeToString()
 

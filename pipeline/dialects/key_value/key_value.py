@@ -15,29 +15,28 @@ from google.protobuf.message import DecodeError
 
 from client.protos.pipeline_service_pb2 import Request as RequestMessage
 from pipeline.api.dag import MESSAGE
+from pipeline.api.examples import KEY_VALUE_EXAMPLE
 from pipeline.config.config_file import Limits
-from pipeline.dialects.answer_form import AnswerForm
+from pipeline.dialects.json_nesting import check_depth, check_objects
+from pipeline.dialects.key_value.answers import JSON, PROTO
 from pipeline.dialects.key_value.key_value_json import (
     INT64,
     Body,
     JsonTensor,
-    check_depth,
-    check_objects,
     decode_leniently,
     integer,
 )
-from pipeline.dialects.key_value.message_fields import check_field_count
 from pipeline.dialects.key_value.tensors import add_tensors
+from pipeline.dialects.message_fields import check_field_count
 from pipeline.errors import BadPackage, MalformedBody, TooLarge
 from pipeline.front.scheduler.request import Request
 
-EXAMPLE = '{"key": ["0"], "value": ["..."]}'
-
-_JSON, _PROTO = AnswerForm.JSON, AnswerForm.PROTO  # looking a member up costs as much as a short loop
 _decoder = msgspec.json.Decoder(Body)
 
 
-def parse_http(body: bytes, service: str, method: str, limits: Limits, example: str = EXAMPLE) -> Request:
+def parse_http(
+    body: bytes, service: str, method: str, limits: Limits, example: str = KEY_VALUE_EXAMPLE
+) -> Request:
     """The request in an HTTP body; `deadline` and an empty `client_ip` are for the server to set.
 
     `service` and `method` are the path's and win over the body's. Raises MalformedBody (HTTP 400 always),
@@ -54,10 +53,12 @@ def parse_http(body: bytes, service: str, method: str, limits: Limits, example: 
         client_ip = message.clientip or ""
     except (BadPackage, TooLarge) as error:
         raise _with_example(error, example) from None
-    return Request(service, method, inputs, log_id, client_ip, _JSON)
+    return Request(service, method, inputs, log_id, client_ip, JSON)
 
 
-def pass_http_on(body: bytes, service: str, method: str, limits: Limits, example: str = EXAMPLE) -> Request:
+def pass_http_on(
+    body: bytes, service: str, method: str, limits: Limits, example: str = KEY_VALUE_EXAMPLE
+) -> Request:
     """The request in an HTTP body for an app that unpacks messages itself: `inputs` holds the message alone.
 
     Raises as parse_http does, but nothing for a package that the app may judge otherwise.
@@ -76,20 +77,20 @@ def pass_http_on(body: bytes, service: str, method: str, limits: Limits, example
         _check_texts(message, limits)
     except (BadPackage, TooLarge) as error:
         raise _with_example(error, example) from None
-    return _passed_on(message, message.SerializeToString(), _JSON)
+    return _passed_on(message, message.SerializeToString(), JSON)
 
 
-def pass_proto_on(data: bytes, limits: Limits, example: str = EXAMPLE) -> Request:
+def pass_proto_on(data: bytes, limits: Limits, example: str = KEY_VALUE_EXAMPLE) -> Request:
     """As `pass_http_on`, of a serialized `Request`. Raises MalformedBody and TooLarge."""
     message = _message(data, limits)
     try:
         _check_texts(message, limits)
     except TooLarge as error:
         raise _with_example(error, example) from None
-    return _passed_on(message, data, _PROTO)
+    return _passed_on(message, data, PROTO)
 
 
-def _passed_on(message: RequestMessage, data: bytes, form: AnswerForm) -> Request:
+def _passed_on(message: RequestMessage, data: bytes, form: str) -> Request:
     inputs = {MESSAGE: data}
     return Request(message.name, message.method, inputs, message.logid, message.clientip, form)
 
@@ -100,7 +101,7 @@ def _check_texts(message: RequestMessage, limits: Limits) -> None:
             raise TooLarge(f"a value has {len(value)} characters; limits.text_chars is {limits.text_chars}")
 
 
-def parse_proto(data: bytes, limits: Limits, example: str = EXAMPLE) -> Request:
+def parse_proto(data: bytes, limits: Limits, example: str = KEY_VALUE_EXAMPLE) -> Request:
     """The request in a serialized `Request`; `service` and `method` are empty where the message names none.
 
     Raises MalformedBody for bytes that are no such message, BadPackage and TooLarge.
@@ -119,7 +120,7 @@ def parse_proto(data: bytes, limits: Limits, example: str = EXAMPLE) -> Request:
         inputs,
         message.logid,
         message.clientip,
-        _PROTO,
+        PROTO,
     )
 
 

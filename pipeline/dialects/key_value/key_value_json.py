@@ -25,7 +25,6 @@ _UINT32 = range(1 << 32)
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _INTEGER = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
-_NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'[]{}"'))
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_DIGITS = 400  # more are beyond every type, and int() of many thousand takes long
 
@@ -116,37 +115,6 @@ class JsonTensor:
     @classmethod
     def of(cls, tensor: BodyTensor | None) -> JsonTensor:
         return cls(tensor or BodyTensor())
-
-
-def check_depth(body: bytes, limit: int) -> None:
-    """Raise TooLarge when the body nests deeper than `limit`; costs some 10 ns a byte with escapes in it."""
-    # Every level of nesting has a bracket: few brackets are a shallow body, without a walk through it.
-    if body.count(b"[") + body.count(b"{") <= limit:
-        return
-    if b"\\" not in body:
-        body = body.translate(None, _NEITHER_BRACKET_NOR_QUOTE)
-    _, depth = nesting(body)
-    if depth.size and depth.max() > limit:
-        raise TooLarge(f"the body nests {depth.max()} levels deep; limits.json_depth is {limit}")
-
-
-def check_objects(body: bytes, limit: int) -> None:
-    """Raise TooLarge for more objects than `limit`: a short one in the body is a large one in memory."""
-    if body.count(b"{") <= limit:
-        return
-    outside, _ = nesting(body)
-    count = int((outside & (np.frombuffer(body, np.uint8) == ord("{"))).sum())
-    if count > limit:
-        raise TooLarge(f"the body has {count} objects; limits.tensors is {limit - 1}")
-
-
-def nesting(text: bytes) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
-    """Of each byte of a JSON text: whether it is outside of strings, and how many brackets are open there."""
-    plain = np.frombuffer(text.replace(b"\\\\", b"  ").replace(b'\\"', b"  "), np.uint8)
-    outside = np.bitwise_xor.accumulate((plain == ord('"')).view(np.uint8)) == 0
-    opened = outside & ((plain == ord("[")) | (plain == ord("{")))
-    closed = outside & ((plain == ord("]")) | (plain == ord("}")))
-    return outside, np.cumsum(opened.view(np.int8) - closed.view(np.int8), dtype=np.int32)
 
 
 def decode_leniently(body: bytes) -> Body:

@@ -10,10 +10,9 @@ import numpy as np
 from client.protos.pipeline_service_pb2 import Request
 from pipeline.api.dag import MESSAGE
 from pipeline.dialects.key_value.tensors import to_message
-from pipeline.dialects.kserve.unread import UnreadTensor
-from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
-from pipeline.dialects.kserve_v2.json_fields import sendable
+from pipeline.dialects.kserve.json_fields import sendable
 from pipeline.errors import InvalidInput
+from pipeline.messages.values import Unread
 
 
 def as_message(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -21,7 +20,7 @@ def as_message(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     message = Request(name=name, method="infer")
     for written, value in inputs.items():
         key = sendable(written)
-        given = value.read() if isinstance(value, UnreadTensor | UnreadRows) else value
+        given = value.read() if isinstance(value, Unread) else value
         if isinstance(given, str):
             message.key.append(key)
             message.value.append(sendable(given))

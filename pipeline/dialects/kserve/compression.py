@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import zlib
 
-from pipeline.dialects.kserve.unread import Part
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
+from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import TooLarge
+from pipeline.messages.values import Part
 
 _WINDOWS = {"gzip": 31, "deflate": 15}  # of zlib: deflate is its own format, as in RFC 9110
 _LEVEL = 1  # a front is short of time, not of bytes
 
 
 def decompressed(body: bytes, encoding: str, most: int) -> bytes:
-    """Raises V2Refusal for an unknown encoding and for what is none, TooLarge over `most` bytes."""
+    """Raises KServeRefusal for an unknown encoding and for what is none, TooLarge over `most` bytes."""
     if encoding in ("", "identity"):
         return body
     window = _WINDOWS.get(encoding)
     if window is None:
-        raise V2Refusal("Unsupported compression type", "UNIMPLEMENTED")
+        raise KServeRefusal("Unsupported compression type", "UNIMPLEMENTED")
     stream = zlib.decompressobj(window)
     try:
         data = stream.decompress(body, most + 1)
     except zlib.error as exc:
-        raise V2Refusal(f"failed to decompress the request body as {encoding}: {exc}") from None
+        raise KServeRefusal(f"failed to decompress the request body as {encoding}: {exc}") from None
     if len(data) > most:
         raise TooLarge(f"the body is over {most} bytes once decompressed; limits.body_bytes is {most}")
     if not stream.eof:
-        raise V2Refusal(f"failed to decompress the request body as {encoding}: it ends too early")
+        raise KServeRefusal(f"failed to decompress the request body as {encoding}: it ends too early")
     return data
 
 

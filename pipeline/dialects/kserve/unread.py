@@ -7,15 +7,14 @@ import math
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal, of_request
+from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
+from pipeline.messages.values import Unread
 from pipeline.models.tensor_spec import DATATYPES
-
-Part: TypeAlias = bytes | bytearray | memoryview
 
 LENGTH = struct.Struct("<I")  # before each element of a raw BYTES tensor
 _decoder = msgspec.json.Decoder(list)
@@ -32,14 +31,15 @@ class Written(IntEnum):
     JSON = 1  # a JSON array, flat or nested
 
 
-class UnreadTensor(NamedTuple):
-    """data: its elements. shape: bounded, none negative. as_texts: hooks find a str, or a list of them.
+class UnreadTensor(Unread, eq=False):
+    """data: its elements, as `Written` says. shape: bounded, none negative. as_texts: hooks find a str, or a
+    list of them.
 
     name, model, request_id: for the refusal of elements that do not fit.
     """
 
-    data: Part
-    written: Written
+    kind = "kserve.tensor"
+    written: int
     datatype: str
     shape: list[int]
     name: str
@@ -50,10 +50,10 @@ class UnreadTensor(NamedTuple):
     def read(self) -> Any:
         """An array of `shape`, of BYTES one of `bytes` objects; or the texts.
 
-        Raises V2Refusal for elements that do not fit, and for texts that are no UTF-8.
+        Raises KServeRefusal for elements that do not fit, and for texts that are no UTF-8.
         """
         if self.datatype == "BYTES":
-            elements = self._raw_elements() if self.written is Written.RAW else self._json_texts()
+            elements = self._raw_elements() if self.written == Written.RAW else self._json_texts()
             return self._texts(elements) if self.as_texts else objects(elements, self.shape)
         return numbers(self._json_elements(), self.datatype).reshape(self.shape)
 
@@ -75,7 +75,7 @@ class UnreadTensor(NamedTuple):
         if len(elements) == expected and at == len(data):
             return elements
         if len(elements) == expected:
-            raise V2Refusal(
+            raise KServeRefusal(
                 f"incomplete string data for inference input {self.name!r}, expecting string of length "
                 f"{length} but only {len(elements[-1])} bytes available"
             )
@@ -89,7 +89,7 @@ class UnreadTensor(NamedTuple):
     def _json_texts(self) -> list[bytes]:
         elements = self._json_elements()
         if any(type(element) is not str for element in elements):
-            raise V2Refusal(
+            raise KServeRefusal(
                 "Unable to parse JSON bytes array: attempt to access JSON non-string as string", "INTERNAL"
             )
         return [element.encode("utf-8", "surrogatepass") for element in elements]
@@ -98,7 +98,7 @@ class UnreadTensor(NamedTuple):
         nested = _json_list(bytes(self.data))
         elements = list(_flat(nested)) if any(type(e) is list for e in nested) else nested
         if len(elements) != math.prod(self.shape):
-            raise V2Refusal(
+            raise KServeRefusal(
                 "Unable to parse 'data': Shape does not match true shape of 'data' field", "INTERNAL"
             )
         return elements
@@ -118,7 +118,7 @@ class UnreadTensor(NamedTuple):
 def numbers(elements: list[Any], datatype: str) -> Any:
     """The array [n] of JSON numbers; integers beyond the datatype keep their low bits, as in Triton.
 
-    Raises V2Refusal for elements of another type.
+    Raises KServeRefusal for elements of another type.
     """
     dtype = np.dtype(DATATYPES[datatype])
     kinds: set[type] = set(map(type, elements))
@@ -127,14 +127,14 @@ def numbers(elements: list[Any], datatype: str) -> Any:
         fits = min(elements) in _INTEGERS[dtype.kind] and max(elements) in _INTEGERS[dtype.kind]
     if not fits:
         expected = _EXPECTED[dtype.kind]
-        raise V2Refusal(
+        raise KServeRefusal(
             f"Unable to parse 'data': attempt to access JSON non-{expected} as {expected}", "INTERNAL"
         )
     try:
         with np.errstate(over="ignore"):
             return np.array(elements, _WIDE.get(dtype.kind, np.dtype(np.float64))).astype(dtype)
     except OverflowError:  # an integer beyond every float
-        raise V2Refusal("Unable to parse 'data': a number is too large", "INTERNAL") from None
+        raise KServeRefusal("Unable to parse 'data': a number is too large", "INTERNAL") from None
 
 
 def objects(elements: list[bytes], shape: list[int]) -> np.ndarray[Any, np.dtype[Any]]:
@@ -152,7 +152,7 @@ def _json_list(data: bytes) -> list[Any]:
         except (ValueError, RecursionError):
             elements = [None]
     if not isinstance(elements, list):
-        raise V2Refusal("Unable to parse 'data': attempt to access JSON non-array as array", "INTERNAL")
+        raise KServeRefusal("Unable to parse 'data': attempt to access JSON non-array as array", "INTERNAL")
     return elements
 
 

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from pipeline.config.config_file import Limits
-from pipeline.dialects.key_value.key_value_json import check_depth, nesting
-from pipeline.dialects.key_value.text_length import check_texts
+from pipeline.dialects.json_nesting import check_depth, nesting
+from pipeline.dialects.kserve.text_length import check_texts
 from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 from pipeline.errors import InvalidInput, TooLarge
 from pipeline.models.tensor_spec import Signature, TensorSpec

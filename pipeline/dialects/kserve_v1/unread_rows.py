@@ -7,13 +7,14 @@ import binascii
 import sys
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from pipeline.dialects.kserve.unread import Part, objects
+from pipeline.dialects.kserve.unread import objects
 from pipeline.errors import InvalidInput
+from pipeline.messages.values import Unread
 from pipeline.models.tensor_spec import DATATYPES
 
 _decoder = msgspec.json.Decoder(list)
@@ -21,13 +22,13 @@ _JSON_TYPES: dict[str, set[type]] = {"b": {bool}, "f": {int, float}, "i": {int},
 _KINDS = {str: "text", bool: "true or false", dict: "an object", list: "a list", type(None): "null"}
 
 
-class UnreadRows(NamedTuple):
+class UnreadRows(Unread, eq=False):
     """data: a JSON array with an element for each instance. datatype: of KServe v2; empty: as JSON has it.
 
     shape: with the rows in front, -1 for any length. whole: the only instance is the tensor, without rows.
     """
 
-    data: Part
+    kind = "kserve_v1.rows"
     datatype: str
     shape: list[int]
     name: str

@@ -8,21 +8,21 @@ from typing import Any
 import msgspec
 
 from pipeline.api.request_options import RequestOptions
-from pipeline.dialects.answer_form import AnswerForm, WantedOutput, Wish
-from pipeline.dialects.key_value.text_length import check_texts
 from pipeline.dialects.kserve.as_message import as_message
+from pipeline.dialects.kserve.json_fields import sendable
+from pipeline.dialects.kserve.models import KServeModel
+from pipeline.dialects.kserve.parameters import checked_parameter
+from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
+from pipeline.dialects.kserve.text_length import check_texts
 from pipeline.dialects.kserve.unread import Written
 from pipeline.dialects.kserve_v2.inputs import Given, add, checked
-from pipeline.dialects.kserve_v2.json_fields import sendable
 from pipeline.dialects.kserve_v2.shared_memory import Outputs, Span
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal, of_request
-from pipeline.dialects.kserve_v2.v2_models import V2Model
+from pipeline.dialects.kserve_v2.wish import WantedOutput, Wish
 from pipeline.front.scheduler.engine import Engine
 from pipeline.front.scheduler.request import Request
 
 _ALLOWED = "triton_enable_empty_final_response"
 _NOT_FOR_HOOKS = (_ALLOWED, "sequence_id", "sequence_start", "sequence_end")
-_INTEGERS = range(-(1 << 63), 1 << 64)
 
 
 class Asked(msgspec.Struct, eq=False):
@@ -43,7 +43,7 @@ class Asked(msgspec.Struct, eq=False):
     shared_bytes: int = 0
 
     def give_shared(self, name: str, datatype: str, shape: list[int], span: Span) -> None:
-        """An input that lies in shared memory. Raises V2Refusal for one that is there already."""
+        """An input that lies in shared memory. Raises KServeRefusal for one that is there already."""
         self.shared_bytes += span.size
         add(self.inputs, Given(name, datatype, shape, span, Written.RAW), self.request_id)
 
@@ -58,8 +58,8 @@ class Asked(msgspec.Struct, eq=False):
     def timeout_s(self) -> float:
         return self.timeout_us / 1e6 if self.timeout_us else math.inf
 
-    def request(self, model: V2Model, form: AnswerForm, engine: Engine) -> Request:
-        """What the engine is given; `deadline` is for the door to set. Raises V2Refusal."""
+    def request(self, model: KServeModel, form: str, engine: Engine) -> Request:
+        """What the engine is given; `deadline` is for the door to set. Raises KServeRefusal."""
         limits = engine.app.config.limits
         if self.shared_bytes > limits.body_bytes:
             raise of_request(
@@ -80,16 +80,16 @@ class Asked(msgspec.Struct, eq=False):
             known = {spec.name for spec in signature.outputs}
             for name in self.outputs:
                 if name not in known:
-                    raise V2Refusal(f"unexpected inference output '{name}' for model '{model.name}'")
+                    raise KServeRefusal(f"unexpected inference output '{name}' for model '{model.name}'")
         wish = Wish(
             model.name,
-            model.version,
             self.request_id,
             self.binary,
             None if not self.outputs else [tuple(wanted) for wanted in self.outputs.values()],
             signature.max_batch_size > 0,
         )
         request = Request(model.name, "infer", values, form=form, wish=wish)
+        request.model_version = model.version
         request.op = model.op
         if self.request_id or self.priority or self.timeout_us or self.parameters:
             request.options = RequestOptions(self.request_id, self.priority, self.timeout_us, self.parameters)
@@ -101,27 +101,16 @@ class Asked(msgspec.Struct, eq=False):
         return request
 
     def take_parameter(self, name: str, value: Any) -> None:
-        """One that the protocol gives no meaning. Raises V2Refusal for a name of Triton's, a wrong type."""
+        """One that the protocol gives no meaning. Raises KServeRefusal for Triton's names, wrong types."""
         if name in _NOT_FOR_HOOKS:
             return
         _refuse_reserved(name)
         self.parameters[sendable(name)] = checked_parameter(name, value)
 
 
-def checked_parameter(name: str, value: Any) -> str | bool | int | float:
-    """The value. Raises V2Refusal for one that hooks are not given."""
-    if isinstance(value, str):
-        return sendable(value)
-    if isinstance(value, bool | float) or (type(value) is int and value in _INTEGERS):
-        return value
-    raise V2Refusal(
-        f"parameter '{name}' has invalid type. It should be either 'int', 'bool', 'double' or 'string'."
-    )
-
-
 def _refuse_reserved(name: str) -> None:
     if name.startswith("triton_"):
-        raise V2Refusal(
+        raise KServeRefusal(
             "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
             f"starting with 'triton_' are allowed: {_ALLOWED}"
         )

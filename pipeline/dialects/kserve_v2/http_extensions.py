@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pipeline.dialects.kserve_v2 import json_fields
+from pipeline.dialects.kserve import json_fields
+from pipeline.dialects.kserve.models import KServeModels
+from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve_v2.extensions import Extensions
-from pipeline.dialects.kserve_v2.http_refusals import Refused, check_method
 from pipeline.dialects.kserve_v2.trace_settings import log_settings_in, trace_settings_in
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
-from pipeline.dialects.kserve_v2.v2_models import V2Models
 from pipeline.front.http.http_request import HttpRequest
+from pipeline.front.http.refusals import Refused, check_method
 
 _SHARED_MEMORY = re.compile(
     r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?/"
@@ -23,7 +23,7 @@ _TRACE = re.compile(r"/v2(?:/models/(?P<model>[^/]+))?/trace/setting")
 class HttpExtensions:
     """Answers what lies outside of models and repository."""
 
-    def __init__(self, extensions: Extensions, models: V2Models) -> None:
+    def __init__(self, extensions: Extensions, models: KServeModels) -> None:
         self._extensions = extensions
         self._models = models
 
@@ -37,7 +37,7 @@ class HttpExtensions:
             return self._trace(request, trace["model"] or "")
         if request.path == "/v2/logging":
             return self._logging(request)
-        raise Refused(404, request)
+        raise Refused(404, f"Not Found: {request.method} {request.path}")
 
     def _shared_memory(self, request: HttpRequest, kind: str, region: str | None, action: str) -> Any:
         check_method(request, *(("GET", "HEAD") if action == "status" else ("POST",)))
@@ -58,7 +58,7 @@ class HttpExtensions:
     def _trace(self, request: HttpRequest, model: str) -> Any:
         check_method(request, "GET", "HEAD", "POST")
         if model and not self._models.is_ready(model):
-            raise V2Refusal(f"Request for unknown model : {model}")
+            raise KServeRefusal(f"Request for unknown model : {model}")
         if request.method == "POST":
             given = trace_settings_in(json_fields.parse(request.body))
             self._extensions.trace.update(given, model)
@@ -73,7 +73,7 @@ class HttpExtensions:
 
 
 def registered_in(document: Any) -> tuple[str, int, int]:
-    """Key, offset and size of a JSON request. Raises V2Refusal."""
+    """Key, offset and size of a JSON request. Raises KServeRefusal."""
     _check_fields(document, "key", "byte_size")
     key = json_fields.as_text(document["key"])
     offset, size = (json_fields.unsigned(document.get(name, 0), "") for name in ("offset", "byte_size"))
@@ -83,4 +83,4 @@ def registered_in(document: Any) -> tuple[str, int, int]:
 def _check_fields(document: Any, *names: str) -> None:
     for name in names:
         if not isinstance(document, dict) or name not in document:
-            raise V2Refusal(f"Shared memory register request has no '{name}' field")
+            raise KServeRefusal(f"Shared memory register request has no '{name}' field")

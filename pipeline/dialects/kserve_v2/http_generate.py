@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pipeline.dialects.key_value.key_value_json import check_depth
+from pipeline.dialects.json_nesting import check_depth
+from pipeline.dialects.kserve import json_fields
+from pipeline.dialects.kserve.models import KServeModel
+from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve.unread import Written
-from pipeline.dialects.kserve_v2 import json_fields
 from pipeline.dialects.kserve_v2.asked import Asked
 from pipeline.dialects.kserve_v2.inputs import Given, add, refuse_in_json
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
-from pipeline.dialects.kserve_v2.v2_models import V2Model
 
 
-def parse_generate(body: bytes, model: V2Model, most_depth: int) -> Asked:
+def parse_generate(body: bytes, model: KServeModel, most_depth: int) -> Asked:
     """A key that is no input of the model is a parameter; `id` and `parameters` are as in other requests.
 
-    A value is one element or a flat list of them, of one row where the model has rows. Raises V2Refusal, and
-    TooLarge for a document that nests deeper than `most_depth`.
+    A value is one element or a flat list of them, of one row where the model has rows. Raises KServeRefusal,
+    and TooLarge for a document that nests deeper than `most_depth`.
     """
     check_depth(body, most_depth)
     document = json_fields.parse(body)
@@ -43,7 +43,7 @@ def parse_generate(body: bytes, model: V2Model, most_depth: int) -> Asked:
 
 def _given(name: str, datatype: str, value: Any, rows: list[int]) -> Given:
     if value is None or isinstance(value, dict):
-        raise V2Refusal(f"input '{name}' is neither an element nor a list of them")
+        raise KServeRefusal(f"input '{name}' is neither an element nor a list of them")
     refuse_in_json(name, datatype)
     elements = value if isinstance(value, list) else [value]
     data = json.dumps(elements, separators=(",", ":")).encode()

@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 
-from pipeline.dialects.answer_form import WantedOutput
-from pipeline.dialects.key_value.key_value_json import check_depth
+from pipeline.dialects.json_nesting import check_depth
+from pipeline.dialects.kserve import json_fields
+from pipeline.dialects.kserve.models import KServeModel
+from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
 from pipeline.dialects.kserve.unread import Written
-from pipeline.dialects.kserve_v2 import json_fields
 from pipeline.dialects.kserve_v2.asked import Asked
 from pipeline.dialects.kserve_v2.inputs import Given, add, refuse_in_json
 from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal, of_request
-from pipeline.dialects.kserve_v2.v2_models import V2Model
+from pipeline.dialects.kserve_v2.wish import WantedOutput
 from pipeline.models.tensor_spec import DATATYPES
 
 _ITEM_BYTES = {name: int(re.sub(r"\D", "", name) or 8) // 8 for name in DATATYPES if name != "BYTES"}
@@ -54,11 +54,11 @@ _decoder = msgspec.json.Decoder(_Document)
 
 
 def parse_infer(
-    body: bytes, header_length: int | None, model: V2Model, most_depth: int, find: FindSpan
+    body: bytes, header_length: int | None, model: KServeModel, most_depth: int, find: FindSpan
 ) -> Asked:
     """header_length: bytes of the JSON document; None for all of the body. find: in shared memory.
 
-    Raises V2Refusal, and TooLarge for a document that nests deeper than `most_depth`.
+    Raises KServeRefusal, and TooLarge for a document that nests deeper than `most_depth`.
     """
     document = body if header_length is None else body[:header_length]
     binary = memoryview(body)[len(document) :]
@@ -77,7 +77,7 @@ def parse_infer(
             add(asked.inputs, _of_json(one), asked.request_id)
             continue
         if size > len(binary) - at:
-            raise V2Refusal(
+            raise KServeRefusal(
                 f"unexpected size for input '{one.name}', expecting {size - len(binary) + at} additional "
                 f"bytes for model '{model.name}'"
             )
@@ -85,7 +85,7 @@ def parse_infer(
         add(asked.inputs, raw, asked.request_id)
         at += size
     if at != len(binary):
-        raise V2Refusal(f"unexpected additional input data for model '{model.name}'")
+        raise KServeRefusal(f"unexpected additional input data for model '{model.name}'")
     for output in read.outputs or ():
         parameters = json_fields.parameters_of_tensor(output) if isinstance(output, dict) else {}
         shared = "shared_memory_region" in parameters
@@ -94,8 +94,8 @@ def parse_infer(
     return asked
 
 
-def parse_raw(body: bytes, model: V2Model) -> Asked:
-    """The whole body is the one input's raw bytes, whose shape follows from the model. Raises V2Refusal."""
+def parse_raw(body: bytes, model: KServeModel) -> Asked:
+    """The whole body is the one input's raw bytes; its shape follows from the model. Raises KServeRefusal."""
     specs = model.signature.inputs
     if len(specs) != 1:
         raise of_request(
@@ -175,20 +175,20 @@ def _take_parameters(asked: Asked, parameters: Mapping[str, Any]) -> None:
 
 
 def _check_source(one: _Input) -> None:
-    """Raises V2Refusal for data in two places, and for an unknown datatype."""
+    """Raises KServeRefusal for data in two places, and for an unknown datatype."""
     told = ["data"] if len(memoryview(one.data)) else []
     told += [name for name in ("binary_data_size", "shared_memory_region") if name in one.parameters]
     if len(told) > 1:
-        raise V2Refusal(
+        raise KServeRefusal(
             "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
             f"'shared_memory_region' in 'parameters'. But set {' '.join(map(repr, told))}"
         )
     if one.datatype not in DATATYPES:
-        raise V2Refusal(f"invalid datatype for input {one.name}")
+        raise KServeRefusal(f"invalid datatype for input {one.name}")
 
 
 def _binary_size(one: _Input) -> int | None:
-    """Bytes of this input behind the document; None where its data is in it. Raises V2Refusal."""
+    """Bytes of this input behind the document; None where its data is in it. Raises KServeRefusal."""
     if "binary_data_size" in one.parameters:
         return json_fields.unsigned(one.parameters["binary_data_size"], "binary_data_size")
     return None
@@ -204,7 +204,7 @@ def _span(parameters: Mapping[str, Any], find: FindSpan) -> Span:
 def _output_span(wanted: WantedOutput, parameters: Mapping[str, Any], find: FindSpan) -> Span:
     for name, given in (("classification", "classification" in parameters), ("binary_data", wanted.binary)):
         if given:
-            raise V2Refusal(f"Output can't set both 'shared_memory_region' and '{name}'")
+            raise KServeRefusal(f"Output can't set both 'shared_memory_region' and '{name}'")
     return _span(parameters, find)
 
 

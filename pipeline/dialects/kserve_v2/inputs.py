@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pipeline.dialects.kserve.unread import Part, UnreadTensor, Written
+from pipeline.dialects.kserve.models import KServeModel
+from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
+from pipeline.dialects.kserve.unread import UnreadTensor, Written
 from pipeline.dialects.kserve_v2.shared_memory import Span
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal, of_request
-from pipeline.dialects.kserve_v2.v2_models import V2Model
+from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import DATATYPES, Signature, TensorSpec
 
 _DTYPES = {
@@ -41,26 +42,26 @@ class Given(msgspec.Struct, eq=False):
 
 
 def refuse_in_json(name: str, datatype: str) -> None:
-    """Raises V2Refusal for a datatype that JSON has no elements of."""
+    """Raises KServeRefusal for a datatype that JSON has no elements of."""
     if datatype in _NOT_IN_JSON:
-        raise V2Refusal(
+        raise KServeRefusal(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data format for "
             f"input {name}"
         )
 
 
 def add(given: dict[str, Given], one: Given, request_id: str) -> None:
-    """Raises V2Refusal for an input that is there already."""
+    """Raises KServeRefusal for an input that is there already."""
     if given.setdefault(one.name, one) is not one:
         raise of_request(request_id, f"input '{one.name}' already exists in request")
 
 
 def checked(
-    model: V2Model, request_id: str, given: dict[str, Given], most_rank: int
+    model: KServeModel, request_id: str, given: dict[str, Given], most_rank: int
 ) -> tuple[dict[str, Any], int]:
     """What the engine is given, by name; and the rows of the batch, 1 where there is none.
 
-    Raises V2Refusal, in Triton's words, for inputs that the model does not take.
+    Raises KServeRefusal, in Triton's words, for inputs that the model does not take.
     """
     if _are_as_declared(model.signature, given, most_rank):
         rows = next(iter(given.values())).shape[0] if model.signature.max_batch_size else 1
@@ -94,8 +95,8 @@ def _are_as_declared(signature: Signature, given: dict[str, Given], most_rank: i
     return True
 
 
-def _checked_in_turn(model: V2Model, request_id: str, given: dict[str, Given], most_rank: int) -> int:
-    """The batch. A column of texts becomes what was declared. Raises V2Refusal."""
+def _checked_in_turn(model: KServeModel, request_id: str, given: dict[str, Given], most_rank: int) -> int:
+    """The batch. A column of texts becomes what was declared. Raises KServeRefusal."""
     newest_first = list(given.values())[::-1]  # the order in which Triton looks at them
     for one in newest_first:
         if len(one.shape) > most_rank:
@@ -128,7 +129,7 @@ def _checked_in_turn(model: V2Model, request_id: str, given: dict[str, Given], m
 
 
 def _check_names(
-    model: V2Model, request_id: str, given: Sequence[Given], expected: dict[str, TensorSpec]
+    model: KServeModel, request_id: str, given: Sequence[Given], expected: dict[str, TensorSpec]
 ) -> None:
     names = {one.name for one in given}
     if len(given) != len(expected):
@@ -142,10 +143,10 @@ def _check_names(
         )
     for one in given:
         if one.name not in expected:
-            raise V2Refusal(f"unexpected inference input '{one.name}' for model '{model.name}'")
+            raise KServeRefusal(f"unexpected inference input '{one.name}' for model '{model.name}'")
 
 
-def _rows(model: V2Model, request_id: str, given: Sequence[Given]) -> int:
+def _rows(model: KServeModel, request_id: str, given: Sequence[Given]) -> int:
     rows = None
     for one in given:
         if not one.shape:
@@ -170,7 +171,7 @@ def _is_column_of_texts(one: Given, expected: tuple[int, ...]) -> bool:
     return one.datatype == "BYTES" and expected == (-1,) and len(one.shape) == 2 and one.shape[1] == 1
 
 
-def _check_shape(model: V2Model, request_id: str, one: Given, expected: tuple[int, ...]) -> None:
+def _check_shape(model: KServeModel, request_id: str, one: Given, expected: tuple[int, ...]) -> None:
     fits = len(one.shape) == len(expected) and all(
         got == want or (want == -1 and got >= 0) for want, got in zip(expected, one.shape, strict=True)
     )
@@ -186,7 +187,7 @@ def _text(shape: Sequence[int]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
-def _value(model: V2Model, request_id: str, one: Given) -> Any:
+def _value(model: KServeModel, request_id: str, one: Given) -> Any:
     if one.datatype not in DATATYPES:
         raise of_request(request_id, f"input '{one.name}' has the datatype '{one.datatype[:40]}'")
     if one.shape and not 0 <= min(one.shape) <= max(one.shape) <= _MOST_LENGTH:
@@ -197,7 +198,7 @@ def _value(model: V2Model, request_id: str, one: Given) -> Any:
         if isinstance(data, Span):
             data = data.read()
         unread = one.shape, one.name, model.name, request_id, as_texts
-        return UnreadTensor(data, one.written, one.datatype, *unread)
+        return UnreadTensor(data, int(one.written), one.datatype, *unread)
     dtype = _DTYPES[one.datatype]
     expected = math.prod(one.shape) * dtype.itemsize
     given = data.size if isinstance(data, Span) else len(data)

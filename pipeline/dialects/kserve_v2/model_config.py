@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.config.config_file import OpConfig, ServiceConfig
-from pipeline.dialects.kserve_v2.v2_models import V2Model
+from pipeline.dialects.kserve.models import KServeModel
 from pipeline.models.tensor_spec import TensorSpec
 
 _CHANNELS = (1, 3)  # of grey and coloured images
 
 
-def model_config(model: V2Model, config: ServiceConfig, answering_op: str) -> dict[str, Any]:
+def model_config(model: KServeModel, config: ServiceConfig, answering_op: str) -> dict[str, Any]:
     """ModelConfig as JSON; `answering_op` stands for the service where the model is the service."""
     op = config.op[model.op or answering_op]
     most = model.signature.max_batch_size

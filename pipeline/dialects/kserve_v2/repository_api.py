@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipeline.dialects.kserve_v2 import json_fields
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
-from pipeline.dialects.kserve_v2.v2_models import V2Model, V2Models
+from pipeline.dialects.kserve import json_fields
+from pipeline.dialects.kserve.models import KServeModel, KServeModels
+from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.front.repository import LoadFailed, Repository
 
 
-def index(models: V2Models, *, ready_alone: bool) -> list[dict[str, Any]]:
+def index(models: KServeModels, *, ready_alone: bool) -> list[dict[str, Any]]:
     """Every model with its state, or those that are ready alone."""
     rows = [row for model in models.all() for row in _rows(models, model)]
     return [row for row in rows if row["state"] == "READY"] if ready_alone else rows
 
 
-def _rows(models: V2Models, model: V2Model) -> Iterator[dict[str, Any]]:
+def _rows(models: KServeModels, model: KServeModel) -> Iterator[dict[str, Any]]:
     """The version that is served, and another whose loading failed."""
     standing, failure = models.standing(model), models.failure(model)
     yield _row(model.name, model.version, *standing)
@@ -31,13 +31,13 @@ def _row(name: str, version: str, state: str, reason: str) -> dict[str, Any]:
 
 
 def asks_for_ready_alone(body: bytes) -> bool:
-    """What the body of an HTTP request says. Raises V2Refusal for one that can't be read."""
+    """What the body of an HTTP request says. Raises KServeRefusal for one that can't be read."""
     asked = json_fields.parse(body) if body.strip() else {}
     return isinstance(asked, dict) and json_fields.boolean(asked.get("ready", False), "ready")
 
 
 def parameters_of(body: bytes) -> Mapping[str, Any]:
-    """Those of a load or unload over HTTP. Raises V2Refusal for a body that can't be read."""
+    """Those of a load or unload over HTTP. Raises KServeRefusal for a body that can't be read."""
     asked = json_fields.parse(body) if body.strip() else {}
     return json_fields.parameters_of(asked) if isinstance(asked, dict) else {}
 
@@ -45,27 +45,27 @@ def parameters_of(body: bytes) -> Mapping[str, Any]:
 class Control:
     """Takes the orders of clients, where `v2.model_control` lets it."""
 
-    def __init__(self, models: V2Models, repository: Repository, *, explicit: bool) -> None:
+    def __init__(self, models: KServeModels, repository: Repository, *, explicit: bool) -> None:
         self._models = models
         self._repository = repository
         self._explicit = explicit
 
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Serve what is on disk now; returns when it is served. Raises V2Refusal, and all is as before."""
+        """Serve what is on disk now; returns when it is. Raises KServeRefusal, and all is as before."""
         self._check_allowed()
         for parameter in parameters:
             _refuse_override(name, parameter)
         ops = self._models.ops_of(name)
         if not ops:
-            raise V2Refusal(f"failed to load '{name}', failed to poll from model repository", "INTERNAL")
+            raise KServeRefusal(f"failed to load '{name}', failed to poll from model repository", "INTERNAL")
         try:
             await self._repository.load(ops)
         except LoadFailed as exc:
             where = f"version {exc.version} is at UNAVAILABLE state: " if exc.version else ""
-            raise V2Refusal(f"load failed for model '{name}': {where}{exc.message};\n") from exc
+            raise KServeRefusal(f"load failed for model '{name}': {where}{exc.message};\n") from exc
 
     async def unload(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Returns when what was admitted is answered and the workers are gone. Raises V2Refusal.
+        """Returns when what was admitted is answered and the workers are gone. Raises KServeRefusal.
 
         A name that is not there is as good as unloaded. No parameter changes anything: a service is unloaded
         with its Ops, and no model has another's dependents.
@@ -75,17 +75,17 @@ class Control:
 
     def _check_allowed(self) -> None:
         if not self._explicit:
-            raise V2Refusal(
+            raise KServeRefusal(
                 "explicit model load / unload is not allowed if polling is enabled", "UNAVAILABLE"
             )
 
 
 def _refuse_override(model: str, parameter: str) -> None:
-    """Raises V2Refusal: what is served is said on the server's disk, not by its clients."""
+    """Raises KServeRefusal: what is served is said on the server's disk, not by its clients."""
     if parameter == "config" or parameter.startswith("file:"):
-        raise V2Refusal(
+        raise KServeRefusal(
             f"failed to load '{model}', parameter '{parameter[:100]}' is not supported: the model's "
             "configuration is config.yml's, its files are those on disk",
             "UNIMPLEMENTED",
         )
-    raise V2Refusal(f"unrecognized load parameter '{parameter[:100]}' for model '{model}'")
+    raise KServeRefusal(f"unrecognized load parameter '{parameter[:100]}' for model '{model}'")

@@ -9,10 +9,10 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 
 from client.protos import kserve_v2_pb2 as messages
+from pipeline.dialects.kserve.models import KServeModels
+from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve_v2.extensions import Extensions
 from pipeline.dialects.kserve_v2.trace_settings import LOG_FORMATS
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
-from pipeline.dialects.kserve_v2.v2_models import V2Models
 
 RpcPage = tuple[Any, Callable[[Any], Message]]  # the request's message, and what answers it
 _FIELD_OF = {bool: ("bool_param", "boolean"), int: ("uint32_param", "int32"), str: ("string_param", "string")}
@@ -21,7 +21,7 @@ _FIELD_OF = {bool: ("bool_param", "boolean"), int: ("uint32_param", "int32"), st
 class RpcExtensions:
     """Answers the methods outside of models and repository."""
 
-    def __init__(self, extensions: Extensions, models: V2Models) -> None:
+    def __init__(self, extensions: Extensions, models: KServeModels) -> None:
         self._memory = extensions.memory
         self._trace = extensions.trace
         self._logging = extensions.logging
@@ -71,7 +71,7 @@ class RpcExtensions:
     def _trace_setting(self, asked: messages.TraceSettingRequest) -> Message:
         model = asked.model_name
         if model and not self._models.is_ready(model):
-            raise V2Refusal(f"Request for unknown model : {model}")
+            raise KServeRefusal(f"Request for unknown model : {model}")
         if asked.settings:
             given = {name: list(setting.value) or None for name, setting in asked.settings.items()}
             self._trace.update(given, model)
@@ -88,10 +88,10 @@ class RpcExtensions:
                 continue
             field, told = _FIELD_OF[kinds[name]]
             if setting.WhichOneof("parameter_choice") != field and name != "log_file":
-                raise V2Refusal(f"expect {told} for '{name}'")
+                raise KServeRefusal(f"expect {told} for '{name}'")
             given[name] = getattr(setting, field)
         if given.get("log_format", LOG_FORMATS[0]) not in LOG_FORMATS:
-            raise V2Refusal(f"invalid argument for log_format, got: {given['log_format'][:100]}")
+            raise KServeRefusal(f"invalid argument for log_format, got: {given['log_format'][:100]}")
         self._logging.update(given)
         answer = messages.LogSettingsResponse()
         for name, value in self._logging.told().items():

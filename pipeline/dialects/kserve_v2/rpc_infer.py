@@ -9,15 +9,16 @@ from google.protobuf.message import DecodeError
 
 from client.protos.kserve_v2_pb2 import InferParameter, InferTensorContents, ModelInferRequest
 from pipeline.config.config_file import Limits
-from pipeline.dialects.answer_form import WantedOutput
-from pipeline.dialects.key_value.message_fields import split
 from pipeline.dialects.kserve.datatypes import BYTES, CONTENTS, from_contents
-from pipeline.dialects.kserve.unread import LENGTH, Part, Written
+from pipeline.dialects.kserve.models import KServeModel
+from pipeline.dialects.kserve.refusals import KServeRefusal
+from pipeline.dialects.kserve.unread import LENGTH, Written
 from pipeline.dialects.kserve_v2.asked import Asked
 from pipeline.dialects.kserve_v2.inputs import Given, add
 from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
-from pipeline.dialects.kserve_v2.v2_models import V2Model
+from pipeline.dialects.kserve_v2.wish import WantedOutput
+from pipeline.dialects.message_fields import split
+from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import DATATYPES
 
 _KINDS = {  # of the parameters that the protocol gives a meaning
@@ -55,17 +56,17 @@ class InferMessage(NamedTuple):
 
 
 def infer_message(data: bytes, limits: Limits) -> InferMessage:
-    """Raises V2Refusal for bytes that are no such message, and TooLarge."""
+    """Raises KServeRefusal for bytes that are no such message, and TooLarge."""
     rest, raws = split(data, _RAWS, limits)
     try:
         fields = ModelInferRequest.FromString(rest)
     except DecodeError:
-        raise V2Refusal("Unable to parse request", "INTERNAL") from None
+        raise KServeRefusal("Unable to parse request", "INTERNAL") from None
     return InferMessage(fields, raws or fields.raw_input_contents)
 
 
-def parse_infer(asked_for: InferMessage, model: V2Model, find: FindSpan) -> Asked:
-    """find: in shared memory. Raises V2Refusal."""
+def parse_infer(asked_for: InferMessage, model: KServeModel, find: FindSpan) -> Asked:
+    """find: in shared memory. Raises KServeRefusal."""
     message, raws = asked_for
     asked = Asked(message.id)
     if message.parameters:
@@ -74,7 +75,7 @@ def parse_infer(asked_for: InferMessage, model: V2Model, find: FindSpan) -> Aske
     for tensor in message.inputs:
         if tensor.parameters and (span := _span(tensor, find)) is not None:
             if tensor.contents.ListFields():
-                raise V2Refusal(
+                raise KServeRefusal(
                     "unexpected 'content' provided when using shared memory for input tensor "
                     f"'{tensor.name}' for model '{model.name}'"
                 )
@@ -83,7 +84,7 @@ def parse_infer(asked_for: InferMessage, model: V2Model, find: FindSpan) -> Aske
         if not raws:
             given = _typed(tensor, model)
         elif tensor.HasField("contents") and tensor.contents.ListFields():
-            raise V2Refusal(
+            raise KServeRefusal(
                 "contents field must not be specified when using raw_input_contents for "
                 f"'{tensor.name}' for model '{model.name}'"
             )
@@ -97,7 +98,7 @@ def parse_infer(asked_for: InferMessage, model: V2Model, find: FindSpan) -> Aske
     for output in message.outputs:
         wanted = _wanted(output)
         if wanted.classes and "shared_memory_region" in output.parameters:
-            raise V2Refusal("output can't set both 'shared_memory_region' and 'classification'")
+            raise KServeRefusal("output can't set both 'shared_memory_region' and 'classification'")
         span = _span(output, find) if output.parameters else None
         asked.want(wanted, span)
     return asked
@@ -111,7 +112,7 @@ def _take_parameters(asked: Asked, message: ModelInferRequest) -> None:
         if name == "priority":
             asked.priority = _value(parameter)
             if asked.priority < 0:
-                raise V2Refusal("invalid value for 'priority', expected value >= 0.")
+                raise KServeRefusal("invalid value for 'priority', expected value >= 0.")
         elif name == "timeout":
             asked.timeout_us = _value(parameter) % (1 << 64)
         elif field is None and not name.startswith("triton_"):
@@ -125,12 +126,12 @@ def _value(parameter: InferParameter) -> Any:
     return None if field is None else getattr(parameter, field)
 
 
-def _wrong_type(name: str, expected: str) -> V2Refusal:
-    return V2Refusal(f"invalid value type for '{name}' parameter, expected {expected}.")
+def _wrong_type(name: str, expected: str) -> KServeRefusal:
+    return KServeRefusal(f"invalid value type for '{name}' parameter, expected {expected}.")
 
 
 def _span(tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor, find: FindSpan) -> Span | None:
-    """Where it lies in shared memory; None where it does not. Raises V2Refusal."""
+    """Where it lies in shared memory; None where it does not. Raises KServeRefusal."""
     parameters = tensor.parameters
     shared = "shared_memory_region" in parameters
     values: dict[str, Any] = {}
@@ -138,19 +139,19 @@ def _span(tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor, find: 
         if name not in parameters:
             continue
         if not shared:
-            raise V2Refusal(
+            raise KServeRefusal(
                 f"'{name}' can not be specified without 'shared_memory_region' parameter for tensor "
                 f"'{tensor.name}'"
             )
         if parameters[name].WhichOneof("parameter_choice") != kind:
-            raise V2Refusal(
+            raise KServeRefusal(
                 f"invalid value type for '{name}' parameter for tensor '{tensor.name}', expected {kind}."
             )
         values[name] = getattr(parameters[name], kind)
     if not shared:
         return None
     if "shared_memory_byte_size" not in values:
-        raise V2Refusal(
+        raise KServeRefusal(
             "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for "
             f"tensor '{tensor.name}'"
         )
@@ -161,7 +162,7 @@ def _span(tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor, find: 
     )
 
 
-def _typed(tensor: _Tensor, model: V2Model) -> Given:
+def _typed(tensor: _Tensor, model: KServeModel) -> Given:
     fields = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
     shape = list(tensor.shape)
     if not fields:
@@ -169,7 +170,7 @@ def _typed(tensor: _Tensor, model: V2Model) -> Given:
             return Given(tensor.name, tensor.datatype, shape, b"", Written.RAW)
         raise _without_data(tensor, model)
     if fields != [CONTENTS.get(tensor.datatype)]:
-        raise V2Refusal(
+        raise KServeRefusal(
             f"unexpected explicit tensor data for input tensor '{tensor.name}' for model '{model.name}' of "
             f"type '{_TYPE_OF[fields[0]]}', expected datatype "
             f"'{tensor.datatype if tensor.datatype in DATATYPES else '<invalid>'}'"
@@ -184,11 +185,11 @@ def _raw(contents: InferTensorContents, datatype: str) -> bytes | memoryview:
     try:
         return from_contents(contents, datatype, [len(elements)]).tobytes()
     except ValueError as exc:
-        raise V2Refusal(str(exc)) from None
+        raise KServeRefusal(str(exc)) from None
 
 
-def _without_data(tensor: _Tensor, model: V2Model) -> V2Refusal:
-    return V2Refusal(
+def _without_data(tensor: _Tensor, model: KServeModel) -> KServeRefusal:
+    return KServeRefusal(
         f"unable to find data for input tensor '{tensor.name}' for model '{model.name}' in request."
     )
 
@@ -198,8 +199,8 @@ def _wanted(output: ModelInferRequest.InferRequestedOutputTensor) -> WantedOutpu
     if "classification" in output.parameters:
         parameter = output.parameters["classification"]
         if parameter.WhichOneof("parameter_choice") != "int64_param":
-            raise V2Refusal("invalid value type for 'classification' parameter, expected int64_param")
+            raise KServeRefusal("invalid value type for 'classification' parameter, expected int64_param")
         classes = parameter.int64_param
         if classes <= 0:
-            raise V2Refusal("invalid value for 'classification' parameter, expected >= 0")
+            raise KServeRefusal("invalid value for 'classification' parameter, expected >= 0")
     return WantedOutput(output.name, True, classes)

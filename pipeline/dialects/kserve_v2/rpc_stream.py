@@ -11,10 +11,10 @@ import grpc
 import grpc.aio
 
 from client.protos.kserve_v2_pb2 import ModelInferResponse, ModelStreamInferResponse
+from pipeline.dialects.kserve.refusals import for_clients
 from pipeline.dialects.kserve_v2.rpc_infer import InferMessage, infer_message
-from pipeline.dialects.kserve_v2.v2_answers import varint
-from pipeline.dialects.kserve_v2.v2_errors import for_clients
-from pipeline.errors import ServingError
+from pipeline.dialects.kserve_v2.varint import varint
+from pipeline.errors import OUR_FAULT, ServingError
 from pipeline.front.scheduler.dag_run import Answer, Walk
 from pipeline.front.scheduler.engine import Engine
 from pipeline.front.scheduler.request import Request
@@ -98,8 +98,7 @@ class Stream:
             self._answered(place, request_id, exc)
         except Exception:
             log.exception("A fault of ours in ModelStreamInfer")
-            fault = ServingError("internal error; the server's log has its reason")
-            self._answered(place, request_id, fault)
+            self._answered(place, request_id, OUR_FAULT)
         else:
             self._walks.add(walk)
 

@@ -12,9 +12,9 @@ import urllib.parse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipeline.dialects.kserve.unread import Part
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
+from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import ServingError
+from pipeline.messages.values import Part
 
 FOLDER = "/dev/shm"  # where shm_open has its objects on Linux
 MOST_REGIONS = 512  # a file descriptor each
@@ -69,17 +69,17 @@ class Span:
         self.size = size
 
     def read(self) -> bytes:
-        """Raises V2Refusal where the file has become shorter."""
+        """Raises KServeRefusal where the file has become shorter."""
         try:
             data = os.pread(self.region.fd, self.size, self._offset)
         except OSError as exc:
-            raise V2Refusal(f"{self._told()} can't be read: {exc.strerror}", "INTERNAL") from None
+            raise KServeRefusal(f"{self._told()} can't be read: {exc.strerror}", "INTERNAL") from None
         if len(data) < self.size:
             raise self._too_short()
         return data
 
     def write(self, data: Part) -> None:
-        """At most `size` bytes. Raises V2Refusal as `read` does."""
+        """At most `size` bytes. Raises KServeRefusal as `read` does."""
         try:
             if os.fstat(self.region.fd).st_size < self._offset + len(data):
                 raise self._too_short()  # writing there would make the file longer
@@ -88,13 +88,13 @@ class Span:
                 written = os.pwrite(self.region.fd, view, at)
                 view, at = view[written:], at + written
         except OSError as exc:
-            raise V2Refusal(f"{self._told()} can't be written: {exc.strerror}", "INTERNAL") from None
+            raise KServeRefusal(f"{self._told()} can't be written: {exc.strerror}", "INTERNAL") from None
 
     def _told(self) -> str:
         return f"shared memory region '{self.region.name}'"
 
-    def _too_short(self) -> V2Refusal:
-        return V2Refusal(
+    def _too_short(self) -> KServeRefusal:
+        return KServeRefusal(
             f"Invalid offset + byte size for {self._told()}: the file behind it is shorter now than when it "
             "was registered"
         )
@@ -120,34 +120,36 @@ class SharedMemory:
         return self._allowed != "off"
 
     def admit(self, peer: str) -> None:
-        """peer: the client's address, as HTTP has it or as gRPC writes it. Raises V2Refusal."""
+        """peer: the client's address, as HTTP has it or as gRPC writes it. Raises KServeRefusal."""
         if self._allowed == "always" or (self._allowed == "loopback" and is_loopback(peer)):
             return
         told = "is off" if self._allowed == "off" else "is loopback: clients on this machine alone may use it"
-        raise V2Refusal(f"shared memory is not offered here: v2.shared_memory {told}", "PERMISSION_DENIED")
+        raise KServeRefusal(
+            f"shared memory is not offered here: v2.shared_memory {told}", "PERMISSION_DENIED"
+        )
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Raises V2Refusal for a name or file that is registered, and bytes that the file has not."""
+        """Raises KServeRefusal for a name or file that is registered, and bytes that the file has not."""
         if not name:
-            raise V2Refusal("'region name' is necessary to register system shared memory region")
+            raise KServeRefusal("'region name' is necessary to register system shared memory region")
         if name in self._regions:
-            raise V2Refusal(f"shared memory region '{name}' already in manager", "ALREADY_EXISTS")
+            raise KServeRefusal(f"shared memory region '{name}' already in manager", "ALREADY_EXISTS")
         other = next((r for r in self._regions.values() if r.key.lstrip("/") == key.lstrip("/")), None)
         if other is not None:
-            raise V2Refusal(
+            raise KServeRefusal(
                 f"Invalid shared memory region: '{key}' is registered as '{other.name}'; unregister that "
                 "first",
                 "INTERNAL",
             )
         self._leaving = [region for region in self._leaving if region.is_open]
         if len(self._regions) + len(self._leaving) >= MOST_REGIONS:
-            raise V2Refusal(
+            raise KServeRefusal(
                 f"{MOST_REGIONS} shared memory regions are registered, the most there may be", "UNAVAILABLE"
             )
         fd = _open(key)
         try:
             if not 0 < byte_size <= os.fstat(fd).st_size - offset:
-                raise V2Refusal(f"failed to register shared memory region '{name}': invalid args")
+                raise KServeRefusal(f"failed to register shared memory region '{name}': invalid args")
         except BaseException:
             os.close(fd)
             raise
@@ -165,45 +167,45 @@ class SharedMemory:
     def status(self, name: str = "") -> list[dict[str, Any]]:
         """What is registered or still in use, in the order of the names.
 
-        Raises V2Refusal for a name that is not there.
+        Raises KServeRefusal for a name that is not there.
         """
         known = {region.name: region for region in self._leaving if region.is_open} | self._regions
         if not name:
             return [known[each].document() for each in sorted(known)]
         if name not in known:
-            raise V2Refusal(f"Unable to find system shared memory region: '{name}'", "NOT_FOUND")
+            raise KServeRefusal(f"Unable to find system shared memory region: '{name}'", "NOT_FOUND")
         return [known[name].document()]
 
     def span(self, peer: str, name: str, offset: int, size: int) -> Span:
-        """Raises V2Refusal for a region that is not there and for bytes outside of it."""
+        """Raises KServeRefusal for a region that is not there and for bytes outside of it."""
         self.admit(peer)
         region = self._regions.get(name)
         if region is None:
-            raise V2Refusal(f"Unable to find shared memory region: '{name}'", "NOT_FOUND")
+            raise KServeRefusal(f"Unable to find shared memory region: '{name}'", "NOT_FOUND")
         if not 0 <= offset < region.byte_size:
-            raise V2Refusal(f"Invalid offset for shared memory region: '{name}'")
+            raise KServeRefusal(f"Invalid offset for shared memory region: '{name}'")
         if not 0 <= size <= region.byte_size - offset:
-            raise V2Refusal(f"Invalid offset + byte size for shared memory region: '{name}'")
+            raise KServeRefusal(f"Invalid offset + byte size for shared memory region: '{name}'")
         return Span(region, offset, size)
 
     # Without a GPU there is no CUDA shared memory to register:
 
     def refuse_cuda(self, name: str) -> None:
-        """Raises V2Refusal as Triton does where it finds no GPU."""
+        """Raises KServeRefusal as Triton does where it finds no GPU."""
         if not name:
-            raise V2Refusal("'region name' is necessary to register cuda shared memory region")
+            raise KServeRefusal("'region name' is necessary to register cuda shared memory region")
         if name in self._regions:
-            raise V2Refusal(f"shared memory region '{name}' already in manager", "ALREADY_EXISTS")
-        raise V2Refusal("failed to register shared memory region: invalid args")
+            raise KServeRefusal(f"shared memory region '{name}' already in manager", "ALREADY_EXISTS")
+        raise KServeRefusal("failed to register shared memory region: invalid args")
 
     def cuda_status(self, name: str = "") -> list[dict[str, Any]]:
         if name in self._regions:
-            raise V2Refusal(
+            raise KServeRefusal(
                 f"The region named '{name}' is registered as system shared memory, not CUDA shared memory",
                 "NOT_FOUND",
             )
         if name:
-            raise V2Refusal(f"Unable to find cuda shared memory region: '{name}'", "NOT_FOUND")
+            raise KServeRefusal(f"Unable to find cuda shared memory region: '{name}'", "NOT_FOUND")
         return []
 
 
@@ -225,7 +227,7 @@ class Outputs:
             for span, part in zip(self._spans, answer[-len(self._spans) :], strict=True):
                 span.write(part)
             return answer[: -len(self._spans)]
-        except V2Refusal as exc:
+        except KServeRefusal as exc:
             return exc
         finally:
             for span in self._spans:
@@ -247,9 +249,9 @@ def is_loopback(peer: str) -> bool:
 
 
 def _open(key: str) -> int:
-    """The descriptor of the file that shm_open would open. Raises V2Refusal."""
+    """The descriptor of the file that shm_open would open. Raises KServeRefusal."""
     name = key.lstrip("/")
-    failed = V2Refusal(f"Unable to open shared memory region: '{key[:_MOST_NAME_BYTES]}'", "INTERNAL")
+    failed = KServeRefusal(f"Unable to open shared memory region: '{key[:_MOST_NAME_BYTES]}'", "INTERNAL")
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise failed
     try:

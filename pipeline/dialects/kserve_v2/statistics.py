@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
-from pipeline.dialects.kserve_v2.v2_models import V2Model, V2Models, version_number
+from pipeline.dialects.kserve.models import KServeModel, KServeModels, version_number
+from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import UnknownVersion
 from pipeline.front.metrics.figures import OpFigures, RunFigures
 from pipeline.front.scheduler.engine import Engine
 
 
-def model_stats(engine: Engine, models: V2Models, name: str = "", version: str = "") -> dict[str, Any]:
-    """The answer: of one model, or of all that are loaded. Raises V2Refusal, in words of their own."""
+def model_stats(engine: Engine, models: KServeModels, name: str = "", version: str = "") -> dict[str, Any]:
+    """The answer: of one model, or of all that are loaded. Raises KServeRefusal, in words of their own."""
     if not name:
         return {"model_stats": [statistics(engine, model) for model in models.loaded()]}
     if version:
@@ -24,13 +24,13 @@ def model_stats(engine: Engine, models: V2Models, name: str = "", version: str =
     try:
         model = models.find(name, version)
     except UnknownVersion:
-        raise V2Refusal(f"requested model version is not available for model '{name}'") from None
-    except V2Refusal:
-        raise V2Refusal(f"requested model '{name}' is not available") from None
+        raise KServeRefusal(f"requested model version is not available for model '{name}'") from None
+    except KServeRefusal:
+        raise KServeRefusal(f"requested model '{name}' is not available") from None
     return {"model_stats": [statistics(engine, model)]}
 
 
-def statistics(engine: Engine, model: V2Model) -> dict[str, Any]:
+def statistics(engine: Engine, model: KServeModel) -> dict[str, Any]:
     """One element of `model_stats`."""
     ops = engine.metrics.of_ops
     if model.op:
@@ -61,7 +61,7 @@ def statistics(engine: Engine, model: V2Model) -> dict[str, Any]:
     }
 
 
-def _of_op(model: V2Model, op: OpFigures) -> dict[str, Any]:
+def _of_op(model: KServeModel, op: OpFigures) -> dict[str, Any]:
     shares = op.shares
     succeeded = shares.count - op.failed
     took_ns = op.queued_ns + shares.input_ns + shares.infer_ns + shares.output_ns

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.dialects.kserve_v2 import json_fields
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
+from pipeline.dialects.kserve import json_fields
+from pipeline.dialects.kserve.refusals import KServeRefusal
 
 _NUMBER = re.compile(r"\s*([+-]?\d{1,20})")
 _INT32_MAX, _UINT32_MAX = (1 << 31) - 1, (1 << 32) - 1
@@ -44,10 +44,10 @@ class TraceSettings:
     def update(self, given: Mapping[str, list[str] | None], model: str = "") -> None:
         """None: back to what holds without it. model: one that there is, or empty for all.
 
-        Raises V2Refusal, and then nothing is changed; a setting that Triton does not know is passed over.
+        Raises KServeRefusal, and then nothing is changed; a setting that Triton does not know is passed over.
         """
         if "trace_file" in given:
-            raise V2Refusal(
+            raise KServeRefusal(
                 "trace file location can not be updated through network protocol", "UNIMPLEMENTED"
             )
         levels = given.get("trace_level")
@@ -71,21 +71,21 @@ class TraceSettings:
 
 def _check_levels(levels: list[str]) -> None:
     if "OFF" in levels and len(levels) > 1:
-        raise V2Refusal("Expect only one trace level 'OFF' is specified")
+        raise KServeRefusal("Expect only one trace level 'OFF' is specified")
     if any(level in _LEVELS[1:] for level in levels):
-        raise V2Refusal("Attempting to set invalid trace setting :trace file name is not given")
+        raise KServeRefusal("Attempting to set invalid trace setting :trace file name is not given")
 
 
 def _number(name: str, texts: list[str]) -> str:
     if len(texts) > 1:
-        raise V2Refusal(f"expect only 1 value for '{name}'")
+        raise KServeRefusal(f"expect only 1 value for '{name}'")
     text = texts[0]
     number = _NUMBER.match(text)
     if number is None:
-        raise V2Refusal(f"Unable to parse '{name}', got: {text[:100]}")
+        raise KServeRefusal(f"Unable to parse '{name}', got: {text[:100]}")
     least, most = _RANGES[name]
     if not least <= int(number[1]) <= most:
-        raise V2Refusal(
+        raise KServeRefusal(
             f"Unable to parse '{name}', value is out of range [ {least}, {most} ], got: {text[:100]}"
         )
     return str(int(number[1]))
@@ -112,20 +112,22 @@ class LogSettings:
         return {name: type(value) for name, value in self._settings.items()}
 
     def update(self, given: Mapping[str, bool | int | str]) -> None:
-        """Values of the right types. Raises V2Refusal, and then nothing is changed."""
+        """Values of the right types. Raises KServeRefusal, and then nothing is changed."""
         if "log_file" in given:
-            raise V2Refusal("log file location can not be updated through network protocol", "UNIMPLEMENTED")
+            raise KServeRefusal(
+                "log file location can not be updated through network protocol", "UNIMPLEMENTED"
+            )
         form = given.get("log_format", "default")
         if form not in LOG_FORMATS:
-            raise V2Refusal(f"invalid argument for --log_format, got: {str(form)[:100]}", "UNAVAILABLE")
+            raise KServeRefusal(f"invalid argument for --log_format, got: {str(form)[:100]}", "UNAVAILABLE")
         level = given.get("log_verbose_level", 0)
         if not 0 <= int(level) <= _INT32_MAX:
-            raise V2Refusal(f"log_verbose_level is {level}, and {_INT32_MAX} at most")
+            raise KServeRefusal(f"log_verbose_level is {level}, and {_INT32_MAX} at most")
         self._settings.update({name: value for name, value in given.items() if name in self._settings})
 
 
 def trace_settings_in(document: Any) -> dict[str, list[str] | None]:
-    """Of a JSON request, for `TraceSettings.update`. Raises V2Refusal for values of another type."""
+    """Of a JSON request, for `TraceSettings.update`. Raises KServeRefusal for values of another type."""
     if not isinstance(document, dict):
         raise json_fields.unparsed("", "attempt to access JSON non-object as object")
     given: dict[str, list[str] | None] = {}
@@ -142,7 +144,7 @@ def trace_settings_in(document: Any) -> dict[str, list[str] | None]:
 
 
 def log_settings_in(document: Any, kinds: Mapping[str, type]) -> dict[str, bool | int | str]:
-    """Of a JSON request, for `LogSettings.update`. Raises V2Refusal for values of another type."""
+    """Of a JSON request, for `LogSettings.update`. Raises KServeRefusal for values of another type."""
     if not isinstance(document, dict):
         raise json_fields.unparsed("", "attempt to access JSON non-object as object")
     given: dict[str, bool | int | str] = {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pipeline.dialects.kserve.models import KServeModel, KServeModels
 from pipeline.dialects.kserve_v2.host_metrics import HostMetrics
 from pipeline.dialects.kserve_v2.statistics import statistics
-from pipeline.dialects.kserve_v2.v2_models import V2Model, V2Models
 from pipeline.front.scheduler.engine import Engine
 
 Stats = dict[str, Any]  # an element of `model_stats`
@@ -54,7 +54,7 @@ _PENDING = (
 )
 
 
-def triton_metrics(engine: Engine, models: V2Models, host: HostMetrics) -> bytes:
+def triton_metrics(engine: Engine, models: KServeModels, host: HostMetrics) -> bytes:
     """In Prometheus' text format: every model, with the figures that `statistics` has of it; the machine."""
     known = [(model, statistics(engine, model)) for model in models.all()]
     lines: list[str] = []
@@ -72,7 +72,7 @@ def triton_metrics(engine: Engine, models: V2Models, host: HostMetrics) -> bytes
     return "".join([*lines, host.text()]).encode()
 
 
-def _pending(engine: Engine, model: V2Model) -> int:
+def _pending(engine: Engine, model: KServeModel) -> int:
     return engine.waiting(model.op) if model.op else engine.pending
 
 
@@ -82,7 +82,7 @@ def _family(name: str, told: str, kind: str, rows: Iterator[tuple[str, int]]) ->
         yield f"{name}{labels} {value}\n"
 
 
-def _labels(model: V2Model, **more: str) -> str:
+def _labels(model: KServeModel, **more: str) -> str:
     labels = {"model": model.name, **more, "version": model.version}
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
 

@@ -1,124 +1,44 @@
-"""The gRPC listener: PipelineService over raw bytes, and KServe v2 beside it."""
+"""The gRPC listener: the methods that dialects bring along, on raw bytes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import math
-import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 
-from pipeline.api.examples import message_of
 from pipeline.config.config_file import Limits
 from pipeline.config.tls import Certificates, Pem
-from pipeline.dialects.answer_form import AnswerForm
-from pipeline.dialects.key_value.answers import render_error
-from pipeline.dialects.key_value.key_value import EXAMPLE, parse_proto, pass_proto_on
-from pipeline.dialects.kserve_v2.extensions import Extensions
-from pipeline.dialects.kserve_v2.repository_api import Control
-from pipeline.dialects.kserve_v2.rpc_handler import HEALTH_CALLS, V2Handler
-from pipeline.dialects.kserve_v2.v2_models import V2Models
-from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, StartFailed, UnknownService
+from pipeline.errors import StartFailed
 from pipeline.front.grpc.guard import guarded
-from pipeline.front.scheduler.clients import CALLER, named
-from pipeline.front.scheduler.deadlines import TICKS_PER_S
 from pipeline.front.scheduler.engine import Engine
 
 if TYPE_CHECKING:
     from pipeline.front.grpc.private.calls import Methods, RpcCalls
 
-log = logging.getLogger(__name__)
-
-METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
-DOOR = "grpc"
-# These are the transport's own refusals; the original answers all others as a message with err_no.
-_AS_STATUS = (Overloaded, NotReady)
-
-Context = grpc.aio.ServicerContext[bytes, bytes]
-
-
-class PipelineHandler:
-    """The one method. Messages stay bytes: the codec parses them, the worker prints the answer."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._journal = engine.journal
-        self._name = engine.app.name
-        self._limits = engine.app.config.limits
-        self._example = message_of(engine.app.examples.key_values, EXAMPLE)
-        self._parse = pass_proto_on if engine.takes_messages else parse_proto
-        self.methods: Methods = {METHOD: grpc.unary_unary_rpc_method_handler(self._infer)}
-
-    async def _infer(self, data: bytes, context: Context) -> bytes:
-        began = time.monotonic()
-        request = None
-        try:
-            request = self._parse(data, self._limits, self._example)
-            if request.service and request.service != self._name:
-                raise UnknownService(
-                    f"Service name error: there is no service {request.service!r}; leave name empty or send "
-                    f"{self._name!r}, as in {self._example}"
-                )
-            request.client = CALLER.get() or self._engine.peers.of(context.peer())
-            remaining_s = context.time_remaining()
-            request.deadline = self._engine.deadline(math.inf if remaining_s is None else remaining_s)
-            answer = await self._engine.infer(request)
-        except ServingError as exc:
-            answer = exc
-        except Exception:
-            log.exception("A fault of ours in %s", METHOD)
-            answer = ServingError("internal error; the server's log has its reason")
-        error = answer if isinstance(answer, ServingError) else None
-        if self._journal.tells_each:
-            self._journal.tell(DOOR, named(context.peer(), CALLER.get()), METHOD, began, error)
-        if request is not None and request.timings is not None:
-            context.set_trailing_metadata((("server-timing", request.timings.header()),))
-        if not isinstance(answer, ServingError):
-            self._journal.answered(DOOR)
-            return bytes(answer[0])
-        self._journal.refused(DOOR, answer)
-        if isinstance(answer, _AS_STATUS):
-            await self._abort(context, answer)
-        if isinstance(answer, DeadlineExceeded) and _is_over(context):
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, answer.message)
-        return render_error(answer, AnswerForm.PROTO)
-
-    async def _abort(self, context: Context, error: ServingError) -> None:
-        """End the call with a status; `grpc-retry-pushback-ms` tells clients when to come again."""
-        if isinstance(error, Overloaded):
-            context.set_trailing_metadata((("grpc-retry-pushback-ms", str(int(error.retry_after_s * 1000))),))
-        await context.abort(getattr(grpc.StatusCode, error.grpc_code), error.message)
-
-
-def _is_over(context: Context) -> bool:
-    """Whether the caller's own deadline passed; a limit of the service's is answered as a message."""
-    remaining_s = context.time_remaining()
-    return remaining_s is not None and remaining_s <= 1 / TICKS_PER_S
-
 
 class RpcServer:
-    """Serves PipelineService and KServe v2 on ports of every interface, given by their keys in config.yml;
-    over TLS alone where there are certificates."""
+    """Serves methods, by full name, on ports of every interface, given by their keys in config.yml; over TLS
+    alone where there are certificates.
+
+    health: the methods that `security.open_health` leaves open.
+    """
 
     def __init__(
         self,
         engine: Engine,
-        models: V2Models,
-        control: Control,
-        extensions: Extensions,
+        methods: Methods,
+        health: Collection[str],
         ports: Mapping[str, int],
         limits: Limits,
         certificates: Certificates | None,
     ) -> None:
         self._engine = engine
-        self._models = models
-        self._control = control
-        self._extensions = extensions
+        self._methods = methods
+        self._health = health
         self._ports = ports
         self._limits = limits
         self._certificates = certificates
@@ -129,11 +49,9 @@ class RpcServer:
         """Listens on entry, stops on exit. Raises StartFailed for a used port, and a grpcio we can't use."""
         config = self._engine.app.config
         limits = self._limits
-        pipeline = PipelineHandler(self._engine)
-        v2 = V2Handler(self._engine, self._models, self._control, self._extensions)
-        methods: Methods = {**pipeline.methods, **v2.methods}
+        methods = self._methods
         if self._engine.keys is not None:
-            open_ = HEALTH_CALLS if config.security.open_health else ()
+            open_ = self._health if config.security.open_health else ()
             methods = guarded(methods, self._engine.keys, self._engine.journal, open_)
         self._server = _calls_class()(
             methods,

@@ -26,6 +26,7 @@ from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
     execute_batch,
 )
 
+from pipeline.errors import OUR_FAULT
 from pipeline.front.grpc.call_context import Bounds, CallContext, context_of
 from pipeline.front.grpc.under_way import UnderWay
 
@@ -91,7 +92,7 @@ class Place:
             return (), 0
         except Exception:
             log.exception("A fault of ours in a gRPC method")
-            return _status(_INTERNAL, "internal error; the server's log has its reason"), 0
+            return _status(_INTERNAL, OUR_FAULT.message), 0
 
     def watch(self) -> bool:
         """Notice from now on when the client leaves. Returns whether the call's message has arrived."""

@@ -12,12 +12,11 @@ import time
 from collections import deque
 from typing import cast
 
-from pipeline.errors import NotReady, ServingError
+from pipeline.errors import NotReady, ServingError, Unauthenticated
 from pipeline.front.http.half_closed import CONTINUE, HalfClosed
 from pipeline.front.http.http_request import HttpRequest
 from pipeline.front.http.listener import Listener
 from pipeline.front.http.reader import RequestReader
-from pipeline.front.http.refusals import refusal
 from pipeline.messages.values import Part
 
 log = logging.getLogger(__name__)
@@ -200,9 +199,13 @@ class Connection(asyncio.Protocol):
         if last is not None:  # whole requests came before: the answer to the latest is the connection's last
             last.keep_alive = False
             return
-        head, body = refusal(error, self._reader.url)
+        app = self._listener.app
+        head, body = app.refusal(error, self._reader.url)
+        head += b"connection: close\r\n"
+        if isinstance(error, Unauthenticated):
+            head += b"www-authenticate: Bearer\r\n"
         self._write(error.http_status, head, body)
-        self._listener.app.note_refusal(error)
+        app.note_refusal(error)
         # Not closed yet: with input unread the kernel would reset the connection, and a client that sends all
         # before it reads would never see the answer. `data_received` discards what still comes.
         if self._transport.can_write_eof():  # TLS knows no half-closed connection

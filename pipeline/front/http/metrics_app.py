@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from pipeline.dialects.kserve_v2.http_refusals import Refused, check_method
-from pipeline.dialects.kserve_v2.v2_errors import v2_error_body
+import msgspec
+
 from pipeline.errors import ServingError
+from pipeline.front.http.http_handler import JSON
 from pipeline.front.http.http_request import HttpRequest
-from pipeline.front.http.prediction import JSON
+from pipeline.front.http.refusals import Refused, check_method
+from pipeline.front.http.routes import Routes
 from pipeline.front.metrics.access_log import UNREAD
 from pipeline.front.metrics.metrics import CONTENT_TYPE
 from pipeline.front.scheduler.engine import Engine
@@ -18,18 +20,19 @@ DOOR = "metrics"
 class MetricsApp:
     """Answers who collects figures; no model can be asked here."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, routes: Routes) -> None:
+        self.refusal = routes.refusal
         self._metrics = engine.metrics
         self._journal = engine.journal
 
     def take(self, request: HttpRequest) -> None:
         try:
             if request.path != PATH:
-                raise Refused(404, request)
+                raise Refused(404, f"Not Found: {request.method} {request.path}")
             check_method(request, "GET", "HEAD")
         except Refused as exc:
             self.note_refusal(exc)
-            request.respond(exc.http_status, JSON, v2_error_body(exc.answer))
+            request.respond(exc.http_status, JSON, msgspec.json.encode({"error": exc.phrase}))
         else:
             request.respond(200, b"content-type: %b\r\n" % CONTENT_TYPE.encode(), self._metrics.text())
 

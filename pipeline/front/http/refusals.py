@@ -1,14 +1,14 @@
-"""What a connection refuses before there is a request: the errors, and what is sent for them."""
+"""What is refused in HTTP's own terms: before there is a request; where nothing is; another method."""
 
 from __future__ import annotations
 
-from pipeline.dialects.answer_form import AnswerForm
-from pipeline.dialects.key_value.answers import render_error
-from pipeline.dialects.key_value.key_value import EXAMPLE
-from pipeline.dialects.kserve_v2.v2_errors import v2_error_body
-from pipeline.errors import InvalidInput, ServingError, TooLarge, Unauthenticated
+from http import HTTPStatus
 
-_USAGE = f"Send POST /{{service}}/{{method}} with a body like {EXAMPLE}"
+from pipeline.api.examples import KEY_VALUE_EXAMPLE
+from pipeline.errors import InvalidInput, ServingError, TooLarge
+from pipeline.front.http.http_request import HttpRequest
+
+_USAGE = f"Send POST /{{service}}/{{method}} with a body like {KEY_VALUE_EXAMPLE}"
 _REQUEST_TIMEOUT = 408
 _HEADER_TOO_LARGE = 431
 
@@ -33,11 +33,18 @@ def too_large(what: str, http_status: int = 413) -> ServingError:
     return error
 
 
-def refusal(error: ServingError, url: bytes) -> tuple[bytes, bytes]:
-    """Header lines and body of a connection's last answer. url: as far as it has arrived."""
-    head = b"content-type: application/json\r\nconnection: close\r\n"
-    if isinstance(error, Unauthenticated):
-        head += b"www-authenticate: Bearer\r\n"
-    # The clients of KServe know another form.
-    kserve = url == b"/v2" or url.startswith((b"/v1/", b"/v2/"))
-    return head, v2_error_body(error.message) if kserve else render_error(error, AnswerForm.JSON)
+class Refused(ServingError):
+    """Nothing is there, or not for this method. phrase: HTTP's own words. allowed: the methods that are."""
+
+    def __init__(self, status: int, message: str, *allowed: str) -> None:
+        super().__init__(message)
+        self.http_status = status
+        self.phrase = HTTPStatus(status).phrase
+        self.allowed = allowed
+
+
+def check_method(request: HttpRequest, *allowed: str) -> None:
+    """Raises Refused for a method that is not answered at this path."""
+    if request.method not in allowed:
+        told = f"{request.method} is not answered at {request.path}; use {' or '.join(allowed)}"
+        raise Refused(405, told, *allowed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextvars import ContextVar
 
 from pipeline.config.api_keys import ApiKey, digest_of, open_to_others, read_api_keys
@@ -16,7 +16,6 @@ log = logging.getLogger(__name__)
 
 AUTHORIZATION, API_KEY = b"authorization", b"x-api-key"
 MOST_PEERS = 1024  # then those are forgotten that wait for nothing
-HEALTH_PAGES = (b"/health/live", b"/health/ready", b"/v2/health/live", b"/v2/health/ready")
 _HOW = "send the header 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
 
 
@@ -150,13 +149,16 @@ def shown_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
 
 
 class HttpGuard:
-    """Says who may send a request, as soon as its headers are there."""
+    """Says who may send a request, as soon as its headers are there.
 
-    def __init__(self, keys: KeyRing, security: SecurityConfig) -> None:
+    health: the pages that `security.open_health` leaves open.
+    """
+
+    def __init__(self, keys: KeyRing, security: SecurityConfig, health: Collection[bytes]) -> None:
         self._keys = keys
         metrics = (b"/metrics",) if security.open_metrics else ()
-        health = HEALTH_PAGES if security.open_health else ()
-        self._open = frozenset((b"/docs", *health, *metrics))  # that page holds nothing, and asks for the key
+        opened = health if security.open_health else ()
+        self._open = frozenset((b"/docs", *opened, *metrics))  # that page holds nothing, and asks for the key
         self._anyone = Client()
 
     def client(self, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Client:

@@ -46,7 +46,7 @@ class Job(msgspec.Struct, eq=False):
         """How it stands in a hand-over; its large parts are added to `tail`."""
         request = self.walk.request
         inputs = [(name, stow(parts, tail)) for name, parts in self.inputs]
-        told = request.form, request.wish, request.options, request.deadline
+        told = request.form, request.wish, request.model_version, request.options, request.deadline
         return Share(index, self.walk.data_id, request.log_id, *told, inputs)
 
     def settle(self, outcome: Outcome, parts: list[Part]) -> None:

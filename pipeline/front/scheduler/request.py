@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from pipeline.api.request_options import RequestOptions
-from pipeline.dialects.answer_form import AnswerForm, V1Wish, Wish
 
 if TYPE_CHECKING:
     from pipeline.front.metrics.timings import Timings
@@ -32,8 +31,9 @@ class Request(msgspec.Struct, eq=False):
     timings: where its time goes, kept where the answer shall tell (dag.use_profile). op: the Op that is asked
     by itself, with its model's feeds as `inputs`; empty: the whole DAG. rows: what statistics count it for.
     version: the one of the model that the client asks for; empty: the one that is served.
-    wish: what the answer's form leaves open, as `Wish` for the forms of KServe v2
-    and `V1Wish` for that of v1.
+    model_version: the one that makes the answer, known when a worker is given the request.
+    form: of the answer, by its name in the dialect. wish: what that form leaves open, known to the dialect
+    alone: what msgpack can carry.
     finish: makes what is sent of the worker's answer.
     options: what the client said of it, for the hooks; None when nothing.
     client: who asks, for the door to set. turn: its place in line, see `pipeline.front.scheduler.fair_queue`.
@@ -44,14 +44,15 @@ class Request(msgspec.Struct, eq=False):
     inputs: dict[str, Any]
     log_id: int = 0
     client_ip: str = ""
-    form: AnswerForm = AnswerForm.JSON
+    form: str = ""
     deadline: float = math.inf
     priority: int = 0
     timings: Timings | None = None
     op: str = ""
     rows: int = 1
     version: str = ""
-    wish: Wish | V1Wish | None = None
+    model_version: str = ""
+    wish: Any = None
     finish: Finish | None = None
     options: RequestOptions | None = None
     client: Client | None = None

@@ -1,4 +1,4 @@
-"""V2Models: what can be asked over KServe v2: the service under its name, and each model Op under its own."""
+"""KServeModels: what can be asked over KServe: the service under its name, each model Op under its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
+from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import UnknownVersion
 from pipeline.front.repository import LoadFailed, Repository, Standing
 from pipeline.front.scheduler.engine import Engine
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"[ \t-\r]*([+-]?0*[0-9]{1,19})(?![0-9])")
 
 
 @dataclass(frozen=True)
-class V2Model:
+class KServeModel:
     """op: the Op whose model it is; empty for the service."""
 
     name: str
@@ -41,62 +41,62 @@ class V2Model:
         }
 
 
-class V2Models:
+class KServeModels:
     """Looks models up. An Op named as the service is called `<name>_model`, for the name is the service's."""
 
     def __init__(self, engine: Engine, repository: Repository) -> None:
         self._engine = engine
         self._repository = repository
         app = engine.app
-        self._service = V2Model(app.name, "", app.signature, engine.version)
+        self._service = KServeModel(app.name, "", app.signature, engine.version)
         self._op_of = {
             f"{op}_model" if op == app.name else op: op for op in app.dag.order if not op.startswith("@")
         }
 
-    def all(self) -> Iterable[V2Model]:
+    def all(self) -> Iterable[KServeModel]:
         """In the order of their names, those that are unloaded included."""
         models = [self._current_service()]
         models += [model for name in self._op_of if (model := self._op_model(name)) is not None]
         return sorted(models, key=lambda model: model.name)
 
-    def loaded(self) -> Iterable[V2Model]:
+    def loaded(self) -> Iterable[KServeModel]:
         """Those that may be asked."""
         return [model for model in self.all() if not self._engine.has_unloaded(model.op)]
 
-    def find(self, name: str, version: str = "") -> V2Model:
-        """Raises V2Refusal for a model that is not there or unloaded, and for a version that is no number,
-        UnknownVersion for one that is not served."""
+    def find(self, name: str, version: str = "") -> KServeModel:
+        """Raises KServeRefusal for a model that is not there or unloaded, and for a version that is no
+        number, UnknownVersion for one that is not served."""
         wanted = version_number(version) if version else None
         model = self._current_service() if name == self._service.name else self._op_model(name)
         if model is None:
-            raise V2Refusal(f"Request for unknown model: '{name}' is not found", "NOT_FOUND")
+            raise KServeRefusal(f"Request for unknown model: '{name}' is not found", "NOT_FOUND")
         if self._engine.has_unloaded(model.op):
-            raise V2Refusal(f"Request for unknown model: '{name}' has no available versions", "NOT_FOUND")
+            raise KServeRefusal(f"Request for unknown model: '{name}' has no available versions", "NOT_FOUND")
         if wanted is not None and wanted != int(model.version):
             raise UnknownVersion(name, str(wanted))
         return model
 
-    def _current_service(self) -> V2Model:
+    def _current_service(self) -> KServeModel:
         version = self._engine.version
         if version != self._service.version:
             self._service = replace(self._service, version=version)
         return self._service
 
-    def _op_model(self, name: str) -> V2Model | None:
+    def _op_model(self, name: str) -> KServeModel | None:
         op = self._op_of.get(name)
         crew = None if op is None else self._engine.crews[op]
         if op is None or crew is None or crew.signature is None:
             return None
-        return V2Model(name, op, crew.signature, crew.plan.version)
+        return KServeModel(name, op, crew.signature, crew.plan.version)
 
     def is_ready(self, name: str, version: str = "") -> bool:
         """Whether there is such a model and it can be asked."""
         try:
             return self.ready(self.find(name, version))
-        except (V2Refusal, UnknownVersion):
+        except (KServeRefusal, UnknownVersion):
             return False
 
-    def ready(self, model: V2Model) -> bool:
+    def ready(self, model: KServeModel) -> bool:
         return self._engine.op_ready(model.op) if model.op else self._engine.ready
 
     # Loading and unloading:
@@ -107,28 +107,28 @@ class V2Models:
             return list(self._engine.crews)
         return [self._op_of[name]] if name in self._op_of else []
 
-    def standing(self, model: V2Model) -> Standing:
+    def standing(self, model: KServeModel) -> Standing:
         """The service's is the worst of its Ops'."""
         if model.op:
             return self._repository.standing(model.op)
         standings = [self._repository.standing(op) for op in self._engine.crews]
         return next((one for one in standings if one.state != "READY"), standings[0])
 
-    def failure(self, model: V2Model) -> LoadFailed | None:
+    def failure(self, model: KServeModel) -> LoadFailed | None:
         """Why the last load of the Op failed."""
         return self._repository.failures.get(model.op)
 
 
 def version_number(version: str) -> int:
-    """As Triton reads it: the number in front counts, what follows it doesn't. Raises V2Refusal."""
+    """As Triton reads it: the number in front counts, what follows it doesn't. Raises KServeRefusal."""
     number = _NUMBER.match(version)
     if number is None or abs(int(number[1])) > _MOST_VERSION:
-        raise V2Refusal(
+        raise KServeRefusal(
             f"failed to get model version from specified version string '{version[:100]}' (details: stol), "
             "version should be an integral value > 0"
         )
     if int(number[1]) < 0:
-        raise V2Refusal(
+        raise KServeRefusal(
             f"invalid model version specified '{version[:100]}' , version should be an integral value > 0"
         )
     return int(number[1])

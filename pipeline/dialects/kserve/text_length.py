@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 
 from pipeline.config.config_file import Limits
-from pipeline.dialects.kserve.unread import UnreadTensor
-from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 from pipeline.errors import TooLarge
-
-_UNREAD = UnreadTensor, UnreadRows
+from pipeline.messages.values import Unread
 
 
 def check_texts(inputs: Mapping[str, Any], limits: Limits) -> None:
     """Raise TooLarge for a text, or an element of BYTES, over `limits.text_chars`; InvalidInput as `read`."""
     for name, value in inputs.items():
-        if isinstance(value, _UNREAD) and len(value.data) > limits.text_chars:
+        if isinstance(value, Unread) and len(value.data) > limits.text_chars:
             longest = _longest(value.read())
             if longest > limits.text_chars:
                 raise TooLarge(

@@ -1,4 +1,4 @@
-"""HttpDoor: what the dialects over HTTP share: how a prediction begins, and how its end is told."""
+"""HttpHandler: answers HTTP requests in one dialect: how a prediction begins, and how its end is told."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from pipeline.errors import ServingError
+from pipeline.errors import OUR_FAULT, ServingError
 from pipeline.front.http.http_request import HttpRequest
 from pipeline.front.scheduler.dag_run import Answer
 from pipeline.front.scheduler.engine import Engine
@@ -19,11 +19,10 @@ from pipeline.messages.values import Part
 log = logging.getLogger(__name__)
 
 JSON = b"content-type: application/json\r\n"
-OUR_FAULT = ServingError("internal error; the server's log has its reason")
 
 
-class HttpDoor(ABC):
-    """One dialect. name: how metrics and log call it."""
+class HttpHandler(ABC):
+    """Base of those that dialects bring along. name: how metrics and log call it."""
 
     name: ClassVar[str]
 
@@ -32,12 +31,20 @@ class HttpDoor(ABC):
         self._journal = engine.journal
 
     @abstractmethod
-    def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
-        """Respond with the answer that a worker made. head: header lines besides the dialect's own."""
+    def take(self, request: HttpRequest) -> None:
+        """Answer at once, or when the engine has the answer."""
 
     @abstractmethod
-    def _refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
+    def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
+        """Header lines and body that refuse what was no request yet."""
+
+    @abstractmethod
+    def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
         """Respond in the dialect's form of a refusal, and note it in the journal."""
+
+    @abstractmethod
+    def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
+        """Respond with the answer that a worker made. head: header lines besides the dialect's own."""
 
     def _predict(self, request: HttpRequest, read: Callable[..., Request], *given: Any) -> None:
         """Give the engine what `read` makes of the request; answered sooner or later, whatever happens.
@@ -67,7 +74,7 @@ class HttpDoor(ABC):
             self._journal.answered(self.name)
             self._send(request, answer, head)
         else:
-            self._refuse(request, answer, head)
+            self.refuse(request, answer, head)
 
 
 def retry_after(error: ServingError) -> bytes:

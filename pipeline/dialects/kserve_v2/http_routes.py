@@ -11,21 +11,22 @@ from typing import Any
 
 import msgspec
 
-from pipeline.dialects.answer_form import AnswerForm
 from pipeline.dialects.kserve.compression import chosen, compressed, decompressed
+from pipeline.dialects.kserve.models import KServeModel, KServeModels, version_number
+from pipeline.dialects.kserve.refusals import KServeRefusal, error_body, for_clients
 from pipeline.dialects.kserve_v2.extensions import Extensions
 from pipeline.dialects.kserve_v2.http_extensions import HttpExtensions
 from pipeline.dialects.kserve_v2.http_generate import AsEvent, parse_generate
 from pipeline.dialects.kserve_v2.http_infer import parse_infer, parse_raw
-from pipeline.dialects.kserve_v2.http_refusals import Refused, check_method
 from pipeline.dialects.kserve_v2.model_config import model_config
 from pipeline.dialects.kserve_v2.repository_api import Control, asks_for_ready_alone, index, parameters_of
 from pipeline.dialects.kserve_v2.statistics import model_stats
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal, for_clients, v2_error_body
-from pipeline.dialects.kserve_v2.v2_models import V2Model, V2Models, version_number
-from pipeline.errors import ServingError
+from pipeline.dialects.kserve_v2.wish import GENERATED
+from pipeline.dialects.kserve_v2.wish import JSON as JSON_FORM
+from pipeline.errors import OUR_FAULT, ServingError
+from pipeline.front.http.http_handler import JSON, HttpHandler, header, retry_after
 from pipeline.front.http.http_request import HttpRequest
-from pipeline.front.http.prediction import JSON, OUR_FAULT, HttpDoor, header, retry_after
+from pipeline.front.http.refusals import Refused, check_method
 from pipeline.front.scheduler.engine import Engine
 from pipeline.front.scheduler.request import Request
 from pipeline.messages.values import Part
@@ -40,18 +41,21 @@ _INFERENCE = ("infer", "generate", "generate_stream")
 _INDEX = re.compile(r"/v2/repository/(?:[^/]+/)?index")
 _CONTROL = re.compile(r"/v2/repository/models/(?P<model>[^/]+)/(?P<order>load|unload)")
 _NUMBER = re.compile(r"\s*(\d+)")
+HEALTH_PAGES = (b"/v2/health/live", b"/v2/health/ready")
 _COMPRESSED_AT_ONCE = 64 * 1024  # more is compressed in a thread: other requests need not wait for it
 _json = msgspec.json.encode
 
 Page = Callable[[], Any]
 
 
-class V2HttpApp(HttpDoor):
+class V2Http(HttpHandler):
     """Answers every request below /v2."""
 
     name = "v2-http"
 
-    def __init__(self, engine: Engine, models: V2Models, control: Control, extensions: Extensions) -> None:
+    def __init__(
+        self, engine: Engine, models: KServeModels, control: Control, extensions: Extensions
+    ) -> None:
         super().__init__(engine)
         self._models = models
         self._control = control
@@ -82,7 +86,7 @@ class V2HttpApp(HttpDoor):
                 return
             document = self._document(request, asked)
         except ServingError as exc:
-            self._refuse(request, exc)
+            self.refuse(request, exc)
             return
         if document is None:  # as Triton: of a check the status is all, which is no JSON
             request.respond(200, JSON if request.method == "POST" else _TEXT, b"")
@@ -104,10 +108,10 @@ class V2HttpApp(HttpDoor):
 
     def _readiness(self) -> None:
         if not self._engine.server_ready:
-            raise V2Refusal("the service is not ready")
+            raise KServeRefusal("the service is not ready")
 
     def _obey(self, request: HttpRequest, name: str, order: str) -> None:
-        """Load or unload, also when the client leaves meanwhile. Raises V2Refusal for a false body."""
+        """Load or unload, also when the client leaves meanwhile. Raises KServeRefusal for a false body."""
         parameters = parameters_of(request.body)
         obey = self._control.load if order == "load" else self._control.unload
 
@@ -115,10 +119,10 @@ class V2HttpApp(HttpDoor):
             try:
                 await obey(name, parameters)
             except ServingError as exc:
-                self._refuse(request, exc)
+                self.refuse(request, exc)
             except Exception:
                 log.exception("A fault of ours in POST %s", request.path)
-                self._refuse(request, OUR_FAULT)
+                self.refuse(request, OUR_FAULT)
             else:
                 request.respond(200, JSON, b"")
 
@@ -137,7 +141,7 @@ class V2HttpApp(HttpDoor):
         if version:
             version_number(version)
         if not self._models.is_ready(name, version):
-            raise V2Refusal("Model version not ready")
+            raise KServeRefusal("Model version not ready")
         return None
 
     # Inference:
@@ -156,7 +160,7 @@ class V2HttpApp(HttpDoor):
     def _read(
         self,
         request: HttpRequest,
-        model: V2Model,
+        model: KServeModel,
         version: str,
         what: str,
         decompressed_body: asyncio.Future[bytes] | None = None,
@@ -170,15 +174,15 @@ class V2HttpApp(HttpDoor):
         made.version = version
         return made
 
-    def _generated(self, request: HttpRequest, model: V2Model, body: bytes, what: str) -> Request:
+    def _generated(self, request: HttpRequest, model: KServeModel, body: bytes, what: str) -> Request:
         asked = parse_generate(body, model, self._limits.json_depth)
-        made = asked.request(model, AnswerForm.V2_GENERATED, self._engine)
+        made = asked.request(model, GENERATED, self._engine)
         made.deadline = self._engine.deadline(began=request.began)
         if what == "generate_stream":
             made.finish = AsEvent()
         return made
 
-    def _asked(self, request: HttpRequest, model: V2Model, body: bytes) -> Request:
+    def _asked(self, request: HttpRequest, model: KServeModel, body: bytes) -> Request:
         length = _header_length(header(request, b"inference-header-content-length"), body)
         if length == 0:
             asked = parse_raw(body, model)
@@ -190,7 +194,7 @@ class V2HttpApp(HttpDoor):
                 self._limits.json_depth,
                 lambda name, at, size: self._memory.span(request.peer, name, at, size),
             )
-        made = asked.request(model, AnswerForm.V2_JSON, self._engine)
+        made = asked.request(model, JSON_FORM, self._engine)
         made.deadline = self._engine.deadline(asked.timeout_s, request.began)
         return made
 
@@ -212,23 +216,26 @@ class V2HttpApp(HttpDoor):
         compressing = asyncio.get_running_loop().run_in_executor(None, compressed, body, encoding)
         compressing.add_done_callback(lambda done: request.respond(200, head, done.result()))
 
-    def _refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
+    def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
+        return JSON, error_body(error.message)
+
+    def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
         self._journal.refused(self.name, error)
         status, _, message = for_clients(error)
         if isinstance(error, Refused):
-            message = error.answer
+            message = error.phrase
         head += JSON + retry_after(error)
         if status == 501:
             head += b"accept-encoding: gzip, deflate\r\n"
-        request.respond(status, head, v2_error_body(message))
+        request.respond(status, head, error_body(message))
 
 
 def _header_length(told: str, body: bytes) -> int | None:
-    """Bytes of the JSON document; 0: the body is a tensor, None: it is the document. Raises V2Refusal."""
+    """Bytes of the JSON document; 0: the body is a tensor, None: it is the document. Raises KServeRefusal."""
     if not told:
         return None if body else 0
     number = _NUMBER.match(told)
     length = int(number[1][:20]) if number else 0
     if length > len(body):
-        raise V2Refusal(f"inference header size should be in range (0, {len(body)}), got: {length}")
+        raise KServeRefusal(f"inference header size should be in range (0, {len(body)}), got: {length}")
     return length

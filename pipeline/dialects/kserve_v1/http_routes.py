@@ -10,16 +10,18 @@ import msgspec
 
 from pipeline.api.examples import LONGEST_EXAMPLE, row_of
 from pipeline.api.request_options import RequestOptions
-from pipeline.dialects.answer_form import AnswerForm, V1Wish
 from pipeline.dialects.kserve.as_message import as_message
+from pipeline.dialects.kserve.json_fields import sendable
+from pipeline.dialects.kserve.models import KServeModel, KServeModels
+from pipeline.dialects.kserve.parameters import checked_parameter
+from pipeline.dialects.kserve.refusals import error_body
 from pipeline.dialects.kserve_v1.instances import parse
-from pipeline.dialects.kserve_v2.asked import checked_parameter
-from pipeline.dialects.kserve_v2.json_fields import sendable
-from pipeline.dialects.kserve_v2.v2_errors import v2_error_body
-from pipeline.dialects.kserve_v2.v2_models import V2Model, V2Models
+from pipeline.dialects.kserve_v1.wish import JSON as JSON_FORM
+from pipeline.dialects.kserve_v1.wish import V1Wish
 from pipeline.errors import ServingError
+from pipeline.front.http.http_handler import JSON, HttpHandler, retry_after
 from pipeline.front.http.http_request import HttpRequest
-from pipeline.front.http.prediction import JSON, HttpDoor, retry_after
+from pipeline.front.http.refusals import Refused, check_method
 from pipeline.front.scheduler.engine import Engine
 from pipeline.front.scheduler.request import Request
 from pipeline.messages.values import Part
@@ -30,12 +32,12 @@ _CLIENTS_MISTAKES = (400, 413)
 _json = msgspec.json.encode
 
 
-class V1HttpApp(HttpDoor):
+class V1Http(HttpHandler):
     """Answers every request below /v1."""
 
     name = "v1-http"
 
-    def __init__(self, engine: Engine, models: V2Models) -> None:
+    def __init__(self, engine: Engine, models: KServeModels) -> None:
         super().__init__(engine)
         self._models = models
         self._limits = engine.app.config.limits
@@ -45,31 +47,31 @@ class V1HttpApp(HttpDoor):
         asked = _MODEL.fullmatch(request.path)
         try:
             if asked is not None and asked["verb"] == ":predict":
-                _check_method(request, "POST")
+                check_method(request, "POST")
                 model = self._models.find(asked["model"], asked["version"] or "")
                 self._predict(request, self._asked, model, asked["version"] or "")
             elif request.path == "/v1/models":
-                _check_method(request, "GET", "HEAD")
+                check_method(request, "GET", "HEAD")
                 names = [model.name for model in self._models.all()]
                 request.respond(200, JSON, _json({"models": names}))
             elif asked is not None and not asked["verb"]:
-                _check_method(request, "GET", "HEAD")
+                check_method(request, "GET", "HEAD")
                 self._tell_of(request, self._models.find(asked["model"], asked["version"] or ""))
             else:
                 raise Refused(404, f"there is nothing at {request.path}; there are {_ROUTES}")
         except ServingError as exc:
-            self._refuse(request, exc)
+            self.refuse(request, exc)
 
-    def _tell_of(self, request: HttpRequest, model: V2Model) -> None:
+    def _tell_of(self, request: HttpRequest, model: KServeModel) -> None:
         ready = self._models.ready(model)
         request.respond(200 if ready else 503, JSON, _json({"name": model.name, "ready": ready}))
 
-    def _asked(self, request: HttpRequest, model: V2Model, version: str) -> Request:
+    def _asked(self, request: HttpRequest, model: KServeModel, version: str) -> Request:
         given = parse(request.body, model.signature, self._limits)
         inputs: dict[str, Any] = dict(given.fields)
         if self._engine.takes_messages and not model.op:
             inputs = as_message(model.name, inputs)
-        made = Request(model.name, "predict", inputs, form=AnswerForm.V1_JSON)
+        made = Request(model.name, "predict", inputs, form=JSON_FORM)
         made.wish = V1Wish(given.rows, given.by_columns)
         made.op = model.op
         made.rows = max(1, given.rows)
@@ -104,7 +106,10 @@ class V1HttpApp(HttpDoor):
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
         request.respond(200, JSON + head, parts[0])
 
-    def _refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
+    def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
+        return JSON, error_body(error.message)
+
+    def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
         self._journal.refused(self.name, error)
         head += JSON + retry_after(error)
         message = error.message
@@ -112,19 +117,4 @@ class V1HttpApp(HttpDoor):
             message += self._usage(request.path)
         if isinstance(error, Refused) and error.allowed:
             head += b"allow: %b\r\n" % ", ".join(error.allowed).encode()
-        request.respond(error.http_status, head, v2_error_body(message))
-
-
-class Refused(ServingError):
-    """Nothing is there, or not for this method."""
-
-    def __init__(self, status: int, message: str, *allowed: str) -> None:
-        super().__init__(message)
-        self.http_status = status
-        self.allowed = allowed
-
-
-def _check_method(request: HttpRequest, *allowed: str) -> None:
-    if request.method not in allowed:
-        told = f"{request.method} is not answered at {request.path}; use {' or '.join(allowed)}"
-        raise Refused(405, told, *allowed)
+        request.respond(error.http_status, head, error_body(message))

@@ -18,7 +18,7 @@ HTTP_STATUSES = {
 }
 
 
-class V2Refusal(InvalidInput):
+class KServeRefusal(InvalidInput):
     """What a client of KServe v2 asked for can't be had; the message says it as Triton does."""
 
     def __init__(self, message: str, code: str = "INVALID_ARGUMENT") -> None:
@@ -27,14 +27,14 @@ class V2Refusal(InvalidInput):
         self.http_status = HTTP_STATUSES[code]
 
 
-def v2_error_body(message: str) -> bytes:
+def error_body(message: str) -> bytes:
     """The body of a refusal over HTTP."""
     return msgspec.json.encode({"error": message})
 
 
-def of_request(request_id: str, message: str, code: str = "INVALID_ARGUMENT") -> V2Refusal:
+def of_request(request_id: str, message: str, code: str = "INVALID_ARGUMENT") -> KServeRefusal:
     """A refusal that names the request, as Triton's do once a request is built."""
-    return V2Refusal(f"[request id: {request_id or '<id_unknown>'}] {message}", code)
+    return KServeRefusal(f"[request id: {request_id or '<id_unknown>'}] {message}", code)
 
 
 def for_clients(error: ServingError) -> tuple[int, str, str]:

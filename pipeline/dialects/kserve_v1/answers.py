@@ -8,34 +8,38 @@ from typing import Any
 
 import msgspec
 
-from pipeline.dialects.answer_form import V1Wish
 from pipeline.dialects.kserve.datatypes import BYTES
-from pipeline.dialects.kserve_v2.v2_answers import tensor_of
+from pipeline.dialects.kserve.output_tensors import tensor_of
+from pipeline.dialects.kserve_v1.wish import V1Wish
 from pipeline.errors import UnprintableAnswer
+from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import TensorSpec
 
 _json = msgspec.json.encode
 _PLAIN = (str, bool, int, float)
 
 
-def render_v1(output: Mapping[str, Any], wish: V1Wish, declared: Sequence[TensorSpec] = ()) -> bytes:
+def render(
+    output: Mapping[str, Any], wish: Sequence[Any], version: str, declared: Sequence[TensorSpec]
+) -> list[Part]:
     """The complete answer. Numbers that JSON has no form for are null, bytes that are no text base64.
 
     Raises UnprintableAnswer for a value that is no tensor, or has not as many rows as there are instances.
     """
+    asked = V1Wish(*wish)
     specs = {spec.name: spec for spec in declared}
     values = {
-        str(name): _value(str(name), value, specs.get(name), wish)
+        str(name): _value(str(name), value, specs.get(name), asked)
         for name, value in output.items()
         if not specs or name in specs
     }
-    if wish.by_columns:
-        return b'{"outputs":%b}' % _json(values)
-    if not wish.rows:
-        return b'{"predictions":%b}' % _json([values])
+    if asked.by_columns:
+        return [b'{"outputs":%b}' % _json(values)]
+    if not asked.rows:
+        return [b'{"predictions":%b}' % _json([values])]
     names = list(values)
-    rows = zip(*values.values(), strict=True) if names else [()] * wish.rows
-    return b'{"predictions":%b}' % _json([dict(zip(names, row, strict=True)) for row in rows])
+    rows = zip(*values.values(), strict=True) if names else [()] * asked.rows
+    return [b'{"predictions":%b}' % _json([dict(zip(names, row, strict=True)) for row in rows])]
 
 
 def _value(name: str, value: Any, spec: TensorSpec | None, wish: V1Wish) -> Any:

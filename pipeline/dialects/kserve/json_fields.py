@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
+from pipeline.dialects.kserve.refusals import KServeRefusal
 
 LENIENT_BYTES = 4 << 20  # the standard library reads what is only nearly JSON: slowly, so no more than this
 _UNSIGNED = range(1 << 64)
 
 
 def parse(text: bytes | memoryview) -> Any:
-    """The JSON value in front; what follows it doesn't count, NaN and Infinity do. Raises V2Refusal."""
+    """The JSON value in front; what follows it doesn't count, NaN and Infinity do. Raises KServeRefusal."""
     try:
         return msgspec.json.decode(text)
     except RecursionError:
@@ -33,8 +33,8 @@ def parse(text: bytes | memoryview) -> Any:
         raise _malformed("it is nested too deeply", 0) from None
 
 
-def _malformed(what: str, at: int) -> V2Refusal:
-    return V2Refusal(f"failed to parse the request JSON buffer: {what}. at {at}", "INTERNAL")
+def _malformed(what: str, at: int) -> KServeRefusal:
+    return KServeRefusal(f"failed to parse the request JSON buffer: {what}. at {at}", "INTERNAL")
 
 
 def member(document: Any, name: str) -> Any:
@@ -78,7 +78,7 @@ def boolean(value: Any, name: str) -> bool:
 
 
 def parameters_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The member `parameters`, an empty one where there is none. Raises V2Refusal for no object."""
+    """The member `parameters`, an empty one where there is none. Raises KServeRefusal for no object."""
     given = document.get("parameters", {})
     if not isinstance(given, dict):
         raise unparsed("parameters", "attempt to access JSON non-object as object")
@@ -91,6 +91,6 @@ def parameters_of_tensor(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return given if isinstance(given, dict) else {}
 
 
-def unparsed(name: str, what: str, verb: str = "parse") -> V2Refusal:
+def unparsed(name: str, what: str, verb: str = "parse") -> KServeRefusal:
     """name: empty where Triton does not tell it."""
-    return V2Refusal(f"Unable to {verb} '{name}': {what}" if name else what, "INTERNAL")
+    return KServeRefusal(f"Unable to {verb} '{name}': {what}" if name else what, "INTERNAL")

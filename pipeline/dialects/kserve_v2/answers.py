@@ -10,12 +10,14 @@ import msgspec
 import numpy as np
 
 from client.protos.kserve_v2_pb2 import ModelInferResponse
-from pipeline.dialects.answer_form import AnswerForm, WantedOutput, Wish
 from pipeline.dialects.kserve.datatypes import BYTES, Array, to_raw
-from pipeline.dialects.kserve.unread import Part
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal
+from pipeline.dialects.kserve.output_tensors import no_tensor, tensor_of
+from pipeline.dialects.kserve.refusals import KServeRefusal
+from pipeline.dialects.kserve_v2.varint import varint
+from pipeline.dialects.kserve_v2.wish import WantedOutput, Wish
 from pipeline.errors import UnprintableAnswer
-from pipeline.models.tensor_spec import DATATYPE_OF, DATATYPES, TensorSpec
+from pipeline.messages.values import Part
+from pipeline.models.tensor_spec import TensorSpec
 
 _json = msgspec.json.encode
 _RAW_TAG = b"\x32"  # of raw_output_contents: field 6, length-delimited
@@ -30,27 +32,50 @@ class Tensor(NamedTuple):
     room: int | None = None
 
 
-def render_v2(
-    output: Mapping[str, Any], form: AnswerForm, wish: Wish, declared: Sequence[TensorSpec] = ()
+def render_json(
+    output: Mapping[str, Any], wish: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
     """The complete answer, and behind it a part for each output that goes to shared memory, as asked for.
 
-    Raises UnprintableAnswer for a value that is no tensor, V2Refusal for an output that is not there, that
-    can't be sent in this form or that finds no room.
+    Raises UnprintableAnswer for a value that is no tensor, KServeRefusal for an output that is not there,
+    that can't be sent in this form or that finds no room.
     """
-    tensors = list(_wanted(output, wish, {spec.name: spec for spec in declared}))
-    if form is AnswerForm.V2_GENERATED:
-        return [_as_generated(tensors, wish)]
-    answer = _as_message(tensors, wish) if form is AnswerForm.V2_PROTO else _as_json(tensors, wish)
-    return answer + _for_shared_memory(tensors, wish)
+    asked = Wish(*wish)
+    tensors = list(_wanted(output, asked, declared))
+    return _as_json(tensors, asked, version) + _for_shared_memory(tensors, asked)
 
 
-def _wanted(output: Mapping[str, Any], wish: Wish, declared: Mapping[str, TensorSpec]) -> Iterator[Tensor]:
+def render_message(
+    output: Mapping[str, Any], wish: Sequence[Any], version: str, declared: Sequence[TensorSpec]
+) -> list[Part]:
+    """As `render_json`, as a serialized ModelInferResponse."""
+    asked = Wish(*wish)
+    tensors = list(_wanted(output, asked, declared))
+    return _as_message(tensors, asked, version) + _for_shared_memory(tensors, asked)
+
+
+def render_generated(
+    output: Mapping[str, Any], wish: Sequence[Any], version: str, declared: Sequence[TensorSpec]
+) -> list[Part]:
+    """An object with each output as a flat list, or as its only element. Raises as `render_json` does."""
+    asked = Wish(*wish)
+    told = {"model_name": asked.model, "model_version": version}
+    if asked.request_id:
+        told["id"] = asked.request_id
+    members = {name: _json(value) for name, value in told.items()}
+    for tensor in _wanted(output, asked, declared):
+        data = _data(tensor)
+        members[tensor.name] = data[1:-1] if tensor.array.size == 1 else data
+    return [b"{%b}" % b",".join(b"%b:%b" % (_json(name), value) for name, value in sorted(members.items()))]
+
+
+def _wanted(output: Mapping[str, Any], wish: Wish, specs: Sequence[TensorSpec]) -> Iterator[Tensor]:
     """With a declaration what it names and the output has; else all of the output."""
+    declared = {spec.name: spec for spec in specs}
     wanted = None if wish.outputs is None else {name: WantedOutput(name, *how) for name, *how in wish.outputs}
     for name in wanted or ():
         if name not in output and name not in declared:
-            raise V2Refusal(f"unexpected inference output {name!r} for model {wish.model!r}")
+            raise KServeRefusal(f"unexpected inference output {name!r} for model {wish.model!r}")
     for name, value in output.items():
         if (wanted is not None and name not in wanted) or (declared and name not in declared):
             continue
@@ -66,40 +91,11 @@ def _wanted(output: Mapping[str, Any], wish: Wish, declared: Mapping[str, Tensor
         yield Tensor(str(name), datatype, array, binary, room)
 
 
-def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> tuple[str, Array]:
-    """An output's datatype and array. Raises UnprintableAnswer for what is no tensor."""
-    if isinstance(value, np.ndarray):
-        array = value
-    else:
-        dtype = (
-            None if spec is None or spec.datatype in (BYTES, "BF16") else np.dtype(DATATYPES[spec.datatype])
-        )
-        try:
-            array = np.asarray(value, dtype)
-        except (ValueError, TypeError, OverflowError) as exc:
-            raise _no_tensor(name, value) from exc
-        if not array.ndim:
-            array = array.reshape(1)
-    if array.dtype.kind in "SUO":
-        return BYTES, array
-    if spec is not None and spec.datatype == "BF16" and array.dtype == np.uint16:
-        return "BF16", array
-    datatype = DATATYPE_OF.get(array.dtype.name)
-    if datatype is None:
-        raise _no_tensor(name, value)
-    return datatype, array
-
-
-def _no_tensor(name: str, value: Any) -> UnprintableAnswer:
-    kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
-    return UnprintableAnswer(f"output {name!r} is {kind}, which is no tensor: numbers, bool, str or bytes")
-
-
 def classification(array: Array, classes: int, labels: Sequence[str], by_rows: bool) -> Array:
     """The best classes of each row as "score:index" or "score:index:label": objects [rows, k] or [k]."""
     rows = array.reshape(array.shape[0], -1) if by_rows and array.ndim else array.reshape(1, -1)
     if array.dtype.kind not in "iufb":
-        raise V2Refusal("class result not available for output due to unsupported type", "UNIMPLEMENTED")
+        raise KServeRefusal("class result not available for output due to unsupported type", "UNIMPLEMENTED")
     best = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :classes]
     texts = [
         [_class(row[at], int(at), labels) for at in order] for row, order in zip(rows, best, strict=True)
@@ -113,7 +109,7 @@ def _class(score: Any, index: int, labels: Sequence[str]) -> str:
     return f"{told}:{index}:{labels[index]}" if index < len(labels) else f"{told}:{index}"
 
 
-def _as_json(tensors: Iterable[Tensor], wish: Wish) -> list[Part]:
+def _as_json(tensors: Iterable[Tensor], wish: Wish, version: str) -> list[Part]:
     parts: list[Part] = []
     outputs = []
     for tensor in tensors:
@@ -133,27 +129,15 @@ def _as_json(tensors: Iterable[Tensor], wish: Wish) -> list[Part]:
     document = b'%b"model_name":%b,"model_version":%b,"outputs":[%b]}' % (
         head,
         _json(wish.model),
-        _json(wish.version),
+        _json(version),
         b",".join(outputs),
     )
     return [document, *parts]
 
 
-def _as_generated(tensors: Iterable[Tensor], wish: Wish) -> bytes:
-    """An object with each output as a flat list, or as its only element."""
-    told = {"model_name": wish.model, "model_version": wish.version}
-    if wish.request_id:
-        told["id"] = wish.request_id
-    members = {name: _json(value) for name, value in told.items()}
-    for tensor in tensors:
-        data = _data(tensor)
-        members[tensor.name] = data[1:-1] if tensor.array.size == 1 else data
-    return b"{%b}" % b",".join(b"%b:%b" % (_json(name), value) for name, value in sorted(members.items()))
-
-
 def _data(tensor: Tensor) -> bytes:
     if tensor.datatype in _NOT_IN_JSON:
-        raise V2Refusal(
+        raise KServeRefusal(
             f"sending {tensor.datatype} data via JSON is not supported. Please use the binary data format "
             f"for output {tensor.name}"
         )
@@ -162,11 +146,11 @@ def _data(tensor: Tensor) -> bytes:
         try:
             elements = [e.decode() if isinstance(e, bytes) else e for e in elements]
         except UnicodeDecodeError:
-            raise V2Refusal(
+            raise KServeRefusal(
                 f"output {tensor.name!r} holds bytes that are no UTF-8 text: ask for it with binary_data"
             ) from None
         if not all(isinstance(element, str) for element in elements):
-            raise _no_tensor(tensor.name, tensor.array)
+            raise no_tensor(tensor.name, tensor.array)
     elif tensor.array.dtype.kind == "f" and not np.isfinite(tensor.array).all():
         return json.dumps(elements, separators=(",", ":")).encode()  # NaN and Infinity, as Triton writes them
     return _json(elements)
@@ -181,7 +165,7 @@ def _for_shared_memory(tensors: Iterable[Tensor], wish: Wish) -> list[Part]:
             continue
         raw = parts[tensor.name] = _raw(tensor)
         if len(raw) > tensor.room:
-            raise V2Refusal(
+            raise KServeRefusal(
                 f"shared memory size specified with the request for output '{tensor.name}' ({tensor.room} "
                 f"bytes) should be at least {len(raw)} bytes to hold the results",
                 "INTERNAL",
@@ -196,22 +180,12 @@ def _raw(tensor: Tensor) -> bytes:
         raise UnprintableAnswer(f"output {tensor.name!r} {exc}") from None
 
 
-def _as_message(tensors: Iterable[Tensor], wish: Wish) -> list[Part]:
+def _as_message(tensors: Iterable[Tensor], wish: Wish, version: str) -> list[Part]:
     """The serialized fields, the raw contents behind the others without protobuf's copies."""
-    message = ModelInferResponse(model_name=wish.model, model_version=wish.version, id=wish.request_id)
+    message = ModelInferResponse(model_name=wish.model, model_version=version, id=wish.request_id)
     raws: list[bytes] = []
     for tensor in tensors:
         message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.array.shape)
         raw = _raw(tensor) if tensor.room is None else b""
         raws += [_RAW_TAG, varint(len(raw)), raw]
     return [b"".join([message.SerializeToString(), *raws])]
-
-
-def varint(number: int) -> bytes:
-    """As protobuf writes lengths."""
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import grpc.aio
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError, Message
 
 from client.protos import kserve_v2_pb2 as messages
-from pipeline.dialects.answer_form import AnswerForm
+from pipeline.dialects.kserve.models import KServeModels, version_number
+from pipeline.dialects.kserve.refusals import KServeRefusal, for_clients
 from pipeline.dialects.kserve_v2.extensions import Extensions
 from pipeline.dialects.kserve_v2.model_config import model_config
 from pipeline.dialects.kserve_v2.repository_api import Control, index
@@ -25,36 +23,34 @@ from pipeline.dialects.kserve_v2.rpc_infer import InferMessage, infer_message, p
 from pipeline.dialects.kserve_v2.rpc_stream import Stream
 from pipeline.dialects.kserve_v2.shared_memory import Span
 from pipeline.dialects.kserve_v2.statistics import model_stats
-from pipeline.dialects.kserve_v2.v2_errors import V2Refusal, for_clients
-from pipeline.dialects.kserve_v2.v2_models import V2Models, version_number
-from pipeline.errors import DeadlineExceeded, Overloaded, ServingError
-from pipeline.front.scheduler.clients import CALLER, named
+from pipeline.dialects.kserve_v2.wish import PROTO
+from pipeline.errors import DeadlineExceeded, ServingError
+from pipeline.front.grpc.rpc_handler import Context, RpcHandler
+from pipeline.front.scheduler.clients import CALLER
 from pipeline.front.scheduler.engine import Engine
 from pipeline.front.scheduler.request import Request
 
 if TYPE_CHECKING:
     from pipeline.front.grpc.call_context import CallContext
 
-log = logging.getLogger(__name__)
-
-DOOR = "v2-grpc"
 SERVICE = "/inference.GRPCInferenceService/"
 HEALTH = "/grpc.health.v1.Health/Check"
 HEALTH_CALLS = (HEALTH, SERVICE + "ServerLive", SERVICE + "ServerReady")
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # a HealthCheckResponse
 
-Context = grpc.aio.ServicerContext[bytes, bytes]
 
-
-class V2Handler:
+class V2Rpc(RpcHandler):
     """The methods of the service, and the standard health check."""
 
-    def __init__(self, engine: Engine, models: V2Models, control: Control, extensions: Extensions) -> None:
-        self._engine = engine
+    name = "v2-grpc"
+
+    def __init__(
+        self, engine: Engine, models: KServeModels, control: Control, extensions: Extensions
+    ) -> None:
+        super().__init__(engine)
         self._models = models
         self._control = control
         self._memory = extensions.memory
-        self._journal = engine.journal
         self._limits = engine.app.config.limits
         others = RpcExtensions(extensions, models)
         pages: dict[str, RpcPage] = {
@@ -91,7 +87,7 @@ class V2Handler:
     def _page(
         self, kind: Any, answer: Callable[[Any], Message], admit: Callable[[str], None] | None = None
     ) -> Callable[[bytes, Context], Awaitable[bytes]]:
-        """admit: raises V2Refusal for a client, by its address, that may not ask this."""
+        """admit: raises KServeRefusal for a client, by its address, that may not ask this."""
 
         async def page(data: bytes, context: Context) -> bytes:
             try:
@@ -99,7 +95,7 @@ class V2Handler:
                     admit(context.peer())
                 return answer(parsed(kind, data)).SerializeToString()
             except ServingError as exc:
-                return await self._abort(context, exc)
+                return await self._refuse_page(context, exc)
 
         return page
 
@@ -137,7 +133,7 @@ class V2Handler:
             _refuse_named_repository(asked)
             await asyncio.shield(self._control.load(asked.model_name, asked.parameters))
         except ServingError as exc:
-            return await self._abort(context, exc)
+            return await self._refuse_page(context, exc)
         return messages.RepositoryModelLoadResponse().SerializeToString()
 
     async def _unload(self, data: bytes, context: Context) -> bytes:
@@ -146,41 +142,28 @@ class V2Handler:
             _refuse_named_repository(asked)
             dependents = asked.parameters.get("unload_dependents")
             if dependents is not None and dependents.WhichOneof("parameter_choice") != "bool_param":
-                raise V2Refusal("invalid value type for 'unload_dependents' parameter, expected bool_param.")
+                raise KServeRefusal(
+                    "invalid value type for 'unload_dependents' parameter, expected bool_param."
+                )
             await asyncio.shield(self._control.unload(asked.model_name, asked.parameters))
         except ServingError as exc:
-            return await self._abort(context, exc)
+            return await self._refuse_page(context, exc)
         return messages.RepositoryModelUnloadResponse().SerializeToString()
 
     # Inference:
 
     async def _infer(self, data: bytes, context: Context) -> bytes:
-        began = time.monotonic()
-        try:
-            message = infer_message(data, self._limits)
-            request = self.request_of(message, context)
-            answer = await self._engine.infer(request)
-        except ServingError as exc:
-            answer = exc
-        except Exception:
-            log.exception("A fault of ours in ModelInfer")
-            answer = ServingError("internal error; the server's log has its reason")
-        error = answer if isinstance(answer, ServingError) else None
-        if self._journal.tells_each:
-            self._journal.tell(DOOR, named(context.peer(), CALLER.get()), "ModelInfer", began, error)
-        if isinstance(answer, ServingError):
-            return await self._abort(context, answer)
-        if request.timings is not None:
-            context.set_trailing_metadata((("server-timing", request.timings.header()),))
-        self._journal.answered(DOOR)
-        return bytes(answer[0])
+        return await self._predict("ModelInfer", self._request, data, context)
+
+    def _request(self, data: bytes, context: Context) -> Request:
+        return self.request_of(infer_message(data, self._limits), context)
 
     def request_of(self, message: InferMessage, context: Context) -> Request:
-        """The engine's request. Raises V2Refusal."""
+        """The engine's request. Raises KServeRefusal."""
         fields = message.fields
         model = self._models.find(fields.model_name, fields.model_version)
         asked = parse_infer(message, model, partial(self._span, context))
-        request = asked.request(model, AnswerForm.V2_PROTO, self._engine)
+        request = asked.request(model, PROTO, self._engine)
         request.client = CALLER.get() or self._engine.peers.of(context.peer())
         remaining_s = context.time_remaining()
         given_s = math.inf if remaining_s is None else remaining_s
@@ -194,26 +177,27 @@ class V2Handler:
         return self._memory.span(context.peer(), region, offset, size)
 
     async def _stream(self, requests: Any, context: CallContext) -> None:
-        await Stream(self._engine, self.request_of, context, DOOR).run()
+        await Stream(self._engine, self.request_of, context, self.name).run()
 
-    async def _abort(self, context: Context, error: ServingError) -> bytes:
-        self._journal.refused(DOOR, error)
+    async def _refuse_page(self, context: Context, error: ServingError) -> bytes:
+        self._journal.refused(self.name, error)
+        return await self._refuse(context, error)
+
+    async def _refuse(self, context: Context, error: ServingError) -> bytes:
         _, code, message = for_clients(error)
         if isinstance(error, DeadlineExceeded) and context.time_remaining() == 0:
             code, message = "DEADLINE_EXCEEDED", "Deadline Exceeded"  # as gRPC tells the call's own
-        if isinstance(error, Overloaded):
-            context.set_trailing_metadata((("grpc-retry-pushback-ms", str(int(error.retry_after_s * 1000))),))
-        await context.abort(getattr(grpc.StatusCode, code), message)
+        await self._end(context, error, code, message)
 
 
 def _refuse_named_repository(asked: Any) -> None:
     if asked.repository_name:
-        raise V2Refusal("'repository_name' specification is not supported", "UNIMPLEMENTED")
+        raise KServeRefusal("'repository_name' specification is not supported", "UNIMPLEMENTED")
 
 
 def parsed(kind: Any, data: bytes) -> Any:
-    """Raises V2Refusal for bytes that are no such message."""
+    """Raises KServeRefusal for bytes that are no such message."""
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise V2Refusal("Unable to parse request", "INTERNAL") from None
+        raise KServeRefusal("Unable to parse request", "INTERNAL") from None

@@ -1,0 +1,74 @@
+"""Dialect: a way for clients to ask a service, as seen by the front that reads and the worker that answers.
+
+A package adds one as an entry point of the group `paddlewheel.dialects` that names an object with this
+protocol; see `pipeline.dialects.registry`. Front and worker are processes of their own, and each imports its
+part alone: the module with the Dialect imports both only in `front` and in `worker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from client.protos.pipeline_service_pb2 import Response
+from pipeline.messages.values import Part, Unread
+from pipeline.models.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:  # a worker imports no part of the front
+    import grpc
+
+    from pipeline.front.http.http_handler import HttpHandler
+    from pipeline.front.repository import Repository
+    from pipeline.front.scheduler.engine import Engine
+
+Render = Callable[[Mapping[str, Any], Any, str, Sequence[TensorSpec]], list[Part]]
+"""Called with an Op's output, the request's wish, the model's version, and the tensors that the Op declares;
+returns the complete answer, in as many parts as the front's half expects. Raises ServingError."""
+
+
+class Dialect(Protocol):
+    """What an entry point names. name: the entry point's own."""
+
+    name: str
+
+    def front(self, engine: Engine, repository: Repository) -> FrontPart:
+        """What the front needs to parse and to refuse. Called once, before the ports are opened."""
+
+    def worker(self) -> WorkerPart:
+        """What a worker needs to read and to render. Called once in each, before the script is run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontPart:
+    """http: answers the requests at these paths.
+
+    prefixes: "/v1/" is all that lies below, "/v2" that path alone, "/" every path that is nobody's. methods:
+    of gRPC, by full name. open_pages, open_methods: asked without an API key where `security.open_health`
+    says so. openapi: the members of `paths` in /openapi.json. close: called when the ports are closed.
+    """
+
+    http: HttpHandler | None = None
+    prefixes: Collection[str] = ()
+    methods: Mapping[str, grpc.RpcMethodHandler[bytes, bytes]] = field(default_factory=dict)
+    open_pages: Collection[bytes] = ()
+    open_methods: Collection[str] = ()
+    openapi: Callable[[], Mapping[str, Any]] = dict
+    close: Callable[[], None] = lambda: None
+
+
+class Form(NamedTuple):
+    """render_message: of the Response that an app's own ResponseOp made; None: what it holds is rendered."""
+
+    render: Render
+    render_message: Callable[[Response], list[Part]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerPart:
+    """forms: of its answers, by the names that requests say, as in "lines.text". unread: the values that the
+    front leaves to the worker to read.
+    """
+
+    forms: Mapping[str, Form]
+    unread: Collection[type[Unread]] = ()

@@ -1,0 +1,51 @@
+"""Dialects: what all of them bring to the front of one service, joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.dialects.dialect import FrontPart
+from pipeline.dialects.registry import Source, called, load_dialects
+from pipeline.errors import ConfigError
+from pipeline.front.http.http_handler import HttpHandler
+from pipeline.front.repository import Repository
+from pipeline.front.scheduler.engine import Engine
+
+
+class Dialects:
+    """handlers: of HTTP, by prefix. methods: of gRPC, by full name. The others are as in `FrontPart`.
+
+    Raises ConfigError for a dialect that can't be loaded, and for what two of them answer.
+    """
+
+    def __init__(self, sources: Sequence[Source], engine: Engine, repository: Repository) -> None:
+        self._parts: list[FrontPart] = []
+        self.handlers: dict[str, HttpHandler] = {}
+        self.methods: dict[str, Any] = {}
+        self.open_pages: list[bytes] = []
+        self.open_methods: list[str] = []
+        owners: dict[str, Source] = {}
+        for source, dialect in zip(sources, load_dialects(sources), strict=True):
+            part = called(source, dialect.front, engine, repository)
+            for path in (*part.prefixes, *part.methods):
+                other = owners.setdefault(path, source)
+                if other is not source:
+                    raise ConfigError(
+                        f"dialects {other.name} of {other.distribution} and {source.name} of "
+                        f"{source.distribution} both answer at {path}; uninstall one of the two"
+                    )
+            if part.http is not None:
+                self.handlers |= dict.fromkeys(part.prefixes, part.http)
+            self.methods |= part.methods
+            self.open_pages += part.open_pages
+            self.open_methods += part.open_methods
+            self._parts.append(part)
+
+    def openapi(self) -> Mapping[str, Any]:
+        """The members of `paths` in /openapi.json, but for the server's own."""
+        return {path: told for part in self._parts for path, told in part.openapi().items()}
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()

@@ -1,0 +1,42 @@
+"""Key/value: Paddle Serving's dialect, as JSON over HTTP and as PipelineService over gRPC."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pipeline.dialects.dialect import Dialect, Form, FrontPart, WorkerPart
+
+if TYPE_CHECKING:
+    from pipeline.front.repository import Repository
+    from pipeline.front.scheduler.engine import Engine
+
+
+class KeyValue:
+    name = "key_value"
+
+    def front(self, engine: Engine, repository: Repository) -> FrontPart:
+        from pipeline.dialects.key_value import openapi
+        from pipeline.dialects.key_value.http_routes import KeyValueHttp
+        from pipeline.dialects.key_value.rpc_methods import KeyValueRpc
+        from pipeline.front.http.routes import EVERYTHING_ELSE
+
+        return FrontPart(
+            http=KeyValueHttp(engine),
+            prefixes=(EVERYTHING_ELSE,),
+            methods=KeyValueRpc(engine).methods,
+            openapi=partial(openapi.paths, engine.app),
+        )
+
+    def worker(self) -> WorkerPart:
+        from pipeline.dialects.key_value import answers
+
+        return WorkerPart(
+            forms={
+                form: Form(partial(answers.rendered, form), partial(answers.rendered_message, form))
+                for form in (answers.JSON, answers.PROTO)
+            }
+        )
+
+
+DIALECT: Dialect = KeyValue()

@@ -1,0 +1,63 @@
+"""PipelineService over gRPC: its one method."""
+
+from __future__ import annotations
+
+import math
+
+import grpc
+
+from pipeline.api.examples import KEY_VALUE_EXAMPLE, message_of
+from pipeline.dialects.key_value.answers import PROTO, render_error
+from pipeline.dialects.key_value.key_value import parse_proto, pass_proto_on
+from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, UnknownService
+from pipeline.front.grpc.rpc_handler import Context, RpcHandler
+from pipeline.front.scheduler.clients import CALLER
+from pipeline.front.scheduler.deadlines import TICKS_PER_S
+from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.request import Request
+
+METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+# These are the transport's own refusals; the original answers all others as a message with err_no.
+_AS_STATUS = (Overloaded, NotReady)
+
+
+class KeyValueRpc(RpcHandler):
+    """Messages stay bytes: they are parsed here, and the worker prints the answer."""
+
+    name = "grpc"
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._service = engine.app.name
+        self._limits = engine.app.config.limits
+        self._example = message_of(engine.app.examples.key_values, KEY_VALUE_EXAMPLE)
+        self._parse = pass_proto_on if engine.takes_messages else parse_proto
+        self.methods = {METHOD: grpc.unary_unary_rpc_method_handler(self._infer)}
+
+    async def _infer(self, data: bytes, context: Context) -> bytes:
+        return await self._predict(METHOD, self._request, data, context)
+
+    def _request(self, data: bytes, context: Context) -> Request:
+        request = self._parse(data, self._limits, self._example)
+        if request.service and request.service != self._service:
+            raise UnknownService(
+                f"Service name error: there is no service {request.service!r}; leave name empty or send "
+                f"{self._service!r}, as in {self._example}"
+            )
+        request.client = CALLER.get() or self._engine.peers.of(context.peer())
+        remaining_s = context.time_remaining()
+        request.deadline = self._engine.deadline(math.inf if remaining_s is None else remaining_s)
+        return request
+
+    async def _refuse(self, context: Context, error: ServingError) -> bytes:
+        if isinstance(error, _AS_STATUS):
+            await self._end(context, error, error.grpc_code, error.message)
+        if isinstance(error, DeadlineExceeded) and _is_over(context):
+            await self._end(context, error, "DEADLINE_EXCEEDED", error.message)
+        return render_error(error, PROTO)
+
+
+def _is_over(context: Context) -> bool:
+    """Whether the caller's own deadline passed; a limit of the service's is answered as a message."""
+    remaining_s = context.time_remaining()
+    return remaining_s is not None and remaining_s <= 1 / TICKS_PER_S

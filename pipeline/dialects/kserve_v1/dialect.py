@@ -1,0 +1,37 @@
+"""KServe v1: instances and predictions in plain JSON, over HTTP."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pipeline.dialects.dialect import Dialect, Form, FrontPart, WorkerPart
+
+if TYPE_CHECKING:
+    from pipeline.front.repository import Repository
+    from pipeline.front.scheduler.engine import Engine
+
+
+class KServeV1:
+    name = "kserve_v1"
+
+    def front(self, engine: Engine, repository: Repository) -> FrontPart:
+        from pipeline.dialects.kserve.models import KServeModels
+        from pipeline.dialects.kserve_v1 import openapi
+        from pipeline.dialects.kserve_v1.http_routes import V1Http
+
+        models = KServeModels(engine, repository)
+        return FrontPart(
+            http=V1Http(engine, models),
+            prefixes=("/v1/",),
+            openapi=partial(openapi.paths, engine.app, models),
+        )
+
+    def worker(self) -> WorkerPart:
+        from pipeline.dialects.kserve_v1 import answers, wish
+        from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
+
+        return WorkerPart(forms={wish.JSON: Form(answers.render)}, unread=(UnreadRows,))
+
+
+DIALECT: Dialect = KServeV1()

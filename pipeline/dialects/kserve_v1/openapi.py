@@ -1,0 +1,87 @@
+"""KServe v1 in /openapi.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from pipeline.api.app import App
+from pipeline.dialects.kserve.models import KServeModel, KServeModels
+from pipeline.dialects.kserve.openapi import ERROR, PARAMETERS, called, called_zh, example_row
+from pipeline.front.http.openapi import Schema, content, get, operation, refusals
+from pipeline.models.tensor_spec import Signature, TensorSpec
+
+_BASE64: Schema = {
+    "type": "object",
+    "properties": {"b64": {"type": "string", "contentEncoding": "base64"}},
+    "required": ["b64"],
+}
+_ELEMENTS: dict[str, Schema] = {
+    "BYTES": {"anyOf": [{"type": "string"}, _BASE64]},
+    "BOOL": {"type": "boolean"},
+    "FP16": {"type": "number"},
+    "BF16": {"type": "number"},
+    "FP32": {"type": "number"},
+    "FP64": {"type": "number"},
+}
+
+
+def paths(app: App, models: KServeModels) -> dict[str, Any]:
+    paths: dict[str, Any] = {}
+    for model in models.all():
+        below = f"/v1/models/{quote(model.name)}"
+        paths[f"{below}:predict"] = {"post": _predict(app, model)}
+        paths[below] = get("v1", "Whether the model is ready", "模型是否就绪")
+    paths["/v1/models"] = get("v1", "Names of the models", "模型名称")
+    return paths
+
+
+def _predict(app: App, model: KServeModel) -> dict[str, Any]:
+    row = example_row(app, model)
+    body = content(_request(model.signature), {"instances": [row]} if row else None)
+    summary = f"Predict with {called(model)}: an object for each instance"
+    zh = f"用{called_zh(model)}推理：每个实例一个对象"
+    told = operation("v1", summary, zh, body, _answer(model.signature))
+    told["responses"] |= refusals(ERROR)
+    return told
+
+
+def _request(signature: Signature) -> Schema:
+    instances: Schema = {
+        "type": "array",
+        "minItems": 1,
+        "items": _instance(signature.inputs, signature.has_rows),
+    }
+    if signature.max_batch_size or not signature.has_rows:
+        instances["maxItems"] = signature.max_batch_size or 1
+    return {
+        "type": "object",
+        "properties": {"instances": instances, "parameters": PARAMETERS},
+        "required": ["instances"],
+    }
+
+
+def _answer(signature: Signature) -> Schema:
+    prediction = _instance(signature.outputs, signature.has_rows)
+    return {"type": "object", "properties": {"predictions": {"type": "array", "items": prediction}}}
+
+
+def _instance(specs: Sequence[TensorSpec], rows: bool) -> Schema:
+    if not specs:
+        return {"type": "object"}
+    return {
+        "type": "object",
+        "properties": {spec.name: _nested(spec, spec.shape[1:] if rows else spec.shape) for spec in specs},
+        "required": [spec.name for spec in specs],
+        "additionalProperties": False,
+    }
+
+
+def _nested(spec: TensorSpec, shape: Sequence[int]) -> Schema:
+    schema = _ELEMENTS.get(spec.datatype, {"type": "integer"})
+    for length in reversed(shape):
+        schema = {"type": "array", "items": schema}
+        if length != -1:
+            schema |= {"minItems": length, "maxItems": length}
+    return {**schema, "description": f"{spec.datatype} {list(shape)}" if shape else spec.datatype}

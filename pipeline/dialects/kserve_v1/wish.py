@@ -1,0 +1,16 @@
+"""What a request over KServe v1 tells the worker of its answer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+JSON = "kserve_v1.json"
+"""The form of an answer: {"predictions": [...]}, or {"outputs": {...}}."""
+
+
+class V1Wish(NamedTuple):
+    """rows: how many instances were sent, 0 where the only one has no axis of rows. by_columns: they were
+    sent as `inputs`, and are answered as `outputs`."""
+
+    rows: int
+    by_columns: bool

@@ -1,0 +1,118 @@
+"""KServe v2 in /openapi.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from pipeline.api.app import App
+from pipeline.api.examples import v2_inputs
+from pipeline.dialects.kserve.models import KServeModel, KServeModels
+from pipeline.dialects.kserve.openapi import ERROR, PARAMETERS, called, called_zh, example_row
+from pipeline.front.http.openapi import OBJECT, Schema, content, get, operation, refusals
+from pipeline.models.tensor_spec import Signature, TensorSpec
+
+
+def paths(app: App, models: KServeModels) -> dict[str, Any]:
+    paths: dict[str, Any] = {}
+    for model in models.all():
+        below = f"/v2/models/{quote(model.name)}"
+        paths[f"{below}/infer"] = {"post": _infer(app, model)}
+        if _may_generate(model):
+            paths[f"{below}/generate"] = {"post": _generate(app, model)}
+        paths[below] = get("v2", "Inputs and outputs of the model", "模型的输入与输出")
+        paths[f"{below}/ready"] = get("v2", "200 when the model is ready", "就绪时返回 200", None)
+        paths[f"{below}/config"] = get("v2", "Configuration of the model", "模型配置")
+        paths[f"{below}/stats"] = get("v2", "Statistics of the model", "模型统计")
+    return paths | {
+        "/v2": get("v2", "Name, version and extensions of the server", "服务器的名称、版本与扩展"),
+        "/v2/health/live": get("v2", "200 while the server answers", "服务器存活时返回 200", None),
+        "/v2/health/ready": get("v2", "200 when all models are ready", "全部模型就绪时返回 200", None),
+        "/v2/models/stats": get("v2", "Statistics of all models", "全部模型的统计"),
+        "/v2/repository/index": {
+            "post": operation(
+                "v2", "Models and their states", "模型及其状态", content(OBJECT, {}), {"type": "array"}
+            )
+        },
+    }
+
+
+def _infer(app: App, model: KServeModel) -> dict[str, Any]:
+    row = example_row(app, model)
+    inputs = v2_inputs(model.signature, row) if row else None
+    body = content(_request(model.signature), {"inputs": inputs} if inputs else None)
+    summary, zh = f"Infer with {called(model)}: tensors", f"用{called_zh(model)}推理：张量"
+    told = operation("v2", summary, zh, body, _answer(model.signature))
+    told["responses"] |= refusals(ERROR)
+    return told
+
+
+def _may_generate(model: KServeModel) -> bool:
+    """Whether each input is one element or a flat list of them, with nothing but a batch in front."""
+    rank = 1 + bool(model.signature.max_batch_size)
+    return all(len(spec.shape) == rank for spec in model.signature.inputs)
+
+
+def _generate(app: App, model: KServeModel) -> dict[str, Any]:
+    row = example_row(app, model)
+    flat = row and all(
+        isinstance(element, str | int | float)
+        for value in row.values()
+        for element in (value if isinstance(value, list) else [value])
+    )
+    halves = any(spec.datatype in ("FP16", "BF16") for spec in model.signature.inputs)
+    body = content(OBJECT, row if flat and not halves else None)
+    summary = f"Infer with {called(model)}: an element or a list of them for each input"
+    zh = f"用{called_zh(model)}推理：每个输入一个元素或一个列表"
+    told = operation("v2", summary, zh, body, OBJECT)
+    told["responses"] |= refusals(ERROR)
+    return told
+
+
+def _request(signature: Signature) -> Schema:
+    return {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "parameters": PARAMETERS,
+            "inputs": {"type": "array", "items": _tensor(signature.inputs)},
+            "outputs": {
+                "type": "array",
+                "items": {"type": "object", "properties": {"name": _name(signature.outputs)}},
+            },
+        },
+        "required": ["inputs"],
+    }
+
+
+def _answer(signature: Signature) -> Schema:
+    return {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "model_name": {"type": "string"},
+            "model_version": {"type": "string"},
+            "outputs": {"type": "array", "items": _tensor(signature.outputs)},
+        },
+    }
+
+
+def _tensor(specs: Sequence[TensorSpec]) -> Schema:
+    one: Schema = {
+        "type": "object",
+        "properties": {
+            "name": _name(specs),
+            "datatype": {"type": "string"},
+            "shape": {"type": "array", "items": {"type": "integer"}},
+            "data": {"type": "array", "items": {}},
+        },
+        "required": ["name", "datatype", "shape"],
+    }
+    if specs:
+        one["description"] = "; ".join(f"{spec.name}: {spec.datatype} {list(spec.shape)}" for spec in specs)
+    return one
+
+
+def _name(specs: Sequence[TensorSpec]) -> Schema:
+    return {"type": "string", **({"enum": [spec.name for spec in specs]} if specs else {})}

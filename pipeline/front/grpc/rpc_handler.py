@@ -1,0 +1,70 @@
+"""RpcHandler: answers gRPC calls in one dialect: how a prediction begins, and how its end is told."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, Never
+
+import grpc
+import grpc.aio
+
+from pipeline.errors import OUR_FAULT, Overloaded, ServingError
+from pipeline.front.scheduler.clients import CALLER, named
+from pipeline.front.scheduler.dag_run import Answer
+from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.request import Request
+
+log = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class RpcHandler(ABC):
+    """Base of those that dialects bring along. name: how metrics and log call it."""
+
+    name: ClassVar[str]
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._journal = engine.journal
+
+    @abstractmethod
+    async def _refuse(self, context: Context, error: ServingError) -> bytes:
+        """The message that refuses, where the call does not end with a status instead: see `_end`."""
+
+    async def _predict(
+        self, method: str, read: Callable[[bytes, Context], Request], data: bytes, context: Context
+    ) -> bytes:
+        """The message that answers a unary call. read: raises ServingError. method: as the log tells it."""
+        began = time.monotonic()
+        request: Request | None = None
+        answer: Answer
+        try:
+            request = read(data, context)
+            answer = await self._engine.infer(request)
+        except ServingError as exc:
+            answer = exc
+        except Exception:
+            log.exception("A fault of ours in %s", method)
+            answer = OUR_FAULT
+        if self._journal.tells_each:
+            error = answer if isinstance(answer, ServingError) else None
+            self._journal.tell(self.name, named(context.peer(), CALLER.get()), method, began, error)
+        if isinstance(answer, ServingError):
+            self._journal.refused(self.name, answer)
+            message = await self._refuse(context, answer)
+        else:
+            self._journal.answered(self.name)
+            message = bytes(answer[0])
+        if request is not None and request.timings is not None:
+            context.set_trailing_metadata((("server-timing", request.timings.header()),))
+        return message
+
+    async def _end(self, context: Context, error: ServingError, code: str, message: str) -> Never:
+        """End the call with a status; `grpc-retry-pushback-ms` tells clients when to come again."""
+        if isinstance(error, Overloaded):
+            context.set_trailing_metadata((("grpc-retry-pushback-ms", str(int(error.retry_after_s * 1000))),))
+        await context.abort(getattr(grpc.StatusCode, code), message)
