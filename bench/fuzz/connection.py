@@ -54,7 +54,7 @@ class _App:
     def __init__(self) -> None:
         self.taken = 0
         self.first: HttpRequest | None = None
-        self.refusal: ServingError | None = None
+        self.refused: ServingError | None = None
 
     def take(self, request: HttpRequest) -> None:
         self.taken += 1
@@ -63,8 +63,11 @@ class _App:
         else:
             request.respond(200, b"", b"ok")
 
+    def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
+        return b"content-type: text/plain\r\n", error.message.encode()
+
     def note_refusal(self, error: ServingError) -> None:
-        self.refusal = error
+        self.refused = error
 
     def note_unread(self, why: str) -> None:
         raise AssertionError(f"everything is read: {why}")
@@ -96,5 +99,5 @@ async def _feed(data: bytes, limits: Limits) -> None:
     answers = transport.sent.count(b"HTTP/1.1 ") - transport.sent.count(b"HTTP/1.1 100 ")
     assert answers <= app.taken + 1, f"{answers} answers to {app.taken} requests"
     connection.connection_lost(None)
-    if app.refusal is not None:
-        raise app.refusal
+    if app.refused is not None:
+        raise app.refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import grpc
 
@@ -32,10 +33,8 @@ class KeyValueRpc(RpcHandler):
         self._limits = engine.app.config.limits
         self._example = message_of(engine.app.examples.key_values, KEY_VALUE_EXAMPLE)
         self._parse = pass_proto_on if engine.takes_messages else parse_proto
-        self.methods = {METHOD: grpc.unary_unary_rpc_method_handler(self._infer)}
-
-    async def _infer(self, data: bytes, context: Context) -> bytes:
-        return await self._predict(METHOD, self._request, data, context)
+        predict = partial(self._predict, METHOD, self._request)
+        self.methods = {METHOD: grpc.unary_unary_rpc_method_handler(predict)}
 
     def _request(self, data: bytes, context: Context) -> Request:
         request = self._parse(data, self._limits, self._example)

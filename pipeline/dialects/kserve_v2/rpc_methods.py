@@ -78,7 +78,7 @@ class V2Rpc(RpcHandler):
             self.methods[SERVICE + name] = unary(self._page(*page, admit=self._memory.admit))
         self.methods[SERVICE + "RepositoryModelLoad"] = unary(self._load)
         self.methods[SERVICE + "RepositoryModelUnload"] = unary(self._unload)
-        self.methods[SERVICE + "ModelInfer"] = unary(self._infer)
+        self.methods[SERVICE + "ModelInfer"] = unary(partial(self._predict, "ModelInfer", self._request))
         self.methods[SERVICE + "ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._stream)
         self.methods[HEALTH] = unary(self._health)
 
@@ -151,9 +151,6 @@ class V2Rpc(RpcHandler):
         return messages.RepositoryModelUnloadResponse().SerializeToString()
 
     # Inference:
-
-    async def _infer(self, data: bytes, context: Context) -> bytes:
-        return await self._predict("ModelInfer", self._request, data, context)
 
     def _request(self, data: bytes, context: Context) -> Request:
         return self.request_of(infer_message(data, self._limits), context)
