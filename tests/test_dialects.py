@@ -160,6 +160,15 @@ def test_another_packages_dialect_refuses_in_its_own_form(service: ServiceProces
     assert (too_large.status, too_large.headers["content-type"]) == (413, "text/plain; charset=utf-8")
 
 
+def test_another_packages_dialect_asks_an_app_that_unpacks_messages_itself() -> None:
+    with ServiceProcess(
+        APPS / "dialects.py", CONFIG, arguments=["unpacks"], env=environment(LINES)
+    ) as service:
+        answer = service.http("/lines/test", "one\n国 two\n")
+        assert (answer.status, answer.body.decode()) == (200, "ONE\n国 TWO\n")
+        assert service.predict({"text": "one"})["capitals"] == "['ONE']"
+
+
 def test_a_worker_imports_no_part_of_the_front(service: ServiceProcess) -> None:
     assert service.http("/lines/test", "modules\n").body == b"NONE\n"
 

@@ -1,7 +1,8 @@
 """One Op that every dialect may ask: its texts in capitals.
 
 "fail" is an error of the app's. "wait" waits in preprocess for the file GATE of the environment. "modules" is
-answered with those of the front that this worker has imported.
+answered with those of the front that this worker has imported. With the argument "unpacks" the app makes the
+inputs itself.
 """
 
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline import Op, WebService
+from pipeline import Op, RequestOp, WebService
 
 FRONT = "pipeline.front", "lines_dialect.http_routes"
 
@@ -43,8 +44,15 @@ class CapitalsOp(Op):
         return {"capitals": np.array(fetch_dict["capitals"], object).tolist()}
 
 
+class OwnRequestOp(RequestOp):
+    def unpack_request_package(self, request):
+        return super().unpack_request_package(request)
+
+
 class CapitalsService(WebService):
     def get_pipeline_response(self, read_op):
+        if sys.argv[1:] == ["unpacks"]:
+            read_op = OwnRequestOp()
         return CapitalsOp(name="capitals", input_ops=[read_op])
 
 
