@@ -37,7 +37,7 @@ class HttpExtensions:
             return self._trace(request, trace["model"] or "")
         if request.path == "/v2/logging":
             return self._logging(request)
-        raise Refused(404, f"Not Found: {request.method} {request.path}")
+        raise Refused(404, request)
 
     def _shared_memory(self, request: HttpRequest, kind: str, region: str | None, action: str) -> Any:
         check_method(request, *(("GET", "HEAD") if action == "status" else ("POST",)))

@@ -28,7 +28,7 @@ class MetricsApp:
     def take(self, request: HttpRequest) -> None:
         try:
             if request.path != PATH:
-                raise Refused(404, f"Not Found: {request.method} {request.path}")
+                raise Refused(404, request)
             check_method(request, "GET", "HEAD")
         except Refused as exc:
             self.note_refusal(exc)

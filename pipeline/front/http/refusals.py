@@ -34,17 +34,20 @@ def too_large(what: str, http_status: int = 413) -> ServingError:
 
 
 class Refused(ServingError):
-    """Nothing is there, or not for this method. phrase: HTTP's own words. allowed: the methods that are."""
+    """Nothing is there, or not for this method. phrase: HTTP's own words. allowed: the methods that are.
 
-    def __init__(self, status: int, message: str, *allowed: str) -> None:
-        super().__init__(message)
-        self.http_status = status
+    message: for the log, and for clients that are told more than the phrase.
+    """
+
+    def __init__(self, status: int, request: HttpRequest, message: str = "", *allowed: str) -> None:
         self.phrase = HTTPStatus(status).phrase
+        super().__init__(message or f"{self.phrase}: {request.method} {request.path}")
+        self.http_status = status
         self.allowed = allowed
 
 
-def check_method(request: HttpRequest, *allowed: str) -> None:
-    """Raises Refused for a method that is not answered at this path."""
+def check_method(request: HttpRequest, *allowed: str, tells: bool = False) -> None:
+    """Raises Refused for a method that is not answered at this path. tells: its message says which are."""
     if request.method not in allowed:
         told = f"{request.method} is not answered at {request.path}; use {' or '.join(allowed)}"
-        raise Refused(405, told, *allowed)
+        raise Refused(405, request, told if tells else "", *allowed)
