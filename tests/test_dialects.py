@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ import pytest
 
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 from client.protos.pipeline_service_pb2 import Request
-from pipeline.dialects import registry
+from pipeline import plugins
 from pipeline.errors import ConfigError
 from service_process import APPS, ROOT, ServiceProcess, key_value, wait_until
 
@@ -181,7 +181,7 @@ def package(folder: Path, name: str, entry: str, code: str) -> Path:
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{entry}\n")
+    (info / "entry_points.txt").write_text(f"[{plugins.DIALECTS}]\n{entry}\n")
     (folder / f"{name.replace('-', '_')}.py").write_text(code)
     return folder
 
@@ -232,18 +232,23 @@ def test_a_dialect_that_can_not_be_served_is_one_sentence_at_the_start(
         assert told in service.log and "Traceback" not in service.log
 
 
+def found_anew() -> Mapping[str, plugins.Plugin]:
+    plugins.find.cache_clear()
+    return plugins.find(plugins.DIALECTS)
+
+
 def test_the_built_in_dialects_are_found_with_and_without_an_installation(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    of_checkout = registry.find_dialects()
-    assert [source.name for source in of_checkout] == BUILT_IN
+    of_checkout = found_anew()
+    assert list(of_checkout) == BUILT_IN
     with monkeypatch.context() as patched:
-        patched.setattr(registry, "entry_points", lambda group: [])
-        assert registry.find_dialects() == of_checkout
-        patched.setattr(registry, "_CHECKOUT", tmp_path / "pyproject.toml")
-        with pytest.raises(ConfigError, match="no dialect is installed"):
-            registry.find_dialects()
-    monkeypatch.setattr(registry, "_CHECKOUT", tmp_path / "pyproject.toml")
-    assert registry.find_dialects() == of_checkout  # from what pip has noted
+        patched.setattr(plugins, "entry_points", lambda group: [])
+        assert found_anew() == of_checkout
+        patched.setattr(plugins, "_CHECKOUT", tmp_path / "pyproject.toml")
+        with pytest.raises(ConfigError, match="the entry points .* are missing"):
+            found_anew()
+    monkeypatch.setattr(plugins, "_CHECKOUT", tmp_path / "pyproject.toml")
+    assert found_anew() == of_checkout  # from what pip has noted
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'an-app'\n")
-    assert registry.find_dialects() == of_checkout
+    assert found_anew() == of_checkout

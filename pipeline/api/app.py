@@ -10,6 +10,7 @@ from pipeline.api.dag import Dag, Node
 from pipeline.api.examples import Examples
 from pipeline.config.config_file import ServiceConfig
 from pipeline.models.tensor_spec import Signature
+from pipeline.plugins import Plugin
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class App:
     signature: the tensors that the Ops declare; examples: requests that they say are answered.
     script: the file that called run_service; module: its name where it was started by that, as in
     `python -m app.web_service`; arguments: its sys.argv[1:]; folder: where it was started.
-    dialects: where they are, each a `Source` of pipeline.dialects.registry; the front adds them for workers.
+    dialects: where they are, each a `Plugin`; the front adds them for workers.
     """
 
     name: str
@@ -32,7 +33,7 @@ class App:
     signature: Signature
     examples: Examples
     module: str = ""
-    dialects: tuple[tuple[str, str, str], ...] = ()
+    dialects: tuple[Plugin, ...] = ()
 
     @property
     def dag(self) -> Dag:
@@ -59,7 +60,7 @@ class App:
             signature=Signature.of_data(fields["signature"]),
             examples=Examples(*fields["examples"]),
             module=fields["module"],
-            dialects=tuple((name, value, owner) for name, value, owner in fields["dialects"]),
+            dialects=tuple(Plugin(*given) for given in fields["dialects"]),
         )
 
 

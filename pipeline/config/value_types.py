@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticKnownError
 
-from pipeline.plugins import ENGINES, found
+from pipeline.plugins import ENGINES, find
 
 
 def refuse_bool(value: Any) -> Any:
@@ -43,7 +43,7 @@ def off_when_not_positive(off: int) -> BeforeValidator:
 
 
 def _known_engine(name: str) -> str:
-    engines = found(ENGINES)
+    engines = find(ENGINES)
     if name not in engines:
         raise PydanticKnownError("literal_error", {"expected": " or ".join(map(repr, engines))})
     return name

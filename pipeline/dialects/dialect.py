@@ -1,7 +1,7 @@
 """Dialect: a way for clients to ask a service, as seen by the front that reads and the worker that answers.
 
 A package adds one as an entry point of the group `paddlewheel.dialects` that names an object with this
-protocol; see `pipeline.dialects.registry`. Front and worker are processes of their own, and each imports its
+protocol; see `pipeline.plugins`. Front and worker are processes of their own, and each imports its
 part alone: the module with the Dialect imports both only in `front` and in `worker`.
 """
 

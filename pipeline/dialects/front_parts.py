@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.dialects.dialect import FrontPart
-from pipeline.dialects.registry import Source, called, load_dialects
+from pipeline.dialects.registry import load_dialects
 from pipeline.errors import ConfigError
 from pipeline.front.http.http_handler import HttpHandler
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.engine import Engine
+from pipeline.plugins import Plugin, called
 
 
 class Dialects:
@@ -19,21 +20,21 @@ class Dialects:
     Raises ConfigError for a dialect that can't be loaded, and for what two of them answer.
     """
 
-    def __init__(self, sources: Sequence[Source], engine: Engine, repository: Repository) -> None:
+    def __init__(self, plugins: Sequence[Plugin], engine: Engine, repository: Repository) -> None:
         self._parts: list[FrontPart] = []
         self.handlers: dict[str, HttpHandler] = {}
         self.methods: dict[str, Any] = {}
         self.open_pages: list[bytes] = []
         self.open_methods: list[str] = []
-        owners: dict[str, Source] = {}
-        for source, dialect in zip(sources, load_dialects(sources), strict=True):
-            part = called(source, dialect.front, engine, repository)
+        owners: dict[str, Plugin] = {}
+        for plugin, dialect in zip(plugins, load_dialects(plugins), strict=True):
+            part = called(plugin, dialect.front, engine, repository)
             for path in (*part.prefixes, *part.methods):
-                other = owners.setdefault(path, source)
-                if other is not source:
+                other = owners.setdefault(path, plugin)
+                if other is not plugin:
                     raise ConfigError(
-                        f"dialects {other.name} of {other.distribution} and {source.name} of "
-                        f"{source.distribution} both answer at {path}; uninstall one of the two"
+                        f"dialects {other.name} of {other.distribution} and {plugin.name} of "
+                        f"{plugin.distribution} both answer at {path}; uninstall one of the two"
                     )
             if part.http is not None:
                 self.handlers |= dict.fromkeys(part.prefixes, part.http)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.engines.base import Array, Engine, Predictor, PredictorConf, input_examples
+from pipeline.engines.base import Array, Engine, Predictor, PredictorConf, engine_named, input_examples
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.remote.remote_predictor import RemoteConf, RemotePredictor
-from pipeline.errors import ConfigError
 from pipeline.models.serving_model import ServingModel, find_model_files, server_folder
-from pipeline.plugins import ENGINES, made
 
 if TYPE_CHECKING:
     from pipeline.api.op import Op
@@ -29,14 +27,6 @@ __all__ = [
     "engine_of",
     "input_examples",
 ]
-
-
-def engine_named(name: str) -> Engine:
-    """Raises ConfigError where no installed package has it."""
-    engines: Mapping[str, Engine] = made(ENGINES)
-    if name not in engines:
-        raise ConfigError(f"there is no engine {name!r} here, only {', '.join(engines)}")
-    return engines[name]
 
 
 def engine_of(directory: Path | str, engine: str | None = None) -> Engine:

@@ -15,6 +15,7 @@ from pipeline.engines.dynamic_shape import DynamicShapes, ShapeRange
 from pipeline.errors import ConfigError, InvalidInput, NoArray, UnusableFeed
 from pipeline.models.serving_model import ModelReader, ServingModel, Variable
 from pipeline.models.signature import sized
+from pipeline.plugins import ENGINES, find, load
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,15 @@ class Engine(ModelReader, Protocol):
         ConfigError, before anything is loaded, for a configuration this machine can't serve.
         """
         ...
+
+
+def engine_named(name: str) -> Engine:
+    """Raises ConfigError where no installed package has it, or where it can't be loaded."""
+    plugins = find(ENGINES)
+    if name not in plugins:
+        raise ConfigError(f"there is no engine {name!r} here, only {', '.join(plugins)}")
+    engine: Engine = load(plugins[name])
+    return engine
 
 
 class PredictorTensorRtConf(Protocol):

@@ -17,7 +17,6 @@ import uvloop
 
 from pipeline.api.app import App, read_app
 from pipeline.dialects.front_parts import Dialects
-from pipeline.dialects.registry import find_dialects
 from pipeline.errors import ConfigError, StartFailed
 from pipeline.front import heaps
 from pipeline.front.hangup import Hangup
@@ -26,6 +25,7 @@ from pipeline.front.metrics.metrics import Metrics
 from pipeline.front.pool.placement import holds_gil, placement
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.engine import Engine
+from pipeline.plugins import DIALECTS, find
 from pipeline.process import start_signals
 from pipeline.process.log import lines_written, set_up_logging
 from pipeline.process.memory import settle_memory
@@ -40,11 +40,10 @@ async def serve(app: App) -> int:
     certificates or dialects.
     """
     stop_requested, interrupted = _take_signals()
-    sources = find_dialects()
-    app = replace(app, dialects=tuple(sources))  # for the workers
+    app = replace(app, dialects=tuple(find(DIALECTS).values()))  # for the workers, too
     engine = Engine(app, Metrics(app.name))
     repository = Repository(engine)
-    listeners = Listeners(engine, Dialects(sources, engine, repository))
+    listeners = Listeners(engine, Dialects(app.dialects, engine, repository))
     Hangup(engine, repository, listeners, stop_requested.set).listen()
     start_signals.release()
     config = app.config

@@ -34,7 +34,7 @@ from pipeline.models.additions import (
     with_max_lengths,
 )
 from pipeline.models.signature import DTYPES, Variable, read_signature, signature_text
-from pipeline.plugins import ENGINES, made
+from pipeline.plugins import ENGINES, find, load
 
 __all__ = [
     "CACHE_FOLDER",
@@ -246,7 +246,7 @@ def _programs(files: Iterable[Path]) -> Iterator[tuple[Path, ModelReader, str]]:
 
 
 def _readers() -> Mapping[str, ModelReader]:
-    return made(ENGINES)
+    return {name: load(plugin) for name, plugin in find(ENGINES).items()}
 
 
 def _described_by_itself(files: ModelFiles) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:

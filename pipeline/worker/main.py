@@ -24,7 +24,7 @@ from pipeline.api import service
 from pipeline.api.app import App
 from pipeline.api.dag import collect_ops
 from pipeline.api.op import Op
-from pipeline.dialects.registry import Source, load_forms
+from pipeline.dialects.registry import load_forms
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.messages.frames import Arena, Frame, FrameReader, arena_fds, frame, reply_region
 from pipeline.messages.messages import (
@@ -121,7 +121,7 @@ class Worker:
         self._op_name = op_name
         self._first = first
         self._shares = shares
-        self._forms = load_forms([Source(*given) for given in app.dialects])
+        self._forms = load_forms(app.dialects)
 
     def run_script(self) -> NoReturn:
         """Run the user's script as the front's user did; its `run_service` becomes `serve`."""

@@ -36,3 +36,6 @@ class OnnxRuntimeEngine:
         from pipeline.engines.onnxruntime.onnx_predictor import OnnxPredictor
 
         return OnnxPredictor(model, conf, **placed)
+
+
+ENGINE = OnnxRuntimeEngine()

@@ -47,6 +47,9 @@ class PaddleEngine:
         return PaddlePredictor(model, conf, **placed)
 
 
+ENGINE = PaddleEngine()
+
+
 def _is_pir(path: Path) -> bool:
     """Whether a .json file is a Paddle program; tokenizers and configurations have that suffix too."""
     with path.open("rb") as file:
