@@ -246,7 +246,7 @@ def test_the_built_in_dialects_are_found_with_and_without_an_installation(
         patched.setattr(plugins, "entry_points", lambda group: [])
         assert found_anew() == of_checkout
         patched.setattr(plugins, "_CHECKOUT", tmp_path / "pyproject.toml")
-        with pytest.raises(ConfigError, match="the entry points .* are missing"):
+        with pytest.raises(ConfigError, match=r"the entry points .* are missing"):
             found_anew()
     monkeypatch.setattr(plugins, "_CHECKOUT", tmp_path / "pyproject.toml")
     assert found_anew() == of_checkout  # from what pip has noted
