@@ -17,6 +17,7 @@ import numpy as np
 from pipeline.api.app import App, write_app
 from pipeline.api.dag import collect_ops, dag_of, signature_of
 from pipeline.api.examples import examples_of
+from pipeline.api.missing_models import notes_of_missing_models
 from pipeline.api.op import Op, RequestOp, ResponseOp
 from pipeline.config.api_keys import flaws_of_keys
 from pipeline.config.config_file import OpConfig, ServiceConfig, check_service_name, load_config
@@ -25,7 +26,6 @@ from pipeline.config.remote_section import completed, remote_flaws
 from pipeline.config.report import read_yaml
 from pipeline.config.tls import flaws_of
 from pipeline.errors import ConfigError
-from pipeline.models.missing_models import notes_of_missing_models
 from pipeline.models.serving_model import load_serving_model
 from pipeline.models.settings import with_settings_of
 from pipeline.models.versions import choose_version

@@ -7,13 +7,11 @@ part alone: the module with the Dialect imports both only in `front` and in `wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from client.protos.pipeline_service_pb2 import Response
-from pipeline.messages.values import Part, Unread
-from pipeline.models.tensor_spec import TensorSpec
+from pipeline.dialects.forms import Form, WorkerPart
 
 if TYPE_CHECKING:  # a worker imports no part of the front
     import grpc
@@ -22,9 +20,7 @@ if TYPE_CHECKING:  # a worker imports no part of the front
     from pipeline.front.repository import Repository
     from pipeline.front.scheduler.engine import Engine
 
-Render = Callable[[Mapping[str, Any], Any, str, Sequence[TensorSpec]], list[Part]]
-"""Called with an Op's output, the request's wish, the model's version, and the tensors that the Op declares;
-returns the complete answer, in as many parts as the front's half expects. Raises ServingError."""
+__all__ = ["Dialect", "Form", "FrontPart", "WorkerPart"]
 
 
 class Dialect(Protocol):
@@ -55,20 +51,3 @@ class FrontPart:
     open_methods: Collection[str] = ()
     openapi: Callable[[], Mapping[str, Any]] = dict
     close: Callable[[], None] = lambda: None
-
-
-class Form(NamedTuple):
-    """render_message: of the Response that an app's own ResponseOp made; None: what it holds is rendered."""
-
-    render: Render
-    render_message: Callable[[Response], list[Part]] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerPart:
-    """forms: of its answers, by the names that requests say, as in "lines.text". unread: the values that the
-    front leaves to the worker to read.
-    """
-
-    forms: Mapping[str, Form]
-    unread: Collection[type[Unread]] = ()

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.dialects.dialect import FrontPart
-from pipeline.dialects.registry import load_dialects
+from pipeline.dialects.dialect import Dialect, FrontPart
 from pipeline.errors import ConfigError
 from pipeline.front.http.http_handler import HttpHandler
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.engine import Engine
-from pipeline.plugins import Plugin, called
+from pipeline.plugins import Plugin, called, load
 
 
 class Dialects:
@@ -27,7 +26,8 @@ class Dialects:
         self.open_pages: list[bytes] = []
         self.open_methods: list[str] = []
         owners: dict[str, Plugin] = {}
-        for plugin, dialect in zip(plugins, load_dialects(plugins), strict=True):
+        for plugin in plugins:
+            dialect: Dialect = load(plugin)
             part = called(plugin, dialect.front, engine, repository)
             for path in (*part.prefixes, *part.methods):
                 other = owners.setdefault(path, plugin)

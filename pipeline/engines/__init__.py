@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.engines.base import Array, Engine, Predictor, PredictorConf, engine_named, input_examples
+from pipeline.engines.base import (
+    Array,
+    Engine,
+    Predictor,
+    PredictorConf,
+    engine_named,
+    engine_of,
+    input_examples,
+)
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.remote.remote_predictor import RemoteConf, RemotePredictor
-from pipeline.models.serving_model import ServingModel, find_model_files, server_folder
+from pipeline.models.serving_model import ServingModel
 
 if TYPE_CHECKING:
     from pipeline.api.op import Op
@@ -27,11 +34,6 @@ __all__ = [
     "engine_of",
     "input_examples",
 ]
-
-
-def engine_of(directory: Path | str, engine: str | None = None) -> Engine:
-    """The engine that runs the serving model there. Raises ConfigError."""
-    return engine_named(find_model_files(server_folder(Path(directory)), engine).engine)
 
 
 def create_predictor(

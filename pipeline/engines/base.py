@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.engines.dynamic_shape import DynamicShapes, ShapeRange
 from pipeline.errors import ConfigError, InvalidInput, NoArray, UnusableFeed
-from pipeline.models.serving_model import ModelReader, ServingModel, Variable
+from pipeline.models.serving_model import ModelReader, ServingModel, Variable, find_model_files, server_folder
 from pipeline.models.signature import sized
 from pipeline.plugins import ENGINES, find, load
 
@@ -86,6 +86,11 @@ def engine_named(name: str) -> Engine:
         raise ConfigError(f"there is no engine {name!r} here, only {', '.join(plugins)}")
     engine: Engine = load(plugins[name])
     return engine
+
+
+def engine_of(directory: Path | str, engine: str | None = None) -> Engine:
+    """The engine that runs the serving model there. Raises ConfigError."""
+    return engine_named(find_model_files(server_folder(Path(directory)), engine).engine)
 
 
 class PredictorTensorRtConf(Protocol):

@@ -24,7 +24,7 @@ from pipeline.api import service
 from pipeline.api.app import App
 from pipeline.api.dag import collect_ops
 from pipeline.api.op import Op
-from pipeline.dialects.registry import load_forms
+from pipeline.dialects.forms import load_forms
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.messages.frames import Arena, Frame, FrameReader, arena_fds, frame, reply_region
 from pipeline.messages.messages import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from client.protos.pipeline_service_pb2 import Response
-from pipeline.dialects.dialect import Form
+from pipeline.dialects.forms import Form
 from pipeline.errors import HookFailed, ServingError
 from pipeline.messages.frames import stow
 from pipeline.messages.messages import Outcome, Refusal, Settled

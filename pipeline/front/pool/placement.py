@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.api.app import App
 from pipeline.config.config_file import LocalServiceConf
-from pipeline.engines import engine_of
+from pipeline.engines.base import engine_of
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import CACHE_FOLDER
 from pipeline.models.versions import choose_version

@@ -1,0 +1,55 @@
+"""Forms: the answers that dialects have, as a worker renders them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from client.protos.pipeline_service_pb2 import Response
+from pipeline.errors import ConfigError
+from pipeline.messages.values import Part, Unread, will_read
+from pipeline.models.tensor_spec import TensorSpec
+from pipeline.plugins import Plugin, called, load
+
+Render = Callable[[Mapping[str, Any], Any, str, Sequence[TensorSpec]], list[Part]]
+"""Called with an Op's output, the request's wish, the model's version, and the tensors that the Op declares;
+returns the complete answer, in as many parts as the front's half expects. Raises ServingError."""
+
+
+class Form(NamedTuple):
+    """render_message: of the Response that an app's own ResponseOp made; None: what it holds is rendered."""
+
+    render: Render
+    render_message: Callable[[Response], list[Part]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerPart:
+    """forms: of its answers, by the names that requests say, as in "lines.text". unread: the values that the
+    front leaves to the worker to read.
+    """
+
+    forms: Mapping[str, Form]
+    unread: Collection[type[Unread]] = ()
+
+
+def load_forms(dialects: Sequence[Plugin]) -> dict[str, Form]:
+    """Their forms of answers, by name. What they leave unread is read in this process from now on.
+
+    The front has looked for them: reading the metadata of all installed packages takes some 10 ms, and both
+    must have the same ones. Raises ConfigError for one that can't be loaded, and for a form that two have.
+    """
+    forms: dict[str, Form] = {}
+    owners: dict[str, Plugin] = {}
+    for plugin in dialects:
+        part: WorkerPart = called(plugin, load(plugin).worker)
+        for name, form in part.forms.items():
+            if name in forms:
+                raise ConfigError(
+                    f"dialect {plugin.name} of {plugin.distribution} has a form {name!r}, as has dialect "
+                    f"{owners[name].name} of {owners[name].distribution}; uninstall one of the two"
+                )
+            forms[name], owners[name] = form, plugin
+        will_read(part.unread)
+    return forms
