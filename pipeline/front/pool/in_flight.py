@@ -1,16 +1,33 @@
-"""Handover: jobs that travel to a worker together."""
+"""InFlight: requests that have been handed to a worker together."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
-if TYPE_CHECKING:
-    from pipeline.front.scheduler.job import Job
+from pipeline.errors import ServingError
+from pipeline.messages.messages import Outcome, Share
+from pipeline.messages.values import Part
 
 
-class Handover(msgspec.Struct, eq=False):
+class Job(Protocol):
+    """One Op's share of a request as the pool sees it: what is sent, and who is told what became of it."""
+
+    @property
+    def deadline(self) -> float:
+        """The instant (time.monotonic) after which nobody waits for it; infinite for none."""
+        ...
+
+    def share(self, index: int, tail: list[Part]) -> Share:
+        """How it stands in a hand-over; its large parts are added to `tail`."""
+        ...
+
+    def settle(self, outcome: Outcome, parts: list[Part]) -> None: ...
+    def fail(self, error: ServingError) -> None: ...
+
+
+class InFlight(msgspec.Struct, eq=False):
     """Jobs under way; a settled one leaves a None.
 
     In time.monotonic: deadline: the latest of its requests'; began: when it could begin; run_began: the same

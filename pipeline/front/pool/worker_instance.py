@@ -13,11 +13,11 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from pipeline.errors import ServingError
 from pipeline.front.pool.frame_watch import FrameWatch
-from pipeline.front.pool.in_flight import Handover
+from pipeline.front.pool.in_flight import InFlight, Job
 from pipeline.front.pool.outbox import Outbox
 from pipeline.messages.frames import (
     HANDOVERS_IN_FLIGHT,
@@ -40,10 +40,7 @@ from pipeline.messages.messages import (
     Settled,
 )
 from pipeline.messages.values import Part
-
-if TYPE_CHECKING:
-    from pipeline.front.pool.worker_process import WorkerProcess
-    from pipeline.front.scheduler.job import Job
+from pipeline.models.tensor_spec import Signature
 
 log = logging.getLogger(__name__)
 
@@ -63,20 +60,26 @@ _READY = State.READY  # looking a member up costs as much as a short loop
 _ERROR = Outcome.ERROR
 
 
-class Events(Protocol):
-    """What processes and their instances report to whoever keeps them.
+class Host(Protocol):
+    """The process that an instance lives in, as the instance knows it. See `WorkerProcess`."""
 
-    profiles: whether `replying` is to be called.
-    """
+    version: str
+    reserved: bool
+    failure: Failed | None
+    ready_at: float
+
+    def became_ready(self, signature: Signature | None) -> None: ...
+    def kill(self, because: str) -> None: ...
+
+
+class InstanceEvents(Protocol):
+    """What instances report to whoever keeps them. profiles: whether `replying` is to be called."""
 
     profiles: bool
 
-    def became_ready(self, process: WorkerProcess) -> None: ...
-    def replying(self, handover: Handover, reply: Reply) -> None: ...
-    def replied(self, instance: Instance, handover: Handover, reply: Reply) -> None: ...
-    def timed_out(self, instance: Instance, handover: Handover) -> None: ...
-    def lost(self, process: WorkerProcess) -> None: ...
-    def died(self, process: WorkerProcess) -> None: ...
+    def replying(self, handover: InFlight, reply: Reply) -> None: ...
+    def replied(self, instance: Instance, handover: InFlight, reply: Reply) -> None: ...
+    def timed_out(self, instance: Instance, handover: InFlight) -> None: ...
 
 
 class TimeLimits(NamedTuple):
@@ -98,13 +101,13 @@ class Instance:
     """
 
     def __init__(
-        self, op: str, number: int, process: WorkerProcess, events: Events, limits: TimeLimits
+        self, op: str, number: int, process: Host, events: InstanceEvents, limits: TimeLimits
     ) -> None:
         self.op = op
         self.number = number
         self.process = process
         self.state = State.STARTING
-        self.in_flight: deque[Handover] = deque()
+        self.in_flight: deque[InFlight] = deque()
         self.idle_since = 0.0  # when its last hand-over ended, time.monotonic
         self.answered = 0  # requests in that hand-over
         self.served = 0  # requests since the start
@@ -150,8 +153,8 @@ class Instance:
 
     def hand_over(self, jobs: Sequence[Job]) -> None:
         """Send jobs to the worker, which is killed when it has them for too long."""
-        now, deadline = time.monotonic(), max([job.walk.request.deadline for job in jobs])
-        handover = Handover(self._handovers, list(jobs), deadline, now, now)
+        now, deadline = time.monotonic(), max([job.deadline for job in jobs])
+        handover = InFlight(self._handovers, list(jobs), deadline, now, now)
         self._handovers += 1
         tail: list[Part] = []
         message = HandOver(handover.id, [job.share(index, tail) for index, job in enumerate(jobs)])
@@ -179,11 +182,11 @@ class Instance:
         self.state = State.STOPPING
         self._outbox.end()
 
-    def began(self, handover: Handover) -> bool:
+    def began(self, handover: InFlight) -> bool:
         """Whether the worker, which has died, had begun with it."""
         return self._arena.begun(handover.id)
 
-    def _watch(self, handover: Handover) -> None:
+    def _watch(self, handover: InFlight) -> None:
         """See to it that `_check_late` runs when the hand-over is late, if it is the oldest by then."""
         if handover is not self.in_flight[0]:
             return
@@ -196,7 +199,7 @@ class Instance:
         self._timer_at = late_at
         self._timer = self._loop.call_later(max(0.0, self._timer_at - time.monotonic()), self._check_late)
 
-    def _kill_at(self, handover: Handover) -> float:
+    def _kill_at(self, handover: InFlight) -> float:
         if self._limits.kill_s < math.inf:
             return handover.began + self._limits.kill_s
         return min(handover.deadline, handover.run_began + self._limits.call_s) + HANG_GRACE_S

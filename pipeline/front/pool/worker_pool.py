@@ -14,8 +14,8 @@ from pipeline.errors import StartFailed
 from pipeline.front.pool.back_off import MAX_BACKOFF_S, BackOff
 from pipeline.front.pool.placement import Plan, plan
 from pipeline.front.pool.starts import Starts
-from pipeline.front.pool.worker_instance import Events, Instance, State
-from pipeline.front.pool.worker_process import WorkerProcess
+from pipeline.front.pool.worker_instance import Instance, State
+from pipeline.front.pool.worker_process import Events, WorkerProcess
 from pipeline.models.tensor_spec import Signature
 
 log = logging.getLogger(__name__)

@@ -11,23 +11,29 @@ import signal
 import socket
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pipeline.api.app import App
 from pipeline.config.config_file import OpConfig
 from pipeline.front.metrics.metrics import resident_bytes
+from pipeline.front.pool.in_flight import Job
 from pipeline.front.pool.oom import oom_kills
 from pipeline.front.pool.placement import shares_process
-from pipeline.front.pool.worker_instance import Events, Instance, State, TimeLimits
+from pipeline.front.pool.worker_instance import Instance, InstanceEvents, State, TimeLimits
 from pipeline.messages.messages import Failed, Start
 from pipeline.models.tensor_spec import Signature
 from pipeline.process.environment import MODEL_PROCESS
 from pipeline.process.processes import WORKER, python_module
 
-if TYPE_CHECKING:
-    from pipeline.front.scheduler.job import Job
-
 OUT_OF_MEMORY = " when memory ran out: give the service more, fewer instances, or a max_worker_rss"
+
+
+class Events(InstanceEvents, Protocol):
+    """What processes and their instances report to whoever keeps them."""
+
+    def became_ready(self, process: WorkerProcess) -> None: ...
+    def lost(self, process: WorkerProcess) -> None: ...
+    def died(self, process: WorkerProcess) -> None: ...
 
 
 class WorkerProcess:

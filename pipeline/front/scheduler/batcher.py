@@ -16,7 +16,7 @@ from pipeline.api.app import App
 from pipeline.errors import DeadlineExceeded, NotReady, ServingError, text_of
 from pipeline.front.metrics.figures import OpFigures
 from pipeline.front.pool import occupancy
-from pipeline.front.pool.in_flight import Handover
+from pipeline.front.pool.in_flight import InFlight
 from pipeline.front.pool.pace import Pace
 from pipeline.front.pool.starts import Starts
 from pipeline.front.pool.worker_instance import Instance
@@ -31,7 +31,7 @@ from pipeline.front.scheduler.batching import (
 )
 from pipeline.front.scheduler.dag_run import Inputs, Walk
 from pipeline.front.scheduler.fair_queue import Turns
-from pipeline.front.scheduler.job import Job
+from pipeline.front.scheduler.job import Job, given_back
 from pipeline.front.scheduler.lost_jobs import refuse_blamed, tried_again
 from pipeline.front.scheduler.versions import of_version
 from pipeline.messages.messages import Reply
@@ -198,7 +198,7 @@ class Batcher:
         answered, idle_since = instance.answered, instance.idle_since
         return gathered_in(waiting, answered, self._policy, idle_since, self.pace.usual_s, now)
 
-    def _may_queue_behind(self, running: Handover, now: float) -> bool:
+    def _may_queue_behind(self, running: InFlight, now: float) -> bool:
         size, waiting = self._policy.batch_size, len(self._queue)
         return may_queue_behind(len(running.jobs), running.began, waiting, size, self.pace.usual_s, now)
 
@@ -254,19 +254,19 @@ class Batcher:
         self.crew.became_ready(process)
         self._dispatch_soon()
 
-    def replying(self, handover: Handover, reply: Reply) -> None:
+    def replying(self, handover: InFlight, reply: Reply) -> None:
         """Note with each request what its share took, before it is settled: its answer tells."""
         timings = reply.timings
         if timings.preprocess_ns:  # told in the first reply; in each where requests are run one by one
             handover.preprocess_ns = timings.preprocess_ns
         spent_ns = handover.preprocess_ns, timings.process_ns, timings.postprocess_ns
-        for settled in reply.settled:
-            job = handover.jobs[settled.index]
-            if job is not None and job.walk.request.timings is not None:
+        answered = [job for settled in reply.settled if (job := handover.jobs[settled.index]) is not None]
+        for job in given_back(answered):
+            if job.walk.request.timings is not None:
                 queue_s = max(0.0, handover.began - job.queued_at)
                 job.walk.request.timings.note(self.op, queue_s, *(ns * 1e-9 for ns in spent_ns))
 
-    def replied(self, instance: Instance, handover: Handover, reply: Reply) -> None:
+    def replied(self, instance: Instance, handover: InFlight, reply: Reply) -> None:
         self._figures.note_run(reply.timings, len(reply.settled))
         instance.served += len(reply.settled)
         if not reply.last:
@@ -277,19 +277,19 @@ class Batcher:
             self._note_pace(instance.idle_since - handover.began, handover)
         self._dispatch_soon()
 
-    def timed_out(self, instance: Instance, handover: Handover) -> None:
+    def timed_out(self, instance: Instance, handover: InFlight) -> None:
         """A call is over the Op's timeout. It is abandoned: its requests are tried again, or told so."""
         self._figures.abandoned += 1
         self._note_pace(self._timeout_s, handover)
         now = time.monotonic()
-        for job in handover.open_jobs():
+        for job in given_back(handover.open_jobs()):
             if not job.wanted:
                 continue
             if job.tries_left > 1:
                 self._push_again(job.next_try(now))
             else:
                 job.fail(self._timeout_error())
-        for job in instance.take_back():
+        for job in given_back(instance.take_back()):
             self._push_again(job)
         self.crew.abandoned.set()
 
@@ -300,7 +300,7 @@ class Batcher:
             "call is abandoned, and its instance is replaced unless the call ends before that"
         )
 
-    def _note_pace(self, took_s: float, handover: Handover) -> None:
+    def _note_pace(self, took_s: float, handover: InFlight) -> None:
         self.pace.note(took_s, len(handover.jobs))
         self.on_pace()
 

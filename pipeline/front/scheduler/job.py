@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import cast
+
 import msgspec
 
 from pipeline.errors import DeadlineExceeded, ServingError
+from pipeline.front.pool import in_flight
 from pipeline.front.scheduler.dag_run import Inputs, Walk
 from pipeline.messages.frames import stow
 from pipeline.messages.messages import Outcome, Share
@@ -38,6 +42,11 @@ class Job(msgspec.Struct, eq=False):
         return msgspec.structs.replace(self, inputs=inputs, queued_at=now, tries_left=self.tries_left - 1)
 
     @property
+    def deadline(self) -> float:
+        """The instant (time.monotonic) after which nobody waits for it; infinite for none."""
+        return self.walk.request.deadline
+
+    @property
     def wanted(self) -> bool:
         """Whether anyone still waits for it; a jump may have started its Op anew."""
         return self.walk.awaited.get(self.node) is self.inputs
@@ -61,3 +70,8 @@ class Job(msgspec.Struct, eq=False):
             self.walk.time_out(self.node, error)
         else:
             self.walk.refuse(self.node, error)
+
+
+def given_back(jobs: Iterable[in_flight.Job]) -> Iterable[Job]:
+    """What comes back from the pool, which was given Jobs of this module and knows less of them."""
+    return cast(Iterable[Job], jobs)

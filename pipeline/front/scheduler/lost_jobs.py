@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pipeline.errors import PoisonRequest, WorkerLost
-from pipeline.front.scheduler.job import Job
+from pipeline.front.scheduler.job import Job, given_back
 
 if TYPE_CHECKING:
     from pipeline.front.pool.worker_process import WorkerProcess
@@ -21,7 +21,7 @@ def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Job]:
     """
     for instance in process.instances:
         for age, handover in enumerate(instance.in_flight):
-            for job in handover.open_jobs():
+            for job in given_back(handover.open_jobs()):
                 job.deaths += age == 0
                 blamed = age == 0 and (instance.began(handover) or job.deaths > UNSEEN_DEATHS)
                 if blamed and (job.suspect or not crash_retry):
@@ -35,7 +35,7 @@ def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Job]:
 def refuse_blamed(process: WorkerProcess) -> None:
     """Refuse what is not tried again, and say how the process died."""
     why = f"the worker of Op {process.op} died under this request ({process.describe_death()})"
-    for job in process.refused:
+    for job in given_back(process.refused):
         if job.suspect:
             job.fail(PoisonRequest(f"{why} twice, the second time alone; it is not tried again"))
         else:
