@@ -14,7 +14,7 @@ import models
 import old_models
 from models import local_conf
 from pipeline.engines import Predictor, create_predictor
-from pipeline.errors import ConfigError, InvalidInput
+from pipeline.errors import ConfigError, InvalidInput, UnusableFeed
 from pipeline.models.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess
 
@@ -103,7 +103,7 @@ def test_requests_with_sequences_are_answered_each_its_own_under_load(bag_of_wor
 
         with ThreadPoolExecutor(8) as clients:
             answers = list(clients.map(ask, range(64)))
-        assert service.ask({"words": ""})["err_no"] == 5000
+        assert service.ask({"words": ""})["err_no"] == UnusableFeed.err_no
     for number, answer in enumerate(answers):
         count = 1 + number % 7
         expected = np.array([[count * (count + 1) / 2 + 0.5, count]], np.float32)
