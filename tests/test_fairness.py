@@ -12,7 +12,7 @@ import pytest
 
 from client.protos.pipeline_service_pb2 import Request, Response
 from pipeline.front.scheduler.clients import MOST_PEERS, Client, Peers
-from pipeline.front.scheduler.fair_queue import Turns
+from pipeline.front.scheduler.fair_queue import FairQueue
 from service_process import APPS, PATIENCE_S, RPC_METHOD, HttpAnswer, ServiceProcess, key_value, wait_until
 
 MOST = 20
@@ -156,20 +156,22 @@ def test_connections_that_show_one_key_share_one_share(keyed: ServiceProcess, tm
 
 
 def test_turns_go_round() -> None:
-    turns, flood, modest = Turns(), Client(), Client()
+    fair_queue, flood, modest = FairQueue(), Client(), Client()
     queue = []
     for sequence in range(4):
-        queue.append((turns.admit(flood), sequence, "flood"))
-    assert turns.latest == 4
+        queue.append((fair_queue.admit(flood), sequence, "flood"))
+    assert fair_queue.latest == 4
     for sequence in range(4, 6):
-        queue.append((turns.admit(modest), sequence, "modest"))
+        queue.append((fair_queue.admit(modest), sequence, "modest"))
     assert [name for *_, name in sorted(queue)] == ["flood", "modest", "flood", "modest", "flood", "flood"]
-    assert turns.clients == 2
-    turns.now = 9
-    assert turns.next(modest) == turns.next(Client()) == 10, "nobody saves turns up, and nobody is late"
+    assert fair_queue.clients == 2
+    fair_queue.now = 9
+    assert fair_queue.next(modest) == fair_queue.next(Client()) == 10, (
+        "nobody saves turns up, and nobody is late"
+    )
     for client in (modest, modest, flood, flood, flood, flood):
-        turns.end(client)
-    assert turns.clients == 0
+        fair_queue.end(client)
+    assert fair_queue.clients == 0
 
 
 def test_addresses_that_wait_for_nothing_are_forgotten() -> None:

@@ -67,7 +67,7 @@ async def serve(app: App) -> int:
         finally:
             if fault is not None:  # the reason, also where a listener that has ended can't be drained
                 raise fault
-    engine.journal.close()
+    engine.access_log.close()
     log.info("Service %s has stopped", app.name)
     return 0
 

@@ -34,7 +34,7 @@ class Listeners:
         health = (*HEALTH_PAGES, *dialects.open_pages)
         guard = None if engine.keys is None else HttpGuard(engine.keys, config.security, health)
         ports = config.ports()
-        workers = sum(crew.size for crew in engine.crews.values())
+        workers = sum(pool.size for pool in engine.pools.values())
         limits = limits_within(config.limits, len(ports), workers)
         routes = Routes(dialects.handlers)
         if http := _named(ports, "http_port", "v2.http_port"):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.front.pool.placement import Plan, plan
-from pipeline.front.pool.worker_pool import Crew
+from pipeline.front.pool.worker_pool import WorkerPool
 from pipeline.front.scheduler.engine import Engine
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Repository:
             for op in loaded:
                 self.failures.pop(op, None)
             await self._engine.withdraw(loaded, self._engine.app.config.dag.drain_timeout)
-            await asyncio.gather(*(self._engine.crews[op].unload() for op in loaded))
+            await asyncio.gather(*(self._engine.pools[op].unload() for op in loaded))
             self._standings |= dict.fromkeys(loaded, Standing("UNAVAILABLE", "unloaded"))
             log.info("Unloaded: %s", ", ".join(loaded))
 
@@ -74,7 +74,7 @@ class Repository:
         """Load anew what has other files than when it was loaded, and tell the log. Raises NotReady."""
         async with self._changing:
             self._engine.check_settled()
-            changed = [op for op, crew in self._engine.crews.items() if await self._has_changed(op, crew)]
+            changed = [op for op, pool in self._engine.pools.items() if await self._has_changed(op, pool)]
             for op in changed:
                 try:
                     await self._load(op)
@@ -83,11 +83,11 @@ class Repository:
             if not changed:
                 log.info("Nothing to load anew: neither the models' files nor the scripts have changed")
 
-    async def _has_changed(self, op: str, crew: Crew) -> bool:
+    async def _has_changed(self, op: str, pool: WorkerPool) -> bool:
         if op in self._standings:
             return False
         try:
-            return (await self._plan(op)).files != crew.plan.files
+            return (await self._plan(op)).files != pool.plan.files
         except ServingError:
             return True  # loading it tells what is wrong
 
@@ -98,7 +98,7 @@ class Repository:
         try:
             new = await self._plan(op)
             try:
-                await self._engine.crews[op].reload(new)
+                await self._engine.pools[op].reload(new)
             except StartFailed as exc:
                 raise LoadFailed(op, new.version, exc.message) from exc
         except LoadFailed as exc:

@@ -84,10 +84,10 @@ class KServeModels:
 
     def _op_model(self, name: str) -> KServeModel | None:
         op = self._op_of.get(name)
-        crew = None if op is None else self._engine.crews[op]
-        if op is None or crew is None or crew.signature is None:
+        pool = None if op is None else self._engine.pools[op]
+        if op is None or pool is None or pool.signature is None:
             return None
-        return KServeModel(name, op, crew.signature, crew.plan.version)
+        return KServeModel(name, op, pool.signature, pool.plan.version)
 
     def is_ready(self, name: str, version: str = "") -> bool:
         """Whether there is such a model and it can be asked."""
@@ -104,14 +104,14 @@ class KServeModels:
     def ops_of(self, name: str) -> list[str]:
         """The Ops that are loaded and unloaded under this name: all for the service; none for a stranger."""
         if name == self._service.name:
-            return list(self._engine.crews)
+            return list(self._engine.pools)
         return [self._op_of[name]] if name in self._op_of else []
 
     def standing(self, model: KServeModel) -> Standing:
         """The service's is the worst of its Ops'."""
         if model.op:
             return self._repository.standing(model.op)
-        standings = [self._repository.standing(op) for op in self._engine.crews]
+        standings = [self._repository.standing(op) for op in self._engine.pools]
         return next((one for one in standings if one.state != "READY"), standings[0])
 
     def failure(self, model: KServeModel) -> LoadFailed | None:

@@ -177,7 +177,7 @@ class V2Rpc(RpcHandler):
         await Stream(self._engine, self.request_of, context, self.name).run()
 
     async def _refuse_page(self, context: Context, error: ServingError) -> bytes:
-        self._journal.refused(self.name, error)
+        self._access_log.refused(self.name, error)
         return await self._refuse(context, error)
 
     async def _refuse(self, context: Context, error: ServingError) -> bytes:

@@ -15,7 +15,7 @@ from pipeline.dialects.kserve.refusals import for_clients
 from pipeline.dialects.kserve_v2.rpc_infer import InferMessage, infer_message
 from pipeline.dialects.kserve_v2.varint import varint
 from pipeline.errors import OUR_FAULT, ServingError
-from pipeline.front.scheduler.dag_run import Answer, Walk
+from pipeline.front.scheduler.dag_run import Answer, DagRun
 from pipeline.front.scheduler.engine import Engine
 from pipeline.front.scheduler.request import Request
 
@@ -48,7 +48,7 @@ class Stream:
         self._request_of = request_of
         self._context = context
         self._door = door
-        self._walks: set[Walk] = set()
+        self._dag_runs: set[DagRun] = set()
         self._strict = _STRICT in tuple(context.invocation_metadata() or ())
         self._places: asyncio.Queue[Place | None] = asyncio.Queue()
         self._free = asyncio.Semaphore(IN_FLIGHT)
@@ -72,8 +72,8 @@ class Stream:
             reading.result()
         finally:
             reading.cancel()
-            for walk in list(self._walks):
-                walk.leave()
+            for dag_run in list(self._dag_runs):
+                dag_run.leave()
 
     async def _read(self) -> None:
         try:
@@ -93,20 +93,22 @@ class Stream:
             message = infer_message(data, self._engine.app.config.limits)
             request_id = message.fields.id
             request = self._request_of(message, self._context)
-            walk = self._engine.begin(request, lambda answer: self._answered(place, request_id, answer, walk))
+            dag_run = self._engine.begin(
+                request, lambda answer: self._answered(place, request_id, answer, dag_run)
+            )
         except ServingError as exc:
             self._answered(place, request_id, exc)
         except Exception:
             log.exception("A fault of ours in ModelStreamInfer")
             self._answered(place, request_id, OUR_FAULT)
         else:
-            self._walks.add(walk)
+            self._dag_runs.add(dag_run)
 
-    def _answered(self, place: Place, request_id: str, answer: Answer, walk: Walk | None = None) -> None:
-        if walk is not None:
-            self._walks.discard(walk)
+    def _answered(self, place: Place, request_id: str, answer: Answer, dag_run: DagRun | None = None) -> None:
+        if dag_run is not None:
+            self._dag_runs.discard(dag_run)
         if isinstance(answer, ServingError):
-            self._engine.journal.refused(self._door, answer)
+            self._engine.access_log.refused(self._door, answer)
             if self._strict:
                 self._fill(place, answer)
                 return
@@ -114,7 +116,7 @@ class Stream:
             refusal.infer_response.id = request_id
             self._fill(place, refusal.SerializeToString())
             return
-        self._engine.journal.answered(self._door)
+        self._engine.access_log.answered(self._door)
         size = len(answer[0]) + len(_FINAL_BYTES)
         parts = [_INFER_RESPONSE, varint(size), answer[0], _FINAL_BYTES]
         self._fill(place, b"".join(parts))

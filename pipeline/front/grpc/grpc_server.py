@@ -52,12 +52,12 @@ class RpcServer:
         methods = self._methods
         if self._engine.keys is not None:
             open_ = self._health if config.security.open_health else ()
-            methods = guarded(methods, self._engine.keys, self._engine.journal, open_)
+            methods = guarded(methods, self._engine.keys, self._engine.access_log, open_)
         self._server = _calls_class()(
             methods,
             limits,
             self._ports.values(),
-            self._engine.journal,
+            self._engine.access_log,
             [
                 ("grpc.max_receive_message_length", limits.body_bytes),
                 ("grpc.max_send_message_length", limits.response_bytes),

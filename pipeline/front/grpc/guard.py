@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from pipeline.errors import Unauthenticated
-from pipeline.front.metrics.access_log import Journal
+from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.scheduler.clients import CALLER, KeyRing, shown_key
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
-def guarded(methods: Methods, keys: KeyRing, journal: Journal, open_: Collection[str]) -> Methods:
+def guarded(methods: Methods, keys: KeyRing, access_log: AccessLog, open_: Collection[str]) -> Methods:
     """The methods behind the keys, but for those that are open; `CALLER` tells their handlers who asks."""
 
     async def admit(context: Context) -> None:
@@ -28,7 +28,7 @@ def guarded(methods: Methods, keys: KeyRing, journal: Journal, open_: Collection
         try:
             CALLER.set(keys.find(shown))
         except Unauthenticated as exc:
-            journal.refused("grpc", exc)
+            access_log.refused("grpc", exc)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, exc.message)
 
     return {name: method if name in open_ else _behind(admit, method) for name, method in methods.items()}

@@ -29,7 +29,7 @@ class RpcHandler(ABC):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._journal = engine.journal
+        self._access_log = engine.access_log
 
     @abstractmethod
     async def _refuse(self, context: Context, error: ServingError) -> bytes:
@@ -50,14 +50,14 @@ class RpcHandler(ABC):
         except Exception:
             log.exception("A fault of ours in %s", method)
             answer = OUR_FAULT
-        if self._journal.tells_each:
+        if self._access_log.tells_each:
             error = answer if isinstance(answer, ServingError) else None
-            self._journal.tell(self.name, named(context.peer(), CALLER.get()), method, began, error)
+            self._access_log.tell(self.name, named(context.peer(), CALLER.get()), method, began, error)
         if isinstance(answer, ServingError):
-            self._journal.refused(self.name, answer)
+            self._access_log.refused(self.name, answer)
             message = await self._refuse(context, answer)
         else:
-            self._journal.answered(self.name)
+            self._access_log.answered(self.name)
             message = bytes(answer[0])
         if request is not None and request.timings is not None:
             context.set_trailing_metadata((("server-timing", request.timings.header()),))

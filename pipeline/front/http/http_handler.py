@@ -28,7 +28,7 @@ class HttpHandler(ABC):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._journal = engine.journal
+        self._access_log = engine.access_log
 
     @abstractmethod
     def take(self, request: HttpRequest) -> None:
@@ -40,7 +40,7 @@ class HttpHandler(ABC):
 
     @abstractmethod
     def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
-        """Respond in the dialect's form of a refusal, and note it in the journal."""
+        """Respond in the dialect's form of a refusal, and note it in the access log."""
 
     @abstractmethod
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
@@ -54,24 +54,24 @@ class HttpHandler(ABC):
         try:
             asked = read(request, *given)
             asked.client = request.client
-            walk = self._engine.begin(asked, partial(self._answer, request, asked))
+            dag_run = self._engine.begin(asked, partial(self._answer, request, asked))
         except ServingError as exc:
             self._answer(request, None, exc)
         except Exception:
             log.exception("A fault of ours in POST %s", request.path)
             self._answer(request, None, OUR_FAULT)
         else:
-            request.on_left = walk.leave
+            request.on_left = dag_run.leave
 
     def _answer(self, request: HttpRequest, asked: Request | None, answer: Answer) -> None:
         head = b""
         if asked is not None and asked.timings is not None:
             head = b"server-timing: %b\r\n" % asked.timings.header().encode()
-        if self._journal.tells_each:
+        if self._access_log.tells_each:
             error = answer if isinstance(answer, ServingError) else None
-            self._journal.tell(self.name, request.peer, f"POST {request.path}", request.began, error)
+            self._access_log.tell(self.name, request.peer, f"POST {request.path}", request.began, error)
         if isinstance(answer, list):
-            self._journal.answered(self.name)
+            self._access_log.answered(self.name)
             self._send(request, answer, head)
         else:
             self.refuse(request, answer, head)

@@ -23,7 +23,7 @@ class MetricsApp:
     def __init__(self, engine: Engine, routes: Routes) -> None:
         self.refusal = routes.refusal
         self._metrics = engine.metrics
-        self._journal = engine.journal
+        self._access_log = engine.access_log
 
     def take(self, request: HttpRequest) -> None:
         try:
@@ -37,7 +37,7 @@ class MetricsApp:
             request.respond(200, b"content-type: %b\r\n" % CONTENT_TYPE.encode(), self._metrics.text())
 
     def note_refusal(self, error: ServingError) -> None:
-        self._journal.refused(DOOR, error)
+        self._access_log.refused(DOOR, error)
 
     def note_unread(self, why: str) -> None:
-        self._journal.warn(UNREAD, why)
+        self._access_log.warn(UNREAD, why)

@@ -49,7 +49,7 @@ class HttpApp:
 
     def __init__(self, engine: Engine, routes: Routes, paths: Callable[[], Mapping[str, Any]]) -> None:
         self._engine = engine
-        self._journal = engine.journal
+        self._access_log = engine.access_log
         self._routes = routes
         self._pages: dict[str, Page] = {
             "/health/live": lambda: (200, JSON, b'{"live":true}'),
@@ -81,11 +81,11 @@ class HttpApp:
 
     def note_refusal(self, error: ServingError) -> None:
         """A connection has refused what was no request yet."""
-        self._journal.refused(_DOOR, error)
+        self._access_log.refused(_DOOR, error)
 
     def note_unread(self, why: str) -> None:
         """A client is sent away that does not read its answers."""
-        self._journal.warn(UNREAD, why)
+        self._access_log.warn(UNREAD, why)
 
     def _readiness(self) -> tuple[int, bytes, bytes]:
         ready = self._engine.ready

@@ -1,4 +1,4 @@
-"""Journal: what becomes of each request, counted for /metrics and told in the log."""
+"""AccessLog: what becomes of each request, counted for /metrics and told in the log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNREAD = "Untaken answers"  # what `warn` tells of at every door
 _CLIENTS_MISTAKES = (InvalidInput, UnknownService, Unauthenticated)
 
 
-class Journal:
+class AccessLog:
     """Each request at DEBUG; refusals of ours a line a kind in ten seconds, so that no client fills the log.
 
     What a hook raised is told by its worker; what it refused is between the app and its clients. What a model

@@ -88,7 +88,7 @@ _OF_REQUESTS = InvalidInput.err_no, BadPackage.err_no, UnknownService.err_no, Un
 
 @dataclass(slots=True)
 class RequestFigures:
-    """The requests of the service, whole walks. last_s: when the latest ended, since 1970.
+    """The requests of the service, whole DAG runs. last_s: when the latest ended, since 1970.
 
     failed: of those that were admitted, while their clients waited.
     """

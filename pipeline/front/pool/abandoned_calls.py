@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator
 
 from pipeline.errors import StartFailed
-from pipeline.front.pool.worker_pool import Crew
+from pipeline.front.pool.worker_pool import WorkerPool
 from pipeline.front.pool.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -27,8 +27,8 @@ class AbandonedCalls:
     again, its workers are replaced at growing intervals; between them requests wait for the calls to end.
     """
 
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
         self._pause_s = 0.0
         self._replaced_at = 0.0
 
@@ -44,9 +44,9 @@ class AbandonedCalls:
 
     async def _replace_all(self) -> None:
         while True:
-            await self._crew.abandoned.wait()
-            self._crew.abandoned.clear()
-            while busy := [process for process in self._crew.processes if process.abandoned]:
+            await self._pool.abandoned.wait()
+            self._pool.abandoned.clear()
+            while busy := [process for process in self._pool.processes if process.abandoned]:
                 await self._replace(busy[0])
 
     async def _replace(self, process: WorkerProcess) -> None:
@@ -57,7 +57,7 @@ class AbandonedCalls:
                 return
             self._note_replacement()
             log.info("Worker %s is replaced: a call in it is over its Op's timeout", process.name)
-            if not await self._crew.replace(process, unless=calls_end):
+            if not await self._pool.replace(process, unless=calls_end):
                 log.info("Worker %s goes on: its call has ended before another was ready", process.name)
         except StartFailed as exc:
             log.error("Worker %s can't be replaced yet: %s", process.name, exc.message)

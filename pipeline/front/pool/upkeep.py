@@ -12,7 +12,7 @@ from pipeline.config.config_file import OpConfig
 from pipeline.errors import StartFailed
 from pipeline.front.metrics.metrics import resident_bytes
 from pipeline.front.pool.worker_instance import Instance
-from pipeline.front.pool.worker_pool import Crew
+from pipeline.front.pool.worker_pool import WorkerPool
 from pipeline.front.pool.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -26,8 +26,8 @@ _MB = 1e6
 class Upkeep:
     """Probes idle instances with a real run, and exchanges processes that grew or have served enough."""
 
-    def __init__(self, crew: Crew, config: OpConfig) -> None:
-        self._crew = crew
+    def __init__(self, pool: WorkerPool, config: OpConfig) -> None:
+        self._pool = pool
         self._probe_interval_s = config.probe_interval
         self._probe_limit_s = config.run_timeout or PROBE_LIMIT_S
         self._most_requests = config.max_requests_per_worker
@@ -53,7 +53,7 @@ class Upkeep:
         while True:
             await asyncio.sleep(min(CHECK_EVERY_S, self._probe_interval_s))
             now = time.monotonic()
-            for instance in self._crew.instances:
+            for instance in self._pool.instances:
                 if not instance.probed_at:
                     if self._is_due(instance, now):
                         instance.probe()
@@ -67,13 +67,13 @@ class Upkeep:
     async def _recycle(self) -> None:
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
-            for process in list(self._crew.processes):
+            for process in list(self._pool.processes):
                 why = self._worn_out(process)
                 if not why:
                     continue
                 log.info("Worker %s is exchanged: %s", process.name, why)
                 try:
-                    await self._crew.replace(process)
+                    await self._pool.replace(process)
                 except StartFailed as exc:
                     log.error("Worker %s goes on: %s", process.name, exc.message)
                     await asyncio.sleep(PAUSE_AFTER_FAILURE_S)

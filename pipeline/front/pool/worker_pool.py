@@ -1,4 +1,4 @@
-"""Crew: the processes with the instances of one Op, replaced when they die, and exchanged for new ones."""
+"""WorkerPool: the processes with the instances of one Op, replaced when they die, exchanged for new ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 LEAVE_S = 5.0  # what a process has for its end once its last hand-over is answered
 
 
-class Crew:
+class WorkerPool:
     """Keeps `concurrency` instances of an Op alive.
 
     processes: those that serve, or will when they are ready. instances: those of all of them, in the order

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.api.dag import Dag
 from pipeline.errors import DeadlineExceeded, Overloaded
-from pipeline.front.scheduler.fair_queue import Turns
+from pipeline.front.scheduler.fair_queue import FairQueue
 from pipeline.front.scheduler.request import Request
 
 if TYPE_CHECKING:
@@ -28,10 +28,12 @@ class Admission:
     that is not there yet refuses nobody.
     """
 
-    def __init__(self, dag: Dag, batchers: Mapping[str, Batcher], turns: Turns, max_pending: int) -> None:
+    def __init__(
+        self, dag: Dag, batchers: Mapping[str, Batcher], fair_queue: FairQueue, max_pending: int
+    ) -> None:
         self._dag = dag
         self._batchers = batchers
-        self._turns = turns
+        self._fair_queue = fair_queue
         self._max_pending = max_pending
         self._enough_s = 0.0  # who has more time than this is in time, however much is pending
         self._mixed = False  # whether requests of a lower priority have been seen
@@ -60,8 +62,8 @@ class Admission:
         if all(self._batchers[op].idle for op in order):
             return
         expected_s = MARGIN * self._finish_s(order, pending, None)
-        turn = self._turns.next(client)
-        if expected_s > remaining_s and (self._mixed or turn < self._turns.latest):
+        turn = self._fair_queue.next(client)
+        if expected_s > remaining_s and (self._mixed or turn < self._fair_queue.latest):
             place = request.priority, turn + 1  # not behind all that wait
             expected_s = MARGIN * self._finish_s(order, pending, place)
         if expected_s > remaining_s:
@@ -77,18 +79,18 @@ class Admission:
 
         It is the last in line, and so one of whoever has queued the most.
         """
-        if client.pending * max(1, self._turns.clients) >= self._max_pending:
+        if client.pending * max(1, self._fair_queue.clients) >= self._max_pending:
             return False
         for batcher in self._batchers.values():
             job = batcher.last()
             if job is None:
                 continue
-            other = job.walk.request
+            other = job.dag_run.request
             greedy = other.client is not None and other.client.pending > client.pending + 1
             if greedy and other.priority >= request.priority:
                 batcher.drop(job)
                 wait_s = _pause(self._finish_s(self._dag.order, self._max_pending, None))
-                job.walk.fail(
+                job.dag_run.fail(
                     Overloaded(
                         f"dag.max_pending_requests ({self._max_pending}) are pending, of this client more "
                         f"than its share; try again in {wait_s:.1f} s",

@@ -20,7 +20,7 @@ from pipeline.front.pool.in_flight import InFlight
 from pipeline.front.pool.pace import Pace
 from pipeline.front.pool.starts import Starts
 from pipeline.front.pool.worker_instance import Instance
-from pipeline.front.pool.worker_pool import Crew
+from pipeline.front.pool.worker_pool import WorkerPool
 from pipeline.front.pool.worker_process import WorkerProcess, time_limits
 from pipeline.front.scheduler.batching import (
     BatchPolicy,
@@ -29,8 +29,8 @@ from pipeline.front.scheduler.batching import (
     may_queue_behind,
     ripe_in,
 )
-from pipeline.front.scheduler.dag_run import Inputs, Walk
-from pipeline.front.scheduler.fair_queue import Turns
+from pipeline.front.scheduler.dag_run import DagRun, Inputs
+from pipeline.front.scheduler.fair_queue import FairQueue
 from pipeline.front.scheduler.job import Job, given_back
 from pipeline.front.scheduler.lost_jobs import refuse_blamed, tried_again
 from pipeline.front.scheduler.versions import of_version
@@ -50,15 +50,15 @@ class Batcher:
     versions_service: the version of this Op's model is the service's.
     """
 
-    def __init__(self, app: App, op: str, figures: OpFigures, starts: Starts, turns: Turns) -> None:
+    def __init__(self, app: App, op: str, figures: OpFigures, starts: Starts, fair_queue: FairQueue) -> None:
         config = app.config.op[op]
         self.op = op
-        self.crew = Crew(app, op, self, self._dispatch_soon, starts)
+        self.pool = WorkerPool(app, op, self, self._dispatch_soon, starts)
         self.profiles = app.config.dag.use_profile
         self.pace = Pace()
         self.on_pace: Callable[[], None] = lambda: None
         self.versions_service = False
-        self._names_version = bool(self.crew.plan.version)
+        self._names_version = bool(self.pool.plan.version)
         self._timeout_s = time_limits(config).call_s  # of one try
         self._policy = BatchPolicy(
             config.batch_size,
@@ -69,7 +69,7 @@ class Batcher:
         self._stuck_after_s = (config.run_timeout or math.inf) / 4
         self._tries = max(1, config.retry)
         self._figures = figures
-        self._turns = turns
+        self._fair_queue = fair_queue
         self._queue: list[tuple[int, int, int, Job]] = []  # priority, turn, number: the least goes first
         self._suspects: deque[Job] = deque()
         self._dispatching = False
@@ -83,25 +83,25 @@ class Batcher:
     @property
     def sound(self) -> int:
         """Instances that requests are well sent to."""
-        if self.crew.in_crash_loop:
+        if self.pool.in_crash_loop:
             return 0
-        return occupancy.sound(self.crew.instances, self.pace, self._stuck_after_s)
+        return occupancy.sound(self.pool.instances, self.pace, self._stuck_after_s)
 
     @property
     def idle(self) -> bool:
         """Whether a job that came now would be run at once."""
-        return not self.waiting and any(i.has_place and not i.in_flight for i in self.crew.instances)
+        return not self.waiting and any(i.has_place and not i.in_flight for i in self.pool.instances)
 
     def ahead(self, place: tuple[int, int] | None) -> int:
         """Jobs that are answered before one that comes now: those under way, and of the queue those before
         its place, which is its priority and the turn behind its own; None: behind them all."""
         queued = self.waiting if place is None else sum(entry < place for entry in self._queue)
-        return occupancy.handed_over(self.crew.instances) + queued
+        return occupancy.handed_over(self.pool.instances) + queued
 
     def wait_s(self, ahead: int) -> float:
         """Seconds until so many jobs are done, whatever is late now included."""
-        instances = self.crew.instances
-        run_s = ahead * self.pace.per_job_s / max(1, self.crew.ready)
+        instances = self.pool.instances
+        run_s = ahead * self.pace.per_job_s / max(1, self.pool.ready)
         return run_s + occupancy.overdue_s(instances, self.pace)
 
     def last(self) -> Job | None:
@@ -119,10 +119,10 @@ class Batcher:
         self._figures.failed += 1
         self._figures.failures.note(error)
 
-    def put(self, walk: Walk, inputs: Inputs) -> None:
+    def put(self, dag_run: DagRun, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
-        now, request, number = time.monotonic(), walk.request, next(_numbers)
-        job = Job(walk, self.op, inputs, number, now, self._tries)
+        now, request, number = time.monotonic(), dag_run.request, next(_numbers)
+        job = Job(dag_run, self.op, inputs, number, now, self._tries)
         heapq.heappush(self._queue, (request.priority, request.turn, number, job))
         if not self._dispatching:
             self._dispatch_soon()
@@ -131,7 +131,7 @@ class Batcher:
         if job.suspect:
             self._suspects.append(job)
         else:
-            request = job.walk.request
+            request = job.dag_run.request
             heapq.heappush(self._queue, (request.priority, request.turn, job.number, job))
         self._dispatch_soon()
 
@@ -142,7 +142,7 @@ class Batcher:
 
     def _dispatch(self) -> None:
         self._dispatching = False
-        if self.crew.given_up and not self.crew.ready:
+        if self.pool.given_up and not self.pool.ready:
             self._refuse_all()
             return
         now = time.monotonic()
@@ -172,7 +172,7 @@ class Batcher:
         ripe: list[Instance] = []
         busy: list[Instance] = []
         shortest_s = math.inf  # until an idle instance may be given one
-        for instance in self.crew.instances:
+        for instance in self.pool.instances:
             if not instance.has_place:
                 continue
             if instance.in_flight:
@@ -211,7 +211,7 @@ class Batcher:
         while self._suspects:
             job = self._suspects[0]
             if job.wanted:
-                process = next((p for p in self.crew.processes if p.idle), None)
+                process = next((p for p in self.pool.processes if p.idle), None)
                 if process is None:
                     return False
                 self._send(process.instances[0], [job], now)
@@ -245,13 +245,13 @@ class Batcher:
             if job.wanted:
                 jobs.append(job)
         if jobs:
-            self._turns.hand_over(jobs[-1].walk)
+            self._fair_queue.hand_over(jobs[-1].dag_run)
         return jobs
 
     # What the instances report:
 
     def became_ready(self, process: WorkerProcess) -> None:
-        self.crew.became_ready(process)
+        self.pool.became_ready(process)
         self._dispatch_soon()
 
     def replying(self, handover: InFlight, reply: Reply) -> None:
@@ -262,9 +262,9 @@ class Batcher:
         spent_ns = handover.preprocess_ns, timings.process_ns, timings.postprocess_ns
         answered = [job for settled in reply.settled if (job := handover.jobs[settled.index]) is not None]
         for job in given_back(answered):
-            if job.walk.request.timings is not None:
+            if job.dag_run.request.timings is not None:
                 queue_s = max(0.0, handover.began - job.queued_at)
-                job.walk.request.timings.note(self.op, queue_s, *(ns * 1e-9 for ns in spent_ns))
+                job.dag_run.request.timings.note(self.op, queue_s, *(ns * 1e-9 for ns in spent_ns))
 
     def replied(self, instance: Instance, handover: InFlight, reply: Reply) -> None:
         self._figures.note_run(reply.timings, len(reply.settled))
@@ -291,7 +291,7 @@ class Batcher:
                 job.fail(self._timeout_error())
         for job in given_back(instance.take_back()):
             self._push_again(job)
-        self.crew.abandoned.set()
+        self.pool.abandoned.set()
 
     def _timeout_error(self) -> DeadlineExceeded:
         tries = f" in each of {self._tries} tries" if self._tries > 1 else ""
@@ -312,5 +312,5 @@ class Batcher:
 
     def died(self, process: WorkerProcess) -> None:
         refuse_blamed(process)
-        self.crew.died(process)
+        self.pool.died(process)
         self._dispatch_soon()

@@ -1,4 +1,4 @@
-"""Walk: the way of one request through the DAG."""
+"""DagRun: the way of one request through the DAG."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ Inputs = list[tuple[str, list[Part]]]
 
 
 class OpQueue(Protocol):
-    """What a walk knows of an Op."""
+    """What a DAG run knows of an Op."""
 
-    def put(self, walk: Walk, inputs: Inputs) -> None: ...
+    def put(self, dag_run: DagRun, inputs: Inputs) -> None: ...
 
     def note_error(self, error: ServingError) -> None: ...
 
 
-class Course(msgspec.Struct, frozen=True, eq=False):
-    """What the walks of a service share.
+class RunContext(msgspec.Struct, frozen=True, eq=False):
+    """What the DAG runs of a service share.
 
-    on_end: called once for each, with the walk and its answer; with None when the client left. tries: of a
+    on_end: called once for each, with the DAG run and its answer; with None when the client left. tries: of a
     whole request, see dag.retry.
     """
 
     dag: Dag
     queues: Mapping[str, OpQueue]
-    on_end: Callable[[Walk, Answer | None], None]
+    on_end: Callable[[DagRun, Answer | None], None]
     max_hops: int
     tries: int = 1
 
 
-class Walk(msgspec.Struct, eq=False):
+class DagRun(msgspec.Struct, eq=False):
     """Starts an Op when all its inputs are there; ends with the answer or the first error, or unanswered.
 
     With `dag.channel_recv_frist_arrive` an Op starts on the first input alone: what comes later is dropped,
@@ -56,13 +56,13 @@ class Walk(msgspec.Struct, eq=False):
 
     answered: for the engine to call with the answer. began: time.monotonic. data_id: what the hooks of every
     Op know the request by. due_key: its place among the deadlines. awaited: by node, what it was last started
-    on; nothing once the walk has ended.
+    on; nothing once the DAG run has ended.
     """
 
     request: Request
     answered: Callable[[Answer], None]
     began: float
-    _course: Course
+    _context: RunContext
     _hops_left: int
     _tries_left: int
     _ended: bool = False
@@ -79,9 +79,9 @@ class Walk(msgspec.Struct, eq=False):
         parts = encode(self.request.inputs, allow_pickle=False)
         if op:
             given = self.awaited[op] = [(FEED, parts)]
-            self._course.queues[op].put(self, given)
+            self._context.queues[op].put(self, given)
         else:
-            source = self._course.dag.source
+            source = self._context.dag.source
             self._deliver(source, source, parts)
 
     def settle(self, node: str, outcome: Outcome, parts: list[Part]) -> None:
@@ -112,28 +112,28 @@ class Walk(msgspec.Struct, eq=False):
         self.awaited.clear()
         self._outputs.clear()
         self._failed.clear()
-        self._hops_left = self._course.max_hops
+        self._hops_left = self._context.max_hops
         self.begin()
 
     def refuse(self, node: str, error: ServingError) -> None:
         """An Op's refusal ends the request, by way of the app's own ResponseOp where it has one."""
-        self._course.queues[node].note_error(error)
+        self._context.queues[node].note_error(error)
         if self._goes_on_without(node):
             return
-        if not self._course.dag.packs or node == RESPONSE_OP or self.request.op:
+        if not self._context.dag.packs or node == RESPONSE_OP or self.request.op:
             self.fail(error)
             return
         self.awaited.clear()
         given = [(REFUSAL, encode(astuple(Refusal.of(error)), allow_pickle=False))]
         self.awaited[RESPONSE_OP] = given
-        self._course.queues[RESPONSE_OP].put(self, given)
+        self._context.queues[RESPONSE_OP].put(self, given)
 
     def _goes_on_without(self, node: str) -> bool:
         """Whether the answer may still come from other inputs than this one, which has failed."""
-        if not self._course.dag.first_arrival or self.request.op:
+        if not self._context.dag.first_arrival or self.request.op:
             return False
         self._failed.add(node)
-        return self._course.dag.response not in self._course.dag.lost_with(self._failed, self.awaited)
+        return self._context.dag.response not in self._context.dag.lost_with(self._failed, self.awaited)
 
     def expire(self) -> None:
         self.fail(DeadlineExceeded("the request's deadline passed before its answer was there"))
@@ -149,17 +149,17 @@ class Walk(msgspec.Struct, eq=False):
         if not self._ended:
             self._ended = True
             self.awaited.clear()
-            self._course.on_end(self, answer)
+            self._context.on_end(self, answer)
 
     def _deliver(self, node: str, label: str, parts: list[Part]) -> None:
-        course, outputs = self._course, self._outputs
-        dag = course.dag
+        context, outputs = self._context, self._outputs
+        dag = context.dag
         outputs[node] = (label, parts)
         for consumer in dag.consumers[node]:
             inputs = dag.inputs_of(consumer, node, outputs, self.awaited)
             if inputs is not None:
                 given = self.awaited[consumer] = [outputs[name] for name in inputs]
-                course.queues[consumer].put(self, given)
+                context.queues[consumer].put(self, given)
         if dag.first_arrival:
             for name in dag.superfluous(self.awaited):
                 self.awaited[name] = []  # nobody's inputs: whatever it is still doing is not awaited
@@ -172,10 +172,10 @@ class Walk(msgspec.Struct, eq=False):
                 node, HookFailed(f"[{node}] jumped too often: more than dag.max_hops times in one request")
             )
             return
-        for target in self._course.dag.nodes[node].jumps:
-            for stale in self._course.dag.descendants(target):
+        for target in self._context.dag.nodes[node].jumps:
+            for stale in self._context.dag.descendants(target):
                 self._outputs.pop(stale, None)
                 self.awaited.pop(stale, None)
                 self._failed.discard(stale)
-        for target in self._course.dag.nodes[node].jumps:
+        for target in self._context.dag.nodes[node].jumps:
             self._deliver(target, node, parts)

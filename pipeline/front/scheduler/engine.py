@@ -1,4 +1,4 @@
-"""Engine: admits requests, walks them through the DAG, and keeps the Ops running. Knows no protocol."""
+"""Engine: admits requests, takes them through the DAG, and keeps the Ops running. Knows no protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.api.app import App
 from pipeline.api.dag import MESSAGE
 from pipeline.errors import NotReady, ServingError, StartFailed, UnprintableAnswer
-from pipeline.front.metrics.access_log import Journal
+from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.metrics.figures import Failures, OpFigures, RequestFigures
 from pipeline.front.metrics.metrics import Metrics
 from pipeline.front.metrics.timings import Timings
@@ -21,14 +21,14 @@ from pipeline.front.metrics.tracer import Tracer
 from pipeline.front.pool.abandoned_calls import AbandonedCalls
 from pipeline.front.pool.starts import Starts
 from pipeline.front.pool.upkeep import Upkeep
-from pipeline.front.pool.worker_pool import Crew
+from pipeline.front.pool.worker_pool import WorkerPool
 from pipeline.front.scheduler.admission import Admission
 from pipeline.front.scheduler.awaited_ends import AwaitedEnds
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.clients import Client, KeyRing, Peers
-from pipeline.front.scheduler.dag_run import Answer, Course, Walk
+from pipeline.front.scheduler.dag_run import Answer, DagRun, RunContext
 from pipeline.front.scheduler.deadlines import Deadlines
-from pipeline.front.scheduler.fair_queue import Turns
+from pipeline.front.scheduler.fair_queue import FairQueue
 from pipeline.front.scheduler.gauges import register_gauges
 from pipeline.front.scheduler.request import Request
 from pipeline.models.tensor_spec import Signature
@@ -50,23 +50,24 @@ class Engine:
         config = app.config.dag
         self.app = app
         self.metrics = metrics
-        self.journal = Journal(metrics)
+        self.access_log = AccessLog(metrics)
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
         self.requests = RequestFigures()
         self._dag = app.dag
         self.takes_messages = app.dag.source == MESSAGE
         self._deadlines = Deadlines()
-        self._turns = Turns()
+        self._fair_queue = FairQueue()
         self._anyone = Client()  # stands for clients that no door tells apart
         self._tracer = Tracer(metrics, self._dag.order, config.tracer.interval_s)
         metrics.of_ops.update((node, OpFigures()) for node in self._dag.order)
         starts = Starts(usable_cores())
         self._batchers = {
-            node: Batcher(app, node, metrics.of_ops[node], starts, self._turns) for node in self._dag.order
+            node: Batcher(app, node, metrics.of_ops[node], starts, self._fair_queue)
+            for node in self._dag.order
         }
-        self._admission = Admission(self._dag, self._batchers, self._turns, config.max_pending_requests)
-        self._crews = {node: batcher.crew for node, batcher in self._batchers.items()}
-        self._course = Course(self._dag, self._batchers, self._ended, config.max_hops, config.retry)
+        self._admission = Admission(self._dag, self._batchers, self._fair_queue, config.max_pending_requests)
+        self._pools = {node: batcher.pool for node, batcher in self._batchers.items()}
+        self._context = RunContext(self._dag, self._batchers, self._ended, config.max_hops, config.retry)
         self._most_bytes = app.config.limits.response_bytes
         self._timeout_s = config.request_timeout or math.inf
         self._profiles = config.use_profile
@@ -76,13 +77,13 @@ class Engine:
         self._accepting = True
         self._unloaded: set[str] = set()
         self._awaited_ends: list[AwaitedEnds] = []
-        with_model = [node for node, crew in self._crews.items() if crew.plan.version]
-        self._versioned = self._crews[with_model[0]] if len(with_model) == 1 else None
+        with_model = [node for node, pool in self._pools.items() if pool.plan.version]
+        self._versioned = self._pools[with_model[0]] if len(with_model) == 1 else None
         if self._versioned is not None:
             self._batchers[with_model[0]].versions_service = True
-        for crew in self._crews.values():
-            crew.on_fatal = self.fail_for_good
-            crew.on_ready = self._note_ready
+        for pool in self._pools.values():
+            pool.on_fatal = self.fail_for_good
+            pool.on_ready = self._note_ready
         security = app.config.security
         self.peers = Peers()
         self.keys = None if security.api_keys is None else KeyRing(security)
@@ -94,9 +95,9 @@ class Engine:
         return self._pending
 
     @property
-    def crews(self) -> Mapping[str, Crew]:
+    def pools(self) -> Mapping[str, WorkerPool]:
         """The workers, by Op."""
-        return self._crews
+        return self._pools
 
     @property
     def version(self) -> str:
@@ -111,7 +112,7 @@ class Engine:
     @property
     def server_ready(self) -> bool:
         """The same but for Ops that were unloaded, which are meant to have none."""
-        return self._accepting and all(map(self.op_ready, self._crews.keys() - self._unloaded))
+        return self._accepting and all(map(self.op_ready, self._pools.keys() - self._unloaded))
 
     def op_ready(self, op: str) -> bool:
         """Whether the Op can be asked by itself."""
@@ -123,11 +124,11 @@ class Engine:
 
     def readiness(self) -> dict[str, dict[str, int]]:
         """Instances by Op: how many are ready, and how many there shall be."""
-        return {op: {"ready": b.sound, "instances": b.crew.size} for op, b in self._batchers.items()}
+        return {op: {"ready": b.sound, "instances": b.pool.size} for op, b in self._batchers.items()}
 
     def signatures(self) -> dict[str, Signature]:
         """What the models take and give that are ready to be asked by themselves, by Op."""
-        return {name: crew.signature for name, crew in self._crews.items() if crew.signature is not None}
+        return {name: pool.signature for name, pool in self._pools.items() if pool.signature is not None}
 
     def failures(self, op: str = "") -> Failures:
         """Of the service or, for requests to a model alone, of its Op, which counts its own errors."""
@@ -138,11 +139,11 @@ class Engine:
         least_s = timeout_s if timeout_s < self._timeout_s else self._timeout_s
         return (began or time.monotonic()) + least_s
 
-    def begin(self, request: Request, answered: Callable[[Answer], None]) -> Walk:
+    def begin(self, request: Request, answered: Callable[[Answer], None]) -> DagRun:
         """Start on a request. `answered` is called once, later, with the complete response body or an error.
 
-        Returns its walk, whose `leave` drops what is queued when the client has left. Raises ServingError for
-        a request that is not admitted.
+        Returns its DAG run, whose `leave` drops what is queued when the client has left. Raises ServingError
+        for a request that is not admitted.
         """
         if not self._became_ready.done():
             raise NotReady("the service is starting; ask /health/ready")
@@ -163,18 +164,18 @@ class Engine:
             request.timings = Timings()
         if request.finish is not None:
             request.finish.begin()
-        course = self._course
-        walk = Walk(request, answered, time.monotonic(), course, course.max_hops, course.tries)
+        context = self._context
+        dag_run = DagRun(request, answered, time.monotonic(), context, context.max_hops, context.tries)
         self._pending += 1
-        request.turn = self._turns.admit(client)
+        request.turn = self._fair_queue.admit(client)
         if request.deadline < math.inf:
-            walk.due_key = self._deadlines.add(walk, request.deadline)
+            dag_run.due_key = self._deadlines.add(dag_run, request.deadline)
         try:
-            walk.begin()
+            dag_run.begin()
         except Exception:
-            walk.leave()
+            dag_run.leave()
             raise
-        return walk
+        return dag_run
 
     async def infer(self, request: Request) -> Answer:
         """`begin`, for who can wait: the answer, or the ServingError that stands in its place."""
@@ -184,22 +185,22 @@ class Engine:
             if not future.done():  # cancelled: its caller has left, and this task has yet to learn of it
                 future.set_result(answer)
 
-        walk = self.begin(request, answered)
+        dag_run = self.begin(request, answered)
         try:
             return await future
         except asyncio.CancelledError:
-            walk.leave()
+            dag_run.leave()
             raise
 
-    def _ended(self, walk: Walk, answer: Answer | None) -> None:
-        request, took_s = walk.request, time.monotonic() - walk.began
-        if walk.due_key is not None:
-            self._deadlines.discard(walk, walk.due_key)
-        self._turns.end(request.client or self._anyone)
+    def _ended(self, dag_run: DagRun, answer: Answer | None) -> None:
+        request, took_s = dag_run.request, time.monotonic() - dag_run.began
+        if dag_run.due_key is not None:
+            self._deadlines.discard(dag_run, dag_run.due_key)
+        self._fair_queue.end(request.client or self._anyone)
         self._pending -= 1
         self.metrics.request_s.note(took_s)
         if self._awaited_ends or not self._accepting:
-            self._tell_of_end(walk.began)
+            self._tell_of_end(dag_run.began)
         if isinstance(answer, list):
             size = sum(map(len, answer))
             if size > self._most_bytes:
@@ -216,7 +217,7 @@ class Engine:
             if not isinstance(answer, list):
                 self.requests.failures.note(answer)
         try:
-            walk.answered(answer)
+            dag_run.answered(answer)
         except Exception:  # a door's fault must not reach the worker's connection, whose reply this is
             log.exception("A fault of ours in giving an answer")
 
@@ -254,18 +255,18 @@ class Engine:
     async def running(self) -> AsyncIterator[None]:
         """Workers start on entry and are gone on exit."""
         try:
-            for crew in self._crews.values():
-                crew.start()
+            for pool in self._pools.values():
+                pool.start()
             async with contextlib.AsyncExitStack() as stack:
                 await stack.enter_async_context(self._tracer.running())
-                for op, crew in self._crews.items():
-                    upkeep = Upkeep(crew, self.app.config.op[op])
+                for op, pool in self._pools.items():
+                    upkeep = Upkeep(pool, self.app.config.op[op])
                     await stack.enter_async_context(upkeep.running())
-                    await stack.enter_async_context(AbandonedCalls(crew).running())
+                    await stack.enter_async_context(AbandonedCalls(pool).running())
                 yield
         finally:
             self._deadlines.stop()
-            await asyncio.gather(*(crew.stop(WORKER_GRACE_S) for crew in self._crews.values()))
+            await asyncio.gather(*(pool.stop(WORKER_GRACE_S) for pool in self._pools.values()))
 
     async def until_ready(self) -> None:
         """Return when every Op has its first instance. Raises StartFailed when one can't be started."""
@@ -298,5 +299,5 @@ class Engine:
             self.fatal.set_result(reason)
 
     def _note_ready(self) -> None:
-        if not self._became_ready.done() and all(crew.ready for crew in self._crews.values()):
+        if not self._became_ready.done() and all(pool.ready for pool in self._pools.values()):
             self._became_ready.set_result(None)

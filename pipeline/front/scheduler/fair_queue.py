@@ -1,4 +1,4 @@
-"""Turns: the fair order of requests: while several clients wait, each has one request in every turn.
+"""FairQueue: the fair order of requests: while several clients wait, each has one request in every turn.
 
 A client's next request stands one turn behind its last, and never behind the turn that is being served: who
 asks little goes ahead of what a flooding client has queued, and who asks alone is served in order of arrival.
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pipeline.front.scheduler.clients import Client
-    from pipeline.front.scheduler.dag_run import Walk
+    from pipeline.front.scheduler.dag_run import DagRun
 
 
-class Turns:
+class FairQueue:
     """now: that of the latest hand-over. latest: of the last in line. clients: who has requests pending."""
 
     __slots__ = ("clients", "latest", "now")
@@ -43,8 +43,8 @@ class Turns:
         if not client.pending:
             self.clients -= 1
 
-    def hand_over(self, walk: Walk) -> None:
+    def hand_over(self, dag_run: DagRun) -> None:
         """The last job of a hand-over is of this request."""
-        turn = walk.request.turn
+        turn = dag_run.request.turn
         if turn > self.now:
             self.now = turn

@@ -37,9 +37,9 @@ def register_gauges(
     watch(
         "paddlewheel_op_ready_instances",
         "Instances that take requests.",
-        lambda: per_op(lambda b: b.crew.ready),
+        lambda: per_op(lambda b: b.pool.ready),
     )
-    watch("paddlewheel_op_restarts_total", "Workers replaced.", lambda: per_op(lambda b: b.crew.restarts))
+    watch("paddlewheel_op_restarts_total", "Workers replaced.", lambda: per_op(lambda b: b.pool.restarts))
     watch("paddlewheel_resident_bytes", "Resident memory by process.", memory)
     if keys is not None:
         _watch_keys(metrics, keys)
@@ -66,4 +66,4 @@ def _watch_cards(metrics: Metrics, cards: GpuMemory, batchers: Mapping[str, Batc
 
 def _processes(batchers: Mapping[str, Batcher]) -> Iterator[WorkerProcess]:
     for batcher in batchers.values():
-        yield from batcher.crew.processes
+        yield from batcher.pool.processes

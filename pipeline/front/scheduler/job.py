@@ -9,7 +9,7 @@ import msgspec
 
 from pipeline.errors import DeadlineExceeded, ServingError
 from pipeline.front.pool import in_flight
-from pipeline.front.scheduler.dag_run import Inputs, Walk
+from pipeline.front.scheduler.dag_run import DagRun, Inputs
 from pipeline.messages.frames import stow
 from pipeline.messages.messages import Outcome, Share
 from pipeline.messages.values import Part
@@ -23,7 +23,7 @@ class Job(msgspec.Struct, eq=False):
     from now on.
     """
 
-    walk: Walk
+    dag_run: DagRun
     node: str
     inputs: Inputs
     number: int
@@ -38,38 +38,38 @@ class Job(msgspec.Struct, eq=False):
 
     def next_try(self, now: float) -> Job:
         """What takes this one's place, whose reply is not wanted any more."""
-        inputs = self.walk.start_anew(self.node, self.inputs)
+        inputs = self.dag_run.start_anew(self.node, self.inputs)
         return msgspec.structs.replace(self, inputs=inputs, queued_at=now, tries_left=self.tries_left - 1)
 
     @property
     def deadline(self) -> float:
         """The instant (time.monotonic) after which nobody waits for it; infinite for none."""
-        return self.walk.request.deadline
+        return self.dag_run.request.deadline
 
     @property
     def wanted(self) -> bool:
         """Whether anyone still waits for it; a jump may have started its Op anew."""
-        return self.walk.awaited.get(self.node) is self.inputs
+        return self.dag_run.awaited.get(self.node) is self.inputs
 
     def share(self, index: int, tail: list[Part]) -> Share:
         """How it stands in a hand-over; its large parts are added to `tail`."""
-        request = self.walk.request
+        request = self.dag_run.request
         inputs = [(name, stow(parts, tail)) for name, parts in self.inputs]
         told = request.form, request.wish, request.model_version, request.options, request.deadline
-        return Share(index, self.walk.data_id, request.log_id, *told, inputs)
+        return Share(index, self.dag_run.data_id, request.log_id, *told, inputs)
 
     def settle(self, outcome: Outcome, parts: list[Part]) -> None:
-        walk, node = self.walk, self.node
-        if walk.awaited.get(node) is self.inputs:  # `wanted`
-            walk.settle(node, outcome, parts)
+        dag_run, node = self.dag_run, self.node
+        if dag_run.awaited.get(node) is self.inputs:  # `wanted`
+            dag_run.settle(node, outcome, parts)
 
     def fail(self, error: ServingError) -> None:
         if not self.wanted:
             return
         if error.err_no == DeadlineExceeded.err_no:
-            self.walk.time_out(self.node, error)
+            self.dag_run.time_out(self.node, error)
         else:
-            self.walk.refuse(self.node, error)
+            self.dag_run.refuse(self.node, error)
 
 
 def given_back(jobs: Iterable[in_flight.Job]) -> Iterable[Job]:

@@ -17,7 +17,7 @@ def of_version(version: str, jobs: Sequence[Job], *, is_services: bool) -> list[
 
 
 def _is_for(version: str, job: Job, is_services: bool) -> bool:
-    request = job.walk.request
+    request = job.dag_run.request
     if request.op or is_services:
         if request.version and int(request.version) != int(version):
             job.fail(UnknownVersion(request.service, request.version))

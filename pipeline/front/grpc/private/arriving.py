@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pipeline.config.config_file import Limits
 from pipeline.front.grpc.private.sockets import REST, Connection
-from pipeline.front.metrics.access_log import Journal
+from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.metrics.metrics import resident_bytes
 
 _LOOK_EVERY_S = 0.1
@@ -51,10 +51,10 @@ class Arriving:
     ports: those that are ours.
     """
 
-    def __init__(self, limits: Limits, ports: Collection[int], journal: Journal) -> None:
+    def __init__(self, limits: Limits, ports: Collection[int], access_log: AccessLog) -> None:
         self._most_bytes, self._most_message = limits.bodies_bytes, limits.body_bytes
         self._ports = ports
-        self._journal = journal
+        self._access_log = access_log
         self._waiting: dict[Receiving, str] = {}  # for a message; by whom, once that was asked
         self._senders: dict[str, _Sender] = {}  # by peer
         self._looking: asyncio.TimerHandle | None = None
@@ -101,7 +101,7 @@ class Arriving:
                 return
             if sender.shut():
                 held -= sender.held_bytes
-                self._journal.warn(
+                self._access_log.warn(
                     "Unfinished messages",
                     f"{sender.peer} is sent away, of which up to {sender.held_bytes} bytes are here: "
                     f"together more than {self._most_bytes} are; limits.bodies_bytes allows no more",

@@ -29,7 +29,7 @@ from pipeline.front.grpc.private.arriving import Arriving
 from pipeline.front.grpc.private.untaken import Untaken
 from pipeline.front.grpc.unary_calls import Place, refuse
 from pipeline.front.grpc.under_way import UnderWay
-from pipeline.front.metrics.access_log import Journal
+from pipeline.front.metrics.access_log import AccessLog
 
 Methods = Mapping[str, "grpc.RpcMethodHandler[bytes, bytes]"]
 
@@ -52,7 +52,7 @@ class RpcCalls(Server):
         methods: Methods,
         limits: Limits,
         ports: Collection[int],
-        journal: Journal,
+        access_log: AccessLog,
         options: Sequence[tuple[str, Any]],
     ) -> None:
         # In place of its own constructor, which makes its own kind of AioServer.
@@ -61,7 +61,7 @@ class RpcCalls(Server):
         calls.ended = asyncio.Event()
         calls.methods = methods
         calls.under_way = UnderWay(limits.body_timeout_s)
-        calls.bounds = Bounds(Arriving(limits, ports, journal), Untaken(limits, ports, journal))
+        calls.bounds = Bounds(Arriving(limits, ports, access_log), Untaken(limits, ports, access_log))
         self._server.add_registered_method_handlers(dict(methods))
 
     async def until_ended(self) -> None:

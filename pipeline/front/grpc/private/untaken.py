@@ -14,7 +14,7 @@ from typing import Protocol
 
 from pipeline.config.config_file import Limits
 from pipeline.front.grpc.private.sockets import REST, Connection
-from pipeline.front.metrics.access_log import UNREAD, Journal
+from pipeline.front.metrics.access_log import UNREAD, AccessLog
 
 _CALL_BYTES = 20 * 1024  # that a call takes besides its answer
 _MOVING_BYTES = 16 * 1024  # what takes less does not read: pings and settings are answered, too
@@ -75,12 +75,12 @@ class Untaken:
     ports: those that are ours.
     """
 
-    def __init__(self, limits: Limits, ports: Collection[int], journal: Journal) -> None:
+    def __init__(self, limits: Limits, ports: Collection[int], access_log: AccessLog) -> None:
         self._timeout_s = limits.body_timeout_s
         self._every_s = min(_LOOK_EVERY_S, limits.body_timeout_s / 4)
         self._most_bytes = max(limits.bodies_bytes, limits.response_bytes)
         self._ports = ports
-        self._journal = journal
+        self._access_log = access_log
         self._young: dict[Answering, tuple[float, int]] = {}  # in the order of the time, their bytes
         self._old: dict[Answering, tuple[_Reader, int]] = {}
         self._readers: dict[str, _Reader] = {}  # by peer
@@ -193,7 +193,7 @@ class Untaken:
         if reader.closed or not reader.shut():  # of one that is gone the answers go by themselves
             return
         self._bytes -= reader.held_bytes
-        self._journal.warn(
+        self._access_log.warn(
             UNREAD,
             f"{reader.peer} is sent away, which {reader.held_bytes} bytes are held for (calls: "
             f"{reader.answers}): {reason}",
