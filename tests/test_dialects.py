@@ -187,25 +187,25 @@ def package(folder: Path, name: str, entry: str, code: str) -> Path:
 
 
 BROKEN = "raise OSError('the license server is down')\n"
-ODD = "class Odd:\n    name = 'odd'\n    def front(self, engine, repository): ...\nODD = Odd()\n"
+ODD = "class Odd:\n    name = 'odd'\n    def front(self, scheduler, repository): ...\nODD = Odd()\n"
 FRONT_FAILS = (
-    "class Odd:\n    name = 'odd'\n    def front(self, engine, repository): return 1 / 0\n"
+    "class Odd:\n    name = 'odd'\n    def front(self, scheduler, repository): return 1 / 0\n"
     "    def worker(self): ...\nODD = Odd()\n"
 )
 WORKER_FAILS = (
     "from pipeline.dialects.dialect import FrontPart\n"
-    "class Odd:\n    name = 'odd'\n    def front(self, engine, repository): return FrontPart()\n"
+    "class Odd:\n    name = 'odd'\n    def front(self, scheduler, repository): return FrontPart()\n"
     "    def worker(self): return 1 / 0\nODD = Odd()\n"
 )
 SAME_PATH = (
     "from pipeline.dialects.dialect import FrontPart, WorkerPart\n"
     "class Odd:\n    name = 'odd'\n"
-    "    def front(self, engine, repository): return FrontPart(prefixes=['/v1/'])\n"
+    "    def front(self, scheduler, repository): return FrontPart(prefixes=['/v1/'])\n"
     "    def worker(self): return WorkerPart(forms={})\nODD = Odd()\n"
 )
 SAME_FORM = (
     "from pipeline.dialects.dialect import FrontPart, WorkerPart\n"
-    "class Odd:\n    name = 'odd'\n    def front(self, engine, repository): return FrontPart()\n"
+    "class Odd:\n    name = 'odd'\n    def front(self, scheduler, repository): return FrontPart()\n"
     "    def worker(self): return WorkerPart(forms={'kserve_v1.json': None})\nODD = Odd()\n"
 )
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from pipeline.config.config_file import load_config
-from pipeline.front.scheduler.engine import WORKER_GRACE_S
+from pipeline.front.scheduler.scheduler import WORKER_GRACE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE_IMAGE_MB = 140  # python:3.11-slim and libgomp1, unpacked

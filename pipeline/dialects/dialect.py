@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a worker imports no part of the front
 
     from pipeline.front.http.http_handler import HttpHandler
     from pipeline.front.repository import Repository
-    from pipeline.front.scheduler.engine import Engine
+    from pipeline.front.scheduler.scheduler import Scheduler
 
 __all__ = ["Dialect", "Form", "FrontPart", "WorkerPart"]
 
@@ -28,7 +28,7 @@ class Dialect(Protocol):
 
     name: str
 
-    def front(self, engine: Engine, repository: Repository) -> FrontPart:
+    def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
         """What the front needs to parse and to refuse. Called once, before the ports are opened."""
 
     def worker(self) -> WorkerPart:

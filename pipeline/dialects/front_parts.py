@@ -9,7 +9,7 @@ from pipeline.dialects.dialect import Dialect, FrontPart
 from pipeline.errors import ConfigError
 from pipeline.front.http.http_handler import HttpHandler
 from pipeline.front.repository import Repository
-from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.plugins import Plugin, called, load
 
 
@@ -19,7 +19,7 @@ class Dialects:
     Raises ConfigError for a dialect that can't be loaded, and for what two of them answer.
     """
 
-    def __init__(self, plugins: Sequence[Plugin], engine: Engine, repository: Repository) -> None:
+    def __init__(self, plugins: Sequence[Plugin], scheduler: Scheduler, repository: Repository) -> None:
         self._parts: list[FrontPart] = []
         self.handlers: dict[str, HttpHandler] = {}
         self.methods: dict[str, Any] = {}
@@ -28,7 +28,7 @@ class Dialects:
         owners: dict[str, Plugin] = {}
         for plugin in plugins:
             dialect: Dialect = load(plugin)
-            part = called(plugin, dialect.front, engine, repository)
+            part = called(plugin, dialect.front, scheduler, repository)
             for path in (*part.prefixes, *part.methods):
                 other = owners.setdefault(path, plugin)
                 if other is not plugin:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pipeline.errors import ConfigError, NotReady
 from pipeline.front.listeners import Listeners
 from pipeline.front.repository import Repository
-from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.process.start_signals import has_terminal
 
 log = logging.getLogger(__name__)
@@ -20,9 +20,9 @@ class Hangup:
     """Takes the signal from `listen` on. stop: ends the service in order."""
 
     def __init__(
-        self, engine: Engine, repository: Repository, listeners: Listeners, stop: Callable[[], None]
+        self, scheduler: Scheduler, repository: Repository, listeners: Listeners, stop: Callable[[], None]
     ) -> None:
-        self._engine = engine
+        self._scheduler = scheduler
         self._repository = repository
         self._listeners = listeners
         self._stop = stop
@@ -51,10 +51,10 @@ class Hangup:
             log.error("Nothing is loaded anew: %s", exc.message)
 
     def _reload_keys(self) -> None:
-        if self._engine.keys is None:
+        if self._scheduler.keys is None:
             return
         try:
-            self._engine.keys.reload()
+            self._scheduler.keys.reload()
         except ConfigError as exc:
             log.error("The API keys stay as they were. %s", exc.message)
         else:

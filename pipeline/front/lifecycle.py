@@ -24,7 +24,7 @@ from pipeline.front.listeners import Listeners
 from pipeline.front.metrics.metrics import Metrics
 from pipeline.front.pool.placement import holds_gil, placement
 from pipeline.front.repository import Repository
-from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.plugins import DIALECTS, find
 from pipeline.process import start_signals
 from pipeline.process.log import lines_written, set_up_logging
@@ -41,17 +41,17 @@ async def serve(app: App) -> int:
     """
     stop_requested, interrupted = _take_signals()
     app = replace(app, dialects=tuple(find(DIALECTS).values()))  # for the workers, too
-    engine = Engine(app, Metrics(app.name))
-    repository = Repository(engine)
-    listeners = Listeners(engine, Dialects(app.dialects, engine, repository))
-    Hangup(engine, repository, listeners, stop_requested.set).listen()
+    scheduler = Scheduler(app, Metrics(app.name))
+    repository = Repository(scheduler)
+    listeners = Listeners(scheduler, Dialects(app.dialects, scheduler, repository))
+    Hangup(scheduler, repository, listeners, stop_requested.set).listen()
     start_signals.release()
     config = app.config
     log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.dag.order, repeat(app))))
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(listeners.running())
-        await stack.enter_async_context(engine.running())
-        if not await _ready_or_stopped(engine, stop_requested):
+        await stack.enter_async_context(scheduler.running())
+        if not await _ready_or_stopped(scheduler, stop_requested):
             return _left_early(interrupted.is_set())
         settle_memory()
         await stack.enter_async_context(heaps.trimmed())
@@ -61,13 +61,13 @@ async def serve(app: App) -> int:
             ", ".join(f"{name} {port}" for name, port in config.ports().items()),
             ", TLS" if config.tls else "",
         )
-        fault = await _stopped_or_fatal(engine, stop_requested)
+        fault = await _stopped_or_fatal(scheduler, stop_requested)
         try:
-            await _drain(engine, listeners)
+            await _drain(scheduler, listeners)
         finally:
             if fault is not None:  # the reason, also where a listener that has ended can't be drained
                 raise fault
-    engine.access_log.close()
+    scheduler.access_log.close()
     log.info("Service %s has stopped", app.name)
     return 0
 
@@ -110,8 +110,8 @@ def _describe(op: str, app: App) -> str:
     return text
 
 
-async def _ready_or_stopped(engine: Engine, stop_requested: asyncio.Event) -> bool:
-    ready = asyncio.create_task(engine.until_ready())
+async def _ready_or_stopped(scheduler: Scheduler, stop_requested: asyncio.Event) -> bool:
+    ready = asyncio.create_task(scheduler.until_ready())
     stop = asyncio.create_task(stop_requested.wait())
     await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
@@ -122,24 +122,24 @@ async def _ready_or_stopped(engine: Engine, stop_requested: asyncio.Event) -> bo
     return True
 
 
-async def _stopped_or_fatal(engine: Engine, stop_requested: asyncio.Event) -> StartFailed | None:
+async def _stopped_or_fatal(scheduler: Scheduler, stop_requested: asyncio.Event) -> StartFailed | None:
     """Why the service can't go on; None where it is told to stop."""
     stop = asyncio.ensure_future(stop_requested.wait())
-    either: set[asyncio.Future[Any]] = {stop, engine.fatal}
+    either: set[asyncio.Future[Any]] = {stop, scheduler.fatal}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
-    return engine.fatal.result() if engine.fatal.done() else None
+    return scheduler.fatal.result() if scheduler.fatal.done() else None
 
 
-async def _drain(engine: Engine, listeners: Listeners) -> None:
+async def _drain(scheduler: Scheduler, listeners: Listeners) -> None:
     """Stop without losing a request; the order is the one of docs/design.md section 4."""
-    dag = engine.app.config.dag
-    log.info("Stopping: not ready any more, %d requests pending", engine.pending)
-    engine.say_not_ready()
+    dag = scheduler.app.config.dag
+    log.info("Stopping: not ready any more, %d requests pending", scheduler.pending)
+    scheduler.say_not_ready()
     await asyncio.sleep(dag.drain_delay)
     over = time.monotonic() + dag.drain_timeout
     await listeners.drain(dag.drain_timeout)
-    await engine.drain(max(0.0, over - time.monotonic()))
+    await scheduler.drain(max(0.0, over - time.monotonic()))
 
 
 def main(arguments: list[str]) -> None:

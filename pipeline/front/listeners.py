@@ -16,7 +16,7 @@ from pipeline.front.http.metrics_app import MetricsApp
 from pipeline.front.http.routes import HEALTH_PAGES, HttpApp, Routes
 from pipeline.front.metrics.paddle_serving_metrics import serving_metrics
 from pipeline.front.scheduler.clients import HttpGuard
-from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.scheduler import Scheduler
 
 
 class Listeners:
@@ -25,28 +25,28 @@ class Listeners:
     certificates: None without `tls`.
     """
 
-    def __init__(self, engine: Engine, dialects: Dialects) -> None:
-        config = engine.app.config
+    def __init__(self, scheduler: Scheduler, dialects: Dialects) -> None:
+        config = scheduler.app.config
         self._http: list[HttpServer] = []
         self._rpc: list[RpcServer] = []
         self._close_dialects = dialects.close
         self.certificates = tls = None if config.tls is None else Certificates(config.tls)
         health = (*HEALTH_PAGES, *dialects.open_pages)
-        guard = None if engine.keys is None else HttpGuard(engine.keys, config.security, health)
+        guard = None if scheduler.keys is None else HttpGuard(scheduler.keys, config.security, health)
         ports = config.ports()
-        workers = sum(pool.size for pool in engine.pools.values())
+        workers = sum(pool.size for pool in scheduler.pools.values())
         limits = limits_within(config.limits, len(ports), workers)
         routes = Routes(dialects.handlers)
         if http := _named(ports, "http_port", "v2.http_port"):
-            app = HttpApp(engine, routes, dialects.openapi)
+            app = HttpApp(scheduler, routes, dialects.openapi)
             self._http.append(HttpServer(app, http, limits, tls, guard))
         if config.dag.enable_prometheus:
-            engine.metrics.add(lambda: serving_metrics(engine.metrics))
+            scheduler.metrics.add(lambda: serving_metrics(scheduler.metrics))
         if metrics := _named(ports, "v2.metrics_port", "dag.prometheus_port"):
-            self._http.append(HttpServer(MetricsApp(engine, routes), metrics, limits, tls, guard))
+            self._http.append(HttpServer(MetricsApp(scheduler, routes), metrics, limits, tls, guard))
         if rpc := _named(ports, "rpc_port", "v2.grpc_port"):
             methods, health_methods = dialects.methods, dialects.open_methods
-            self._rpc.append(RpcServer(engine, methods, health_methods, rpc, limits, tls))
+            self._rpc.append(RpcServer(scheduler, methods, health_methods, rpc, limits, tls))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

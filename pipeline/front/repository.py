@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.front.pool.placement import Plan, plan
 from pipeline.front.pool.worker_pool import WorkerPool
-from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +34,9 @@ class Standing(NamedTuple):
 class Repository:
     """failures: why the last load of an Op failed, by Op."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self.failures: dict[str, LoadFailed] = {}
-        self._engine = engine
+        self._scheduler = scheduler
         self._changing = asyncio.Lock()  # so that there is one process more than usual, not one for each Op
         self._standings: dict[str, Standing] = {}  # of Ops that are unloaded, or on the way there or back
 
@@ -44,37 +44,37 @@ class Repository:
         known = self._standings.get(op)
         if known is not None:
             return known
-        if self._engine.op_ready(op):
+        if self._scheduler.op_ready(op):
             return Standing("READY")
         return Standing("UNAVAILABLE", "no worker is ready")
 
     async def load(self, ops: Sequence[str]) -> None:
         """Serve what is on disk now, Op by Op. Raises NotReady, and LoadFailed: the Op is as before then."""
         async with self._changing:
-            self._engine.check_settled()
+            self._scheduler.check_settled()
             for op in ops:
                 await self._load(op)
 
     async def unload(self, ops: Sequence[str]) -> None:
         """Refuse further requests, answer those that were admitted, and end the workers. Raises NotReady."""
         async with self._changing:
-            self._engine.check_settled()
+            self._scheduler.check_settled()
             loaded = [op for op in ops if op not in self._standings]
             if not loaded:
                 return
             self._standings |= dict.fromkeys(loaded, Standing("UNLOADING"))
             for op in loaded:
                 self.failures.pop(op, None)
-            await self._engine.withdraw(loaded, self._engine.app.config.dag.drain_timeout)
-            await asyncio.gather(*(self._engine.pools[op].unload() for op in loaded))
+            await self._scheduler.withdraw(loaded, self._scheduler.app.config.dag.drain_timeout)
+            await asyncio.gather(*(self._scheduler.pools[op].unload() for op in loaded))
             self._standings |= dict.fromkeys(loaded, Standing("UNAVAILABLE", "unloaded"))
             log.info("Unloaded: %s", ", ".join(loaded))
 
     async def reload_changed(self) -> None:
         """Load anew what has other files than when it was loaded, and tell the log. Raises NotReady."""
         async with self._changing:
-            self._engine.check_settled()
-            changed = [op for op, pool in self._engine.pools.items() if await self._has_changed(op, pool)]
+            self._scheduler.check_settled()
+            changed = [op for op, pool in self._scheduler.pools.items() if await self._has_changed(op, pool)]
             for op in changed:
                 try:
                     await self._load(op)
@@ -98,7 +98,7 @@ class Repository:
         try:
             new = await self._plan(op)
             try:
-                await self._engine.pools[op].reload(new)
+                await self._scheduler.pools[op].reload(new)
             except StartFailed as exc:
                 raise LoadFailed(op, new.version, exc.message) from exc
         except LoadFailed as exc:
@@ -112,12 +112,12 @@ class Repository:
             raise
         self.failures.pop(op, None)
         self._standings.pop(op, None)
-        self._engine.offer(op)
+        self._scheduler.offer(op)
         log.info("Op %s runs what is on disk now%s", op, f", version {new.version}" if new.version else "")
 
     async def _plan(self, op: str) -> Plan:
         """In a thread: folders may be slow to read."""
         try:
-            return await asyncio.to_thread(plan, self._engine.app, op)
+            return await asyncio.to_thread(plan, self._scheduler.app, op)
         except (ConfigError, OSError) as exc:
             raise LoadFailed(op, "", str(exc)) from exc

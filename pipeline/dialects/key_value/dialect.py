@@ -9,23 +9,23 @@ from pipeline.dialects.dialect import Dialect, Form, FrontPart, WorkerPart
 
 if TYPE_CHECKING:
     from pipeline.front.repository import Repository
-    from pipeline.front.scheduler.engine import Engine
+    from pipeline.front.scheduler.scheduler import Scheduler
 
 
 class KeyValue:
     name = "key_value"
 
-    def front(self, engine: Engine, repository: Repository) -> FrontPart:
+    def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
         from pipeline.dialects.key_value import openapi
         from pipeline.dialects.key_value.http_routes import KeyValueHttp
         from pipeline.dialects.key_value.rpc_methods import KeyValueRpc
         from pipeline.front.http.routes import EVERYTHING_ELSE
 
         return FrontPart(
-            http=KeyValueHttp(engine),
+            http=KeyValueHttp(scheduler),
             prefixes=(EVERYTHING_ELSE,),
-            methods=KeyValueRpc(engine).methods,
-            openapi=partial(openapi.paths, engine.app),
+            methods=KeyValueRpc(scheduler).methods,
+            openapi=partial(openapi.paths, scheduler.app),
         )
 
     def worker(self) -> WorkerPart:

@@ -13,8 +13,8 @@ from pipeline.errors import DeadlineExceeded, ServingError, UnknownService
 from pipeline.front.http.grpc_timeout import seconds_of
 from pipeline.front.http.http_handler import JSON, HttpHandler, retry_after
 from pipeline.front.http.http_request import HttpRequest
-from pipeline.front.scheduler.engine import Engine
 from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.values import Part
 
 _TIMEOUT = b"grpc-timeout"
@@ -25,16 +25,16 @@ class KeyValueHttp(HttpHandler):
 
     name = "http"
 
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
-        self._service = engine.app.name
-        self._limits = engine.app.config.limits
-        self._example = message_of(engine.app.examples.key_values, KEY_VALUE_EXAMPLE)
-        self._parse = pass_http_on if engine.takes_messages else parse_http
-        self._statuses = engine.app.config.dag.http_errors == "status"
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler)
+        self._service = scheduler.app.name
+        self._limits = scheduler.app.config.limits
+        self._example = message_of(scheduler.app.examples.key_values, KEY_VALUE_EXAMPLE)
+        self._parse = pass_http_on if scheduler.takes_messages else parse_http
+        self._statuses = scheduler.app.config.dag.http_errors == "status"
 
     def take(self, request: HttpRequest) -> None:
-        """Answer at once, or when the engine has the answer."""
+        """Answer at once, or when the scheduler has the answer."""
         path = request.path
         asked = _service_and_method(path)
         if asked is None:
@@ -50,7 +50,7 @@ class KeyValueHttp(HttpHandler):
         if service != self._service:
             raise UnknownService(f"Service name error: there is no service {service!r}; {self._usage()}")
         asked = self._parse(request.body, service, method, self._limits, self._example)
-        asked.deadline = self._engine.deadline(_timeout_s(request), request.began)
+        asked.deadline = self._scheduler.deadline(_timeout_s(request), request.began)
         return asked
 
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:

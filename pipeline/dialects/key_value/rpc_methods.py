@@ -14,8 +14,8 @@ from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError
 from pipeline.front.grpc.rpc_handler import Context, RpcHandler
 from pipeline.front.scheduler.clients import CALLER
 from pipeline.front.scheduler.deadlines import TICKS_PER_S
-from pipeline.front.scheduler.engine import Engine
 from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.scheduler import Scheduler
 
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 # These are the transport's own refusals; the original answers all others as a message with err_no.
@@ -27,12 +27,12 @@ class KeyValueRpc(RpcHandler):
 
     name = "grpc"
 
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
-        self._service = engine.app.name
-        self._limits = engine.app.config.limits
-        self._example = message_of(engine.app.examples.key_values, KEY_VALUE_EXAMPLE)
-        self._parse = pass_proto_on if engine.takes_messages else parse_proto
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler)
+        self._service = scheduler.app.name
+        self._limits = scheduler.app.config.limits
+        self._example = message_of(scheduler.app.examples.key_values, KEY_VALUE_EXAMPLE)
+        self._parse = pass_proto_on if scheduler.takes_messages else parse_proto
         predict = partial(self._predict, METHOD, self._request)
         self.methods = {METHOD: grpc.unary_unary_rpc_method_handler(predict)}
 
@@ -43,9 +43,9 @@ class KeyValueRpc(RpcHandler):
                 f"Service name error: there is no service {request.service!r}; leave name empty or send "
                 f"{self._service!r}, as in {self._example}"
             )
-        request.client = CALLER.get() or self._engine.peers.of(context.peer())
+        request.client = CALLER.get() or self._scheduler.peers.of(context.peer())
         remaining_s = context.time_remaining()
-        request.deadline = self._engine.deadline(math.inf if remaining_s is None else remaining_s)
+        request.deadline = self._scheduler.deadline(math.inf if remaining_s is None else remaining_s)
         return request
 
     async def _refuse(self, context: Context, error: ServingError) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import UnknownVersion
 from pipeline.front.repository import LoadFailed, Repository, Standing
-from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.models.tensor_spec import Signature
 from pipeline.models.versions import UNVERSIONED
 
@@ -44,11 +44,11 @@ class KServeModel:
 class KServeModels:
     """Looks models up. An Op named as the service is called `<name>_model`, for the name is the service's."""
 
-    def __init__(self, engine: Engine, repository: Repository) -> None:
-        self._engine = engine
+    def __init__(self, scheduler: Scheduler, repository: Repository) -> None:
+        self._scheduler = scheduler
         self._repository = repository
-        app = engine.app
-        self._service = KServeModel(app.name, "", app.signature, engine.version)
+        app = scheduler.app
+        self._service = KServeModel(app.name, "", app.signature, scheduler.version)
         self._op_of = {
             f"{op}_model" if op == app.name else op: op for op in app.dag.order if not op.startswith("@")
         }
@@ -61,7 +61,7 @@ class KServeModels:
 
     def loaded(self) -> Iterable[KServeModel]:
         """Those that may be asked."""
-        return [model for model in self.all() if not self._engine.has_unloaded(model.op)]
+        return [model for model in self.all() if not self._scheduler.has_unloaded(model.op)]
 
     def find(self, name: str, version: str = "") -> KServeModel:
         """Raises KServeRefusal for a model that is not there or unloaded, and for a version that is no
@@ -70,21 +70,21 @@ class KServeModels:
         model = self._current_service() if name == self._service.name else self._op_model(name)
         if model is None:
             raise KServeRefusal(f"Request for unknown model: '{name}' is not found", "NOT_FOUND")
-        if self._engine.has_unloaded(model.op):
+        if self._scheduler.has_unloaded(model.op):
             raise KServeRefusal(f"Request for unknown model: '{name}' has no available versions", "NOT_FOUND")
         if wanted is not None and wanted != int(model.version):
             raise UnknownVersion(name, str(wanted))
         return model
 
     def _current_service(self) -> KServeModel:
-        version = self._engine.version
+        version = self._scheduler.version
         if version != self._service.version:
             self._service = replace(self._service, version=version)
         return self._service
 
     def _op_model(self, name: str) -> KServeModel | None:
         op = self._op_of.get(name)
-        pool = None if op is None else self._engine.pools[op]
+        pool = None if op is None else self._scheduler.pools[op]
         if op is None or pool is None or pool.signature is None:
             return None
         return KServeModel(name, op, pool.signature, pool.plan.version)
@@ -97,21 +97,21 @@ class KServeModels:
             return False
 
     def ready(self, model: KServeModel) -> bool:
-        return self._engine.op_ready(model.op) if model.op else self._engine.ready
+        return self._scheduler.op_ready(model.op) if model.op else self._scheduler.ready
 
     # Loading and unloading:
 
     def ops_of(self, name: str) -> list[str]:
         """The Ops that are loaded and unloaded under this name: all for the service; none for a stranger."""
         if name == self._service.name:
-            return list(self._engine.pools)
+            return list(self._scheduler.pools)
         return [self._op_of[name]] if name in self._op_of else []
 
     def standing(self, model: KServeModel) -> Standing:
         """The service's is the worst of its Ops'."""
         if model.op:
             return self._repository.standing(model.op)
-        standings = [self._repository.standing(op) for op in self._engine.pools]
+        standings = [self._repository.standing(op) for op in self._scheduler.pools]
         return next((one for one in standings if one.state != "READY"), standings[0])
 
     def failure(self, model: KServeModel) -> LoadFailed | None:

@@ -9,22 +9,22 @@ from pipeline.dialects.dialect import Dialect, Form, FrontPart, WorkerPart
 
 if TYPE_CHECKING:
     from pipeline.front.repository import Repository
-    from pipeline.front.scheduler.engine import Engine
+    from pipeline.front.scheduler.scheduler import Scheduler
 
 
 class KServeV1:
     name = "kserve_v1"
 
-    def front(self, engine: Engine, repository: Repository) -> FrontPart:
+    def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
         from pipeline.dialects.kserve.models import KServeModels
         from pipeline.dialects.kserve_v1 import openapi
         from pipeline.dialects.kserve_v1.http_routes import V1Http
 
-        models = KServeModels(engine, repository)
+        models = KServeModels(scheduler, repository)
         return FrontPart(
-            http=V1Http(engine, models),
+            http=V1Http(scheduler, models),
             prefixes=("/v1/",),
-            openapi=partial(openapi.paths, engine.app, models),
+            openapi=partial(openapi.paths, scheduler.app, models),
         )
 
     def worker(self) -> WorkerPart:

@@ -22,8 +22,8 @@ from pipeline.errors import ServingError
 from pipeline.front.http.http_handler import JSON, HttpHandler, retry_after
 from pipeline.front.http.http_request import HttpRequest
 from pipeline.front.http.refusals import Refused, check_method
-from pipeline.front.scheduler.engine import Engine
 from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.values import Part
 
 _MODEL = re.compile(r"/v1/models/(?P<model>[^/]+?)(?:/versions/(?P<version>\d+))?(?P<verb>:[a-z]+)?")
@@ -37,13 +37,13 @@ class V1Http(HttpHandler):
 
     name = "v1-http"
 
-    def __init__(self, engine: Engine, models: KServeModels) -> None:
-        super().__init__(engine)
+    def __init__(self, scheduler: Scheduler, models: KServeModels) -> None:
+        super().__init__(scheduler)
         self._models = models
-        self._limits = engine.app.config.limits
+        self._limits = scheduler.app.config.limits
 
     def take(self, request: HttpRequest) -> None:
-        """Answer at once, or when the engine has the answer."""
+        """Answer at once, or when the scheduler has the answer."""
         asked = _MODEL.fullmatch(request.path)
         try:
             if asked is not None and asked["verb"] == ":predict":
@@ -69,7 +69,7 @@ class V1Http(HttpHandler):
     def _asked(self, request: HttpRequest, model: KServeModel, version: str) -> Request:
         given = parse(request.body, model.signature, self._limits)
         inputs: dict[str, Any] = dict(given.fields)
-        if self._engine.takes_messages and not model.op:
+        if self._scheduler.takes_messages and not model.op:
             inputs = as_message(model.name, inputs)
         made = Request(model.name, "predict", inputs, form=JSON_FORM)
         made.wish = V1Wish(given.rows, given.by_columns)
@@ -78,7 +78,7 @@ class V1Http(HttpHandler):
         if given.parameters:
             parameters = {sendable(n): checked_parameter(n, v) for n, v in given.parameters.items()}
             made.options = RequestOptions(parameters=parameters)
-        made.deadline = self._engine.deadline(began=request.began)
+        made.deadline = self._scheduler.deadline(began=request.began)
         made.version = version
         return made
 
@@ -91,7 +91,7 @@ class V1Http(HttpHandler):
             model = self._models.find(asked["model"], asked["version"] or "")
         except ServingError:  # that is what it was refused for
             return ""
-        examples = self._engine.app.examples
+        examples = self._scheduler.app.examples
         if model.signature.open:
             row: dict[str, Any] | None = examples.key_values or {"...": "..."}
         else:

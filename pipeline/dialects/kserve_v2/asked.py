@@ -1,4 +1,4 @@
-"""Asked: an inference request of KServe v2 as either door has read it, and the engine's Request of it."""
+"""Asked: an inference request of KServe v2 as either door has read it, and the scheduler's Request of it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pipeline.dialects.kserve.unread import Written
 from pipeline.dialects.kserve_v2.inputs import Given, add, checked
 from pipeline.dialects.kserve_v2.shared_memory import Outputs, Span
 from pipeline.dialects.kserve_v2.wish import WantedOutput, Wish
-from pipeline.front.scheduler.engine import Engine
 from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.scheduler import Scheduler
 
 _ALLOWED = "triton_enable_empty_final_response"
 _NOT_FOR_HOOKS = (_ALLOWED, "sequence_id", "sequence_start", "sequence_end")
@@ -58,9 +58,9 @@ class Asked(msgspec.Struct, eq=False):
     def timeout_s(self) -> float:
         return self.timeout_us / 1e6 if self.timeout_us else math.inf
 
-    def request(self, model: KServeModel, form: str, engine: Engine) -> Request:
-        """What the engine is given; `deadline` is for the door to set. Raises KServeRefusal."""
-        limits = engine.app.config.limits
+    def request(self, model: KServeModel, form: str, scheduler: Scheduler) -> Request:
+        """What the scheduler is given; `deadline` is for the door to set. Raises KServeRefusal."""
+        limits = scheduler.app.config.limits
         if self.shared_bytes > limits.body_bytes:
             raise of_request(
                 self.request_id,
@@ -73,7 +73,7 @@ class Asked(msgspec.Struct, eq=False):
             )
         values, rows = checked(model, self.request_id, self.inputs, limits.tensor_rank)
         check_texts(values, limits)
-        if engine.takes_messages and not model.op:
+        if scheduler.takes_messages and not model.op:
             values = as_message(model.name, values)
         signature = model.signature
         if self.outputs and signature.outputs:

@@ -9,13 +9,13 @@ from pipeline.dialects.dialect import Dialect, Form, FrontPart, WorkerPart
 
 if TYPE_CHECKING:
     from pipeline.front.repository import Repository
-    from pipeline.front.scheduler.engine import Engine
+    from pipeline.front.scheduler.scheduler import Scheduler
 
 
 class KServeV2:
     name = "kserve_v2"
 
-    def front(self, engine: Engine, repository: Repository) -> FrontPart:
+    def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
         from pipeline.dialects.kserve.models import KServeModels
         from pipeline.dialects.kserve_v2 import openapi, rpc_methods
         from pipeline.dialects.kserve_v2.extensions import Extensions
@@ -24,17 +24,17 @@ class KServeV2:
         from pipeline.dialects.kserve_v2.repository_api import Control
         from pipeline.dialects.kserve_v2.triton_metrics import triton_metrics
 
-        config = engine.app.config.v2
-        models, extensions = KServeModels(engine, repository), Extensions(config)
+        config = scheduler.app.config.v2
+        models, extensions = KServeModels(scheduler, repository), Extensions(config)
         control = Control(models, repository, explicit=config.model_control == "explicit")
-        engine.metrics.add(partial(triton_metrics, engine, models, HostMetrics()))
+        scheduler.metrics.add(partial(triton_metrics, scheduler, models, HostMetrics()))
         return FrontPart(
-            http=V2Http(engine, models, control, extensions),
+            http=V2Http(scheduler, models, control, extensions),
             prefixes=("/v2/", "/v2"),
-            methods=rpc_methods.V2Rpc(engine, models, control, extensions).methods,
+            methods=rpc_methods.V2Rpc(scheduler, models, control, extensions).methods,
             open_pages=HEALTH_PAGES,
             open_methods=rpc_methods.HEALTH_CALLS,
-            openapi=partial(openapi.paths, engine.app, models),
+            openapi=partial(openapi.paths, scheduler.app, models),
             close=extensions.close,
         )
 

@@ -27,8 +27,8 @@ from pipeline.errors import OUR_FAULT, ServingError
 from pipeline.front.http.http_handler import JSON, HttpHandler, header, retry_after
 from pipeline.front.http.http_request import HttpRequest
 from pipeline.front.http.refusals import Refused, check_method
-from pipeline.front.scheduler.engine import Engine
 from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.values import Part
 
 log = logging.getLogger(__name__)
@@ -54,24 +54,24 @@ class V2Http(HttpHandler):
     name = "v2-http"
 
     def __init__(
-        self, engine: Engine, models: KServeModels, control: Control, extensions: Extensions
+        self, scheduler: Scheduler, models: KServeModels, control: Control, extensions: Extensions
     ) -> None:
-        super().__init__(engine)
+        super().__init__(scheduler)
         self._models = models
         self._control = control
         self._orders: set[asyncio.Task[None]] = set()
         self._memory = extensions.memory
         self._extensions = HttpExtensions(extensions, models)
-        self._limits = engine.app.config.limits
+        self._limits = scheduler.app.config.limits
         self._pages: dict[str, Page] = {
             "/v2": extensions.server_metadata,
             "/v2/health/live": lambda: None,
             "/v2/health/ready": self._readiness,
-            "/v2/models/stats": lambda: model_stats(engine, models),
+            "/v2/models/stats": lambda: model_stats(scheduler, models),
         }
 
     def take(self, request: HttpRequest) -> None:
-        """Answer at once, or when the engine has the answer."""
+        """Answer at once, or when the scheduler has the answer."""
         path = request.path
         try:
             asked = _MODEL.fullmatch(path)
@@ -107,7 +107,7 @@ class V2Http(HttpHandler):
         return self._extensions.document(request)
 
     def _readiness(self) -> None:
-        if not self._engine.server_ready:
+        if not self._scheduler.server_ready:
             raise KServeRefusal("the service is not ready")
 
     def _obey(self, request: HttpRequest, name: str, order: str) -> None:
@@ -133,10 +133,10 @@ class V2Http(HttpHandler):
     def _about(self, name: str, version: str, what: str | None) -> Any:
         if what != "ready":
             if what == "stats":
-                return model_stats(self._engine, self._models, name, version)
+                return model_stats(self._scheduler, self._models, name, version)
             model = self._models.find(name, version)
             if what == "config":
-                return model_config(model, self._engine.app.config, self._engine.app.response)
+                return model_config(model, self._scheduler.app.config, self._scheduler.app.response)
             return model.metadata()
         if version:
             version_number(version)
@@ -176,8 +176,8 @@ class V2Http(HttpHandler):
 
     def _generated(self, request: HttpRequest, model: KServeModel, body: bytes, what: str) -> Request:
         asked = parse_generate(body, model, self._limits.json_depth)
-        made = asked.request(model, GENERATED, self._engine)
-        made.deadline = self._engine.deadline(began=request.began)
+        made = asked.request(model, GENERATED, self._scheduler)
+        made.deadline = self._scheduler.deadline(began=request.began)
         if what == "generate_stream":
             made.finish = AsEvent()
         return made
@@ -194,8 +194,8 @@ class V2Http(HttpHandler):
                 self._limits.json_depth,
                 lambda name, at, size: self._memory.span(request.peer, name, at, size),
             )
-        made = asked.request(model, JSON_FORM, self._engine)
-        made.deadline = self._engine.deadline(asked.timeout_s, request.began)
+        made = asked.request(model, JSON_FORM, self._scheduler)
+        made.deadline = self._scheduler.deadline(asked.timeout_s, request.began)
         return made
 
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:

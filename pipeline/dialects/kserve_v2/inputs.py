@@ -59,7 +59,7 @@ def add(given: dict[str, Given], one: Given, request_id: str) -> None:
 def checked(
     model: KServeModel, request_id: str, given: dict[str, Given], most_rank: int
 ) -> tuple[dict[str, Any], int]:
-    """What the engine is given, by name; and the rows of the batch, 1 where there is none.
+    """What the scheduler is given, by name; and the rows of the batch, 1 where there is none.
 
     Raises KServeRefusal, in Triton's words, for inputs that the model does not take.
     """

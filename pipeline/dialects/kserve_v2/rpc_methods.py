@@ -27,8 +27,8 @@ from pipeline.dialects.kserve_v2.wish import PROTO
 from pipeline.errors import DeadlineExceeded, ServingError
 from pipeline.front.grpc.rpc_handler import Context, RpcHandler
 from pipeline.front.scheduler.clients import CALLER
-from pipeline.front.scheduler.engine import Engine
 from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from pipeline.front.grpc.call_context import CallContext
@@ -45,19 +45,19 @@ class V2Rpc(RpcHandler):
     name = "v2-grpc"
 
     def __init__(
-        self, engine: Engine, models: KServeModels, control: Control, extensions: Extensions
+        self, scheduler: Scheduler, models: KServeModels, control: Control, extensions: Extensions
     ) -> None:
-        super().__init__(engine)
+        super().__init__(scheduler)
         self._models = models
         self._control = control
         self._memory = extensions.memory
-        self._limits = engine.app.config.limits
+        self._limits = scheduler.app.config.limits
         others = RpcExtensions(extensions, models)
         pages: dict[str, RpcPage] = {
             "ServerLive": (messages.ServerLiveRequest, lambda _: messages.ServerLiveResponse(live=True)),
             "ServerReady": (
                 messages.ServerReadyRequest,
-                lambda _: messages.ServerReadyResponse(ready=engine.server_ready),
+                lambda _: messages.ServerReadyResponse(ready=scheduler.server_ready),
             ),
             "ServerMetadata": (
                 messages.ServerMetadataRequest,
@@ -100,7 +100,7 @@ class V2Rpc(RpcHandler):
         return page
 
     async def _health(self, data: bytes, context: Context) -> bytes:
-        return _SERVING if self._engine.server_ready else _NOT_SERVING
+        return _SERVING if self._scheduler.server_ready else _NOT_SERVING
 
     def _model_ready(self, asked: messages.ModelReadyRequest) -> Message:
         if asked.version:
@@ -112,12 +112,12 @@ class V2Rpc(RpcHandler):
         return ParseDict(document, messages.ModelMetadataResponse())
 
     def _model_config(self, asked: messages.ModelConfigRequest) -> Message:
-        app = self._engine.app
+        app = self._scheduler.app
         document = model_config(self._models.find(asked.name, asked.version), app.config, app.response)
         return ParseDict({"config": document}, messages.ModelConfigResponse())
 
     def _statistics(self, asked: messages.ModelStatisticsRequest) -> Message:
-        told = model_stats(self._engine, self._models, asked.name, asked.version)
+        told = model_stats(self._scheduler, self._models, asked.name, asked.version)
         return ParseDict(told, messages.ModelStatisticsResponse())
 
     def _index(self, asked: messages.RepositoryIndexRequest) -> Message:
@@ -156,17 +156,17 @@ class V2Rpc(RpcHandler):
         return self.request_of(infer_message(data, self._limits), context)
 
     def request_of(self, message: InferMessage, context: Context) -> Request:
-        """The engine's request. Raises KServeRefusal."""
+        """The scheduler's request. Raises KServeRefusal."""
         fields = message.fields
         model = self._models.find(fields.model_name, fields.model_version)
         asked = parse_infer(message, model, partial(self._span, context))
-        request = asked.request(model, PROTO, self._engine)
-        request.client = CALLER.get() or self._engine.peers.of(context.peer())
+        request = asked.request(model, PROTO, self._scheduler)
+        request.client = CALLER.get() or self._scheduler.peers.of(context.peer())
         remaining_s = context.time_remaining()
         given_s = math.inf if remaining_s is None else remaining_s
         if asked.timeout_us:
             given_s = min(given_s, asked.timeout_s)
-        request.deadline = self._engine.deadline(given_s)
+        request.deadline = self._scheduler.deadline(given_s)
         request.version = fields.model_version and str(version_number(fields.model_version))
         return request
 
@@ -174,7 +174,7 @@ class V2Rpc(RpcHandler):
         return self._memory.span(context.peer(), region, offset, size)
 
     async def _stream(self, requests: Any, context: CallContext) -> None:
-        await Stream(self._engine, self.request_of, context, self.name).run()
+        await Stream(self._scheduler, self.request_of, context, self.name).run()
 
     async def _refuse_page(self, context: Context, error: ServingError) -> bytes:
         self._access_log.refused(self.name, error)

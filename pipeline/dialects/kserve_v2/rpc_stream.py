@@ -16,8 +16,8 @@ from pipeline.dialects.kserve_v2.rpc_infer import InferMessage, infer_message
 from pipeline.dialects.kserve_v2.varint import varint
 from pipeline.errors import OUR_FAULT, ServingError
 from pipeline.front.scheduler.dag_run import Answer, DagRun
-from pipeline.front.scheduler.engine import Engine
 from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from pipeline.front.grpc.call_context import CallContext
@@ -43,8 +43,8 @@ class Stream:
     A client may ask for its end instead, with the refusal's code.
     """
 
-    def __init__(self, engine: Engine, request_of: RequestOf, context: CallContext, door: str) -> None:
-        self._engine = engine
+    def __init__(self, scheduler: Scheduler, request_of: RequestOf, context: CallContext, door: str) -> None:
+        self._scheduler = scheduler
         self._request_of = request_of
         self._context = context
         self._door = door
@@ -90,10 +90,10 @@ class Stream:
         place: Place = asyncio.get_running_loop().create_future()
         self._places.put_nowait(place)
         try:
-            message = infer_message(data, self._engine.app.config.limits)
+            message = infer_message(data, self._scheduler.app.config.limits)
             request_id = message.fields.id
             request = self._request_of(message, self._context)
-            dag_run = self._engine.begin(
+            dag_run = self._scheduler.begin(
                 request, lambda answer: self._answered(place, request_id, answer, dag_run)
             )
         except ServingError as exc:
@@ -108,7 +108,7 @@ class Stream:
         if dag_run is not None:
             self._dag_runs.discard(dag_run)
         if isinstance(answer, ServingError):
-            self._engine.access_log.refused(self._door, answer)
+            self._scheduler.access_log.refused(self._door, answer)
             if self._strict:
                 self._fill(place, answer)
                 return
@@ -116,7 +116,7 @@ class Stream:
             refusal.infer_response.id = request_id
             self._fill(place, refusal.SerializeToString())
             return
-        self._engine.access_log.answered(self._door)
+        self._scheduler.access_log.answered(self._door)
         size = len(answer[0]) + len(_FINAL_BYTES)
         parts = [_INFER_RESPONSE, varint(size), answer[0], _FINAL_BYTES]
         self._fill(place, b"".join(parts))

@@ -12,13 +12,15 @@ from pipeline.dialects.kserve.models import KServeModel, KServeModels, version_n
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import UnknownVersion
 from pipeline.front.metrics.figures import OpFigures, RunFigures
-from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.scheduler import Scheduler
 
 
-def model_stats(engine: Engine, models: KServeModels, name: str = "", version: str = "") -> dict[str, Any]:
+def model_stats(
+    scheduler: Scheduler, models: KServeModels, name: str = "", version: str = ""
+) -> dict[str, Any]:
     """The answer: of one model, or of all that are loaded. Raises KServeRefusal, in words of their own."""
     if not name:
-        return {"model_stats": [statistics(engine, model) for model in models.loaded()]}
+        return {"model_stats": [statistics(scheduler, model) for model in models.loaded()]}
     if version:
         version_number(version)
     try:
@@ -27,15 +29,15 @@ def model_stats(engine: Engine, models: KServeModels, name: str = "", version: s
         raise KServeRefusal(f"requested model version is not available for model '{name}'") from None
     except KServeRefusal:
         raise KServeRefusal(f"requested model '{name}' is not available") from None
-    return {"model_stats": [statistics(engine, model)]}
+    return {"model_stats": [statistics(scheduler, model)]}
 
 
-def statistics(engine: Engine, model: KServeModel) -> dict[str, Any]:
+def statistics(scheduler: Scheduler, model: KServeModel) -> dict[str, Any]:
     """One element of `model_stats`."""
-    ops = engine.metrics.of_ops
+    ops = scheduler.metrics.of_ops
     if model.op:
         return _of_op(model, ops[model.op])
-    requests, answering = engine.requests, ops[engine.app.response]
+    requests, answering = scheduler.requests, ops[scheduler.app.response]
     total = RunFigures()
     for op in ops.values():
         total.input_ns += op.shares.input_ns

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
 from pipeline.dialects.kserve_v2.host_metrics import HostMetrics
 from pipeline.dialects.kserve_v2.statistics import statistics
-from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.scheduler import Scheduler
 
 Stats = dict[str, Any]  # an element of `model_stats`
 
@@ -54,26 +54,26 @@ _PENDING = (
 )
 
 
-def triton_metrics(engine: Engine, models: KServeModels, host: HostMetrics) -> bytes:
+def triton_metrics(scheduler: Scheduler, models: KServeModels, host: HostMetrics) -> bytes:
     """In Prometheus' text format: every model, with the figures that `statistics` has of it; the machine."""
-    known = [(model, statistics(engine, model)) for model in models.all()]
+    known = [(model, statistics(scheduler, model)) for model in models.all()]
     lines: list[str] = []
     for name, (told, read) in _COUNTERS.items():
         rows = ((_labels(model), read(stats)) for model, stats in known)
         lines += _family(name, told, "counter", rows)
     failed = (
-        (_labels(model, reason=reason), getattr(engine.failures(model.op), kind))
+        (_labels(model, reason=reason), getattr(scheduler.failures(model.op), kind))
         for model, _ in known
         for reason, kind in _REASONS.items()
     )
     lines += _family(*_FAILURES, "counter", failed)
-    pending = ((_labels(model), _pending(engine, model)) for model, _ in known)
+    pending = ((_labels(model), _pending(scheduler, model)) for model, _ in known)
     lines += _family(*_PENDING, "gauge", pending)
     return "".join([*lines, host.text()]).encode()
 
 
-def _pending(engine: Engine, model: KServeModel) -> int:
-    return engine.waiting(model.op) if model.op else engine.pending
+def _pending(scheduler: Scheduler, model: KServeModel) -> int:
+    return scheduler.waiting(model.op) if model.op else scheduler.pending
 
 
 def _family(name: str, told: str, kind: str, rows: Iterator[tuple[str, int]]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pipeline.config.config_file import Limits
 from pipeline.config.tls import Certificates, Pem
 from pipeline.errors import StartFailed
 from pipeline.front.grpc.guard import guarded
-from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from pipeline.front.grpc.private.calls import Methods, RpcCalls
@@ -29,14 +29,14 @@ class RpcServer:
 
     def __init__(
         self,
-        engine: Engine,
+        scheduler: Scheduler,
         methods: Methods,
         health: Collection[str],
         ports: Mapping[str, int],
         limits: Limits,
         certificates: Certificates | None,
     ) -> None:
-        self._engine = engine
+        self._scheduler = scheduler
         self._methods = methods
         self._health = health
         self._ports = ports
@@ -47,17 +47,17 @@ class RpcServer:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Listens on entry, stops on exit. Raises StartFailed for a used port, and a grpcio we can't use."""
-        config = self._engine.app.config
+        config = self._scheduler.app.config
         limits = self._limits
         methods = self._methods
-        if self._engine.keys is not None:
+        if self._scheduler.keys is not None:
             open_ = self._health if config.security.open_health else ()
-            methods = guarded(methods, self._engine.keys, self._engine.access_log, open_)
+            methods = guarded(methods, self._scheduler.keys, self._scheduler.access_log, open_)
         self._server = _calls_class()(
             methods,
             limits,
             self._ports.values(),
-            self._engine.access_log,
+            self._scheduler.access_log,
             [
                 ("grpc.max_receive_message_length", limits.body_bytes),
                 ("grpc.max_send_message_length", limits.response_bytes),
@@ -85,7 +85,7 @@ class RpcServer:
         """A listener that ends by itself must not leave a service that only seems to live."""
         await self._server.until_ended()
         if not self._stopping:
-            self._engine.fail_for_good(StartFailed(f"the listener of {', '.join(self._ports)} has ended"))
+            self._scheduler.fail_for_good(StartFailed(f"the listener of {', '.join(self._ports)} has ended"))
 
     def _open(self, name: str, port: int) -> None:
         opened = 0

@@ -14,8 +14,8 @@ import grpc.aio
 from pipeline.errors import OUR_FAULT, Overloaded, ServingError
 from pipeline.front.scheduler.clients import CALLER, named
 from pipeline.front.scheduler.dag_run import Answer
-from pipeline.front.scheduler.engine import Engine
 from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +27,9 @@ class RpcHandler(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._access_log = engine.access_log
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._access_log = scheduler.access_log
 
     @abstractmethod
     async def _refuse(self, context: Context, error: ServingError) -> bytes:
@@ -44,7 +44,7 @@ class RpcHandler(ABC):
         answer: Answer
         try:
             request = read(data, context)
-            answer = await self._engine.infer(request)
+            answer = await self._scheduler.infer(request)
         except ServingError as exc:
             answer = exc
         except Exception:

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from pipeline.errors import OUR_FAULT, ServingError
 from pipeline.front.http.http_request import HttpRequest
 from pipeline.front.scheduler.dag_run import Answer
-from pipeline.front.scheduler.engine import Engine
 from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.values import Part
 
 log = logging.getLogger(__name__)
@@ -26,13 +26,13 @@ class HttpHandler(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._access_log = engine.access_log
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._access_log = scheduler.access_log
 
     @abstractmethod
     def take(self, request: HttpRequest) -> None:
-        """Answer at once, or when the engine has the answer."""
+        """Answer at once, or when the scheduler has the answer."""
 
     @abstractmethod
     def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
@@ -47,14 +47,14 @@ class HttpHandler(ABC):
         """Respond with the answer that a worker made. head: header lines besides the dialect's own."""
 
     def _predict(self, request: HttpRequest, read: Callable[..., Request], *given: Any) -> None:
-        """Give the engine what `read` makes of the request; answered sooner or later, whatever happens.
+        """Give the scheduler what `read` makes of the request; answered sooner or later, whatever happens.
 
         read: called with the request and what is `given` besides; raises ServingError.
         """
         try:
             asked = read(request, *given)
             asked.client = request.client
-            dag_run = self._engine.begin(asked, partial(self._answer, request, asked))
+            dag_run = self._scheduler.begin(asked, partial(self._answer, request, asked))
         except ServingError as exc:
             self._answer(request, None, exc)
         except Exception:

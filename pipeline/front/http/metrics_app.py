@@ -11,7 +11,7 @@ from pipeline.front.http.refusals import Refused, check_method
 from pipeline.front.http.routes import Routes
 from pipeline.front.metrics.access_log import UNREAD
 from pipeline.front.metrics.metrics import CONTENT_TYPE
-from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.scheduler import Scheduler
 
 PATH = "/metrics"
 DOOR = "metrics"
@@ -20,10 +20,10 @@ DOOR = "metrics"
 class MetricsApp:
     """Answers who collects figures; no model can be asked here."""
 
-    def __init__(self, engine: Engine, routes: Routes) -> None:
+    def __init__(self, scheduler: Scheduler, routes: Routes) -> None:
         self.refusal = routes.refusal
-        self._metrics = engine.metrics
-        self._access_log = engine.access_log
+        self._metrics = scheduler.metrics
+        self._access_log = scheduler.access_log
 
     def take(self, request: HttpRequest) -> None:
         try:

@@ -15,7 +15,7 @@ from pipeline.front.http.http_request import HttpRequest
 from pipeline.front.http.openapi import openapi
 from pipeline.front.metrics.access_log import UNREAD
 from pipeline.front.metrics.metrics import CONTENT_TYPE
-from pipeline.front.scheduler.engine import Engine
+from pipeline.front.scheduler.scheduler import Scheduler
 
 HEALTH_PAGES = (b"/health/live", b"/health/ready")
 EVERYTHING_ELSE = "/"
@@ -47,20 +47,20 @@ class Routes:
 class HttpApp:
     """Answers every request of one service. paths: the dialects' part of /openapi.json."""
 
-    def __init__(self, engine: Engine, routes: Routes, paths: Callable[[], Mapping[str, Any]]) -> None:
-        self._engine = engine
-        self._access_log = engine.access_log
+    def __init__(self, scheduler: Scheduler, routes: Routes, paths: Callable[[], Mapping[str, Any]]) -> None:
+        self._scheduler = scheduler
+        self._access_log = scheduler.access_log
         self._routes = routes
         self._pages: dict[str, Page] = {
             "/health/live": lambda: (200, JSON, b'{"live":true}'),
             "/health/ready": self._readiness,
-            "/openapi.json": lambda: (200, JSON, msgspec.json.encode(openapi(engine.app, paths()))),
+            "/openapi.json": lambda: (200, JSON, msgspec.json.encode(openapi(scheduler.app, paths()))),
             "/docs": lambda: (200, *docs_page.page()),
-            "/metrics": lambda: (200, _TEXT, engine.metrics.text()),
+            "/metrics": lambda: (200, _TEXT, scheduler.metrics.text()),
         }
 
     def take(self, request: HttpRequest) -> None:
-        """Answer at once, or when the engine has the answer."""
+        """Answer at once, or when the scheduler has the answer."""
         path = request.path
         handler = self._routes.handler(path)
         if handler is not None:
@@ -88,6 +88,6 @@ class HttpApp:
         self._access_log.warn(UNREAD, why)
 
     def _readiness(self) -> tuple[int, bytes, bytes]:
-        ready = self._engine.ready
-        body = json.dumps({"ready": ready, "ops": self._engine.readiness()}).encode()
+        ready = self._scheduler.ready
+        body = json.dumps({"ready": ready, "ops": self._scheduler.readiness()}).encode()
         return 200 if ready else 503, JSON, body

@@ -54,9 +54,9 @@ class DagRun(msgspec.Struct, eq=False):
     With `dag.channel_recv_frist_arrive` an Op starts on the first input alone: what comes later is dropped,
     and an input that fails is one that does not come, until there is none left that could.
 
-    answered: for the engine to call with the answer. began: time.monotonic. data_id: what the hooks of every
-    Op know the request by. due_key: its place among the deadlines. awaited: by node, what it was last started
-    on; nothing once the DAG run has ended.
+    answered: for the scheduler to call with the answer. began: time.monotonic. data_id: what the hooks of
+    every Op know the request by. due_key: its place among the deadlines. awaited: by node, what it was last
+    started on; nothing once the DAG run has ended.
     """
 
     request: Request

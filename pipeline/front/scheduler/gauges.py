@@ -1,4 +1,4 @@
-"""Gauges: figures that are read from the engine when /metrics is asked for."""
+"""Gauges: figures that are read from the scheduler when /metrics is asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engine: admits requests, takes them through the DAG, and keeps the Ops running. Knows no protocol."""
+"""Scheduler: admits requests, takes them through the DAG, and keeps the Ops running. Knows no protocol."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 WORKER_GRACE_S = 5.0  # what workers have for leaving, after the drain
 
 
-class Engine:
+class Scheduler:
     """One service: its batchers, their workers, and the requests on their way.
 
     takes_messages: whether the app makes the inputs from the message: a Request then holds its bytes alone.
