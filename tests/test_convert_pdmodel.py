@@ -8,7 +8,7 @@ import pytest
 
 from convert.cli import main
 from convert.steps import environment
-from convert.steps.environment import PDMODEL_PADDLE
+from convert.steps.conversion_environment import PDMODEL_PADDLE
 
 PDMODEL = ("--format", "pdmodel")
 LAYER = ("paddle", "own:Layer", "out", "--input-spec", "x:float32[-1,4]", *PDMODEL)
