@@ -159,7 +159,7 @@ def _run(
 ) -> Any:
     conversion_python(needs)
     return run_isolated(
-        f"convert.from_torch.steps:{step}",
+        f"convert.from_torch.torch_steps:{step}",
         arguments,
         converter=converter,
         needs=needs,
