@@ -9,8 +9,8 @@ import numpy as np
 import torch
 import transformers
 
-from convert.from_torch.model import load_torch_model, torch_runner
-from convert.from_torch.steps import onnx_step
+from convert.from_torch.torch_model import load_torch_model, torch_runner
+from convert.from_torch.torch_steps import onnx_step
 from convert.from_torch.twin import paddlenlp_model
 from convert.steps.progress import SilentSteps, Steps
 

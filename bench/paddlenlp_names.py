@@ -215,7 +215,7 @@ def main() -> None:
         _answer(*arguments.answer)
         return
     from convert.demo.headlines import read_headlines
-    from convert.steps.environment import conversion_python
+    from convert.steps.conversion_environment import conversion_python
     from pipeline.errors import ServingError
 
     try:

@@ -24,11 +24,11 @@ from client.values import parse_value
 from convert import ConversionOptions, convert_precision, convert_to_onnx
 from convert.demo.headlines import Headline, read_headlines, split_headlines
 from convert.paddle_onnx.to_onnx import MODEL_FILE
-from convert.precision.routes import CALIBRATED, PRECISIONS
-from convert.programs.program import read_program
+from convert.precision.precisions import CALIBRATED, PRECISIONS
+from convert.programs.inference_program import read_program
 from convert.proof.padding import pad_rows
+from convert.proof.sample_texts import text_rows
 from convert.proof.target import named_padding, target_of_model
-from convert.proof.texts import text_rows
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import Predictor, create_predictor
 from pipeline.errors import ServingError

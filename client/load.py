@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__":
-    from client.environment import use_project_environment
+    from client.project_environment import use_project_environment
 
     use_project_environment("grpc", "google", "rich")
 
@@ -22,13 +22,13 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from client.api_key import add_api_key_option
+from client.client_command import plain_console
 from client.errors import ClientError, RequestRefused
 from client.exchange import Client
 from client.http_client import DEFAULT_URL, HttpClient
 from client.load_plot import write_plot
 from client.load_report import Sample, print_report
 from client.rpc_client import RpcClient
-from client.script import plain_console
 from client.tls import add_tls_options, tls_of
 
 TEXTS = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 if __name__ == "__main__":  # a script's own folder is on the path, the package's parent is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
-    from client.environment import use_project_environment
+    from client.project_environment import use_project_environment
 
     use_project_environment("grpc", "google", "rich")
 
@@ -58,7 +58,7 @@ def _read(response: Response) -> Reply:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    from client.script import run
+    from client.client_command import run
 
     return run(RpcClient, "rpc_client.py", "--address", DEFAULT_ADDRESS, arguments)
 

@@ -9,18 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from convert.demo.conversion import convert_demo
-    from convert.from_paddle.conversion import convert_paddle
-    from convert.from_paddlenlp.conversion import convert_paddlenlp
-    from convert.from_torch.conversion import convert_torch
+    from convert.demo.convert_demo import convert_demo
+    from convert.from_paddle.convert_paddle import convert_paddle
+    from convert.from_paddlenlp.convert_paddlenlp import convert_paddlenlp
+    from convert.from_torch.convert_torch import convert_torch
     from convert.inspection.check import check_models, check_serving
     from convert.inspection.shapes import convert_shapes
     from convert.paddle_onnx.to_onnx import convert_to_onnx
     from convert.paddle_onnx.to_paddle import convert_onnx
-    from convert.precision.conversion import convert_precision
+    from convert.precision.convert_precision import convert_precision
     from convert.result import Conversion, ConversionOptions
-    from convert.to_serving.conversion import convert_serving
-    from convert.whole.conversion import convert_all
+    from convert.to_serving.convert_serving import convert_serving
+    from convert.whole.convert_all import convert_all
     from convert.whole.wanted import Wanted
 
 __all__ = [
@@ -44,19 +44,19 @@ __all__ = [
 _MODULES = {
     "Conversion": "result",
     "ConversionOptions": "result",
-    "Wanted": "whole.conversion",
+    "Wanted": "whole.wanted",
     "check_models": "inspection.check",
     "check_serving": "inspection.check",
-    "convert_all": "whole.conversion",
-    "convert_demo": "demo.conversion",
+    "convert_all": "whole.convert_all",
+    "convert_demo": "demo.convert_demo",
     "convert_onnx": "paddle_onnx.to_paddle",
-    "convert_paddle": "from_paddle.conversion",
-    "convert_paddlenlp": "from_paddlenlp.conversion",
-    "convert_precision": "precision.conversion",
-    "convert_serving": "to_serving.conversion",
+    "convert_paddle": "from_paddle.convert_paddle",
+    "convert_paddlenlp": "from_paddlenlp.convert_paddlenlp",
+    "convert_precision": "precision.convert_precision",
+    "convert_serving": "to_serving.convert_serving",
     "convert_shapes": "inspection.shapes",
     "convert_to_onnx": "paddle_onnx.to_onnx",
-    "convert_torch": "from_torch.conversion",
+    "convert_torch": "from_torch.convert_torch",
 }
 
 

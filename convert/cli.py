@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from convert.arguments.parser import create_parser
-from convert.commands import Command
-from convert.proof.report import FailedParity, ParityReport
+from convert.command_calls import Command
+from convert.proof.parity_report import FailedParity, ParityReport
 from convert.result import Conversion, ConversionOptions
 from convert.steps.progress import ShownSteps
 from pipeline.errors import ParityError, ServingError

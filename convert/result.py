@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from convert.output.stamp import is_current
-from convert.programs.feeds import LENGTHS
-from convert.proof.inputs import Inputs
-from convert.proof.report import TOLERANCE, ParityReport
+from convert.programs.program_feeds import LENGTHS
+from convert.proof.parity_report import TOLERANCE, ParityReport
+from convert.proof.proof_inputs import Inputs
 from convert.steps.isolation import STEP_TIMEOUT_S
 from convert.steps.progress import SilentSteps, Steps
 from pipeline.errors import ConversionError

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from client.values import parse_value
-from convert.steps.environment import missing_packages
+from convert.steps.conversion_environment import missing_packages
 from free_ports import free_port
 from models import local_conf
 from pipeline.engines import create_predictor

@@ -13,7 +13,7 @@ import pytest
 import models
 import onnx_models
 from convert.cli import main
-from convert.steps.environment import CONVERT_PYTHON
+from convert.steps.conversion_environment import CONVERT_PYTHON
 from pipeline.engines import create_predictor
 from pipeline.models.serving_model import load_serving_model
 

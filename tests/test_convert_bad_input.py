@@ -13,8 +13,8 @@ import pytest
 import models
 import onnx_models
 from convert.cli import main
-from convert.programs.program import read_program
-from convert.steps.environment import CONVERT_PYTHON
+from convert.programs.inference_program import read_program
+from convert.steps.conversion_environment import CONVERT_PYTHON
 
 CLASSIFIER = onnx_models.onnx_file("classifier")
 SPEC = "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]"

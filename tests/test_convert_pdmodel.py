@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from convert.cli import main
-from convert.steps import environment
-from convert.steps.environment import PDMODEL_PADDLE
+from convert.steps import conversion_environment
+from convert.steps.conversion_environment import PDMODEL_PADDLE
 
 PDMODEL = ("--format", "pdmodel")
 LAYER = ("paddle", "own:Layer", "out", "--input-spec", "x:float32[-1,4]", *PDMODEL)
@@ -19,7 +19,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder; nobody has made the environment with the older Paddle."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(PDMODEL_PADDLE, raising=False)
-    monkeypatch.setattr(environment, "PDMODEL_FOLDER", tmp_path / "absent")
+    monkeypatch.setattr(conversion_environment, "PDMODEL_FOLDER", tmp_path / "absent")
     return tmp_path
 
 

@@ -15,10 +15,10 @@ import yaml
 import models
 import onnx_models
 from convert.cli import main
-from convert.programs.program import read_program
+from convert.programs.inference_program import read_program
+from convert.proof.sample_texts import text_rows
 from convert.proof.target import target_of_model
-from convert.proof.texts import text_rows
-from convert.steps.environment import CONVERT_PYTHON, missing_packages
+from convert.steps.conversion_environment import CONVERT_PYTHON, missing_packages
 from pipeline.launch.doctor.machine import cpu_flags
 from pipeline.models.serving_model import load_serving_model
 from service_process import APPS, ServiceProcess

@@ -15,7 +15,7 @@ import pytest
 
 import onnx_models
 from convert.cli import main
-from convert.steps.environment import CONVERT_PYTHON
+from convert.steps.conversion_environment import CONVERT_PYTHON
 
 ROOT = Path(__file__).parents[1]
 CLASSIFIER = str(onnx_models.onnx_file("classifier"))

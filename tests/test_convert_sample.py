@@ -13,7 +13,7 @@ from PIL import Image
 
 import onnx_models
 from convert.cli import main
-from convert.steps.environment import CONVERT_PYTHON
+from convert.steps.conversion_environment import CONVERT_PYTHON
 from pipeline.engines.shape_file import read_ranges
 from service_process import APPS, ROOT, ServiceProcess
 

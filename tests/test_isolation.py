@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from convert.steps.environment import CONVERT_PYTHON
+from convert.steps.conversion_environment import CONVERT_PYTHON
 from convert.steps.isolation import run_isolated
 from convert.steps.progress import SilentSteps
 from pipeline.errors import ConversionError, ParityError
@@ -158,7 +158,7 @@ def test_an_interrupted_command_leaves_no_process(tmp_path: Path) -> None:
 def test_a_missing_environment_is_told_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("convert.steps.environment.FOLDER", tmp_path / ".venv-convert")
+    monkeypatch.setattr("convert.steps.conversion_environment.FOLDER", tmp_path / ".venv-convert")
     with pytest.raises(ConversionError) as caught:
         run_isolated("x:y", {}, converter="x", needs=("json", "no_such_package"))
     assert caught.value.message == (

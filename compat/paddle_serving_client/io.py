@@ -195,7 +195,7 @@ def _converted(
     old_names: whether fetches without an alias are called as Paddle 2 called them.
     """
     from convert import convert_serving
-    from convert.programs.program import read_program
+    from convert.programs.inference_program import read_program
 
     if old_names and not fetches:
         count = len(read_program(source).fetches)

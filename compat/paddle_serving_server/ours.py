@@ -11,7 +11,7 @@ ORIGINALS = ("server", "server-gpu", "client", "app")
 MARKS = {
     "pipeline": "front/lifecycle.py",
     "client": "pipeline_client.py",
-    "convert": "to_serving/conversion.py",
+    "convert": "to_serving/convert_serving.py",
 }
 """A file that our package of this name has and another hardly would."""
 

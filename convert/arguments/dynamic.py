@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convert import commands as run
+from convert import command_calls as run
 from convert.arguments.shared import add_dynamic, add_format, add_labels, add_served, add_writing
-from convert.from_torch.routes import OPSET, OPSETS, ROUTES
+from convert.from_torch.torch_routes import OPSET, OPSETS, ROUTES
 from convert.programs.engines import ENGINES
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convert import commands as run
+from convert import command_calls as run
 from convert.arguments.shared import add_comparison, add_writing, whole_numbers
-from convert.programs.feeds import BATCHES, SHAPE_LENGTHS
+from convert.programs.program_feeds import BATCHES, SHAPE_LENGTHS
 from convert.steps.isolation import STEP_TIMEOUT_S
 from pipeline.launch.commands import add_command
 

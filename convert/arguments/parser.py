@@ -12,7 +12,7 @@ from pipeline.launch.commands import OneLineParser
 
 
 def create_parser() -> argparse.ArgumentParser:
-    """Parses into options of which `command` is one of convert.commands."""
+    """Parses into options of which `command` is one of convert.command_calls."""
     parser = OneLineParser(
         prog="python -m convert",
         description="Convert models into serving models, with their outputs compared at each step.",

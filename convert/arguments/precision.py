@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convert import commands as run
+from convert import command_calls as run
 from convert.arguments.shared import add_writing
-from convert.precision.routes import BOUNDS, PRECISIONS
+from convert.precision.precisions import BOUNDS, PRECISIONS
 from convert.programs.engines import ENGINES
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convert.commands import Command
-from convert.from_paddlenlp.families import TASKS
-from convert.programs.feeds import LENGTHS
-from convert.proof.report import TOLERANCE
+from convert.command_calls import Command
+from convert.from_paddlenlp.paddlenlp_source import TASKS
+from convert.programs.program_feeds import LENGTHS
+from convert.proof.parity_report import TOLERANCE
 from convert.result import FORMATS
 from convert.steps.isolation import STEP_TIMEOUT_S
 from pipeline.launch.commands import add_command

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convert import commands as run
+from convert import command_calls as run
 from convert.arguments.shared import add_served, add_writing
 from convert.paddle_onnx.paddle2onnx_step import OPSET, OPSETS
 

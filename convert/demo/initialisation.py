@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from convert.demo.vocabulary import SPECIALS
-from convert.programs.feeds import Array
+from convert.programs.program_feeds import Array
 
 POSITION_DIMENSIONS = 32
 WORD_STD, POSITION_AMPLITUDE = 0.05, 0.06

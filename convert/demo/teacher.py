@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from convert.programs.feeds import Array
+from convert.programs.program_feeds import Array
 
 Gram = tuple[int, ...]
 

@@ -13,12 +13,12 @@ import paddle
 from paddle import nn
 from tokenizers import BertWordPieceTokenizer
 
+from convert.demo.bert_classifier import BertClassifier, BertSize
 from convert.demo.headlines import LABELS, Headline, Split
 from convert.demo.initialisation import initialise
-from convert.demo.model import BertClassifier, BertSize
 from convert.demo.teacher import NgramTeacher
 from convert.demo.vocabulary import SPECIALS
-from convert.programs.feeds import Array, Feeds
+from convert.programs.program_feeds import Array, Feeds
 from convert.steps.progress import Steps
 
 UNKNOWN = SPECIALS.index("[UNK]")

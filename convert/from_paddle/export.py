@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from convert.programs.engines import first_line, import_paddle
-from convert.programs.feeds import Feeds
-from convert.programs.program import InferenceProgram, read_program
+from convert.programs.inference_program import InferenceProgram, read_program
+from convert.programs.program_feeds import Feeds
 from convert.programs.runners import Arguments, layer_runner, program_runner
 from convert.proof.parity import compare
-from convert.proof.report import ParityReport
+from convert.proof.parity_report import ParityReport
 from pipeline.errors import ConversionError
 
 PROGRAM_NAME = "inference"

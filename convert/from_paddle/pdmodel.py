@@ -16,11 +16,11 @@ from typing import Any
 from convert.from_paddle.export import PROGRAM_NAME, export_layer, read_back, write_static
 from convert.from_paddle.weights import load_params
 from convert.programs.engines import import_paddle
+from convert.programs.inference_program import InferenceProgram
 from convert.programs.input_spec import parse_input_spec
-from convert.programs.program import InferenceProgram
 from convert.programs.runners import Arguments
 from convert.result import FORMATS
-from convert.steps.environment import pdmodel_paddle
+from convert.steps.conversion_environment import pdmodel_paddle
 from convert.steps.isolation import STEP_TIMEOUT_S, run_isolated
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.from_paddle.params_file import read_params
-from convert.programs.feeds import Array
+from convert.programs.program_feeds import Array
 from pipeline.errors import ConversionError
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from convert.from_paddle.export import layer_parity
 from convert.from_paddle.pdmodel import Recipe, export_as
 from convert.from_paddle.weights import load_params, set_weights
-from convert.from_paddlenlp.families import FAMILIES, HEADS
+from convert.from_paddlenlp.paddlenlp_source import FAMILIES, HEADS
 from convert.programs.engines import import_paddle
 from convert.programs.input_spec import TensorSpec, parse_input_spec
-from convert.proof.inputs import Inputs
+from convert.proof.proof_inputs import Inputs
 from convert.proof.target import target_of_specs
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError

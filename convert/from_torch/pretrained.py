@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from convert.from_torch.source import CONFIG_FILE, read_config
+from convert.from_torch.torch_source import CONFIG_FILE, read_config
 from convert.programs.engines import first_line
 from convert.programs.input_spec import TensorSpec
 from pipeline.errors import ConversionError

@@ -12,7 +12,7 @@ from typing import Any
 import paddle
 from paddle.nn import functional
 
-from convert.programs.feeds import Array
+from convert.programs.program_feeds import Array
 from pipeline.errors import ConversionError
 
 # PaddleNLP has no XLM-R of its own; it is RoBERTa with another vocabulary.

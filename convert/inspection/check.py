@@ -12,10 +12,10 @@ from convert.inspection.pairing import as_asked, candidate_target, common_target
 from convert.inspection.record import made_of, record_of, recorded_source
 from convert.inspection.subject import Subject, open_program, open_subject
 from convert.output.stamp import restamp
-from convert.programs.program import serving_folder
+from convert.programs.inference_program import serving_folder
 from convert.proof.padding import answers_by_row, padding_parity, parse_padding
 from convert.proof.parity import compare
-from convert.proof.report import TOLERANCE, ParityReport, held_to
+from convert.proof.parity_report import TOLERANCE, ParityReport, held_to
 from convert.proof.stored_reports import bounds_of, summaries
 from convert.result import Conversion, ConversionOptions
 from pipeline.errors import ConversionError

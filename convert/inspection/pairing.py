@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from convert.inspection.subject import Subject
-from convert.programs.feeds import Array
+from convert.programs.program_feeds import Array
 from convert.programs.runners import Runner
 from convert.proof.target import Target
 from pipeline.errors import ConversionError

@@ -10,8 +10,8 @@ import numpy as np
 from convert.inspection.shapes_text import ranges_table, shape_info_code
 from convert.output.stamp import fingerprint_of
 from convert.programs.engines import paddle_version
-from convert.programs.feeds import BATCHES, SHAPE_LENGTHS, Feeds, sample_feeds
-from convert.programs.program import InferenceProgram, read_program
+from convert.programs.inference_program import InferenceProgram, read_program
+from convert.programs.program_feeds import BATCHES, SHAPE_LENGTHS, Feeds, sample_feeds
 from convert.programs.runners import program_runner
 from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions

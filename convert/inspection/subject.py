@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from convert.programs.feeds import Array
-from convert.programs.program import read_program, serving_folder
+from convert.programs.inference_program import read_program, serving_folder
+from convert.programs.program_feeds import Array
 from convert.programs.runners import Runner, program_runner, serving_runner
 from pipeline.models.serving_model import Padding, Variable, load_serving_model
 

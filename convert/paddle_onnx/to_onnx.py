@@ -8,13 +8,13 @@ from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.paddle_onnx.paddle2onnx_step import OPSET, OPSETS
 from convert.programs.engines import paddle_version
-from convert.programs.program import PROTOBUF_BYTES, InferenceProgram, read_program
+from convert.programs.inference_program import PROTOBUF_BYTES, InferenceProgram, read_program
 from convert.programs.runners import program_runner
 from convert.proof.parity import compare
 from convert.proof.stored_reports import write_reports
 from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions, as_it_is
-from convert.steps.environment import conversion_python
+from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.steps.step_process import ConverterCrashed
 from convert.to_serving.notes import NOTES_FILE, carry_notes

@@ -10,15 +10,15 @@ from convert.from_paddle.export import PROGRAM_NAME
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import onnx_runtime_version, paddle_version
-from convert.programs.feeds import Feeds
-from convert.programs.program import PROTOBUF_BYTES, InferenceProgram, read_program
+from convert.programs.inference_program import PROTOBUF_BYTES, InferenceProgram, read_program
+from convert.programs.program_feeds import Feeds
 from convert.programs.runners import Runner, program_runner
 from convert.proof.parity import compare
-from convert.proof.report import ParityReport
+from convert.proof.parity_report import ParityReport
 from convert.proof.stored_reports import write_reports
 from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions, as_it_is
-from convert.steps.environment import conversion_python
+from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import NOTES_FILE, carry_notes
 from pipeline.errors import ConversionError, ParityError

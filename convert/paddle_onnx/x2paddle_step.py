@@ -12,8 +12,8 @@ from convert.from_paddle.export import export_layer
 from convert.from_paddle.weights import set_weights
 from convert.paddle_onnx.x2paddle_gaps import FEED, prepare
 from convert.programs.engines import import_paddle
+from convert.programs.inference_program import read_program
 from convert.programs.input_spec import TensorSpec
-from convert.programs.program import read_program
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
 

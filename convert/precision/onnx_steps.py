@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from convert.programs.feeds import Feeds
+from convert.programs.program_feeds import Feeds
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
 

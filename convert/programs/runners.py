@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from convert.programs.engines import first_line, import_paddle
-from convert.programs.feeds import OTHER_INPUTS, Array
+from convert.programs.inference_program import InferenceProgram, unoptimised_predictor
 from convert.programs.input_spec import TensorSpec
-from convert.programs.program import InferenceProgram, unoptimised_predictor
+from convert.programs.program_feeds import OTHER_INPUTS, Array
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines.base import LOD_SUFFIX
 from pipeline.engines.onnxruntime.onnx_errors import error_sentence, load_sentence

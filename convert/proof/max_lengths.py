@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from convert.programs.feeds import Feeds
+from convert.programs.program_feeds import Feeds
 from convert.programs.runners import Runner
 from convert.proof.target import Target
 from pipeline.errors import ConversionError

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from convert.programs.feeds import Array, Feeds
 from convert.programs.input_spec import TensorSpec
+from convert.programs.program_feeds import Array, Feeds
 from convert.programs.runners import Runner
 from convert.proof.parity import compare
-from convert.proof.report import TOLERANCE, ParityReport
+from convert.proof.parity_report import TOLERANCE, ParityReport
 from pipeline.errors import ConversionError
 from pipeline.models.serving_model import FeedPadding
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from convert.programs.feeds import Array
+from convert.programs.program_feeds import Array
 from convert.programs.runners import Runner
-from convert.proof.report import TOLERANCE, OutputParity, ParityReport
+from convert.proof.parity_report import TOLERANCE, OutputParity, ParityReport
 
 _FILL = 1e4
 _CHANCE = 16  # times that the same row may have been run

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from convert.programs.feeds import Array, Feeds, stored_feeds
+from convert.programs.program_feeds import Array, Feeds, stored_feeds
+from convert.proof.sample_texts import text_rows
 from convert.proof.target import Target
-from convert.proof.texts import text_rows
 from pipeline.errors import ConversionError
 from pipeline.models.serving_model import Variable
 

@@ -10,7 +10,7 @@ from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
-from convert.proof.report import Bounds, OutputParity, ParityReport
+from convert.proof.parity_report import Bounds, OutputParity, ParityReport
 
 
 def write_reports(path: Path, reports: Iterable[ParityReport]) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from convert.programs.inference_program import InferenceProgram
 from convert.programs.input_spec import TensorSpec
-from convert.programs.program import InferenceProgram
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.serving_model import SERVER_CONF, FeedPadding, ServingModel, Variable
 from pipeline.models.signature import read_signature

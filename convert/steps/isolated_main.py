@@ -10,7 +10,7 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from convert.steps.environment import require_packages
+from convert.steps.conversion_environment import require_packages
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError, ParityError, ServingError
 from pipeline.process.processes import die_with

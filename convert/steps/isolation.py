@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from convert.steps.environment import conversion_python
+from convert.steps.conversion_environment import conversion_python
 from convert.steps.progress import SilentSteps, Steps
 from convert.steps.step_process import StepProcess
 from pipeline.errors import ConversionError

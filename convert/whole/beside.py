@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from convert.from_paddlenlp.source import CONFIG_FILES
-from convert.programs.program import read_program
+from convert.from_paddlenlp.paddlenlp_source import CONFIG_FILES
+from convert.programs.inference_program import read_program
 from convert.to_serving.notes import NOTES_FILE, ModelNotes, tokenizer_files
 from convert.whole.source_kind import SourceKind
 

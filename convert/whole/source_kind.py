@@ -7,11 +7,16 @@ from enum import Enum
 from pathlib import Path
 
 from convert.from_paddle.factory import call_factory
-from convert.from_paddlenlp.source import CONFIG_FILES, WEIGHTS_FILES, is_written_by_paddle, refuse_script
-from convert.from_torch.source import WEIGHTS as TORCH_WEIGHTS
-from convert.from_torch.source import is_factory
+from convert.from_paddlenlp.paddlenlp_source import (
+    CONFIG_FILES,
+    WEIGHTS_FILES,
+    is_written_by_paddle,
+    refuse_script,
+)
+from convert.from_torch.torch_source import WEIGHTS as TORCH_WEIGHTS
+from convert.from_torch.torch_source import is_factory
 from convert.programs.engines import import_paddle
-from convert.programs.program import serving_folder
+from convert.programs.inference_program import serving_folder
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.serving_model import find_model_files
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from convert.from_paddle.conversion import convert_paddle
-from convert.from_paddlenlp.conversion import convert_paddlenlp
-from convert.from_torch.conversion import convert_torch
+from convert.from_paddle.convert_paddle import convert_paddle
+from convert.from_paddlenlp.convert_paddlenlp import convert_paddlenlp
+from convert.from_torch.convert_torch import convert_torch
 from convert.paddle_onnx.to_onnx import convert_to_onnx
 from convert.paddle_onnx.to_paddle import convert_onnx
-from convert.proof.report import FailedParity, ParityReport
+from convert.proof.parity_report import FailedParity, ParityReport
 from convert.result import FORMATS, Conversion, ConversionOptions
-from convert.to_serving.conversion import convert_serving
+from convert.to_serving.convert_serving import convert_serving
 from convert.to_serving.notes import NOTES_FILE, ModelNotes, labels_of, read_notes, task_of, tokenizer_files
 from convert.whole.beside import MODEL_FILES, config_beside, suggested_padding
 from convert.whole.route import EXPORT, TO_ONNX, TORCH_ONNX, TWIN, X2PADDLE, Route

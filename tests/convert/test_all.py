@@ -11,7 +11,7 @@ import pytest
 
 import models
 from convert.cli import main
-from convert.steps.environment import CONVERT_PYTHON
+from convert.steps.conversion_environment import CONVERT_PYTHON
 from convert.steps.isolation import run_isolated
 from pipeline.engines import create_predictor
 from pipeline.models.serving_model import load_serving_model

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from convert.steps.environment import CONVERT_PYTHON, FOLDER
+from convert.steps.conversion_environment import CONVERT_PYTHON, FOLDER
 from convert.steps.isolation import run_isolated
 
 ROOT = Path(__file__).resolve().parents[2]

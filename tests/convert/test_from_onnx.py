@@ -12,9 +12,9 @@ import pytest
 
 import models
 from convert.cli import main
-from convert.programs.program import read_program
+from convert.programs.inference_program import read_program
 from convert.programs.runners import program_runner
-from convert.steps.environment import CONVERT_PYTHON
+from convert.steps.conversion_environment import CONVERT_PYTHON
 from convert.steps.isolation import run_isolated
 from pipeline.engines import create_predictor
 from pipeline.models.serving_model import load_serving_model

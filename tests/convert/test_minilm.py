@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from convert.cli import main
-from convert.steps.environment import CONVERT_PYTHON, FOLDER
+from convert.steps.conversion_environment import CONVERT_PYTHON, FOLDER
 from convert.steps.isolation import run_isolated
 from pipeline.models.serving_model import load_serving_model
 from service_process import ServiceProcess

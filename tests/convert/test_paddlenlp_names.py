@@ -10,7 +10,7 @@ import pytest
 
 from bench.paddlenlp_names import HARD_TEXTS, Case, differences
 from convert.demo.headlines import read_headlines
-from convert.steps.environment import conversion_python
+from convert.steps.conversion_environment import conversion_python
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGLISH = (

@@ -13,7 +13,7 @@ import pytest
 import models
 from convert.cli import main
 from convert.programs.runners import serving_runner
-from convert.steps.environment import CONVERT_PYTHON, PDMODEL_PADDLE
+from convert.steps.conversion_environment import CONVERT_PYTHON, PDMODEL_PADDLE
 from convert.steps.isolation import run_isolated
 from pipeline.engines import create_predictor
 from pipeline.engines.paddle.paddle_config import configure

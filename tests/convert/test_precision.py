@@ -15,11 +15,11 @@ import yaml
 import onnx_models
 from convert.cli import main
 from convert.demo.headlines import read_headlines, split_headlines
-from convert.programs.program import read_program, serving_folder
+from convert.programs.inference_program import read_program, serving_folder
 from convert.programs.runners import serving_runner
+from convert.proof.sample_texts import text_rows
 from convert.proof.target import target_of_model
-from convert.proof.texts import text_rows
-from convert.steps.environment import CONVERT_PYTHON
+from convert.steps.conversion_environment import CONVERT_PYTHON
 from pipeline.models.serving_model import load_serving_model
 from service_process import ServiceProcess
 

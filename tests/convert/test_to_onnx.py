@@ -18,9 +18,9 @@ import pytest
 import models
 import old_models
 from convert.cli import main
-from convert.programs.program import read_program
+from convert.programs.inference_program import read_program
 from convert.programs.runners import program_runner
-from convert.steps.environment import CONVERT_PYTHON, FOLDER
+from convert.steps.conversion_environment import CONVERT_PYTHON, FOLDER
 from pipeline.engines import create_predictor
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import ServingModel, load_serving_model

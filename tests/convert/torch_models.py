@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import transformers
 
-from convert.from_torch.model import load_torch_model, torch_runner
-from convert.from_torch.steps import onnx_step, paddle_step, torchscript_step
+from convert.from_torch.torch_model import load_torch_model, torch_runner
+from convert.from_torch.torch_steps import onnx_step, paddle_step, torchscript_step
 from convert.proof.stored_reports import report_of
 from convert.steps.progress import SilentSteps, Steps
 

@@ -12,7 +12,7 @@ import torch
 
 from convert.from_paddle.export import layer_parity
 from convert.from_paddle.pdmodel import Recipe, export_as
-from convert.from_torch.model import (
+from convert.from_torch.torch_model import (
     TorchModel,
     load_torch_model,
     model_fingerprint,
@@ -21,12 +21,12 @@ from convert.from_torch.model import (
     torch_target,
 )
 from convert.programs.engines import first_line, import_paddle
-from convert.programs.feeds import Feeds
-from convert.programs.program import read_program
+from convert.programs.inference_program import read_program
+from convert.programs.program_feeds import Feeds
 from convert.programs.runners import layer_runner, program_runner
-from convert.proof.inputs import Inputs
 from convert.proof.parity import compare
-from convert.proof.report import ParityReport
+from convert.proof.parity_report import ParityReport
+from convert.proof.proof_inputs import Inputs
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
 

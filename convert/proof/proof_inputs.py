@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from convert.programs.feeds import BATCH_SIZES, LENGTHS, Feeds, sample_batches, sample_rows
+from convert.programs.program_feeds import BATCH_SIZES, LENGTHS, Feeds, sample_batches, sample_rows
 from convert.proof.padding import pad_rows
 from convert.proof.sample_files import BATCH_FILES, read_sample
 from convert.proof.target import Target

@@ -15,13 +15,13 @@ from convert.from_paddle.export import export_layer, layer_parity
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
 from convert.programs.engines import import_paddle, paddle_version
-from convert.programs.feeds import Feeds
 from convert.programs.input_spec import TensorSpec
+from convert.programs.program_feeds import Feeds
 from convert.proof.padding import parse_padding
-from convert.proof.report import ParityReport
+from convert.proof.parity_report import ParityReport
 from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions
-from convert.to_serving.serving_model import build_serving_model
+from convert.to_serving.build_serving_model import build_serving_model
 from pipeline.errors import ConversionError
 
 ACCURACY_NEEDED = 0.65

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from convert.programs.feeds import Feeds
+from convert.programs.program_feeds import Feeds
 from convert.programs.runners import Runner
 
 _RUNS = 30

@@ -14,13 +14,13 @@ import torch
 
 from convert.from_paddle.factory import call_factory, own_sources
 from convert.from_torch.pretrained import TEXT_FEEDS, is_pretrained, load_pretrained, text_feeds
-from convert.from_torch.source import is_factory
+from convert.from_torch.torch_source import is_factory
 from convert.output.stamp import fingerprint_of
 from convert.programs.engines import first_line
-from convert.programs.feeds import OTHER_INPUTS, Array
 from convert.programs.input_spec import TensorSpec, parse_input_spec
+from convert.programs.program_feeds import OTHER_INPUTS, Array
 from convert.programs.runners import Runner
-from convert.proof.inputs import Inputs
+from convert.proof.proof_inputs import Inputs
 from convert.proof.target import Target, target_of_specs
 from convert.to_serving.notes import labels_of, task_of, text_padding
 from pipeline.errors import ConversionError

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from convert.from_torch.conversion import convert_torch, describe_torch
+from convert.from_torch.convert_torch import convert_torch, describe_torch
 from convert.output.staging import staged
 from convert.output.stamp import STAMP_FILE, check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import onnx_runtime_version, paddle_version
 from convert.proof.max_lengths import LONGEST_TRIED
 from convert.result import Conversion, ConversionOptions, as_it_is
-from convert.to_serving.conversion import convert_serving
+from convert.to_serving.convert_serving import convert_serving
 from convert.whole.beside import MODEL_FILES, files_beside
 from convert.whole.route import routes_of
 from convert.whole.source_kind import SourceKind, kind_of

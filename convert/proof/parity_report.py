@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, replace
 
-from convert.programs.feeds import OTHER_INPUTS
+from convert.programs.program_feeds import OTHER_INPUTS
 from pipeline.errors import ParityError
 
 TOLERANCE = 1e-4

@@ -13,14 +13,14 @@ Command = Callable[[argparse.Namespace, ConversionOptions], Conversion]
 
 
 def demo(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
-    from convert.demo.conversion import convert_demo
+    from convert.demo.convert_demo import convert_demo
 
     return convert_demo(arguments.out, options=options)
 
 
 def paddle(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
     if ":" not in arguments.source:
-        from convert.from_paddlenlp.conversion import convert_paddlenlp
+        from convert.from_paddlenlp.convert_paddlenlp import convert_paddlenlp
 
         if arguments.params:
             raise ConversionError("--params is for module:factory; a folder has its weights with it.")
@@ -35,7 +35,7 @@ def paddle(arguments: argparse.Namespace, options: ConversionOptions) -> Convers
             program_format=arguments.format,
             options=options,
         )
-    from convert.from_paddle.conversion import convert_paddle
+    from convert.from_paddle.convert_paddle import convert_paddle
 
     given = {"--task": arguments.task, "--labels": arguments.labels, "--num-labels": arguments.num_labels}
     for option, value in {**given, "--random-weights": arguments.random_weights}.items():
@@ -52,7 +52,7 @@ def paddle(arguments: argparse.Namespace, options: ConversionOptions) -> Convers
 
 
 def torch(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
-    from convert.from_torch.conversion import convert_torch
+    from convert.from_torch.convert_torch import convert_torch
 
     return convert_torch(
         arguments.source,
@@ -66,7 +66,7 @@ def torch(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
 
 
 def serving(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
-    from convert.to_serving.conversion import convert_serving
+    from convert.to_serving.convert_serving import convert_serving
     from convert.to_serving.notes import read_notes
 
     source: Path = arguments.source
@@ -95,7 +95,7 @@ def to_onnx(arguments: argparse.Namespace, options: ConversionOptions) -> Conver
 
 
 def precision(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
-    from convert.precision.conversion import convert_precision
+    from convert.precision.convert_precision import convert_precision
 
     return convert_precision(
         arguments.source,
@@ -133,7 +133,7 @@ def check(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
 
 
 def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
-    from convert.whole.conversion import convert_all
+    from convert.whole.convert_all import convert_all
     from convert.whole.wanted import Wanted
 
     wanted = Wanted(

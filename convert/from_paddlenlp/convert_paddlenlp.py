@@ -9,15 +9,14 @@ from typing import Any
 
 from convert.from_paddle.pdmodel import check_format, format_settings
 from convert.from_paddlenlp.encoder import positional
-from convert.from_paddlenlp.families import HEADS, TASKS
-from convert.from_paddlenlp.source import PaddleNLPSource, find_source, refuse_script
+from convert.from_paddlenlp.paddlenlp_source import HEADS, TASKS, PaddleNLPSource, find_source, refuse_script
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import paddle_version
 from convert.programs.input_spec import parse_input_spec
 from convert.proof.stored_reports import report_of, write_reports
 from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
-from convert.steps.environment import conversion_python
+from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import ModelNotes, labels_of, text_padding, write_notes
 from pipeline.errors import ConversionError

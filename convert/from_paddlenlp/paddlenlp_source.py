@@ -1,4 +1,4 @@
-"""Where a PaddleNLP model comes from: a folder, a configuration or a name, read without PaddleNLP."""
+"""Which models of PaddleNLP can be converted, and where one comes from; read without PaddleNLP."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convert.from_paddlenlp.families import FAMILIES
 from convert.to_serving.notes import tokenizer_files
 from pipeline.errors import ConversionError
 
 CONFIG_FILES = ("config.json", "model_config.json")
-
-
 WEIGHTS_FILES = ("model_state.pdparams", "model.safetensors")
 
-
-_MAX_CONFIG_BYTES = 16 << 20
-
-
-_MAX_HEADER_BYTES = 100 << 20
-
-
+# Which models can be converted. By the task: how the name of a class ends.
+HEADS = {
+    "sequence-classification": "ForSequenceClassification",
+    "token-classification": "ForTokenClassification",
+}
+TASKS = tuple(HEADS)
+# By `model_type`; XLM-R is RoBERTa with a larger vocabulary.
+FAMILIES = {"bert": "Bert", "ernie": "Ernie", "roberta": "Roberta", "xlm-roberta": "Roberta"}
 # By what the name of a class starts with; longer ones first.
 _PREFIXES = {"XLMRoberta": "xlm-roberta", "Roberta": "roberta", "Ernie": "ernie", "Bert": "bert"}
+
+_MAX_CONFIG_BYTES = 16 << 20
+_MAX_HEADER_BYTES = 100 << 20
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from pathlib import Path
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import onnx_runtime_version, paddle_version
-from convert.programs.program import InferenceProgram, read_program
+from convert.programs.inference_program import InferenceProgram, read_program
 from convert.proof.max_lengths import LONGEST_TRIED
 from convert.proof.padding import parse_padding
-from convert.proof.report import ParityReport
+from convert.proof.parity_report import ParityReport
 from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions, as_it_is
+from convert.to_serving.build_serving_model import build_serving_model
 from convert.to_serving.notes import ModelNotes, entailment_of
-from convert.to_serving.serving_model import build_serving_model
 from pipeline.errors import ConversionError
 
 

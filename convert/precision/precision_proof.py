@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from convert.precision.figures import figures_table, timed_form
-from convert.programs.feeds import Feeds
-from convert.programs.program import InferenceProgram
+from convert.precision.savings import figures_table, timed_form
+from convert.programs.inference_program import InferenceProgram
+from convert.programs.program_feeds import Feeds
 from convert.programs.runners import Runner, serving_runner
 from convert.proof.padding import answers_by_row, padding_parity
 from convert.proof.parity import compare
-from convert.proof.report import Bounds, FailedParity, ParityReport, held_to
+from convert.proof.parity_report import Bounds, FailedParity, ParityReport, held_to
 from convert.proof.stored_reports import write_reports
 from convert.proof.target import Target, named_padding
 from convert.result import ConversionOptions

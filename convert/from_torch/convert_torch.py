@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from convert.from_paddle.pdmodel import check_format, format_settings
-from convert.from_torch.routes import OPSET, OPSETS, ROUTES, Route
-from convert.from_torch.source import check_source, is_factory
+from convert.from_torch.torch_routes import OPSET, OPSETS, ROUTES, Route
+from convert.from_torch.torch_source import check_source, is_factory
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import paddle_version
 from convert.programs.input_spec import parse_input_spec
-from convert.proof.report import ParityReport
+from convert.proof.parity_report import ParityReport
 from convert.proof.stored_reports import report_of, write_reports
 from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
-from convert.steps.environment import conversion_python
+from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.steps.progress import Steps
 from convert.to_serving.notes import ModelNotes, tokenizer_files, write_notes
@@ -159,7 +159,7 @@ def _run(
 ) -> Any:
     conversion_python(needs)
     return run_isolated(
-        f"convert.from_torch.steps:{step}",
+        f"convert.from_torch.torch_steps:{step}",
         arguments,
         converter=converter,
         needs=needs,

@@ -13,17 +13,17 @@ import numpy as np
 from convert.output.staging import staged
 from convert.output.stamp import STAMP_FILE, check_replaceable, fingerprint_of, write_stamp
 from convert.paddle_onnx.to_onnx import MODEL_FILE, convert_to_onnx
-from convert.precision.proof import Original, Reduced, prove_and_write
-from convert.precision.routes import BF16, BOUNDS, CALIBRATED, ONNX_RUNTIME, PADDLE, engine_for
+from convert.precision.precision_proof import Original, Reduced, prove_and_write
+from convert.precision.precisions import BF16, BOUNDS, CALIBRATED, ONNX_RUNTIME, PADDLE, engine_for
 from convert.programs.engines import onnx_runtime_version, paddle_version
-from convert.programs.feeds import BATCH_SIZES, Feeds
-from convert.programs.program import read_program, serving_folder
+from convert.programs.inference_program import read_program, serving_folder
+from convert.programs.program_feeds import BATCH_SIZES, Feeds
 from convert.programs.runners import program_runner, serving_runner
-from convert.proof.inputs import Inputs
-from convert.proof.report import Bounds, ParityReport
+from convert.proof.parity_report import Bounds, ParityReport
+from convert.proof.proof_inputs import Inputs
 from convert.proof.target import target_of_model
 from convert.result import Conversion, ConversionOptions, as_it_is
-from convert.steps.environment import conversion_python
+from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.additions import PARITY_FILE

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from convert.programs.feeds import Feeds
+from convert.programs.program_feeds import Feeds
 from convert.proof.target import Target
 from pipeline.errors import ConversionError
 from pipeline.models.serving_model import Variable

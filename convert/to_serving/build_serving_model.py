@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from convert.programs.feeds import Feeds
+from convert.programs.inference_program import InferenceProgram
 from convert.programs.input_spec import TensorSpec
-from convert.programs.program import InferenceProgram
+from convert.programs.program_feeds import Feeds
 from convert.programs.runners import program_runner, serving_runner
 from convert.proof.max_lengths import max_lengths
 from convert.proof.padding import padding_parity
 from convert.proof.parity import compare
-from convert.proof.report import ParityReport
+from convert.proof.parity_report import ParityReport
 from convert.proof.stored_reports import summaries, write_reports
 from convert.proof.target import target_of
 from convert.result import ConversionOptions
