@@ -27,6 +27,7 @@ from convert.programs.runners import layer_runner, program_runner
 from convert.proof.parity import compare
 from convert.proof.parity_report import ParityReport
 from convert.proof.proof_inputs import Inputs
+from convert.result import FORMATS
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
 
@@ -55,7 +56,7 @@ def paddle_step(
     lengths: list[int],
     tolerance: float,
     opset: int,
-    program_format: str,
+    program_format: str = FORMATS[0],
     sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Write a Paddle program to `out`, in one of FORMATS, by mapping weights into the PaddleNLP twin.
@@ -100,7 +101,7 @@ def onnx_step(
     lengths: list[int],
     tolerance: float,
     opset: int,
-    program_format: str,
+    program_format: str = FORMATS[0],
     sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Write model.onnx to `out`. Returns the reports."""
@@ -138,7 +139,7 @@ def torchscript_step(
     lengths: list[int],
     tolerance: float,
     opset: int,
-    program_format: str,
+    program_format: str = FORMATS[0],
     sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Write model.pt to `out`. Returns the reports."""
