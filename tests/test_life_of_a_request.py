@@ -19,9 +19,10 @@ import pytest
 import tritonclient.grpc as v2
 
 import onnx_models
-from service_process import APPS, ROOT, ServiceProcess, key_value
+from service_process import APPS, PATIENCE_S, ROOT, ServiceProcess, key_value, wait_until
 
 TRACE = ROOT / "tests" / "fixtures" / "trace"
+START_S = 2 * PATIENCE_S  # as `ServiceProcess.wait_until_ready` waits
 ROW = {"input_ids": "[[1, 2, 3]]", "token_type_ids": "[[0, 0, 0]]", "attention_mask": "[[1, 1, 1]]"}
 
 # Left out: it is told of requests, and on the way of none.
@@ -118,7 +119,8 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Followed]:
     # Idle instances are not probed here: a probe comes when it likes, and runs much of what a request runs.
     config = {"op": {"model": {"batch_size": 8, "probe_interval": 0, "local_service_conf": conf}}}
     with ServiceProcess(APPS / "either_dialect.py", config, env=trace.env, wait=False) as service:
-        service.wait_for_log("Service test is ready")
+        told = "Service test is ready"  # asking for it over HTTP would be in the trace
+        wait_until(lambda: told in service.log, told, START_S, on_timeout=lambda: service.log)
         yield Followed(service, trace, trace.off())
 
 
