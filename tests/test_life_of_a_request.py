@@ -23,6 +23,7 @@ from service_process import APPS, PATIENCE_S, ROOT, ServiceProcess, key_value, w
 
 TRACE = ROOT / "tests" / "fixtures" / "trace"
 START_S = 2 * PATIENCE_S  # as `ServiceProcess.wait_until_ready` waits
+AMPLE_S = 24 * 3600.0
 ROW = {"input_ids": "[[1, 2, 3]]", "token_type_ids": "[[0, 0, 0]]", "attention_mask": "[[1, 1, 1]]"}
 
 # Left out: it is told of requests, and on the way of none.
@@ -116,8 +117,10 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Followed]:
     folder = tmp_path_factory.mktemp("life")
     trace = Trace(folder)
     conf = {"model_config": str(onnx_models.serving(folder)), "thread_num": 1}
-    # Idle instances are not probed here: a probe comes when it likes, and runs much of what a request runs.
-    config = {"op": {"model": {"batch_size": 8, "probe_interval": 0, "local_service_conf": conf}}}
+    # Idle instances are not probed: a probe comes when it likes, and runs much of what a request runs. With
+    # so much time, admission need not look at the queue, however long the requests before it took.
+    op = {"batch_size": 8, "probe_interval": 0, "local_service_conf": conf}
+    config = {"dag": {"request_timeout": AMPLE_S}, "op": {"model": op}}
     with ServiceProcess(APPS / "either_dialect.py", config, env=trace.env, wait=False) as service:
         told = "Service test is ready"  # asking for it over HTTP would be in the trace
         wait_until(lambda: told in service.log, told, START_S, on_timeout=lambda: service.log)
