@@ -19,7 +19,7 @@ from models import local_conf
 from pipeline import plugins
 from pipeline.engines import create_predictor, engine_named, engine_of, input_examples
 from pipeline.engines.base import Engine
-from pipeline.errors import ConfigError, InvalidInput, ModelFailed
+from pipeline.errors import ConfigError, InvalidInput, ModelFailed, UnusableFeed
 from pipeline.models.serving_model import ServingModel, load_serving_model
 from service_process import APPS, ServiceProcess
 
@@ -133,7 +133,7 @@ def test_a_model_of_another_packages_engine_is_served(tmp_path: Path, conf: dict
     with served(linear_model(tmp_path / "model"), PLUGIN, **conf) as service:
         answer = service.predict({"x": "[[1, 2, 3]]"})
         assert json.loads(answer["y"]) == (np.array([[1, 2, 3]]) @ WEIGHT + BIAS).tolist()
-        assert service.ask({"x": "[[1, 2]]"})["err_no"] == InvalidInput.err_no
+        assert service.ask({"x": "[[1, 2]]"})["err_no"] == UnusableFeed.err_no
 
 
 def end_of(service: ServiceProcess) -> str:
