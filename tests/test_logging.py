@@ -183,7 +183,9 @@ class TestFiles:
         self, folder: Path, tmp_path: Path
     ) -> None:
         with ServiceProcess(ECHO, self.config(max_bytes=0), folder=tmp_path) as service:
-            (folder / "test.front.log").rename(folder / "moved")
+            log = folder / "test.front.log"
+            wait_until(lambda: "is ready" in log.read_text("utf-8"), "the line of readiness is written")
+            log.rename(folder / "moved")
             finished(service)
         assert "is ready" in (folder / "moved").read_text("utf-8")
         assert "has stopped" in (folder / "test.front.log").read_text("utf-8")
