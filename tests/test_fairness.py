@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from client.protos.pipeline_service_pb2 import Request, Response
-from pipeline.front.scheduler.clients import MOST_PEERS, Client, Peers
-from pipeline.front.scheduler.fair_queue import FairQueue
+from pipeline.front.scheduler.admission import Client, FairQueue
+from pipeline.front.scheduler.clients import MOST_PEERS, Peers
 from service_process import APPS, PATIENCE_S, RPC_METHOD, HttpAnswer, ServiceProcess, key_value, wait_until
 
 MOST = 20

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.api.dag import Dag, Node
+from pipeline.front.scheduler.dag_run import lost_with, superfluous
 from service_process import APPS, ServiceProcess, wait_until
 
 SOURCE = "@DAGExecutor"
@@ -110,8 +111,8 @@ def test_a_branch_that_another_join_still_waits_for_is_not_given_up() -> None:
         Node("last", ("one", "other")),
     )
     dag = Dag(nodes, "last", first_arrival=True)
-    assert dag.superfluous({"a", "b", "one"}) == {"a"}
-    assert dag.superfluous({"a", "b", "one", "other", "last"}) == {"a", "b", "one", "other"}
-    assert dag.lost_with({"b"}, {"a", "b"}) == {"b", "other"}
-    assert dag.lost_with({"a", "b"}, {"a", "b"}) == {"a", "b", "one", "other", "last"}
-    assert dag.lost_with({"a", "b"}, {"a", "b", "one"}) == {"a", "b", "other"}
+    assert superfluous(dag, {"a", "b", "one"}) == {"a"}
+    assert superfluous(dag, {"a", "b", "one", "other", "last"}) == {"a", "b", "one", "other"}
+    assert lost_with(dag, {"b"}, {"a", "b"}) == {"b", "other"}
+    assert lost_with(dag, {"a", "b"}, {"a", "b"}) == {"a", "b", "one", "other", "last"}
+    assert lost_with(dag, {"a", "b"}, {"a", "b", "one"}) == {"a", "b", "other"}

@@ -30,7 +30,7 @@ ROW = {"input_ids": "[[1, 2, 3]]", "token_type_ids": "[[0, 0, 0]]", "attention_m
 TELEMETRY = ("front/metrics/", "front/scheduler/gauges.py")
 LEFT_OUT = {  # calls, with all that they call in turn, for they come when they like
     "Deadlines._expire": "the timer of all deadlines",
-    "FrameWatch._check": "the timer for a worker that stops within a frame",
+    "Instance._check_rest": "the timer for a worker that stops within a frame",
     "HttpServer._watch": "the timer that sends slow and silent connections away",
     "UnderWay._look": "the timer for gRPC calls that are not answered at once",
     "AbandonedCalls._replace_all": "waits for calls that are over their time",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
@@ -57,36 +57,6 @@ class Dag:
                 found.add(consumer)
                 todo += self.consumers[consumer]
         return frozenset(found)
-
-    def inputs_of(
-        self, name: str, came: str, outputs: Container[str], started: Container[str]
-    ) -> tuple[str, ...] | None:
-        """What a node starts on now that the output `came` is there; None when it waits or has started."""
-        if self.first_arrival:
-            return None if name in started else (came,)
-        inputs = self.nodes[name].inputs
-        for given in inputs:
-            if given not in outputs:
-                return None
-        return inputs
-
-    def superfluous(self, started: Container[str]) -> set[str]:
-        """With `first_arrival`: the nodes whose output nobody takes, for all its takers have started."""
-        found: set[str] = set()
-        for name in reversed(self.order):
-            takers = self.consumers[name]
-            if name != self.response and all(taker in started or taker in found for taker in takers):
-                found.add(name)
-        return found
-
-    def lost_with(self, failed: Container[str], started: Container[str]) -> set[str]:
-        """With `first_arrival`: the nodes that will have no output when these have none."""
-        lost: set[str] = set()
-        for name in self.order:
-            inputs = self.nodes[name].inputs
-            if name in failed or (name not in started and all(given in lost for given in inputs)):
-                lost.add(name)
-        return lost
 
 
 def collect_ops(last: Op) -> dict[str, Op]:

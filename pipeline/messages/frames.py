@@ -18,7 +18,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.messages.messages import Message, Stowed, decode, encode
+import msgspec
+
+from pipeline.messages.messages import KINDS, Message, Stowed
 from pipeline.messages.values import INLINE_BYTES, Part
 
 ARENA_BYTES_FROM = INLINE_BYTES  # the memfd beats the socket at every size (bench/transport.py)
@@ -34,6 +36,8 @@ _COUNT = struct.Struct("<q")
 _BEGUN_AT, _TAKEN_BACK_AT = ARENA_BYTES, ARENA_BYTES + _COUNT.size
 _MAPPED_BYTES = ARENA_BYTES + 2 * _COUNT.size
 _HEADER = struct.Struct("<BxxxIIi")  # kind, message bytes, tail bytes, arena offset or -1
+_encode = msgspec.msgpack.Encoder().encode
+_DECODE = {message.kind: msgspec.msgpack.Decoder(message).decode for message in KINDS}
 
 
 class Frame(NamedTuple):
@@ -85,7 +89,7 @@ class Arena:
 
 
 class Region:
-    """One direction of one hand-over: filled from its start, emptied as a whole."""
+    """The part of an arena for one direction of one hand-over: filled from its start, emptied as a whole."""
 
     def __init__(self, number: int) -> None:
         self._start = number * REGION_BYTES
@@ -179,7 +183,7 @@ def frame(
     region: Region | None = None,
 ) -> list[Part]:
     """The buffers of one frame, to be written to the socket in order."""
-    packed = encode(message)
+    packed = _encode(message)
     size = sum(map(len, tail)) if tail else 0
     offset = -1
     if arena is not None and region is not None and size >= ARENA_BYTES_FROM:
@@ -222,7 +226,10 @@ class FrameReader:
             end = tail_at if offset >= 0 else tail_at + tail_size
             if len(buffer) < end:
                 break
-            message = decode(kind, memoryview(buffer)[at + _HEADER.size : tail_at])
+            if kind not in _DECODE:
+                raise ValueError(f"{kind} is the kind of no message")
+            # msgspec.ValidationError is a ValueError.
+            message = _DECODE[kind](memoryview(buffer)[at + _HEADER.size : tail_at])
             yield Frame(message, self._tail(buffer, tail_at, end, tail_size, offset))
             at = end
         if at:

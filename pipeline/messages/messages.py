@@ -1,4 +1,4 @@
-"""Every message between the front process and one instance in a worker, and its encoding.
+"""Every message between the front process and one instance in a worker, as data.
 
 A message travels as an array of its fields in msgpack, in the order they have here; a header with its
 `kind` stands before it and large parts behind it, see `pipeline.messages.frames`.
@@ -169,13 +169,4 @@ class Probed(Message):
     failure: str
 
 
-_KINDS: Sequence[type[Message]] = (Start, HandOver, Ready, Failed, Reply, Probe, Probed)
-_DECODE = {message.kind: msgspec.msgpack.Decoder(message).decode for message in _KINDS}
-encode = msgspec.msgpack.Encoder().encode
-
-
-def decode(kind: int, data: bytes | memoryview) -> Message:
-    """The message of a frame. Raises ValueError for what is none."""
-    if kind not in _DECODE:
-        raise ValueError(f"{kind} is the kind of no message")
-    return _DECODE[kind](data)  # msgspec.ValidationError is a ValueError
+KINDS: Sequence[type[Message]] = (Start, HandOver, Ready, Failed, Reply, Probe, Probed)

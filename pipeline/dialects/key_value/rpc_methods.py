@@ -13,9 +13,8 @@ from pipeline.dialects.key_value.key_value import parse_proto, pass_proto_on
 from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, UnknownService
 from pipeline.front.grpc.rpc_handler import Context, RpcHandler
 from pipeline.front.scheduler.clients import CALLER
-from pipeline.front.scheduler.deadlines import TICKS_PER_S
 from pipeline.front.scheduler.request import Request
-from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.front.scheduler.scheduler import TICKS_PER_S, Scheduler
 
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 # These are the transport's own refusals; the original answers all others as a message with err_no.

@@ -8,7 +8,8 @@ from typing import Protocol
 import msgspec
 
 from pipeline.errors import ServingError
-from pipeline.front.scheduler.clients import Client, named
+from pipeline.front.scheduler.admission import Client
+from pipeline.front.scheduler.clients import named
 from pipeline.messages.values import Part
 
 Headers = dict[bytes, bytes]

@@ -12,7 +12,7 @@ from pipeline.errors import NotReady, ServingError, Unauthenticated
 from pipeline.front.http.http_request import Headers, HttpRequest
 from pipeline.front.http.listener import Listener, OpenConnection
 from pipeline.front.http.refusals import headers_too_large, no_http, too_large, too_slow
-from pipeline.front.scheduler.clients import Client
+from pipeline.front.scheduler.admission import Client
 
 _PIECE_BYTES = 2048  # that are parsed at once, unless they are a body's
 _UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")

@@ -1,4 +1,4 @@
-"""BackOff: what the ends of an Op's processes say of the next start: when, and whether it is hopeless."""
+"""BackOff: when the next process of an Op is started after one has died, and when to give up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_BACKOFF_S = 10.0
 
 
 class BackOff:
-    """Is told of each start, whether it succeeded or failed, and of each death."""
+    """Counts the starts and deaths of one Op's processes, and draws the conclusion for the next start."""
 
     def __init__(self) -> None:
         self._failed_starts = 0
@@ -24,16 +24,16 @@ class BackOff:
         self._was_ready = False
 
     def started(self) -> None:
-        """A process is ready."""
+        """Note that a process has become ready."""
         self._failed_starts = 0
         self._was_ready = True
 
     def died(self, process: WorkerProcess) -> None:
-        """One that was ready."""
+        """Note the death of a process that was ready."""
         self._fruitless_deaths = 0 if process.served else self._fruitless_deaths + 1
 
     def note_failed_start(self, process: WorkerProcess) -> bool:
-        """Returns whether another is of no use."""
+        """Note that a process has ended before it was ready; returns whether another try is of no use."""
         self._failed_starts += 1
         final = process.failure is not None and process.failure.final
         # What raises on the very first start raises on every one; later a reason may pass (a full disk, say).
@@ -41,7 +41,7 @@ class BackOff:
         return final or raises or self._failed_starts >= FAILED_STARTS_ALLOWED
 
     def pause_s(self, process: WorkerProcess) -> float:
-        """Seconds until its successor: none for the first death in a while, then twice as long each time.
+        """Seconds until the successor of a process: none for the first death in a while, then ever longer.
 
         Not longer and longer after one that has answered requests: callers wait for its successor.
         """
@@ -56,7 +56,8 @@ class BackOff:
     def in_crash_loop(self, processes: Iterable[WorkerProcess]) -> bool:
         """Whether one process after the other becomes ready and dies before it has answered anything.
 
-        Over when one of those that are there answers, or lives on.
+        processes: those that are there now. The loop is over once one of them has answered a request, or has
+        lived for STABLE_AFTER_S.
         """
         if self._fruitless_deaths < LOOP_AFTER_DEATHS:
             return False

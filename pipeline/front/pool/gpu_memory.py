@@ -13,7 +13,7 @@ _ON_CARDS = (1, 2)  # of `device_type`: gpu, tensorRT
 
 
 class GpuMemory:
-    """Open from its making on; `of_processes` reads all cards."""
+    """The driver's account of GPU memory, over all cards; open from the constructor on."""
 
     def __init__(self, nvml: Any) -> None:
         """Raises nvml.NVMLError without a driver."""
@@ -35,7 +35,7 @@ class GpuMemory:
 
 
 def open_gpu_memory(config: ServiceConfig) -> GpuMemory | None:
-    """None where no Op runs on a card, or nobody can tell."""
+    """The account of GPU memory; None where no Op runs on a card, or nobody can tell."""
     confs = [op.local_service_conf for op in config.op.values()]
     if not any(conf and (conf.devices or conf.device_type in _ON_CARDS) for conf in confs):
         return None

@@ -15,7 +15,7 @@ COUNTERS = (
 
 
 def oom_kills(counters: Sequence[Path] = COUNTERS) -> int:
-    """A number that rises with each such kill; 0 where the kernel does not tell."""
+    """How many processes the kernel has killed for want of memory; 0 where it does not tell."""
     kills = 0
     for counter in counters:
         with contextlib.suppress(OSError):

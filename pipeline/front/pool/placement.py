@@ -32,7 +32,7 @@ class Plan:
 
 
 def plan(app: App, op: str) -> Plan:
-    """What is on disk now. Raises ConfigError for a version that is not there."""
+    """The plan for what is on disk now. Raises ConfigError for a version that is not there."""
     conf = _local_model(app, op)
     version, folders = "", []
     if conf is not None:

@@ -46,7 +46,7 @@ class Starts:
         self._choose_soon()
 
     def over(self, process: WorkerProcess) -> None:
-        """The process is ready, or dead."""
+        """Note the end of a start: the process is ready, or dead."""
         if process not in self._starting:
             return
         self._starting.remove(process)

@@ -1,4 +1,4 @@
-"""Instance: one copy of an Op as the front sees it: its connection, and its hand-overs under way."""
+"""Instance: the connection to one copy of an Op: what is sent, under way, read, and late."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from pipeline.errors import ServingError
-from pipeline.front.pool.frame_watch import FrameWatch
-from pipeline.front.pool.in_flight import InFlight, Job
-from pipeline.front.pool.outbox import Outbox
 from pipeline.messages.frames import (
     HANDOVERS_IN_FLIGHT,
     Arena,
@@ -38,6 +37,7 @@ from pipeline.messages.messages import (
     Ready,
     Reply,
     Settled,
+    Share,
 )
 from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import Signature
@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 256 * 1024
 HANG_GRACE_S = 5.0  # after the latest deadline of a hand-over its worker is taken for stuck
+STOPPED_S = 5.0  # in a frame without a byte; one call of the system's sends it on without any work in between
 LARGE_BYTES = 256 * 1024  # copying and sending this takes the front about half a millisecond
 
 
@@ -60,6 +61,35 @@ _READY = State.READY  # looking a member up costs as much as a short loop
 _ERROR = Outcome.ERROR
 
 
+class Job(Protocol):
+    """One Op's share of a request, as the pool sees it: who is told what became of it."""
+
+    def settle(self, outcome: Outcome, parts: list[Part]) -> None: ...
+    def fail(self, error: ServingError) -> None: ...
+
+
+class InFlight(msgspec.Struct, eq=False):
+    """A hand-over under way: jobs that were sent to a worker together; a settled one leaves a None.
+
+    In time.monotonic: deadline: the latest of its requests'; began: when it could begin; run_began: the same
+    of what runs now, where a hand-over takes several runs.
+    abandoned: nobody waits for it any more: it is over its Op's timeout, or was taken back.
+    preprocess_ns: as the latest reply that has any tells, for `HandOverEvents.replying`.
+    """
+
+    id: int
+    jobs: list[Job | None]
+    deadline: float
+    began: float
+    run_began: float
+    abandoned: bool = False
+    preprocess_ns: int = 0
+
+    def open_jobs(self) -> list[Job]:
+        """The jobs that are not settled."""
+        return [job for job in self.jobs if job is not None]
+
+
 class Host(Protocol):
     """The process that an instance lives in, as the instance knows it. See `WorkerProcess`."""
 
@@ -72,18 +102,26 @@ class Host(Protocol):
     def kill(self, because: str) -> None: ...
 
 
-class InstanceEvents(Protocol):
-    """What instances report to whoever keeps them. profiles: whether `replying` is to be called."""
+class HandOverEvents(Protocol):
+    """What an instance tells of its hand-overs. profiles: whether `replying` is to be called."""
 
     profiles: bool
 
-    def replying(self, handover: InFlight, reply: Reply) -> None: ...
-    def replied(self, instance: Instance, handover: InFlight, reply: Reply) -> None: ...
-    def timed_out(self, instance: Instance, handover: InFlight) -> None: ...
+    def replying(self, handover: InFlight, reply: Reply) -> None:
+        """A reply is there, of which nothing is settled yet."""
+        ...
+
+    def replied(self, instance: Instance, handover: InFlight, reply: Reply) -> None:
+        """All that the reply tells is settled."""
+        ...
+
+    def timed_out(self, instance: Instance, handover: InFlight) -> None:
+        """A call is over the Op's timeout; it is abandoned."""
+        ...
 
 
 class TimeLimits(NamedTuple):
-    """Of an Op's runs, in seconds, infinite for none.
+    """The time limits of an Op's runs, in seconds, infinite for none.
 
     call_s: after so long nobody waits for a run any more. kill_s: after so long in one hand-over the worker
     is killed; without it HANG_GRACE_S after the time when nobody waits any more.
@@ -91,6 +129,64 @@ class TimeLimits(NamedTuple):
 
     call_s: float
     kill_s: float
+
+
+class Outbox:
+    """Sends to a socket in order, and never waits: what the socket does not take yet is kept here."""
+
+    def __init__(self, to: socket.socket) -> None:
+        self._socket = to
+        self._loop = asyncio.get_running_loop()
+        self._unsent: deque[memoryview] = deque()
+        self._ending = False
+
+    def send(self, buffers: Sequence[Part]) -> None:
+        """Send them behind what was sent before."""
+        for buffer in buffers:
+            view = memoryview(buffer)
+            if not self._unsent:
+                try:
+                    view = view[self._socket.send(view) :]
+                except BlockingIOError:
+                    pass
+                except OSError:  # the worker is dying; its pidfd will say so
+                    return
+            if len(view):
+                self._unsent.append(view)
+        if self._unsent:
+            self._loop.add_writer(self._socket, self._send_on)
+
+    def end(self) -> None:
+        """Close our end once all is sent."""
+        self._ending = True
+        if not self._unsent:
+            self._close_our_end()
+
+    def give_up(self) -> None:
+        """Send nothing more; to be called before the socket is closed."""
+        self._loop.remove_writer(self._socket)
+
+    def _send_on(self) -> None:
+        while self._unsent:
+            view = self._unsent[0]
+            try:
+                sent = self._socket.send(view)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._unsent.clear()
+                break
+            if sent < len(view):
+                self._unsent[0] = view[sent:]
+                return
+            self._unsent.popleft()
+        self._loop.remove_writer(self._socket)
+        if self._ending:
+            self._close_our_end()
+
+    def _close_our_end(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
 
 
 class Instance:
@@ -101,7 +197,7 @@ class Instance:
     """
 
     def __init__(
-        self, op: str, number: int, process: Host, events: InstanceEvents, limits: TimeLimits
+        self, op: str, number: int, process: Host, events: HandOverEvents, limits: TimeLimits
     ) -> None:
         self.op = op
         self.number = number
@@ -116,6 +212,7 @@ class Instance:
         self._handovers = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._rest_timer: asyncio.TimerHandle | None = None  # set within a frame, for the rest of it
         self.abandoned: asyncio.Future[None] | None = None
         self._limits = limits
         self._settling: Iterator[None] = iter(())
@@ -131,11 +228,10 @@ class Instance:
         until_spawned.enter_context(theirs)
         self._socket.setblocking(False)
         self._outbox = Outbox(self._socket)
-        self._frame_watch = FrameWatch(self._socket, self._reader, self._stopped_halfway)
         return theirs.fileno(), arena_fd
 
     def listen(self) -> None:
-        """Take what the worker says from now on."""
+        """Read what the worker says from now on."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket, self._readable)
 
@@ -151,20 +247,21 @@ class Instance:
     def tell(self, message: Message) -> None:
         self._outbox.send(frame(message))
 
-    def hand_over(self, jobs: Sequence[Job]) -> None:
-        """Send jobs to the worker, which is killed when it has them for too long."""
-        now, deadline = time.monotonic(), max([job.deadline for job in jobs])
+    def hand_over(self, jobs: Sequence[Job], shares: list[Share], tail: Sequence[Part]) -> None:
+        """Send jobs to the worker, which is killed when it has them for too long.
+
+        shares: what the worker is told of each. tail: their large parts.
+        """
+        now, deadline = time.monotonic(), max([share.deadline for share in shares])
         handover = InFlight(self._handovers, list(jobs), deadline, now, now)
         self._handovers += 1
-        tail: list[Part] = []
-        message = HandOver(handover.id, [job.share(index, tail) for index, job in enumerate(jobs)])
         self.in_flight.append(handover)
         region = request_region(handover.id) if tail else None
-        self._outbox.send(frame(message, tail, self._arena, region))
+        self._outbox.send(frame(HandOver(handover.id, shares), tail, self._arena, region))
         self._watch(handover)
 
     def take_back(self) -> Iterator[Job]:
-        """The jobs that were queued behind a call that is abandoned: the worker will not begin with them."""
+        """Take back the jobs behind a call that is abandoned: the worker will not begin with them."""
         for handover in itertools.islice(self.in_flight, 1, None):
             if not handover.abandoned and self._arena.take_back(handover.id):
                 handover.abandoned = True
@@ -183,7 +280,7 @@ class Instance:
         self._outbox.end()
 
     def began(self, handover: InFlight) -> bool:
-        """Whether the worker, which has died, had begun with it."""
+        """Whether the worker, which has died, had begun with a hand-over."""
         return self._arena.begun(handover.id)
 
     def _watch(self, handover: InFlight) -> None:
@@ -234,7 +331,7 @@ class Instance:
     def _settle_on(self) -> None:
         """Settle what has arrived; after a large answer the loop has other work first, health included."""
         if self._settle(self._settling, at_once=False):
-            self._frame_watch.look()
+            self._watch_rest()
             if self._paused is not None:
                 self._paused = None
                 self._loop.add_reader(self._socket, self._readable)
@@ -253,7 +350,19 @@ class Instance:
             self.process.kill("it sent what is no frame")
         return True
 
-    def _stopped_halfway(self) -> None:
+    def _watch_rest(self) -> None:
+        """See to it that `_check_rest` runs when the rest of a frame does not come."""
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
+        if self._reader.halfway:
+            self._rest_timer = self._loop.call_later(STOPPED_S, self._check_rest)
+
+    def _check_rest(self) -> None:
+        self._rest_timer = None
+        with contextlib.suppress(BlockingIOError):
+            self._socket.recv(1, socket.MSG_PEEK)
+            return  # it is here, and the loop was late
         self.process.kill("it stopped in the middle of a frame")
 
     def _settle_all(self, data: bytes) -> Iterator[None]:
@@ -314,7 +423,7 @@ class Instance:
             self.abandoned = None
 
     def disconnect(self) -> None:
-        """The process is dying: take what it still said; what is in flight then is lost."""
+        """Close the connection to a dying process; what is in flight after what it still said is lost."""
         if self._paused is not None:
             self._paused.cancel()
         with contextlib.suppress(BlockingIOError, OSError):
@@ -323,15 +432,16 @@ class Instance:
                 self._settle(self._settle_all(data))
         self.state = State.DEAD
         self._cancel_timer()
-        self._frame_watch.cancel()
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
         self._loop.remove_reader(self._socket)
         self._outbox.give_up()
         self._socket.close()
 
     def forget(self) -> None:
-        """Let go of the memory that tells what had begun, and of all that holds this: garbage in rings."""
+        """Let go of the shared memory and of the process, which refers to this: nothing is asked any more."""
         self._arena.close()
-        del self.process, self._frame_watch
+        del self.process
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

@@ -5,22 +5,51 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from pipeline.api.app import App
 from pipeline.errors import StartFailed
 from pipeline.front.pool.back_off import MAX_BACKOFF_S, BackOff
-from pipeline.front.pool.placement import Plan, plan
+from pipeline.front.pool.placement import Plan
 from pipeline.front.pool.starts import Starts
-from pipeline.front.pool.worker_instance import Instance, State
-from pipeline.front.pool.worker_process import Events, WorkerProcess
+from pipeline.front.pool.worker_instance import HandOverEvents, Instance, State
+from pipeline.front.pool.worker_process import WorkerProcess
 from pipeline.models.tensor_spec import Signature
 
 log = logging.getLogger(__name__)
 
 LEAVE_S = 5.0  # what a process has for its end once its last hand-over is answered
+
+
+class Service(Protocol):
+    """What the pools of a service share. starts: gives each start of a process its turn."""
+
+    starts: Starts
+
+    def note_ready(self) -> None:
+        """A pool has one more process that is ready."""
+        ...
+
+    def fail_for_good(self, reason: StartFailed) -> None:
+        """The starts of an Op keep failing: the service must end."""
+        ...
+
+
+class Dispatcher(HandOverEvents, Protocol):
+    """Who gives an Op's instances their work; the pool tells it what becomes of them."""
+
+    def dispatch_soon(self) -> None:
+        """Other instances than before take work."""
+        ...
+
+    def requeue_lost(self, process: WorkerProcess) -> None:
+        """Queue the jobs of a dying process again, but for those that it may have died of."""
+        ...
+
+    def refuse_blamed(self, process: WorkerProcess) -> None:
+        """Refuse the jobs that a process may have died of, now that it is known how."""
+        ...
 
 
 class WorkerPool:
@@ -30,26 +59,23 @@ class WorkerPool:
     in which work is offered to them.
     plan: what the processes run; `size` is 0 without one, when the Op is unloaded.
     signature: what the Op's model is fed and fetched; None until one is ready, and for an Op without a model.
-    on_fatal: called with the reason when starts keep failing; the service must end then. given_up: it was.
-    wake: called when other instances than before take work. starts: gives each start its turn.
+    given_up: starts kept failing, and the service ends.
     abandoned: set when an instance has a call that nobody waits for any more.
     """
 
-    def __init__(self, app: App, op: str, events: Events, wake: Callable[[], None], starts: Starts) -> None:
+    def __init__(self, op: str, plan: Plan, dispatcher: Dispatcher, service: Service) -> None:
         self.op = op
         self.processes: list[WorkerProcess] = []
         self.instances: list[Instance] = []
-        self.on_fatal: Callable[[StartFailed], None] = lambda reason: None
-        self.on_ready: Callable[[], None] = lambda: None
         self.given_up = False
         self.restarts = 0
         self.signature: Signature | None = None
         self.abandoned = asyncio.Event()
-        self.plan = plan(app, op)
+        self.plan = plan
         self._loaded = True
-        self._events = events
-        self._wake = wake
-        self._starts = starts
+        self._dispatcher = dispatcher
+        self._service = service
+        self._starts = service.starts
         self._back_off = BackOff()
         self._was_complete = False  # all instances were ready once
         self._stopping = False
@@ -182,7 +208,7 @@ class WorkerPool:
 
     async def _started(self, plan: Plan, numbers: range) -> WorkerProcess:
         """A new process, ready, and without work until `_take_over`. Raises StartFailed."""
-        process = WorkerProcess(plan.app, self.op, numbers, self._events, plan.version)
+        process = WorkerProcess(plan.app, self.op, numbers, plan.version, self, self._dispatcher)
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._starts.ask(self._colleagues, partial(self._begin_successor, process, started))
         try:
@@ -209,13 +235,13 @@ class WorkerPool:
         return process
 
     def _take_over(self, processes: list[WorkerProcess]) -> None:
-        """From now on these serve and no others."""
+        """Have these processes serve from now on, and no others."""
         self.processes = processes
         self._order_instances()
         for process in processes:
             if self._awaited.pop(process, None) is not None:
                 self._serves(process)
-        self._wake()
+        self._dispatcher.dispatch_soon()
 
     async def _retire(self, processes: Iterable[WorkerProcess]) -> None:
         """Have processes answer what they were given, and end."""
@@ -243,9 +269,11 @@ class WorkerPool:
     # What the processes report:
 
     def became_ready(self, process: WorkerProcess) -> None:
+        """Have a process that has become ready serve, or whoever awaits it as a successor go on."""
         self._starts.over(process)
         if process in self.processes:
             self._serves(process)
+            self._dispatcher.dispatch_soon()
         elif (started := self._awaited.get(process)) is not None and not started.done():
             started.set_result(None)
 
@@ -254,10 +282,15 @@ class WorkerPool:
         self._back_off.started()
         self._was_complete = self._was_complete or self.ready == self.size
         log.info("Worker %s is ready (pid %d)", process.name, process.pid)
-        self.on_ready()
+        self._service.note_ready()
+
+    def lost(self, process: WorkerProcess) -> None:
+        """Have the jobs of a dying process tried again."""
+        self._dispatcher.requeue_lost(process)
 
     def died(self, process: WorkerProcess) -> None:
-        """Forget the process and plan its successor."""
+        """Forget a process that is gone, and plan its successor."""
+        self._dispatcher.refuse_blamed(process)
         self._starts.over(process)
         if process in self.processes:
             self.processes.remove(process)
@@ -273,6 +306,7 @@ class WorkerPool:
             gone.set_result(None)
         if self._stopping and not self._alive():
             self._all_gone.set()
+        self._dispatcher.dispatch_soon()
 
     def _bury(self, process: WorkerProcess) -> None:
         if self._stopping:
@@ -300,7 +334,8 @@ class WorkerPool:
             return True
         if self._back_off.note_failed_start(process):
             self.given_up = True
-            self.on_fatal(StartFailed(f"Op {self.op} can't be started: {reason.partition(chr(10))[0]}"))
+            first_line = reason.partition("\n")[0]
+            self._service.fail_for_good(StartFailed(f"Op {self.op} can't be started: {first_line}"))
             return False
         return True
 
@@ -317,7 +352,8 @@ class WorkerPool:
             or any(process.numbers == numbers for process in self.processes)
         ):
             return None
-        process = WorkerProcess(self.plan.app, self.op, numbers, self._events, self.plan.version)
+        plan = self.plan
+        process = WorkerProcess(plan.app, self.op, numbers, plan.version, self, self._dispatcher)
         try:
             process.start()
         except OSError as exc:
@@ -342,5 +378,5 @@ class WorkerPool:
 
 
 def _under_way(process: WorkerProcess) -> int:
-    """Hand-overs that it has to answer yet."""
+    """Hand-overs that a process has yet to answer."""
     return sum(len(instance.in_flight) for instance in process.instances)

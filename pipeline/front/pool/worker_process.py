@@ -16,10 +16,9 @@ from typing import Protocol
 from pipeline.api.app import App
 from pipeline.config.config_file import OpConfig
 from pipeline.front.metrics.metrics import resident_bytes
-from pipeline.front.pool.in_flight import Job
 from pipeline.front.pool.oom import oom_kills
 from pipeline.front.pool.placement import shares_process
-from pipeline.front.pool.worker_instance import Instance, InstanceEvents, State, TimeLimits
+from pipeline.front.pool.worker_instance import HandOverEvents, Instance, Job, State, TimeLimits
 from pipeline.messages.messages import Failed, Start
 from pipeline.models.tensor_spec import Signature
 from pipeline.process.environment import MODEL_PROCESS
@@ -28,16 +27,24 @@ from pipeline.process.processes import WORKER, python_module
 OUT_OF_MEMORY = " when memory ran out: give the service more, fewer instances, or a max_worker_rss"
 
 
-class Events(InstanceEvents, Protocol):
-    """What processes and their instances report to whoever keeps them."""
+class Keeper(Protocol):
+    """Who keeps processes up, and is told of each: see `WorkerPool`."""
 
-    def became_ready(self, process: WorkerProcess) -> None: ...
-    def lost(self, process: WorkerProcess) -> None: ...
-    def died(self, process: WorkerProcess) -> None: ...
+    def became_ready(self, process: WorkerProcess) -> None:
+        """Its worker has said that it is ready: its instances take hand-overs from now on."""
+        ...
+
+    def lost(self, process: WorkerProcess) -> None:
+        """It is dying; what its instances have in flight will not be answered."""
+        ...
+
+    def died(self, process: WorkerProcess) -> None:
+        """It is gone, and it is known how."""
+        ...
 
 
 class WorkerProcess:
-    """Hosts instances of one Op, which live and die together.
+    """A worker process with the instances of one Op, which live and die together.
 
     `start` spawns it; `stop` and death end it; it is not started twice.
     reserved: a single request has it to itself, its other instances are given nothing meanwhile.
@@ -48,7 +55,9 @@ class WorkerProcess:
     refused: requests that are told how it died once that is known.
     """
 
-    def __init__(self, app: App, op: str, numbers: range, events: Events, version: str) -> None:
+    def __init__(
+        self, app: App, op: str, numbers: range, version: str, keeper: Keeper, events: HandOverEvents
+    ) -> None:
         self.op = op
         self.numbers = numbers
         self.version = version
@@ -61,7 +70,7 @@ class WorkerProcess:
         self.ready_bytes = 0.0
         self.signature: Signature | None = None
         self._app = app
-        self._events = events
+        self._keeper = keeper
         self._killed_because = ""
         self._oom_kills = oom_kills()
         self._ran_out_of_memory = False
@@ -116,7 +125,7 @@ class WorkerProcess:
 
     @property
     def idle(self) -> bool:
-        """Ready, and without work in any of its instances."""
+        """Whether it is ready, and without work in any of its instances."""
         return all(i.state is State.READY and not i.in_flight for i in self.instances)
 
     @property
@@ -130,17 +139,17 @@ class WorkerProcess:
             await asyncio.wait(calls)
 
     def became_ready(self, signature: Signature | None) -> None:
-        """What its worker says: from now on all its instances take hand-overs."""
+        """Note that the worker is ready: from now on all its instances take hand-overs."""
         self.signature = signature
         self._cancel_start_timer()
         self.ready_at = time.monotonic()
         self.ready_bytes = resident_bytes(self.pid)
         for instance in self.instances:
             instance.state = State.READY
-        self._events.became_ready(self)
+        self._keeper.became_ready(self)
 
     def kill(self, because: str) -> None:
-        """SIGKILL; `Events.died` follows."""
+        """Kill the process with SIGKILL; `Keeper.died` follows."""
         self._killed_because = because
         self._process.kill()
 
@@ -160,23 +169,23 @@ class WorkerProcess:
         return f"killed by {name}{OUT_OF_MEMORY if self._ran_out_of_memory else ''}"
 
     def _lost(self) -> None:
-        """The process is dying: read what it still said."""
+        """Read what the dying process still said."""
         asyncio.get_running_loop().remove_reader(self._lifeline)
         self._lifeline.close()
         self._process.kill()  # in case that it only broke the connection
         self._cancel_start_timer()
         for instance in self.instances:
             instance.disconnect()
-        self._events.lost(self)
+        self._keeper.lost(self)
 
     def _ended(self) -> None:
-        """The process is gone, and known how: let go of everything it had."""
+        """Let go of everything that the process had, which is gone."""
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._ran_out_of_memory = self._process.wait() == -signal.SIGKILL and oom_kills() > self._oom_kills
         if self._lifeline.fileno() >= 0:
             self._lost()
-        self._events.died(self)
+        self._keeper.died(self)
         for instance in self.instances:
             instance.forget()
 
@@ -187,6 +196,6 @@ class WorkerProcess:
 
 
 def time_limits(config: OpConfig) -> TimeLimits:
-    """Of the runs of an Op. A remote Op's worker bounds and repeats its calls itself."""
+    """The time limits of an Op's runs. A remote Op's worker bounds and repeats its calls itself."""
     timeout_ms = 0 if config.server_endpoints else max(0, config.timeout)
     return TimeLimits(timeout_ms / 1000 or math.inf, config.run_timeout or math.inf)

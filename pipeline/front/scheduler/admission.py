@@ -1,23 +1,120 @@
-"""Admission: refuses at the door what would only wait in vain."""
+"""Admission: which requests the service takes on, and in which order it serves the clients who wait."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
 
 from pipeline.api.dag import Dag
-from pipeline.errors import DeadlineExceeded, Overloaded
-from pipeline.front.scheduler.fair_queue import FairQueue
-from pipeline.front.scheduler.request import Request
-
-if TYPE_CHECKING:
-    from pipeline.front.scheduler.batcher import Batcher
-    from pipeline.front.scheduler.clients import Client
+from pipeline.errors import DeadlineExceeded, Overloaded, ServingError
+from pipeline.front.scheduler.batching import Pace
 
 MARGIN = 1.5  # runs differ, and who waits at the end of a long queue waits no less in vain
 LONGEST_PAUSE_S, SHORTEST_PAUSE_S = 60.0, 0.1
 _UNKNOWN_PAUSE_S = 1.0
+
+
+class Client:
+    """Who sends requests, for fairness: a connection, a peer's address, or all who show one API key.
+
+    pending: its requests that are admitted and not yet answered. turn: of its last one, see `FairQueue`.
+    name: of its API key, else empty.
+    """
+
+    __slots__ = ("name", "pending", "turn")
+
+    limited = False  # whether `check` has anything to say
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.pending = 0
+        self.turn = 0
+
+    def check(self) -> None:
+        """Raises Overloaded for one that is over its own limits."""
+
+
+class FairQueue:
+    """The fair order of requests: while several clients wait, each has one request in every turn.
+
+    A client's next request stands one turn behind its last, and never behind the turn that is being served:
+    who asks little goes ahead of what a flooding client has queued, and who asks alone is served in order of
+    arrival.
+    now: the turn of the latest hand-over. latest: of the last in line. clients: who has requests pending.
+    """
+
+    __slots__ = ("clients", "latest", "now")
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.latest = 0
+        self.clients = 0
+
+    def next(self, client: Client) -> int:
+        """The turn that a request of this client would have."""
+        return max(client.turn, self.now) + 1
+
+    def admit(self, client: Client) -> int:
+        """One more request of this client is pending; its turn."""
+        behind = client.turn if client.turn > self.now else self.now
+        turn = client.turn = behind + 1  # `next`
+        if turn > self.latest:
+            self.latest = turn
+        if not client.pending:
+            self.clients += 1
+        client.pending += 1
+        return turn
+
+    def serve(self, turn: int) -> None:
+        """A request with this turn is handed over."""
+        if turn > self.now:
+            self.now = turn
+
+    def end(self, client: Client) -> None:
+        """A request of this client is not pending any more."""
+        client.pending -= 1
+        if not client.pending:
+            self.clients -= 1
+
+
+class Asked(Protocol):
+    """A request as admission sees it; its fields are told at `Request`."""
+
+    op: str
+    priority: int
+    deadline: float
+
+
+class LastInLine(NamedTuple):
+    """The queued request that would be the last to run. refuse: takes it out of the queue and ends it."""
+
+    client: Client | None
+    priority: int
+    refuse: Callable[[ServingError], None]
+
+
+class OpQueue(Protocol):
+    """The queue before one Op, with the workers behind it, as admission sees it."""
+
+    pace: Pace
+
+    @property
+    def idle(self) -> bool:
+        """Whether a job that came now would be run at once."""
+        ...
+
+    def ahead(self, place: tuple[int, int] | None) -> int:
+        """Jobs answered before one that comes now with this priority and turn; None: behind them all."""
+        ...
+
+    def wait_s(self, ahead: int) -> float:
+        """Seconds until so many jobs are done."""
+        ...
+
+    def last(self) -> LastInLine | None:
+        """Who would be the last to run, of those that are still wanted."""
+        ...
 
 
 class Admission:
@@ -28,20 +125,22 @@ class Admission:
     that is not there yet refuses nobody.
     """
 
-    def __init__(
-        self, dag: Dag, batchers: Mapping[str, Batcher], fair_queue: FairQueue, max_pending: int
-    ) -> None:
+    def __init__(self, dag: Dag, queues: Mapping[str, OpQueue], max_pending: int) -> None:
+        """queues: by Op; whoever makes this may fill it until the first request."""
+        self.fair_queue = FairQueue()
         self._dag = dag
-        self._batchers = batchers
-        self._fair_queue = fair_queue
+        self._queues = queues
         self._max_pending = max_pending
         self._enough_s = 0.0  # who has more time than this is in time, however much is pending
         self._mixed = False  # whether requests of a lower priority have been seen
-        for batcher in batchers.values():
-            batcher.on_pace = self._note_pace
 
-    def check(self, request: Request, client: Client, pending: int) -> None:
-        """Raises Overloaded and DeadlineExceeded."""
+    def admit(self, request: Asked, client: Client, pending: int) -> int:
+        """Count the request as one of this client's that is pending; returns its turn.
+
+        Raises Overloaded and DeadlineExceeded for one that is refused.
+        """
+        if client.limited:
+            client.check()
         if pending >= self._max_pending and not self._made_room(request, client):
             wait_s = _pause(self._finish_s(self._dag.order, pending, None) or _UNKNOWN_PAUSE_S)
             raise Overloaded(
@@ -54,16 +153,22 @@ class Admission:
         remaining_s = request.deadline - time.monotonic()
         if remaining_s < self._enough_s or remaining_s <= 0.0:
             self._compare(request, client, pending, remaining_s)
+        return self.fair_queue.admit(client)
 
-    def _compare(self, request: Request, client: Client, pending: int, remaining_s: float) -> None:
+    def note_pace(self) -> None:
+        """The pace of an Op has changed."""
+        paces = [queue.pace for queue in self._queues.values()]
+        self._enough_s = MARGIN * sum(self._max_pending * pace.per_job_s + pace.run_s for pace in paces)
+
+    def _compare(self, request: Asked, client: Client, pending: int, remaining_s: float) -> None:
         if remaining_s <= 0.0:
             raise DeadlineExceeded("the request's deadline had passed when it arrived")
         order = (request.op,) if request.op else self._dag.order
-        if all(self._batchers[op].idle for op in order):
+        if all(self._queues[op].idle for op in order):
             return
         expected_s = MARGIN * self._finish_s(order, pending, None)
-        turn = self._fair_queue.next(client)
-        if expected_s > remaining_s and (self._mixed or turn < self._fair_queue.latest):
+        turn = self.fair_queue.next(client)
+        if expected_s > remaining_s and (self._mixed or turn < self.fair_queue.latest):
             place = request.priority, turn + 1  # not behind all that wait
             expected_s = MARGIN * self._finish_s(order, pending, place)
         if expected_s > remaining_s:
@@ -74,23 +179,20 @@ class Admission:
                 retry_after_s=wait_s,
             )
 
-    def _made_room(self, request: Request, client: Client) -> bool:
+    def _made_room(self, request: Asked, client: Client) -> bool:
         """Whether a request of a client with more than its share was refused in favour of this one.
 
         It is the last in line, and so one of whoever has queued the most.
         """
-        if client.pending * max(1, self._fair_queue.clients) >= self._max_pending:
+        if client.pending * max(1, self.fair_queue.clients) >= self._max_pending:
             return False
-        for batcher in self._batchers.values():
-            job = batcher.last()
-            if job is None:
+        for queue in self._queues.values():
+            last = queue.last()
+            if last is None or last.client is None:
                 continue
-            other = job.dag_run.request
-            greedy = other.client is not None and other.client.pending > client.pending + 1
-            if greedy and other.priority >= request.priority:
-                batcher.drop(job)
+            if last.client.pending > client.pending + 1 and last.priority >= request.priority:
                 wait_s = _pause(self._finish_s(self._dag.order, self._max_pending, None))
-                job.dag_run.fail(
+                last.refuse(
                     Overloaded(
                         f"dag.max_pending_requests ({self._max_pending}) are pending, of this client more "
                         f"than its share; try again in {wait_s:.1f} s",
@@ -111,17 +213,13 @@ class Admission:
         runs_s: dict[str, float] = {}
         wait_s = 0.0
         for op in order:
-            batcher = self._batchers[op]
+            queue = self._queues[op]
             inputs = [name for name in self._dag.nodes[op].inputs if name in ahead]
             upstream = max((ahead[name] for name in inputs), default=0)
-            ahead[op] = min(pending, batcher.ahead(place) + upstream)
-            runs_s[op] = batcher.pace.run_s + max((runs_s[name] for name in inputs), default=0.0)
-            wait_s = max(wait_s, batcher.wait_s(ahead[op]))
+            ahead[op] = min(pending, queue.ahead(place) + upstream)
+            runs_s[op] = queue.pace.run_s + max((runs_s[name] for name in inputs), default=0.0)
+            wait_s = max(wait_s, queue.wait_s(ahead[op]))
         return wait_s + max(runs_s.values())
-
-    def _note_pace(self) -> None:
-        paces = [batcher.pace for batcher in self._batchers.values()]
-        self._enough_s = MARGIN * sum(self._max_pending * pace.per_job_s + pace.run_s for pace in paces)
 
 
 def _pause(wait_s: float) -> float:

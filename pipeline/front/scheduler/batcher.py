@@ -9,67 +9,74 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 
-from pipeline.api.app import App
-from pipeline.errors import DeadlineExceeded, NotReady, ServingError, text_of
+from pipeline.config.config_file import ServiceConfig
+from pipeline.errors import DeadlineExceeded, NotReady, ServingError, UnknownVersion, text_of
 from pipeline.front.metrics.figures import OpFigures
-from pipeline.front.pool import occupancy
-from pipeline.front.pool.in_flight import InFlight
-from pipeline.front.pool.pace import Pace
-from pipeline.front.pool.starts import Starts
-from pipeline.front.pool.worker_instance import Instance
-from pipeline.front.pool.worker_pool import WorkerPool
+from pipeline.front.pool.placement import Plan
+from pipeline.front.pool.worker_instance import InFlight, Instance, State
+from pipeline.front.pool.worker_pool import Service, WorkerPool
 from pipeline.front.pool.worker_process import WorkerProcess, time_limits
+from pipeline.front.scheduler.admission import Admission, LastInLine
 from pipeline.front.scheduler.batching import (
     BatchPolicy,
+    Pace,
     gathered_in,
     handover_size,
     may_queue_behind,
     ripe_in,
 )
-from pipeline.front.scheduler.dag_run import DagRun, Inputs
-from pipeline.front.scheduler.fair_queue import FairQueue
-from pipeline.front.scheduler.job import Job, given_back
+from pipeline.front.scheduler.dag_run import DagRun, Inputs, Job, given_back
 from pipeline.front.scheduler.lost_jobs import refuse_blamed, tried_again
-from pipeline.front.scheduler.versions import of_version
 from pipeline.messages.messages import Reply
+from pipeline.messages.values import Part
 
 log = logging.getLogger(__name__)
 
+STUCK_AFTER_S, STUCK_RUNS = 10.0, 10  # an instance that is busy for longer than both is not counted on
 _IDLE_SINCE = attrgetter("idle_since")
+_READY = State.READY
 _numbers = itertools.count()
 
 
 class Batcher:
-    """Work-conserving: while jobs wait and an instance is idle, a hand-over leaves.
+    """The queue before one Op. Work-conserving: while jobs wait and an instance is idle, a hand-over leaves.
 
     A job that may have killed a worker is a suspect: it goes first, and alone into an idle process.
-    on_pace: called when `pace` has changed.
-    versions_service: the version of this Op's model is the service's.
     """
 
-    def __init__(self, app: App, op: str, figures: OpFigures, starts: Starts, fair_queue: FairQueue) -> None:
-        config = app.config.op[op]
+    def __init__(
+        self,
+        op: str,
+        config: ServiceConfig,
+        plan: Plan,
+        figures: OpFigures,
+        admission: Admission,
+        service: Service,
+        *,
+        versions_service: bool,
+    ) -> None:
+        """plan: how the Op's workers are started. versions_service: its model's version is the service's."""
+        section = config.op[op]
         self.op = op
-        self.pool = WorkerPool(app, op, self, self._dispatch_soon, starts)
-        self.profiles = app.config.dag.use_profile
+        self.pool = WorkerPool(op, plan, self, service)
+        self.profiles = config.dag.use_profile
         self.pace = Pace()
-        self.on_pace: Callable[[], None] = lambda: None
-        self.versions_service = False
-        self._names_version = bool(self.pool.plan.version)
-        self._timeout_s = time_limits(config).call_s  # of one try
+        self._versions_service = versions_service
+        self._names_version = bool(plan.version)
+        self._timeout_s = time_limits(section).call_s  # of one try
         self._policy = BatchPolicy(
-            config.batch_size,
-            config.auto_batching_timeout / 1000,
+            section.batch_size,
+            section.auto_batching_timeout / 1000,
             one_batch=self._timeout_s < math.inf,
         )
-        self._crash_retry = config.crash_retry
-        self._stuck_after_s = (config.run_timeout or math.inf) / 4
-        self._tries = max(1, config.retry)
+        self._crash_retry = section.crash_retry
+        self._stuck_after_s = (section.run_timeout or math.inf) / 4
+        self._tries = max(1, section.retry)
         self._figures = figures
-        self._fair_queue = fair_queue
+        self._admission = admission
         self._queue: list[tuple[int, int, int, Job]] = []  # priority, turn, number: the least goes first
         self._suspects: deque[Job] = deque()
         self._dispatching = False
@@ -82,10 +89,19 @@ class Batcher:
 
     @property
     def sound(self) -> int:
-        """Instances that requests are well sent to."""
+        """Instances that requests are well sent to: ready, and not in a run that seems to hang.
+
+        One that seems so is killed only at its time limit: its run may be slow for once.
+        """
         if self.pool.in_crash_loop:
             return 0
-        return occupancy.sound(self.pool.instances, self.pace, self._stuck_after_s)
+        run_s = self.pace.run_s
+        busy_since = time.monotonic() - max(min(STUCK_AFTER_S, self._stuck_after_s), STUCK_RUNS * run_s)
+        return sum(
+            instance.state is _READY
+            and (not instance.in_flight or not run_s or instance.in_flight[0].began > busy_since)
+            for instance in self.pool.instances
+        )
 
     @property
     def idle(self) -> bool:
@@ -96,23 +112,37 @@ class Batcher:
         """Jobs that are answered before one that comes now: those under way, and of the queue those before
         its place, which is its priority and the turn behind its own; None: behind them all."""
         queued = self.waiting if place is None else sum(entry < place for entry in self._queue)
-        return occupancy.handed_over(self.pool.instances) + queued
+        in_flight = (handover for instance in self.pool.instances for handover in instance.in_flight)
+        return queued + sum(len(handover.jobs) for handover in in_flight if not handover.abandoned)
 
     def wait_s(self, ahead: int) -> float:
         """Seconds until so many jobs are done, whatever is late now included."""
-        instances = self.pool.instances
-        run_s = ahead * self.pace.per_job_s / max(1, self.pool.ready)
-        return run_s + occupancy.overdue_s(instances, self.pace)
+        return ahead * self.pace.per_job_s / max(1, self.pool.ready) + self._overdue_s()
 
-    def last(self) -> Job | None:
-        """The job in the queue that would be the last to run, of those that are still wanted."""
+    def _overdue_s(self) -> float:
+        """By how many seconds all ready instances are late with their runs; 0 where one is not."""
+        now, run_s = time.monotonic(), self.pace.run_s
+        began = [
+            instance.in_flight[0].began if instance.in_flight else now
+            for instance in self.pool.instances
+            if instance.state is _READY
+        ]
+        return max(0.0, now - max(began) - run_s) if began and run_s else 0.0
+
+    def last(self) -> LastInLine | None:
+        """The request in the queue that would be the last to run, of those that are still wanted."""
         last = max((entry for entry in self._queue if entry[-1].wanted), default=None)
-        return None if last is None else last[-1]
+        if last is None:
+            return None
+        job = last[-1]
+        request = job.dag_run.request
+        return LastInLine(request.client, request.priority, partial(self._refuse, job))
 
-    def drop(self, job: Job) -> None:
-        """Take a job out of the queue, whoever waits for it."""
+    def _refuse(self, job: Job, error: ServingError) -> None:
+        """Take a job out of the queue, and end its request."""
         self._queue = [entry for entry in self._queue if entry[-1] is not job]
         heapq.heapify(self._queue)
+        job.dag_run.end(error)
 
     def note_error(self, error: ServingError) -> None:
         """The Op has refused or failed a request."""
@@ -125,7 +155,7 @@ class Batcher:
         job = Job(dag_run, self.op, inputs, number, now, self._tries)
         heapq.heappush(self._queue, (request.priority, request.turn, number, job))
         if not self._dispatching:
-            self._dispatch_soon()
+            self.dispatch_soon()
 
     def _push_again(self, job: Job) -> None:
         if job.suspect:
@@ -133,9 +163,10 @@ class Batcher:
         else:
             request = job.dag_run.request
             heapq.heappush(self._queue, (request.priority, request.turn, job.number, job))
-        self._dispatch_soon()
+        self.dispatch_soon()
 
-    def _dispatch_soon(self) -> None:
+    def dispatch_soon(self) -> None:
+        """Give instances what waits, once for all that happens in this turn of the loop."""
         if not self._dispatching:
             self._dispatching = True
             asyncio.get_running_loop().call_soon(self._dispatch)
@@ -153,10 +184,13 @@ class Batcher:
             free = self._free(now) if self._queue else []
             if not free:
                 return
-            self._hand_over(free[0], len(free), now)
+            size = handover_size(len(self._queue), len(free), self._policy, self.pace.usual_s)
+            jobs = self._take(size)
+            if jobs:
+                self._send(free[0], jobs, now)
 
     def _refuse_all(self) -> None:
-        """The service ends, but not before everyone is told."""
+        """Refuse all that waits: no worker is left, and the service ends."""
         jobs = [*self._suspects, *(entry[-1] for entry in self._queue)]
         self._suspects.clear()
         self._queue.clear()
@@ -219,23 +253,30 @@ class Batcher:
             self._suspects.popleft()
         return True
 
-    def _hand_over(self, instance: Instance, free: int, now: float) -> None:
-        jobs = self._take(handover_size(len(self._queue), free, self._policy, self.pace.usual_s))
-        if jobs:
-            self._send(instance, jobs, now)
-
     def _send(self, instance: Instance, jobs: list[Job], now: float) -> None:
         if self._names_version:
-            jobs = of_version(instance.process.version, jobs, is_services=self.versions_service)
+            version = instance.process.version
+            jobs = [job for job in jobs if self._is_of_version(job, version)]
             if not jobs:
                 return
         self._figures.queue_s.note_all([now - job.queued_at for job in jobs])
+        tail: list[Part] = []
         try:
-            instance.hand_over(jobs)
+            instance.hand_over(jobs, [job.share(index, tail) for index, job in enumerate(jobs)], tail)
         except Exception as exc:  # a fault of ours: better told to these requests than waited out by them
             log.exception("Op %s: a hand-over of %d requests can't be sent", self.op, len(jobs))
             for job in jobs:
                 job.fail(ServingError(f"the request can't be handed to Op {self.op}: {text_of(exc)}"))
+
+    def _is_of_version(self, job: Job, version: str) -> bool:
+        """Have the answer name the version of the model that is run, or refuse who asked for another."""
+        request = job.dag_run.request
+        if request.op or self._versions_service:
+            if request.version and int(request.version) != int(version):
+                job.fail(UnknownVersion(request.service, request.version))
+                return False
+            request.model_version = version
+        return True
 
     def _take(self, size: int) -> list[Job]:
         """Take the next jobs that are still wanted."""
@@ -245,14 +286,10 @@ class Batcher:
             if job.wanted:
                 jobs.append(job)
         if jobs:
-            self._fair_queue.hand_over(jobs[-1].dag_run)
+            self._admission.fair_queue.serve(jobs[-1].dag_run.request.turn)
         return jobs
 
-    # What the instances report:
-
-    def became_ready(self, process: WorkerProcess) -> None:
-        self.pool.became_ready(process)
-        self._dispatch_soon()
+    # What the instances and their pool report:
 
     def replying(self, handover: InFlight, reply: Reply) -> None:
         """Note with each request what its share took, before it is settled: its answer tells."""
@@ -275,7 +312,7 @@ class Batcher:
         instance.answered = 0 if handover.abandoned else len(handover.jobs)
         if not handover.abandoned:
             self._note_pace(instance.idle_since - handover.began, handover)
-        self._dispatch_soon()
+        self.dispatch_soon()
 
     def timed_out(self, instance: Instance, handover: InFlight) -> None:
         """A call is over the Op's timeout. It is abandoned: its requests are tried again, or told so."""
@@ -302,15 +339,15 @@ class Batcher:
 
     def _note_pace(self, took_s: float, handover: InFlight) -> None:
         self.pace.note(took_s, len(handover.jobs))
-        self.on_pace()
+        self._admission.note_pace()
 
-    def lost(self, process: WorkerProcess) -> None:
+    def requeue_lost(self, process: WorkerProcess) -> None:
+        """Queue the jobs of a dying process again, but for those that it may have died of."""
         for job in tried_again(process, self._crash_retry):
             self._figures.retried += 1
             self._push_again(job)
-        self._dispatch_soon()
+        self.dispatch_soon()
 
-    def died(self, process: WorkerProcess) -> None:
+    def refuse_blamed(self, process: WorkerProcess) -> None:
+        """Refuse the jobs that a process may have died of, now that it is known how."""
         refuse_blamed(process)
-        self.pool.died(process)
-        self._dispatch_soon()

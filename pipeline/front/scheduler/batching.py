@@ -1,4 +1,7 @@
-"""The batching decision: how many queued jobs leave in the next hand-over. Pure: no clock, no socket."""
+"""The batching decision: when queued jobs leave, how many together, and the pace that it goes by.
+
+Pure: no clock, no socket.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,18 @@ BATCHES_WHEN_SLOW = 2
 GATHER_SHARE = 0.5  # of a usual run: what an instance waits at most for the callers it has answered
 GATHER_MOST_S = 0.005
 
+_SMOOTHING = 0.2  # weight of the latest hand-over in `Pace.usual_s`
+_MEMORY = (
+    0.95  # of the means of `Pace`: what counted before, after one more job: about twenty jobs are remembered
+)
+_LEAST_MEMORY = 0.7  # and three hand-overs at least, also where each has many jobs
+
 
 @dataclass(frozen=True)
 class BatchPolicy:
-    """batch_size: requests in a predictor batch. max_queue_delay_s: how long a partial one may wait.
+    """The settings of an Op that say when a hand-over leaves.
+
+    batch_size: requests in a predictor batch. max_queue_delay_s: how long a partial one may wait.
     one_batch: a hand-over has no more than one, so that its time is that of each request in it.
     """
 
@@ -71,3 +82,30 @@ def may_queue_behind(
     """
     fast = usual_s is not None and usual_s < FAST_HANDOVER_S and now - began < 2 * usual_s + 0.001
     return fast and waiting >= max(running, batch_size)
+
+
+class Pace:
+    """How long the hand-overs of an Op took of late, in seconds; 0 while there is no history.
+
+    usual_s: of a hand-over, following the latest closely; None before the first. run_s: of a hand-over, on
+    average. per_job_s: an instance's time for one job. Both are means, so that they stay true where short and
+    long runs alternate, and of few jobs, so that a flood, whose refusals take the workers' CPU and slow their
+    runs within a tenth of a second, is not admitted by what runs took before.
+    """
+
+    def __init__(self) -> None:
+        self.usual_s: float | None = None
+        self.run_s = 0.0
+        self.per_job_s = 0.0
+        self._took_s = self._handovers = self._jobs = 0.0
+
+    def note(self, took_s: float, jobs: int) -> None:
+        """One more hand-over has ended."""
+        usual_s = self.usual_s
+        self.usual_s = took_s if usual_s is None else usual_s + _SMOOTHING * (took_s - usual_s)
+        memory = max(_LEAST_MEMORY, _MEMORY**jobs)
+        self._took_s = self._took_s * memory + took_s
+        self._handovers = self._handovers * memory + 1
+        self._jobs = self._jobs * memory + jobs
+        self.run_s = self._took_s / self._handovers
+        self.per_job_s = self._took_s / self._jobs

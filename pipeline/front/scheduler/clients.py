@@ -1,4 +1,4 @@
-"""Who asks: a connection, or the name of an API key; what each has under way, and what it may."""
+"""Which client a request is of: by API keys, with their limits, or by addresses; and who may ask at all."""
 
 from __future__ import annotations
 
@@ -11,31 +11,13 @@ from contextvars import ContextVar
 from pipeline.config.api_keys import ApiKey, digest_of, open_to_others, read_api_keys
 from pipeline.config.config_file import SecurityConfig
 from pipeline.errors import Overloaded, Unauthenticated
+from pipeline.front.scheduler.admission import Client
 
 log = logging.getLogger(__name__)
 
 AUTHORIZATION, API_KEY = b"authorization", b"x-api-key"
 MOST_PEERS = 1024  # then those are forgotten that wait for nothing
 _HOW = "send the header 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
-
-
-class Client:
-    """pending: its requests that are admitted and not yet answered. turn: of its last one, see `Turns`.
-
-    name: of its API key, else empty.
-    """
-
-    __slots__ = ("name", "pending", "turn")
-
-    limited = False  # whether `check` has anything to say
-
-    def __init__(self, name: str = "") -> None:
-        self.name = name
-        self.pending = 0
-        self.turn = 0
-
-    def check(self) -> None:
-        """Raises Overloaded for one that is over its own limits."""
 
 
 class KeyClient(Client):

@@ -1,10 +1,10 @@
-"""DagRun: the way of one request through the DAG."""
+"""DagRun: the way of one request through the DAG, and its jobs: its share of the work of each Op."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Protocol, cast
 
 import msgspec
 from msgspec.structs import astuple
@@ -12,11 +12,13 @@ from msgspec.structs import astuple
 from pipeline.api.dag import Dag
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP
 from pipeline.errors import DeadlineExceeded, HookFailed, ServingError
+from pipeline.front.pool import worker_instance
 from pipeline.front.scheduler.request import Request
-from pipeline.messages.messages import FEED, REFUSAL, Outcome, Refusal
+from pipeline.messages.frames import stow
+from pipeline.messages.messages import FEED, REFUSAL, Outcome, Refusal, Share
 from pipeline.messages.values import Part, encode
 
-_ANSWER = Outcome.ANSWER
+_ANSWER, _VALUE, _JUMP = Outcome.ANSWER, Outcome.VALUE, Outcome.JUMP
 _data_ids = itertools.count(1)
 
 Answer = list[Part] | ServingError
@@ -27,11 +29,15 @@ Inputs = list[tuple[str, list[Part]]]
 
 
 class OpQueue(Protocol):
-    """What a DAG run knows of an Op."""
+    """The queue before an Op, as a DAG run sees it."""
 
-    def put(self, dag_run: DagRun, inputs: Inputs) -> None: ...
+    def put(self, dag_run: DagRun, inputs: Inputs) -> None:
+        """Have the Op run for this request."""
+        ...
 
-    def note_error(self, error: ServingError) -> None: ...
+    def note_error(self, error: ServingError) -> None:
+        """The Op has refused or failed a request."""
+        ...
 
 
 class RunContext(msgspec.Struct, frozen=True, eq=False):
@@ -49,7 +55,8 @@ class RunContext(msgspec.Struct, frozen=True, eq=False):
 
 
 class DagRun(msgspec.Struct, eq=False):
-    """Starts an Op when all its inputs are there; ends with the answer or the first error, or unanswered.
+    """One request on its way: starts an Op when all its inputs are there, and ends once, with the last Op's
+    answer, with the first error, or without either when the client has left.
 
     With `dag.channel_recv_frist_arrive` an Op starts on the first input alone: what comes later is dropped,
     and an input that fails is one that does not come, until there is none left that could.
@@ -82,19 +89,56 @@ class DagRun(msgspec.Struct, eq=False):
             self._context.queues[op].put(self, given)
         else:
             source = self._context.dag.source
-            self._deliver(source, source, parts)
+            self.deliver(source, source, parts)
 
-    def settle(self, node: str, outcome: Outcome, parts: list[Part]) -> None:
-        """Take an Op's output, which is still awaited, and go on."""
-        if outcome is _ANSWER:
-            self._end(parts)
-        elif outcome is Outcome.VALUE:
-            self._deliver(node, node, parts)
-        elif outcome is Outcome.JUMP:
-            self._jump(node, parts)
-        else:
-            self.request.log_id = int.from_bytes(parts[0], "little", signed=True)
-            self._deliver(REQUEST_OP, REQUEST_OP, parts[1:])
+    def deliver(self, node: str, label: str, parts: list[Part]) -> None:
+        """The output of a node is there: start those that have waited for it alone.
+
+        label: the name under which they see it.
+        """
+        context, outputs = self._context, self._outputs
+        dag = context.dag
+        outputs[node] = (label, parts)
+        for consumer in dag.consumers[node]:
+            inputs = self._inputs_of(consumer, node)
+            if inputs is not None:
+                given = self.awaited[consumer] = [outputs[name] for name in inputs]
+                context.queues[consumer].put(self, given)
+        if dag.first_arrival:
+            for name in superfluous(dag, self.awaited):
+                self.awaited[name] = []  # nobody's inputs: whatever it is still doing is not awaited
+
+    def _inputs_of(self, node: str, came: str) -> tuple[str, ...] | None:
+        """What a node starts on now that the output `came` is there; None when it waits or has started."""
+        dag = self._context.dag
+        if dag.first_arrival:
+            return None if node in self.awaited else (came,)
+        inputs = dag.nodes[node].inputs
+        for given in inputs:
+            if given not in self._outputs:
+                return None
+        return inputs
+
+    def jump(self, node: str, parts: list[Part]) -> None:
+        """The output goes to the consumers of the jump's targets, as if it were the targets' own."""
+        self._hops_left -= 1
+        if self._hops_left < 0:
+            self.refuse(
+                node, HookFailed(f"[{node}] jumped too often: more than dag.max_hops times in one request")
+            )
+            return
+        for target in self._context.dag.nodes[node].jumps:
+            for stale in self._context.dag.descendants(target):
+                self._outputs.pop(stale, None)
+                self.awaited.pop(stale, None)
+                self._failed.discard(stale)
+        for target in self._context.dag.nodes[node].jumps:
+            self.deliver(target, node, parts)
+
+    def unpack(self, parts: list[Part]) -> None:
+        """The app has made the inputs of the message: its log_id in 8 bytes stands before them."""
+        self.request.log_id = int.from_bytes(parts[0], "little", signed=True)
+        self.deliver(REQUEST_OP, REQUEST_OP, parts[1:])
 
     def start_anew(self, node: str, inputs: Inputs) -> Inputs:
         """Forget the try of a node that is under way; returns what the next one is started on."""
@@ -121,7 +165,7 @@ class DagRun(msgspec.Struct, eq=False):
         if self._goes_on_without(node):
             return
         if not self._context.dag.packs or node == RESPONSE_OP or self.request.op:
-            self.fail(error)
+            self.end(error)
             return
         self.awaited.clear()
         given = [(REFUSAL, encode(astuple(Refusal.of(error)), allow_pickle=False))]
@@ -130,52 +174,110 @@ class DagRun(msgspec.Struct, eq=False):
 
     def _goes_on_without(self, node: str) -> bool:
         """Whether the answer may still come from other inputs than this one, which has failed."""
-        if not self._context.dag.first_arrival or self.request.op:
+        dag = self._context.dag
+        if not dag.first_arrival or self.request.op:
             return False
         self._failed.add(node)
-        return self._context.dag.response not in self._context.dag.lost_with(self._failed, self.awaited)
+        return dag.response not in lost_with(dag, self._failed, self.awaited)
 
     def expire(self) -> None:
-        self.fail(DeadlineExceeded("the request's deadline passed before its answer was there"))
-
-    def fail(self, error: ServingError) -> None:
-        self._end(error)
+        """The request's deadline has passed."""
+        self.end(DeadlineExceeded("the request's deadline passed before its answer was there"))
 
     def leave(self) -> None:
         """The client left: nobody waits for an answer any more."""
-        self._end(None)
+        self.end(None)
 
-    def _end(self, answer: Answer | None) -> None:
+    def end(self, answer: Answer | None) -> None:
+        """Answer the request, or with None drop it; what comes after the first time is of no account."""
         if not self._ended:
             self._ended = True
             self.awaited.clear()
             self._context.on_end(self, answer)
 
-    def _deliver(self, node: str, label: str, parts: list[Part]) -> None:
-        context, outputs = self._context, self._outputs
-        dag = context.dag
-        outputs[node] = (label, parts)
-        for consumer in dag.consumers[node]:
-            inputs = dag.inputs_of(consumer, node, outputs, self.awaited)
-            if inputs is not None:
-                given = self.awaited[consumer] = [outputs[name] for name in inputs]
-                context.queues[consumer].put(self, given)
-        if dag.first_arrival:
-            for name in dag.superfluous(self.awaited):
-                self.awaited[name] = []  # nobody's inputs: whatever it is still doing is not awaited
 
-    def _jump(self, node: str, parts: list[Part]) -> None:
-        """The output goes to the consumers of the jump's targets, as if it were the targets' own."""
-        self._hops_left -= 1
-        if self._hops_left < 0:
-            self.refuse(
-                node, HookFailed(f"[{node}] jumped too often: more than dag.max_hops times in one request")
-            )
+class Job(msgspec.Struct, eq=False):
+    """One Op's share of one request: a batcher queues it, and a worker's reply settles it.
+
+    number: its place among those of one turn. tries_left: within the Op's timeout, this one included. deaths:
+    how many workers died under it. suspect: one of them had begun with it, so that it may only run by itself
+    from now on.
+    """
+
+    dag_run: DagRun
+    node: str
+    inputs: Inputs
+    number: int
+    queued_at: float
+    tries_left: int = 1
+    deaths: int = 0
+    suspect: bool = False
+
+    def __lt__(self, other: Job) -> bool:
+        """Asked only of two tries with one place in the queue, of which one is not wanted any more."""
+        return False
+
+    def next_try(self, now: float) -> Job:
+        """What takes this one's place, whose reply is not wanted any more."""
+        inputs = self.dag_run.start_anew(self.node, self.inputs)
+        return msgspec.structs.replace(self, inputs=inputs, queued_at=now, tries_left=self.tries_left - 1)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anyone still waits for it; a jump may have started its Op anew."""
+        return self.dag_run.awaited.get(self.node) is self.inputs
+
+    def share(self, index: int, tail: list[Part]) -> Share:
+        """What the worker is told of it; its large parts are added to `tail`. index: in the hand-over."""
+        request = self.dag_run.request
+        inputs = [(name, stow(parts, tail)) for name, parts in self.inputs]
+        told = request.form, request.wish, request.model_version, request.options, request.deadline
+        return Share(index, self.dag_run.data_id, request.log_id, *told, inputs)
+
+    def settle(self, outcome: Outcome, parts: list[Part]) -> None:
+        """Take what the worker made of it, where that is still wanted, and go on."""
+        dag_run, node = self.dag_run, self.node
+        if dag_run.awaited.get(node) is not self.inputs:  # `wanted`
             return
-        for target in self._context.dag.nodes[node].jumps:
-            for stale in self._context.dag.descendants(target):
-                self._outputs.pop(stale, None)
-                self.awaited.pop(stale, None)
-                self._failed.discard(stale)
-        for target in self._context.dag.nodes[node].jumps:
-            self._deliver(target, node, parts)
+        if outcome is _ANSWER:
+            dag_run.end(parts)
+        elif outcome is _VALUE:
+            dag_run.deliver(node, node, parts)
+        elif outcome is _JUMP:
+            dag_run.jump(node, parts)
+        else:
+            dag_run.unpack(parts)
+
+    def fail(self, error: ServingError) -> None:
+        """The Op, its model or its worker refuses it: the request ends, or goes on without."""
+        if not self.wanted:
+            return
+        if error.err_no == DeadlineExceeded.err_no:
+            self.dag_run.time_out(self.node, error)
+        else:
+            self.dag_run.refuse(self.node, error)
+
+
+def given_back(jobs: Iterable[worker_instance.Job]) -> Iterable[Job]:
+    """Jobs that come back from the pool, which was given those of this module and knows less of them."""
+    return cast(Iterable[Job], jobs)
+
+
+def superfluous(dag: Dag, started: Container[str]) -> set[str]:
+    """With `first_arrival`: the nodes whose output nobody takes, for all its takers have started."""
+    found: set[str] = set()
+    for name in reversed(dag.order):
+        takers = dag.consumers[name]
+        if name != dag.response and all(taker in started or taker in found for taker in takers):
+            found.add(name)
+    return found
+
+
+def lost_with(dag: Dag, failed: Container[str], started: Container[str]) -> set[str]:
+    """With `first_arrival`: the nodes that will have no output when these have none."""
+    lost: set[str] = set()
+    for name in dag.order:
+        inputs = dag.nodes[name].inputs
+        if name in failed or (name not in started and all(given in lost for given in inputs)):
+            lost.add(name)
+    return lost

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from pipeline.errors import PoisonRequest, WorkerLost
-from pipeline.front.scheduler.job import Job, given_back
-
-if TYPE_CHECKING:
-    from pipeline.front.pool.worker_process import WorkerProcess
+from pipeline.front.pool.worker_process import WorkerProcess
+from pipeline.front.scheduler.dag_run import Job, given_back
 
 UNSEEN_DEATHS = 5  # so often a request is tried again whose worker died before it began with it
 
 
 def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Job]:
-    """Those to be queued again: as suspects those that any instance had begun, the others as before.
+    """The jobs of a dying process that are to be queued again: as suspects those that an instance had begun.
 
     Those that must not be go to `process.refused`, until it is known how it died.
     """
@@ -33,7 +30,7 @@ def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Job]:
 
 
 def refuse_blamed(process: WorkerProcess) -> None:
-    """Refuse what is not tried again, and say how the process died."""
+    """Refuse the jobs that are not tried again, and say how the process died."""
     why = f"the worker of Op {process.op} died under this request ({process.describe_death()})"
     for job in given_back(process.refused):
         if job.suspect:

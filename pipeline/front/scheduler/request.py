@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from pipeline.api.request_options import RequestOptions
-
-if TYPE_CHECKING:
-    from pipeline.front.metrics.timings import Timings
-    from pipeline.front.scheduler.clients import Client
+from pipeline.front.metrics.timings import Timings
+from pipeline.front.scheduler.admission import Client
 
 
 class Finish(Protocol):
-    """Begun once, when the request is admitted, and ended once, whatever becomes of it. Neither raises."""
+    """What is to be done around a request besides, such as writing its outputs into shared memory."""
 
-    def begin(self) -> None: ...
+    def begin(self) -> None:
+        """Called once, when the request is admitted. Does not raise."""
+        ...
 
     def end(self, answer: Any) -> Any:
-        """What is sent in place of the worker's answer, or of an error; given None, the client has left."""
+        """Returns what is sent in place of the worker's answer, or of an error; given None, the client has
+        left. Called once, whatever becomes of the request. Does not raise."""
+        ...
 
 
 class Request(msgspec.Struct, eq=False):
-    """What a codec makes of one message.
+    """A request, as a dialect has read it.
 
     inputs: str, bytes, ndarray or list by name, in the order given. log_id: the client's own, 0 without.
     deadline: an instant of time.monotonic(), math.inf for none. priority: smaller leaves first.
@@ -36,7 +38,8 @@ class Request(msgspec.Struct, eq=False):
     alone: what msgpack can carry.
     finish: makes what is sent of the worker's answer.
     options: what the client said of it, for the hooks; None when nothing.
-    client: who asks, for the door to set. turn: its place in line, see `pipeline.front.scheduler.fair_queue`.
+    client: who asks, for the door to set. turn: its place in line, see
+    `pipeline.front.scheduler.admission.FairQueue`.
     """
 
     service: str

@@ -19,16 +19,15 @@ from pipeline.front.metrics.metrics import Metrics
 from pipeline.front.metrics.timings import Timings
 from pipeline.front.metrics.tracer import Tracer
 from pipeline.front.pool.abandoned_calls import AbandonedCalls
+from pipeline.front.pool.placement import plan
 from pipeline.front.pool.starts import Starts
 from pipeline.front.pool.upkeep import Upkeep
 from pipeline.front.pool.worker_pool import WorkerPool
-from pipeline.front.scheduler.admission import Admission
+from pipeline.front.scheduler.admission import Admission, Client
 from pipeline.front.scheduler.awaited_ends import AwaitedEnds
 from pipeline.front.scheduler.batcher import Batcher
-from pipeline.front.scheduler.clients import Client, KeyRing, Peers
+from pipeline.front.scheduler.clients import KeyRing, Peers
 from pipeline.front.scheduler.dag_run import Answer, DagRun, RunContext
-from pipeline.front.scheduler.deadlines import Deadlines
-from pipeline.front.scheduler.fair_queue import FairQueue
 from pipeline.front.scheduler.gauges import register_gauges
 from pipeline.front.scheduler.request import Request
 from pipeline.models.tensor_spec import Signature
@@ -38,6 +37,61 @@ from pipeline.process.control_group import usable_cores
 log = logging.getLogger(__name__)
 
 WORKER_GRACE_S = 5.0  # what workers have for leaving, after the drain
+TICKS_PER_S = 100  # of `Deadlines`: a timer for each request would cost more than a place in a bucket
+
+
+class Deadlines:
+    """Ends the requests whose deadline passes, to ten milliseconds.
+
+    There is a bucket of what expires with each tick, and one timer, for the earliest. A request that is
+    answered leaves its bucket: while all are answered in time, the timer fires about once a
+    `request_timeout`.
+    """
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, set[DagRun]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_key = 0
+
+    def add(self, dag_run: DagRun, deadline: float) -> int:
+        """Have it expire at `deadline` (time.monotonic); returns the key for `discard`."""
+        key = int(deadline * TICKS_PER_S) + 1
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = set()
+            if self._timer is None or key < self._timer_key:
+                self._arm(key)
+        bucket.add(dag_run)
+        return key
+
+    def discard(self, dag_run: DagRun, key: int) -> None:
+        """Leave a request alone that has ended."""
+        bucket = self._buckets.get(key)
+        if bucket is not None:
+            bucket.discard(dag_run)
+            if not bucket:
+                del self._buckets[key]
+
+    def stop(self) -> None:
+        """Have no request expire any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self, key: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_key = key
+        wait_s = max(0.0, key / TICKS_PER_S - time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        current = int(time.monotonic() * TICKS_PER_S)
+        for key in [key for key in self._buckets if key <= current]:
+            for dag_run in self._buckets.pop(key):
+                dag_run.expire()
+        if self._buckets:
+            self._arm(min(self._buckets))
 
 
 class Scheduler:
@@ -56,17 +110,27 @@ class Scheduler:
         self._dag = app.dag
         self.takes_messages = app.dag.source == MESSAGE
         self._deadlines = Deadlines()
-        self._fair_queue = FairQueue()
         self._anyone = Client()  # stands for clients that no door tells apart
         self._tracer = Tracer(metrics, self._dag.order, config.tracer.interval_s)
         metrics.of_ops.update((node, OpFigures()) for node in self._dag.order)
-        starts = Starts(usable_cores())
-        self._batchers = {
-            node: Batcher(app, node, metrics.of_ops[node], starts, self._fair_queue)
-            for node in self._dag.order
-        }
-        self._admission = Admission(self._dag, self._batchers, self._fair_queue, config.max_pending_requests)
+        self.starts = Starts(usable_cores())
+        self._batchers: dict[str, Batcher] = {}
+        self._admission = Admission(self._dag, self._batchers, config.max_pending_requests)
+        plans = {node: plan(app, node) for node in self._dag.order}
+        with_model = [node for node, its_plan in plans.items() if its_plan.version]
+        versioned = with_model[0] if len(with_model) == 1 else None
+        for node, its_plan in plans.items():
+            self._batchers[node] = Batcher(
+                node,
+                app.config,
+                its_plan,
+                metrics.of_ops[node],
+                self._admission,
+                self,
+                versions_service=node == versioned,
+            )
         self._pools = {node: batcher.pool for node, batcher in self._batchers.items()}
+        self._versioned = None if versioned is None else self._pools[versioned]
         self._context = RunContext(self._dag, self._batchers, self._ended, config.max_hops, config.retry)
         self._most_bytes = app.config.limits.response_bytes
         self._timeout_s = config.request_timeout or math.inf
@@ -77,13 +141,6 @@ class Scheduler:
         self._accepting = True
         self._unloaded: set[str] = set()
         self._awaited_ends: list[AwaitedEnds] = []
-        with_model = [node for node, pool in self._pools.items() if pool.plan.version]
-        self._versioned = self._pools[with_model[0]] if len(with_model) == 1 else None
-        if self._versioned is not None:
-            self._batchers[with_model[0]].versions_service = True
-        for pool in self._pools.values():
-            pool.on_fatal = self.fail_for_good
-            pool.on_ready = self._note_ready
         security = app.config.security
         self.peers = Peers()
         self.keys = None if security.api_keys is None else KeyRing(security)
@@ -101,17 +158,17 @@ class Scheduler:
 
     @property
     def version(self) -> str:
-        """That of the service's model; of a service with none or several always the same."""
+        """The version of the service's model; always the same where it has none or several."""
         return UNVERSIONED if self._versioned is None else self._versioned.plan.version
 
     @property
     def ready(self) -> bool:
-        """Every Op has a warmed instance that seems to work, and the service is not stopping."""
+        """Whether every Op has a warmed instance that seems to work, and the service is not stopping."""
         return self._accepting and not self._unloaded and all(b.sound for b in self._batchers.values())
 
     @property
     def server_ready(self) -> bool:
-        """The same but for Ops that were unloaded, which are meant to have none."""
+        """As `ready`, but for Ops that were unloaded, which are meant to have no instance."""
         return self._accepting and all(map(self.op_ready, self._pools.keys() - self._unloaded))
 
     def op_ready(self, op: str) -> bool:
@@ -131,7 +188,7 @@ class Scheduler:
         return {name: pool.signature for name, pool in self._pools.items() if pool.signature is not None}
 
     def failures(self, op: str = "") -> Failures:
-        """Of the service or, for requests to a model alone, of its Op, which counts its own errors."""
+        """What the service's requests failed of or, given an Op, those that ask it by itself."""
         return self.metrics.of_ops[op].failures if op else self.requests.failures
 
     def deadline(self, timeout_s: float = math.inf, began: float = 0.0) -> float:
@@ -152,11 +209,8 @@ class Scheduler:
                 f"Op {request.op or min(self._unloaded)} is unloaded; POST "
                 f"/v2/repository/models/{request.op or self.app.name}/load loads it"
             )
-        client = request.client or self._anyone
         try:
-            if client.limited:
-                client.check()
-            self._admission.check(request, client, self._pending)
+            request.turn = self._admission.admit(request, request.client or self._anyone, self._pending)
         except ServingError as exc:
             self.failures(request.op).note(exc)
             raise
@@ -167,7 +221,6 @@ class Scheduler:
         context = self._context
         dag_run = DagRun(request, answered, time.monotonic(), context, context.max_hops, context.tries)
         self._pending += 1
-        request.turn = self._fair_queue.admit(client)
         if request.deadline < math.inf:
             dag_run.due_key = self._deadlines.add(dag_run, request.deadline)
         try:
@@ -196,7 +249,7 @@ class Scheduler:
         request, took_s = dag_run.request, time.monotonic() - dag_run.began
         if dag_run.due_key is not None:
             self._deadlines.discard(dag_run, dag_run.due_key)
-        self._fair_queue.end(request.client or self._anyone)
+        self._admission.fair_queue.end(request.client or self._anyone)
         self._pending -= 1
         self.metrics.request_s.note(took_s)
         if self._awaited_ends or not self._accepting:
@@ -248,7 +301,7 @@ class Scheduler:
         return bool(self._unloaded) and (not op or op in self._unloaded)
 
     def offer(self, op: str) -> None:
-        """Admit again what needs the Op."""
+        """Admit requests again that need the Op."""
         self._unloaded.discard(op)
 
     @contextlib.asynccontextmanager
@@ -298,6 +351,7 @@ class Scheduler:
         if not self.fatal.done():
             self.fatal.set_result(reason)
 
-    def _note_ready(self) -> None:
+    def note_ready(self) -> None:
+        """An Op has one more process that is ready."""
         if not self._became_ready.done() and all(pool.ready for pool in self._pools.values()):
             self._became_ready.set_result(None)
