@@ -284,3 +284,9 @@ class ResponseOp(Op):
         """Whether the answer is packed here: by the app's own hook, or as tensors."""
         overridden = type(self).pack_response_package is not ResponseOp.pack_response_package
         return overridden or self._as_tensors
+
+
+def overrides(op: Op, hook: str) -> bool:
+    """Whether the app overrides a hook, in its class or by `op.process = ...`."""
+    own = getattr(op, hook)
+    return getattr(own, "__func__", own) is not getattr(Op, hook)

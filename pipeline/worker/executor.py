@@ -11,8 +11,7 @@ from pipeline.messages.frames import Tail
 from pipeline.messages.messages import Settled, Share, Timings
 from pipeline.messages.values import Part
 from pipeline.worker.call import Call
-from pipeline.worker.hook_results import wrong_feed
-from pipeline.worker.hooks import Hooks
+from pipeline.worker.hooks import Hooks, wrong_feed
 from pipeline.worker.merge import ALONE, describe, slices, text_arrays
 from pipeline.worker.outputs import Outputs
 from pipeline.worker.runner import Piece, Run, Runner
