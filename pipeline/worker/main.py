@@ -48,11 +48,10 @@ from pipeline.paddle_serving.op_settings import settings_of
 from pipeline.process.log import keep_our_loggers, lines_written, set_up_logging
 from pipeline.process.memory import settle_memory
 from pipeline.process.processes import die_with
-from pipeline.worker.executor import Executor, Send
+from pipeline.worker.executor import Executor, Outputs, Send
 from pipeline.worker.hooks import call_init_op
 from pipeline.worker.lifeline import hold_lifeline
 from pipeline.worker.model import Model
-from pipeline.worker.outputs import Outputs
 from pipeline.worker.package_hooks import hooks_of
 from pipeline.worker.runner import Runner
 from pipeline.worker.traces import said_by, trace_of

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.api.op import Op
 from pipeline.config.config_file import LocalServiceConf, OpConfig
 from pipeline.engines import create_predictor, create_remote_predictor
-from pipeline.engines.base import Predictor, input_examples
+from pipeline.engines.base import Array, Predictor, input_examples
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.remote.remote_predictor import RemotePredictor
 from pipeline.engines.tensorrt import configured_shapes
@@ -20,7 +21,6 @@ from pipeline.models.digests import SAMPLE, replaced_files
 from pipeline.models.serving_model import FeedPadding, Padding, ServingModel, Variable, load_serving_model
 from pipeline.models.settings import with_settings_of
 from pipeline.models.tensor_spec import DATATYPE_OF, Signature, TensorSpec
-from pipeline.worker.merge import Feed, Joining
 from pipeline.worker.plan import BatchLimits
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,19 @@ MAX_BATCH_ROWS = (
 DEFAULT_BATCH_TOKENS = 8_192
 
 
+@dataclass(frozen=True)
+class Joining:
+    """What of the feeds may be padded, so that those of different lengths share a batch."""
+
+    padding: Padding | None = (
+        None  # which axes of feeds and fetches; None: feeds of one shape are joined alone
+    )
+    buckets: tuple[int, ...] | None = None  # the lengths that are padded to; None: see `plan.bucket`
+    most: int | None = None  # the greatest length that model and engine take
+    # How many axes the model declares for a feed; one with another number of them is not padded.
+    ranks: Mapping[str, int] = field(default_factory=dict)
+
+
 class Model:
     """Loads what `local_service_conf` names, or connects to `server_endpoints`.
 
@@ -45,7 +58,7 @@ class Model:
         self._config = config
         self._shapes = _shapes_of(op, config)
         self.serving_model: ServingModel | None = None
-        self._known_feeds: Feed | None = None  # the smallest of those that the warm-up has run
+        self._known_feeds: Mapping[str, Array] | None = None  # the smallest of those that the warm-up has run
         self.predictor: Predictor | None = None
         if config.server_endpoints:
             self.predictor = create_remote_predictor(op, config, instance)
