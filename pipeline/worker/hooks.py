@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.api.op import Op, OpRequest, overrides
-from pipeline.engines.base import LOD_SUFFIX, is_texts
+from pipeline.engines.feeds import LOD_SUFFIX, is_texts
 from pipeline.errors import (
     ConfigError,
     HookFailed,

@@ -11,8 +11,9 @@ from pathlib import Path
 from pipeline.api.op import Op
 from pipeline.config.config_file import LocalServiceConf, OpConfig
 from pipeline.engines import create_predictor, create_remote_predictor
-from pipeline.engines.base import Array, Predictor, input_examples
+from pipeline.engines.base import Predictor
 from pipeline.engines.dynamic_shape import DynamicShapes
+from pipeline.engines.feeds import Array, input_examples
 from pipeline.engines.remote.remote_predictor import RemotePredictor
 from pipeline.engines.tensorrt import configured_shapes
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, text_of

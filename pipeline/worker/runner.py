@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.engines.base import LOD_SUFFIX, Predictor, is_texts, other_shape
+from pipeline.engines.base import Predictor
+from pipeline.engines.feeds import LOD_SUFFIX, is_texts, other_shape
 from pipeline.engines.remote.remote_predictor import RemotePredictor
 from pipeline.errors import (
     DeadlineExceeded,
