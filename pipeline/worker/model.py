@@ -19,9 +19,10 @@ from pipeline.engines.tensorrt import configured_shapes
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, text_of
 from pipeline.models.additions import PARITY_FILE
 from pipeline.models.digests import SAMPLE, replaced_files
+from pipeline.models.dtypes import BY_NAME
 from pipeline.models.serving_model import FeedPadding, Padding, ServingModel, Variable, load_serving_model
 from pipeline.models.settings import with_settings_of
-from pipeline.models.tensor_spec import DATATYPE_OF, Signature, TensorSpec
+from pipeline.models.tensor_spec import Signature, TensorSpec
 from pipeline.worker.plan import BatchLimits
 
 log = logging.getLogger(__name__)
@@ -190,10 +191,10 @@ def _tell_replaced(model: ServingModel) -> None:
 
 
 def _specs(variables: Sequence[Variable], labels: tuple[str, ...] = ()) -> tuple[TensorSpec, ...]:
-    """labels: go to what has an axis of as many classes."""
+    """What these are for clients of KServe. labels: go to what has an axis of as many classes."""
+    specs = (TensorSpec(v.alias, BY_NAME[v.dtype].datatype, v.shape) for v in variables)
     return tuple(
-        TensorSpec(v.alias, DATATYPE_OF[v.dtype], v.shape, labels if v.shape[-1:] == (len(labels),) else ())
-        for v in variables
+        spec._replace(labels=labels) if spec.shape[-1:] == (len(labels),) else spec for spec in specs
     )
 
 
