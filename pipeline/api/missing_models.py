@@ -17,7 +17,7 @@ def notes_of_missing_models(source: str, ops: Mapping[str, Op], config: ServiceC
     for name, op in ops.items():
         section = config.op[name]
         conf = section.local_service_conf
-        if section.server_endpoints or (conf is not None and conf.model_dir):
+        if section.has_model:
             continue
         own = [hook for hook in _HOOKS if overrides(op, hook)]
         key = f"{source}: op.{name}.local_service_conf"

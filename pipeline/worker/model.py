@@ -65,8 +65,8 @@ class Model:
         if config.server_endpoints:
             self.predictor = create_remote_predictor(op, config, instance)
             return
-        conf = config.local_service_conf
-        if conf is None or not conf.model_dir:
+        conf = config.local_model
+        if conf is None:
             return
         self.serving_model = load_serving_model(Path(folder, conf.model_dir), conf.engine)
         _refuse_failed(self.serving_model, conf.allow_failed_parity)
