@@ -18,7 +18,7 @@ TORCH_INDEX ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check convert-env pdmodel-env test-convert bench docker protos lock clean
+.PHONY: help setup serve test check convert-env pdmodel-env test-convert bench docker docker-onnx protos lock clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ bench: $(DEV)  ## Measure the service beside the bare predictor and a bare ASGI 
 
 docker:  ## Build the CPU image
 	docker build -f docker/Dockerfile -t $(IMAGE) .
+
+docker-onnx:  ## Build the image for services of ONNX models
+	docker build -f docker/Dockerfile.onnx -t $(IMAGE)-onnx .
 
 protos: $(DEV)  ## Generate the gRPC messages again from client/protos/*.proto
 	$(PY) client/protos/generate.py

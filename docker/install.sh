@@ -4,8 +4,10 @@
 #   docker/install.sh native               system libraries a slim image lacks (Debian, Ubuntu; as root)
 #   docker/install.sh venv DIR PYTHON      a virtual environment, after checking the machine
 #   docker/install.sh serving DIR          the locked serving environment
+#   docker/install.sh onnx DIR             the part of it that a service of ONNX models needs
 #   docker/install.sh gpu DIR INDEX        the same with Paddle's GPU build, from the given package index
 #   docker/install.sh project DIR          this project beside it, editable, with Paddle Serving's import names
+#   docker/install.sh package DIR          the same as a user installs it: without the sources
 #   docker/install.sh dev DIR              the locked development tools beside it; apart, Triton's older client and load
 #                                          generator
 #   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
@@ -57,6 +59,9 @@ venv)
     check_machine "$3"
     "$3" -m venv "$2"
     ;;
+onnx)
+    pip_install "$2" --requirement requirements/onnx.txt
+    ;;
 serving)
     pip_install "$2" --requirement requirements/serving.txt
     ;;
@@ -71,6 +76,9 @@ project)
     pip_install "$2" --no-deps --no-build-isolation --quiet --editable ./compat
     # Images are not written to: each process of each start would compile what it imports.
     "$2/bin/python" -m compileall -q pipeline client convert compat
+    ;;
+package)
+    pip_install "$2" --no-deps --no-build-isolation --quiet . ./compat
     ;;
 dev)
     pip_install "$2" --requirement requirements/dev.txt

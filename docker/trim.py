@@ -1,5 +1,6 @@
 """Trims the environment it runs in to what serving loads: python docker/trim.py docker/trim.txt"""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -9,10 +10,18 @@ from pathlib import Path
 
 # grpc._utilities is loaded when a server has its first handlers, what pydantic has when the last two load.
 IMPORTED_IN_SERVING = (
-    "client.protos, grpc.aio, grpc._utilities, httptools, httpx, msgpack, msgspec, numpy, onnxruntime, "
-    "paddle.inference, prometheus_client, pydantic, rich.console, tokenizers, uvloop, yaml, "
+    "client.protos, grpc.aio, grpc._utilities, httptools, msgpack, msgspec, numpy, onnxruntime, "
+    "prometheus_client, pydantic, rich.console, uvloop, yaml, "
     "pipeline.front.lifecycle, pipeline.worker.main"
 )
+OURS = ("client", "convert", "pipeline", "paddle_serving_", "paddlenlp_shims")  # with their bytecode
+OF_EXTRAS = ("paddle.inference", "tokenizers")
+
+
+def imported_in_serving() -> str:
+    """What serving imports in this environment, as an import statement takes it."""
+    there = [name for name in OF_EXTRAS if importlib.util.find_spec(name.partition(".")[0])]
+    return ", ".join([IMPORTED_IN_SERVING, *there])
 
 
 def read_patterns(trim_list: Path) -> list[str]:
@@ -22,9 +31,11 @@ def read_patterns(trim_list: Path) -> list[str]:
 
 
 def trimmed_files(site_packages: Path, patterns: list[str]) -> Iterator[Path]:
-    """The files under site_packages that the patterns name; one may come twice."""
+    """The files under site_packages that the patterns name; one may come twice. Ours all stay."""
     for pattern in patterns:
-        yield from (path for path in site_packages.glob(pattern) if path.is_file())
+        for path in site_packages.glob(pattern):
+            if path.is_file() and not path.relative_to(site_packages).parts[0].startswith(OURS):
+                yield path
 
 
 def main() -> None:
@@ -34,7 +45,9 @@ def main() -> None:
     for path in set(trimmed_files(site_packages, read_patterns(Path(sys.argv[1])))):
         path.unlink()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run([sys.executable, "-c", f"import {IMPORTED_IN_SERVING}"], check=True, env=environment)
+    # -P: what is installed, where this folder is the project's.
+    command = [sys.executable, "-P", "-c", f"import {imported_in_serving()}"]
+    subprocess.run(command, check=True, env=environment)
 
 
 if __name__ == "__main__":

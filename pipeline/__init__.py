@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pipeline.api.service import PipelineServer, WebService
     from pipeline.errors import InvalidInput, ProductError, ServingError
 
+__version__ = "0.1.0"
+
 __all__ = [
     "InvalidInput",
     "Op",
@@ -23,6 +25,7 @@ __all__ = [
     "ResponseOp",
     "ServingError",
     "WebService",
+    "__version__",
 ]
 _HOMES = {
     "pipeline.errors": ("InvalidInput", "ProductError", "ServingError"),

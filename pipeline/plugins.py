@@ -11,6 +11,8 @@ Its name there is the one that config.yml and the log use.
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -43,6 +45,24 @@ class Plugin(NamedTuple):
     @property
     def kind(self) -> str:
         return self.group.rpartition(".")[2].removesuffix("s")
+
+
+class Library(NamedTuple):
+    """What a plugin imports and its package does not require: an extra of it.
+
+    module: its import name. requirement: what pip installs it with.
+    """
+
+    module: str
+    requirement: str
+
+    @property
+    def is_installed(self) -> bool:
+        """As far as its files tell; it is not imported."""
+        if self.module in sys.modules:
+            return True
+        spec = importlib.util.find_spec(self.module)
+        return spec is not None and spec.origin is not None  # None: a folder of that name beside the script
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Pins what pyproject.toml asks for: `python requirements/lock.py` writes four .txt files beside it.
+"""Pins what pyproject.toml asks for: `python requirements/lock.py` writes five .txt files beside it.
 
 Run it with the oldest supported Python: a version chosen there also installs on the newer ones.
 """
@@ -36,11 +36,16 @@ def write(path: Path, pins: dict[str, str], first_lines: str = "") -> None:
 def main() -> None:
     project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))
     compat = tomllib.loads((HERE.parent / "compat" / "pyproject.toml").read_text(encoding="utf-8"))
-    asked = project["project"]["dependencies"] + project["build-system"]["requires"]
-    asked += [name for name in compat["project"]["dependencies"] if name != project["project"]["name"]]
+    own = project["project"]["name"]
+    core = project["project"]["dependencies"] + project["build-system"]["requires"]
+    core += [name for name in compat["project"]["dependencies"] if name != own]
+    extras = [*project["project"]["optional-dependencies"].values()]
+    asked = core + [name for extra in extras for name in extra if not name.startswith(own)]
     asked += compat["project"]["optional-dependencies"]["nlp"]
     serving = resolve(asked)
     write(HERE / "serving.txt", serving)
+    # Without any extra: ONNX Runtime is the only engine.
+    write(HERE / "onnx.txt", resolve(core, constraints=HERE / "serving.txt"))
     tested = project["dependency-groups"]["dev"] + compat["project"]["optional-dependencies"]["vision"]
     both = resolve(asked + tested, constraints=HERE / "serving.txt")
     dev = {name: version for name, version in both.items() if name not in serving}

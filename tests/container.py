@@ -1,12 +1,11 @@
 """Container: the service of docker/compose.yml without docker, in namespaces as docker would make them.
 
-The image is made by the lines of docker/Dockerfile, apart from those that fetch something: the system
+An image is made by the lines of its Dockerfile, apart from those that fetch something: the system
 libraries are this machine's, and the packages of the lock are those that are installed here.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import shutil
@@ -20,12 +19,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from container_files import Instruction, Service, context, instructions, service
+from container_files import Instruction, Service, context, dockerfile_of_compose, instructions, service
 from container_shim import REFUSED
+from locked_packages import link_locked
 from service_process import PATIENCE_S, ROOT, wait_until
 
 UID = "999"  # the first that `useradd --system` gives
 BUILD_PATH = "/opt/base:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+LOCKS = {"serving": "requirements/serving.txt", "onnx": "requirements/onnx.txt"}  # by step of install.sh
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc")
 
 
@@ -89,26 +90,31 @@ def _tool(name: str) -> str:
 class Image:
     """The root folder of an image, made by its Dockerfile."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, dockerfile: Path) -> None:
         self.root = folder / "root"
         self._log = folder / "build.log"
         base = self.root / "opt/base/python3"
         base.parent.mkdir(parents=True, mode=0o755)
         base.write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} "$@"\n', "utf-8")
         base.chmod(0o755)
-        self.service = service()
-        self._app = self.root / self.service.folder.lstrip("/")
+        lines = instructions(dockerfile)
+        self.service = service(lines)
+        build_folder = next(line.rest for line in lines if line.word == "WORKDIR")
+        self._app = self.root / build_folder.lstrip("/")
         self._app.mkdir()
         environment = {"PATH": BUILD_PATH, "HOME": "/tmp"}
         self._shim = Shim(
             self.root, self._log, build=True, read_only=False, tmpfs={"/tmp": ""}, shm="64m",
-            volumes={}, become=[], folder=self.service.folder, environment=environment,
+            volumes={}, become=[], folder=build_folder, environment=environment,
         )  # fmt: skip
         try:
-            for line in instructions(ROOT / "docker/Dockerfile"):
+            for line in lines:
                 self._follow(line)
         finally:
             self._shim.close()
+        last = [line.rest.split() for line in lines if line.stage == lines[-1].stage and line.word == "COPY"]
+        if build_folder not in [words[1] for words in last]:
+            shutil.rmtree(self._app)  # the last stage has what it copies, not what the build left
 
     def _follow(self, line: Instruction) -> None:
         if line.word == "COPY" and not line.rest.startswith("--from="):
@@ -127,40 +133,21 @@ class Image:
     def _run(self, command: str) -> None:
         if command.startswith(("docker/install.sh native", "useradd ")):
             return  # the machine's libraries; a user is a number here
-        if command.startswith("docker/install.sh serving"):
-            self._install(self.root / command.split()[-1].lstrip("/"))
+        step, environment = command.split()[1], command.split()[-1]
+        if command.startswith("docker/install.sh ") and step in LOCKS:
+            link_locked(ROOT / LOCKS[step], self.root / environment.lstrip("/"))
             return
         ran = Ran(**self._shim.order(command=["sh", "-c", command]))
         assert ran.code == 0, f"RUN {command}\n{ran.printed}"
 
-    def _install(self, venv: Path) -> None:
-        """The packages of the lock from the environment of the tests, without a copy where that can be."""
-        here = Path(str(importlib.metadata.distribution("paddlepaddle").locate_file("")))
-        (there,) = venv.glob("lib/python*/site-packages")
-        lock = (ROOT / "requirements/serving.txt").read_text("utf-8").splitlines()
-        for name in (line.split("==")[0] for line in lock if "==" in line):
-            for file in importlib.metadata.files(name) or ():
-                if not file.parts[0].startswith("..") and (here / file).is_file():
-                    target = there / file
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    target.unlink(missing_ok=True)  # pip's and setuptools' own may be there
-                    _link(here / file, target)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(source)
-    except OSError:  # another file system, or a file of another user's
-        shutil.copy2(source, target)
-
 
 @contextmanager
-def image() -> Iterator[Image]:
-    """Beside the environment, whose files it links."""
+def image(dockerfile: Path | None = None) -> Iterator[Image]:
+    """Of docker/compose.yml, or of another file. Beside the environment, whose files it links."""
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ROOT / "build", prefix="image-") as folder:
         Path(folder).chmod(0o755)
-        yield Image(Path(folder))
+        yield Image(Path(folder), dockerfile or dockerfile_of_compose())
 
 
 class Container:

@@ -56,24 +56,32 @@ class Service:
     stop_grace_s: float
 
 
-def service() -> Service:
-    """That of docker/compose.yml. Raises where it says something that nothing here would heed."""
-    (compose,) = yaml.safe_load((ROOT / "docker/compose.yml").read_text("utf-8"))["services"].values()
+def dockerfile_of_compose() -> Path:
+    build = _compose()["build"]
+    return ROOT / "docker" / str(build["context"]) / str(build["dockerfile"])
+
+
+def _compose() -> dict[str, Any]:
+    (only,) = yaml.safe_load((ROOT / "docker/compose.yml").read_text("utf-8"))["services"].values()
+    return dict(only)
+
+
+def service(image: list[Instruction]) -> Service:
+    """That of docker/compose.yml, of this image. Raises where it says what nothing here would heed."""
+    compose = _compose()
     unknown = set(compose) - {
         "build", "image", "ports", "restart", "init",
         "read_only", "tmpfs", "shm_size", "security_opt", "cap_drop", "stop_grace_period",
     }  # fmt: skip
     assert not unknown, f"the container of the tests heeds no {unknown} yet"
     assert compose.get("cap_drop", []) in ([], ["ALL"])
-    build = compose["build"]
-    image = instructions(ROOT / "docker" / build["context"] / build["dockerfile"])
     last = {line.word: line.rest for line in image if line.stage == image[-1].stage}
     options, check = last["HEALTHCHECK"].split("CMD", 1)
     timeout = re.search(r"--timeout=(\d+)s", options)
     assert timeout
     return Service(
         user=last["USER"],
-        folder=next(line.rest for line in image if line.word == "WORKDIR"),
+        folder=[line.rest for line in image if line.word == "WORKDIR"][-1],
         environment=dict(pair.split("=", 1) for pair in shlex.split(last["ENV"])),
         command=json.loads(last["CMD"]),
         health_check=json.loads(check),

@@ -1,4 +1,4 @@
-"""The service as docker/compose.yml runs it, from the image that docker/Dockerfile makes, without docker."""
+"""Services as docker/compose.yml runs them, from the images that docker/ makes, without docker."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 import onnx_models
+from command_line import paddlewheel
 from container import UID, Container, Image, image
-from service_process import APPS, PATIENCE_S, is_running, wait_until
+from service_process import APPS, PATIENCE_S, ROOT, is_running, wait_until
 
 ASK = """
 import json, sys, urllib.request, grpc
@@ -153,3 +154,25 @@ def test_another_service_with_an_onnx_model_runs_in_the_image(built: Image, tmp_
         http, rpc = answers(container, "test", row)
         assert http == rpc
         assert http[0] == 0
+
+
+def test_the_small_image_serves_an_onnx_model_without_paddle_and_without_sources(tmp_path: Path) -> None:
+    """As docker/Dockerfile.onnx makes it, with a folder of `paddlewheel new` mounted at /srv."""
+    service = tmp_path / "news"
+    model = onnx_models.serving(service)
+    assert paddlewheel("new", service, "--model", model).returncode == 0
+    for path in (service, *service.rglob("*")):
+        path.chmod(0o755)
+    row = {"input_ids": "[[1, 2, 3]]", "token_type_ids": "[[0, 0, 0]]", "attention_mask": "[[1, 1, 1]]"}
+    with (
+        image(ROOT / "docker/Dockerfile.onnx") as small,
+        Container(small, {"PYTHONVERBOSE": "1"}, volumes={str(service): "/srv"}) as container,
+    ):
+        assert not (small.root / "app").exists()
+        container.wait_until_healthy()
+        http, rpc = answers(container, "news", row)
+        assert http == rpc
+        assert http[0] == 0
+        assert container.run("python", "-c", "import paddle").code == 1
+        mounted = re.compile(r"could not create '(?!/srv/)([^']*)'")
+        assert mounted.findall(container.log) == []

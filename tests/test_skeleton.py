@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
-import importlib.util
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
@@ -20,9 +20,7 @@ from pipeline.config.config_file import load_config
 from pipeline.front.scheduler.scheduler import WORKER_GRACE_S
 
 ROOT = Path(__file__).resolve().parent.parent
-BASE_IMAGE_MB = 140  # python:3.11-slim and libgomp1, unpacked
-DEMO_MODEL_MB = 6  # `du -m models/demo` after `python -m convert demo`
-IMAGE_LIMIT_MB = 1000
+LIMITS_MB = {"paddlewheel": 225, "docker/Dockerfile": 1000, "docker/Dockerfile.onnx": 300}
 INSTALL_WORDS = re.compile(r"\b(pip|apt-get|apt|apk|conda|uv)\s")
 FRAMEWORKS = {"paddle", "onnxruntime", "torch", "tokenizers"}
 
@@ -57,16 +55,23 @@ def printed_by(code: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def trim(root: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("trim", root / "docker/trim.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def trim(root: Path) -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(root / "docker")
+        yield importlib.import_module("trim")
+
+
+@pytest.fixture(scope="module")
+def sizes_mb(trim: ModuleType) -> dict[str, float]:
+    """What docker/sizes.py prints, by the name of the row."""
+    sizes = importlib.import_module("sizes")
+    return {**sizes.environments_mb(), **sizes.images_mb()}
 
 
 class TestLocks:
-    @pytest.mark.parametrize("name", ["serving.txt", "dev.txt", "convert.txt", "paddlenlp-constraints.txt"])
+    @pytest.mark.parametrize(
+        "name", ["onnx.txt", "serving.txt", "dev.txt", "convert.txt", "paddlenlp-constraints.txt"]
+    )
     def test_a_lock_holds_exact_versions_and_names_no_host(self, root: Path, name: str) -> None:
         lines = (root / "requirements" / name).read_text(encoding="utf-8").splitlines()
         packages = [line for line in lines if not line.startswith("#") and line != "-r serving.txt"]
@@ -78,15 +83,33 @@ class TestLocks:
     def test_every_dependency_is_pinned(self, root: Path) -> None:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
         compat = tomllib.loads((root / "compat/pyproject.toml").read_text(encoding="utf-8"))["project"]
+        extras = [
+            line for extra in project["project"]["optional-dependencies"].values() for line in extra
+            if not line.startswith("paddlewheel[")
+        ]  # fmt: skip
         for asked, lock in (
             (compat["optional-dependencies"]["vision"], "dev.txt"),
             (compat["optional-dependencies"]["nlp"], "serving.txt"),
-            (project["project"]["dependencies"] + project["build-system"]["requires"], "serving.txt"),
+            (project["project"]["dependencies"] + project["build-system"]["requires"], "onnx.txt"),
+            (extras, "serving.txt"),
             (project["dependency-groups"]["dev"], "dev.txt"),
-            (project["project"]["dependencies"] + project["dependency-groups"]["convert"], "convert.txt"),
+            (
+                project["project"]["dependencies"] + extras + project["dependency-groups"]["convert"],
+                "convert.txt",
+            ),
         ):
             names = {normalised(re.split(r"[<>=!~ ]", line)[0]) for line in asked}
             assert names - {normalised(name) for name in pins(root / "requirements" / lock)} == set()
+
+    def test_without_extras_a_part_of_the_serving_lock_is_needed(self, root: Path) -> None:
+        small, serving = (pins(root / "requirements" / name) for name in ("onnx.txt", "serving.txt"))
+        assert small.items() < serving.items()
+        assert {"paddlepaddle", "pillow", "tokenizers", "scipy"} <= serving.keys() - small.keys()
+
+    def test_all_extras_are_the_others_together(self, root: Path) -> None:
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        *others, last = project["optional-dependencies"]
+        assert (last, project["optional-dependencies"][last]) == ("all", [f"paddlewheel[{','.join(others)}]"])
 
     def test_the_tests_run_on_the_pinned_versions(self, root: Path) -> None:
         locked = pins(root / "requirements/serving.txt")
@@ -118,13 +141,21 @@ class TestLocks:
 
 
 class TestInstallLines:
-    @pytest.mark.parametrize("name", ["docker/Dockerfile", "docker/Dockerfile.gpu", "Makefile"])
-    def test_images_and_make_install_through_one_script(self, root: Path, name: str) -> None:
+    @pytest.mark.parametrize(
+        ("name", "steps"),
+        [
+            ("docker/Dockerfile", {"venv", "serving", "project"}),
+            ("docker/Dockerfile.gpu", {"venv", "gpu", "project"}),
+            ("docker/Dockerfile.onnx", {"venv", "onnx", "package"}),
+            ("Makefile", {"venv", "serving", "project"}),
+        ],
+    )
+    def test_images_and_make_install_through_one_script(self, root: Path, name: str, steps: set[str]) -> None:
         text = "\n".join(
             line for line in (root / name).read_text(encoding="utf-8").splitlines() if line[:1] != "#"
         )
         assert INSTALL_WORDS.findall(text) == []
-        assert {"venv", "project"} <= set(re.findall(r"docker/install\.sh (\w+)", text))
+        assert steps <= set(re.findall(r"docker/install\.sh (\w+)", text))
 
     def test_both_images_and_make_install_the_same_lock(self, root: Path) -> None:
         steps = {
@@ -143,7 +174,7 @@ class TestInstallLines:
         script = (root / "docker/install.sh").read_text(encoding="utf-8")
         assert "libgomp.so.1" in script
         assert "libgomp1" in (root / "docker/native.txt").read_text(encoding="utf-8").split()
-        for name in ("docker/Dockerfile", "docker/Dockerfile.gpu"):
+        for name in ("docker/Dockerfile", "docker/Dockerfile.gpu", "docker/Dockerfile.onnx"):
             assert "docker/install.sh native" in (root / name).read_text(encoding="utf-8")
 
     def test_the_gpu_image_refuses_a_missing_package_index(self, root: Path) -> None:
@@ -184,25 +215,22 @@ class TestInstallLines:
         assert not (tmp_path / "venv").exists()
 
 
-class TestImages:
-    def test_the_cpu_image_stays_under_one_gigabyte(self, root: Path, trim: ModuleType) -> None:
-        """Base image, the locked packages as trimmed, bytecode of what is imported, project, demo model."""
-        site_packages = Path(importlib.metadata.distribution("paddlepaddle").locate_file(""))  # type: ignore[arg-type]
-        patterns = [p for p in trim.read_patterns(root / "docker/trim.txt") if not p.endswith(".pyc")]
-        trimmed = set(trim.trimmed_files(site_packages, patterns))
-        files = {
-            Path(str(file.locate())).resolve()
-            for name in pins(root / "requirements/serving.txt")
-            for file in importlib.metadata.files(name) or ()
-        } - trimmed
-        installed = sum(path.stat().st_size for path in files if path.is_file() and path.suffix != ".pyc")
-        bytecode = int(printed_by(f"import {trim.IMPORTED_IN_SERVING}\n{PRINT_BYTECODE_BYTES}").split()[-1])
-        left_out = (root / ".dockerignore").read_text(encoding="utf-8").splitlines()
-        copied = [path for path in tracked_files(root) if path.relative_to(root).parts[0] not in left_out]
-        project = sum(path.stat().st_size for path in copied)
-        total_mb = BASE_IMAGE_MB + DEMO_MODEL_MB + (installed + bytecode + project) / 1e6
-        assert 800 < total_mb < IMAGE_LIMIT_MB
+class TestSizes:
+    @pytest.mark.parametrize("name", LIMITS_MB)
+    def test_it_stays_under_its_limit(self, sizes_mb: dict[str, float], name: str) -> None:
+        assert 0.8 * LIMITS_MB[name] < sizes_mb[name] < LIMITS_MB[name]
 
+    @pytest.mark.parametrize("name", ["README.md", "README_zh.md"])
+    def test_the_readme_has_the_sizes(self, root: Path, sizes_mb: dict[str, float], name: str) -> None:
+        rows = re.findall(r"^\| `([^`]+)` .*\| (\d+) MB \|$", (root / name).read_text("utf-8"), re.M)
+        told = {what: int(megabytes) for what, megabytes in rows}
+        assert told.keys() == sizes_mb.keys()
+        assert {what: told[what] == pytest.approx(size, rel=0.03) for what, size in sizes_mb.items()} == (
+            dict.fromkeys(told, True)
+        )
+
+
+class TestImages:
     def test_nothing_that_serving_has_loaded_is_trimmed(self, root: Path, trim: ModuleType) -> None:
         """What paddle, with its oneDNN and bf16 kernels, and ONNX Runtime map and import to run a model."""
         site_packages = Path(importlib.metadata.distribution("paddlepaddle").locate_file(""))  # type: ignore[arg-type]
@@ -216,7 +244,7 @@ class TestImages:
         assert len(trimmed) > 300
         assert loaded & trimmed == set()
 
-    @pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.gpu"])
+    @pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.gpu", "Dockerfile.onnx"])
     def test_images_run_as_another_user_and_check_readiness(self, root: Path, name: str) -> None:
         last_stage = (root / "docker" / name).read_text(encoding="utf-8").rsplit("\nFROM ", 1)[1]
         assert "\nUSER serving\n" in last_stage
@@ -230,12 +258,6 @@ class TestImages:
         delay_s = max(dag.drain_delay, 5)  # the file's advice for a load balancer
         assert int(grace.removesuffix("s")) > delay_s + dag.drain_timeout + WORKER_GRACE_S
 
-
-PRINT_BYTECODE_BYTES = """
-import os, sys
-cached = [getattr(module, "__cached__", None) or "" for module in list(sys.modules.values())]
-print(sum(os.path.getsize(path) for path in cached if os.path.exists(path)))
-"""
 
 LOADED_BY_A_RUN = """
 import sys, tempfile

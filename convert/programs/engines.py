@@ -14,6 +14,7 @@ from pipeline.models.serving_model import EngineName
 
 ENGINES: dict[EngineName, str] = {"paddle": "Paddle Inference", "onnxruntime": "ONNX Runtime"}
 
+INSTALL_PADDLE = "pip install 'paddlewheel[paddle]'"
 _DISTRIBUTIONS = ("paddlepaddle", "paddlepaddle-gpu")
 
 
@@ -24,7 +25,7 @@ def import_paddle() -> ModuleType:
     try:
         import paddle
     except ImportError as exc:
-        raise ConversionError(f"Paddle can't be imported ({exc}); run `make setup` first.") from exc
+        raise ConversionError(f"Paddle can't be imported ({exc}): {INSTALL_PADDLE}") from exc
     _restore_signals(paddle)
     paddle.set_device("cpu")
     paddle.disable_static()
@@ -47,7 +48,7 @@ def onnx_runtime_version() -> str:
             return metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
-    raise ConversionError("ONNX Runtime isn't installed; run `make setup` first.")
+    raise ConversionError("ONNX Runtime isn't installed: pip install onnxruntime")
 
 
 def paddle_version() -> str:
@@ -57,7 +58,7 @@ def paddle_version() -> str:
             return metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
-    raise ConversionError("Paddle isn't installed; run `make setup` first.")
+    raise ConversionError(f"Paddle isn't installed: {INSTALL_PADDLE}")
 
 
 def first_line(error: BaseException) -> str:

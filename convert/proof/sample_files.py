@@ -210,8 +210,10 @@ def _image(path: Path, target: Target) -> list[Feeds]:
 
 def _pixels(path: Path, channels: int, height: int, width: int) -> Array:
     """uint8 [height, width, channels]; a side of -1 is the image's own."""
-    from PIL import Image
-
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as exc:
+        raise ConversionError(f"{path} is an image ({exc}): pip install 'paddlewheel[images]'") from exc
     try:
         with Image.open(path) as opened:
             image = opened.convert("RGB" if channels > 1 else "L")

@@ -55,8 +55,10 @@ def _texts(path: Path) -> list[str]:
 
 def _tokenizer(path: Path, target: Target) -> Any:
     """That of tokenizer.json, else BERT's over vocab.txt."""
-    from tokenizers import BertWordPieceTokenizer, Tokenizer
-
+    try:
+        from tokenizers import BertWordPieceTokenizer, Tokenizer
+    except ModuleNotFoundError as exc:
+        raise ConversionError(f"{path} holds texts ({exc}): pip install 'paddlewheel[texts]'") from exc
     directory = target.folder
     if directory is None:
         raise ConversionError(

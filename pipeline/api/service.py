@@ -26,7 +26,7 @@ from pipeline.config.remote_section import completed, remote_flaws
 from pipeline.config.report import read_yaml
 from pipeline.config.tls import flaws_of
 from pipeline.errors import ConfigError
-from pipeline.models.serving_model import load_serving_model
+from pipeline.models.serving_model import load_serving_model, require_library
 from pipeline.models.settings import with_settings_of
 from pipeline.models.versions import choose_version
 from pipeline.process.environment import FRONT_PROCESS
@@ -126,6 +126,7 @@ class Service:
             try:
                 model = load_serving_model(choose_version(folder, conf.model_version).directory)
                 with_settings_of(model, conf)  # the worker does it again, of the version that it loads
+                require_library(model)
             except ConfigError as exc:
                 sought = self._sought(conf.model_dir) if not folder.exists() else ""
                 flaws.append(f"op.{name}.local_service_conf.model_config: {exc.message}{sought}")

@@ -10,7 +10,7 @@ from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, check_feeds, input_examples
 from pipeline.engines.fetches import select_fetches
 from pipeline.engines.remote.remote_predictor import RemoteConf, RemotePredictor
-from pipeline.models.serving_model import ServingModel
+from pipeline.models.serving_model import ServingModel, require_library
 
 if TYPE_CHECKING:
     from pipeline.api.op import Op
@@ -41,6 +41,7 @@ def create_predictor(
     fetch_list: Sequence[str] = (),
 ) -> Predictor:
     """Load the model with its engine; see `Engine.load`. Call it in the worker: it imports the framework."""
+    require_library(model)
     return engine_named(model.engine).load(
         model,
         conf,

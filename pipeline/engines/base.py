@@ -44,7 +44,8 @@ class Engine(ModelReader, Protocol):
     """Software that runs models, found by the entry-point group `paddlewheel.engines`.
 
     It is made in the script's process and in the front, too, so that its module imports no framework: `load`
-    alone does, in the worker.
+    alone does, in the worker. Where that is an extra of its package, it names it in an attribute `library`
+    (`pipeline.plugins.Library`), so that a start tells what to install.
     """
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline import __version__
 from pipeline.errors import ServingError
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
 from pipeline.process.start_signals import left_at_once, survive_hangups, tell_interrupts_in_a_line
@@ -83,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve models over HTTP and gRPC. The same as `python -m pipeline`.",
         epilog="Example: paddlewheel new myservice --model models/mine",
     )
+    parser.add_argument("--version", action="version", version=f"paddlewheel {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
     _add_new(commands)

@@ -34,7 +34,7 @@ from pipeline.models.additions import (
     with_max_lengths,
 )
 from pipeline.models.signature import Variable, read_signature, signature_text
-from pipeline.plugins import ENGINES, find, load
+from pipeline.plugins import ENGINES, Library, find, load
 
 __all__ = [
     "CACHE_FOLDER",
@@ -48,6 +48,7 @@ __all__ = [
     "find_model_files",
     "is_serving_model",
     "load_serving_model",
+    "require_library",
     "write_serving_model",
 ]
 
@@ -246,6 +247,20 @@ def _programs(files: Iterable[Path]) -> Iterator[tuple[Path, ModelReader, str]]:
 
 def _readers() -> Mapping[str, ModelReader]:
     return {name: load(plugin) for name, plugin in find(ENGINES).items()}
+
+
+def require_library(model: ModelFiles | ServingModel) -> None:
+    """Raises ConfigError where the library that runs this model is not installed; imports nothing.
+
+    One that is installed and can't be imported is told by the worker that tries.
+    """
+    engine = _readers()[model.engine]
+    library: Library | None = getattr(engine, "library", None)
+    if library is not None and not library.is_installed:
+        raise ConfigError(
+            f"{model.program} needs {engine.title}, which is not installed here: "
+            f"pip install '{library.requirement}'"
+        )
 
 
 def _described_by_itself(files: ModelFiles) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipeline import __version__
 from pipeline.config.config_file import V2Config
 from pipeline.dialects.kserve_v2.shared_memory import SharedMemory
 from pipeline.dialects.kserve_v2.trace_settings import LogSettings, TraceSettings
-from pipeline.front.http.openapi import VERSION
 
 SERVER_NAME = "triton"  # its own example programs stop at any other name
 _NAMES = (
@@ -35,7 +35,7 @@ class Extensions:
 
     def server_metadata(self) -> dict[str, Any]:
         offered = [name for name in _NAMES if self.memory.offered or not name.endswith("shared_memory")]
-        return {"name": SERVER_NAME, "version": VERSION, "extensions": offered}
+        return {"name": SERVER_NAME, "version": __version__, "extensions": offered}
 
     def close(self) -> None:
         """Give back what clients have left registered."""

@@ -10,6 +10,7 @@ from pipeline.engines.base import Predictor, PredictorConf
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import ServingModel
 from pipeline.models.signature import Variable
+from pipeline.plugins import Library
 
 
 class OnnxRuntimeEngine:
@@ -20,6 +21,7 @@ class OnnxRuntimeEngine:
     files = "*.onnx"
     holds_gil = False  # 1.31: another thread got 847 ticks while it ran
     self_described = True
+    library = Library("onnxruntime", "onnxruntime")
 
     def format_of(self, file: Path) -> str:
         return "onnx" if file.suffix == ".onnx" else ""

@@ -10,6 +10,7 @@ from pipeline.engines.base import Predictor, PredictorConf
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import ServingModel
 from pipeline.models.signature import Variable
+from pipeline.plugins import Library
 
 PIR, PDMODEL = "pir", "pdmodel"
 
@@ -22,6 +23,7 @@ class PaddleEngine:
     files = "*.json or *.pdmodel with *.pdiparams, __model__"
     holds_gil = True  # 3.3.1: another thread got 8 of 300 expected ticks while it ran
     self_described = False
+    library = Library("paddle", "paddlewheel[paddle]")
 
     def format_of(self, file: Path) -> str:
         if file.suffix == ".pdmodel" or file.name == "__model__":

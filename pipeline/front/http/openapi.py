@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline import __version__
 from pipeline.api.app import App
 
-VERSION = "0.1.0"  # of the server
 JSON = "application/json"
 
 Schema = dict[str, Any]
@@ -29,7 +29,7 @@ def openapi(app: App, paths: Mapping[str, Any]) -> dict[str, Any]:
             "health", "Figures for Prometheus", "Prometheus 指标", {"type": "string"}, "text/plain"
         ),
     }
-    title = {"title": app.name, "version": VERSION, "description": "Served by Paddlewheel."}
+    title = {"title": app.name, "version": __version__, "description": "Served by Paddlewheel."}
     document = {"openapi": "3.1.0", "info": title, "paths": {**paths, **own}}
     if app.config.security.api_keys is None:
         return document

@@ -19,10 +19,13 @@ CPU_INSTEAD = "or set device_type: 0"
 GPU_TYPES, TENSORRT_TYPE = (1, 2), 2
 
 
-def check_gpu(paddle: Mapping[str, Any], config: ServiceConfig | None) -> list[Finding]:
-    """`paddle` is what the trial told. What config.yml does not ask for is at most a note."""
+def check_gpu(paddle: Mapping[str, Any] | None, config: ServiceConfig | None) -> list[Finding]:
+    """`paddle` is what the trial told, None where it is not installed. What config.yml does not ask for is at
+    most a note."""
     gpu, tensorrt = wanted_devices(config)
     cards = list_cards()
+    if paddle is None:
+        return [check_driver(cards, gpu)]
     return [
         check_driver(cards, gpu),
         check_cuda(paddle, gpu, bool(cards)),

@@ -1,4 +1,4 @@
-"""config.yml as far as the machine has to fulfil it: devices it asks for, ports it needs."""
+"""config.yml as far as the machine has to fulfil it: ports it needs, libraries that its models need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMAND_CHARS = 120
 
 
 def check_config(given: Path | None) -> tuple[ServiceConfig | None, list[Finding]]:
-    """The configuration, if it can be read, and what there is to say about it and its ports.
+    """The configuration, if it can be read, and what there is to say about it, its ports and its models.
 
     One that was not given may be absent.
     """
@@ -40,7 +40,32 @@ def check_config(given: Path | None) -> tuple[ServiceConfig | None, list[Finding
             miss("Configuration", exc.message, "Mend the keys named there; docs/config.md has all.")
         ]
     findings = [check_port(name, port) for name, port in config.ports().items()]
-    return config, [ok("Configuration", str(path)), *findings]
+    return config, [ok("Configuration", str(path)), *findings, *_missing_libraries(config, path)]
+
+
+def _missing_libraries(config: ServiceConfig, path: Path) -> list[Finding]:
+    """A miss for each Op whose model needs a library that is not installed. Other flaws the start tells."""
+    try:
+        from pipeline.models.serving_model import load_serving_model, require_library
+        from pipeline.models.versions import choose_version
+    except ImportError:  # told under Imports
+        return []
+    findings = []
+    for name, op in config.op.items():
+        conf = op.local_service_conf
+        if conf is None or not conf.model_dir:
+            continue
+        folder = Path(conf.model_dir) if Path(conf.model_dir).exists() else path.parent / conf.model_dir
+        try:
+            model = load_serving_model(choose_version(folder, conf.model_version).directory, conf.engine)
+        except ConfigError:
+            continue
+        try:
+            require_library(model)
+        except ConfigError as exc:
+            remedy = "Install it, or serve an ONNX model."
+            findings.append(miss(f"Model of {name}", exc.message, remedy))
+    return findings
 
 
 def check_port(name: str, port: int) -> Finding:

@@ -12,7 +12,7 @@ from pipeline.launch.doctor.finding import Finding, Status
 from pipeline.launch.doctor.gpu import check_gpu
 from pipeline.launch.doctor.machine import check_machine
 from pipeline.launch.doctor.ports import check_config
-from pipeline.launch.doctor.prediction import check_paddle, check_predictions, try_paddle
+from pipeline.launch.doctor.prediction import check_paddle, check_predictions, try_prediction
 from pipeline.launch.doctor.software import check_software
 
 STYLES = {Status.OK: "green", Status.NOTE: "yellow", Status.MISS: "bold red"}
@@ -29,9 +29,9 @@ def examine(config_file: Path | None = None) -> list[Finding]:
         findings = [*check_software(), *check_machine()]
         config, about_config = check_config(config_file)
         say("Importing Paddle and trying a prediction (some seconds)")
-        trial = try_paddle()
+        trial = try_prediction()
         say("Looking for GPUs")
-        about_gpu = check_gpu(trial.paddle, config)
+        about_gpu = check_gpu(trial.paddle if trial.with_paddle else None, config)
     return [*findings, check_paddle(trial), *about_gpu, *about_config, *check_predictions(trial)]
 
 
