@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from command_line import paddlewheel, refused
 from pipeline.config.config_file import load_config
 from pipeline.config.reference import config_reference
+from pipeline.config.reference_zh import CHINESE
 from service_process import ROOT, ServiceProcess
 
 MAIN = ROOT / "pipeline" / "__main__.py"
@@ -104,10 +106,21 @@ class TestRun:
 
 
 class TestConfigReference:
-    def test_the_document_is_what_the_command_prints(self) -> None:
-        done = paddlewheel("config")
+    @pytest.mark.parametrize(
+        ("arguments", "document"),
+        [((), "config.md"), (("--language", "zh"), "config_zh.md")],
+        ids=["English", "Chinese"],
+    )
+    def test_the_document_is_what_the_command_prints(self, arguments: tuple[str, ...], document: str) -> None:
+        done = paddlewheel("config", *arguments)
         assert done.returncode == 0, done.stderr
-        assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == done.stdout
+        assert (ROOT / "docs" / document).read_text(encoding="utf-8") == done.stdout
+
+    def test_each_key_and_no_other_has_a_chinese_meaning(self) -> None:
+        assert CHINESE.meanings is not None
+        translated = {section: set(meanings) for section, meanings in CHINESE.meanings.items()}
+        assert translated == keys_by_section(config_reference())
+        assert all(meaning for meanings in CHINESE.meanings.values() for meaning in meanings.values())
 
     def test_it_names_every_key_by_its_name_in_the_file(self) -> None:
         printed = config_reference()
@@ -115,3 +128,12 @@ class TestConfigReference:
             assert f"| `{key}` |" in printed
         for section in ("dag.tracer", "op.<name>.local_service_conf", "op.<name>.padding.feeds.<name>"):
             assert f"## `{section}`" in printed
+
+
+def keys_by_section(document: str) -> dict[str, set[str]]:
+    """The keys of each table, by the heading above it; "" for the top level."""
+    tables = re.split(r"^## ", document, flags=re.M)[1:]
+    return {
+        "".join(re.findall(r"^`(.+)`", table)): set(re.findall(r"^\| `(\w+)`", table, re.M))
+        for table in tables
+    }

@@ -13,7 +13,8 @@ _APPS = "bench.peers.apps"
 class Peer(NamedTuple):
     """command: of its environment; `{port}` and `{instances}` are filled in.
 
-    wait_ms: how long a batch that is not full waits for more, the best of those tried (docs/benchmarks.md).
+    wait_ms: how long a batch that is not full waits for more, the best of those tried
+        (docs/decisions/peers.md).
     """
 
     key: str

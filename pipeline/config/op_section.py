@@ -61,8 +61,8 @@ class TensorRtConf(Section):
     ] = Field(
         default={},
         description="min, opt and max shape per tensor, for Ops without `set_dynamic_shape_info`; or the "
-        "path of a file of `python -m convert shapes`; for an ONNX model several such, each of one length "
-        "class: an engine is built for each, and the first whose range holds a batch runs it.",
+        "path of a file of `python -m convert shapes`. For an ONNX model it may be several files, each of "
+        "one length class. An engine is built for each, and the first whose range holds a batch runs it.",
     )
     auto_collect: bool = Field(
         default=False,

@@ -4,33 +4,72 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline.config.config_file import ServiceConfig
 
 Schema = Mapping[str, Any]
 
-HEAD = """\
+_HEAD = """\
 # Keys of config.yml
 
-Printed by `python -m pipeline config`. A key that is not listed is refused with the nearest known name, or, \
-where Paddle Serving ignored it and it looks like no misspelt one, ignored with a warning; a key without a \
-value counts as absent. `--print-config` prints what is in force for a service.
+[中文](config_zh.md)
+
+Printed by `python -m pipeline config`. `--print-config` prints what is in force for a service.
+
+A key without a value counts as absent. An unknown key is refused with the nearest known name. One that \
+Paddle Serving ignored is ignored with a warning, unless it looks like a misspelt one.
 
 Without effect in this version, though read and checked: \
 `op.<name>.{client_config, encryption_key}`, \
 `op.<name>.local_service_conf.{concurrency, workdir}`. \
 Refused when set: `op.<name>.use_encryption_model`.
 """
-_TYPES = {"string": "text", "boolean": "true, false"}
 
 
-def config_reference() -> str:
-    """The document: one table per section, in the order of the models."""
+@dataclass(frozen=True)
+class Words:
+    """The words of one language.
+
+    head: the first lines of the document. columns: the head of each table. kinds: the types of JSON schema.
+    list_of: a pattern for the kind of the elements. from_to: one for kind, least and most. meanings: what
+    each key means, by section and key; None: as the models describe it.
+    """
+
+    head: str
+    top_level: str
+    columns: tuple[str, str, str, str]
+    kinds: Mapping[str, str]
+    section: str
+    list_of: str
+    from_to: str
+    required: str
+    comma: str
+    meanings: Mapping[str, Mapping[str, str]] | None
+
+
+ENGLISH = Words(
+    head=_HEAD,
+    top_level="Top level",
+    columns=("Key", "Type", "Default", "Meaning"),
+    kinds={"string": "text", "integer": "integer", "number": "number", "boolean": "true, false"},
+    section="section",
+    list_of="list of {}",
+    from_to="{0} from {1} to {2}",
+    required="required",
+    comma=", ",
+    meanings=None,
+)
+
+
+def config_reference(words: Words = ENGLISH) -> str:
+    """The document: one table per section, in the order of the models. Raises KeyError for a key without a
+    meaning in that language."""
     schema = ServiceConfig.model_json_schema(by_alias=True, mode="serialization")
-    parts = [HEAD.rstrip("\n")]
+    parts = [words.head.rstrip("\n")]
     for path, section in _sections("", schema, schema["$defs"]):
-        parts += [f"## `{path}`" if path else "## Top level", _table(section)]
+        parts += [f"## `{path}`" if path else f"## {words.top_level}", _table(path, section, words)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -58,12 +97,13 @@ def _options(value: Schema) -> Sequence[Schema]:
     return value.get("anyOf") or value.get("oneOf") or ()
 
 
-def _table(section: Schema) -> str:
+def _table(path: str, section: Schema, words: Words) -> str:
     required = section.get("required", ())
-    rows = ["| Key | Type | Default | Meaning |", "|---|---|---|---|"]
+    rows = ["| " + " | ".join(words.columns) + " |", "|---|---|---|---|"]
     for key, value in section["properties"].items():
-        default = "required" if key in required and "default" not in value else _default(value)
-        cells = (f"`{key}`", _type(value), default, value["description"])
+        default = words.required if key in required and "default" not in value else _default(value)
+        meaning = words.meanings[path][key] if words.meanings is not None else value["description"]
+        cells = (f"`{key}`", _type(value, words), default, meaning)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
 
@@ -77,22 +117,24 @@ def _default(value: Schema) -> str:
     return f"`{json.dumps(default, ensure_ascii=False)}`"
 
 
-def _type(value: Schema) -> str:
+def _type(value: Schema, words: Words) -> str:
     if _model_of(value)[0]:
-        others = [option for option in _options(value) if not _model_of(option)[0]]
-        return ", ".join(["section", *(_type(other) for other in others if other["type"] != "null")])
+        others = [
+            option for option in _options(value) if not _model_of(option)[0] and option["type"] != "null"
+        ]
+        return words.comma.join([words.section, *(_type(other, words) for other in others)])
     if "anyOf" in value:  # None beside the type: the key may be absent
         (value,) = (option for option in value["anyOf"] if option.get("type") != "null")
     if "enum" in value:
-        return ", ".join(f"`{choice}`" for choice in value["enum"])
+        return words.comma.join(f"`{choice}`" for choice in value["enum"])
     if "const" in value:
         return f"`{value['const']}`"
     if value["type"] == "array":
-        return f"list of {_type(value['items'])}"
-    kind = _TYPES.get(value["type"], str(value["type"]))
+        return words.list_of.format(_type(value["items"], words))
+    kind = words.kinds[value["type"]]
     low, high = _bounds(value)
     if high is not None:
-        return f"{kind} from {low} to {high}"
+        return words.from_to.format(kind, low, high)
     if "exclusiveMinimum" in value:
         return f"{kind} > {value['exclusiveMinimum']}"
     return kind if low is None else f"{kind} ≥ {low}"

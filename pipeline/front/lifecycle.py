@@ -131,7 +131,7 @@ async def _stopped_or_fatal(scheduler: Scheduler, stop_requested: asyncio.Event)
 
 
 async def _drain(scheduler: Scheduler, listeners: Listeners) -> None:
-    """Stop without losing a request; the order is the one of docs/design.md section 4."""
+    """Stop without losing a request, in the order of docs/decisions/stop-order.md."""
     dag = scheduler.app.config.dag
     log.info("Stopping: not ready any more, %d requests pending", scheduler.pending)
     scheduler.say_not_ready()

@@ -65,7 +65,7 @@ class Listeners:
             self.certificates.reload()
 
     async def drain(self, timeout_s: float) -> None:
-        """Answer what was sent before the ports close; the order is the one of docs/design.md section 4."""
+        """Answer what was sent before the ports close, in the order of docs/decisions/stop-order.md."""
         over = time.monotonic() + timeout_s
         for http in self._http:
             await http.stop_listening()

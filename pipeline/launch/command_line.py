@@ -49,10 +49,11 @@ def _new(options: argparse.Namespace) -> None:
     sys.stdout.write(app.next_steps())
 
 
-def _config(_: argparse.Namespace) -> None:
-    from pipeline.config.reference import config_reference
+def _config(options: argparse.Namespace) -> None:
+    from pipeline.config.reference import ENGLISH, config_reference
+    from pipeline.config.reference_zh import CHINESE
 
-    sys.stdout.write(config_reference())
+    sys.stdout.write(config_reference({"en": ENGLISH, "zh": CHINESE}[options.language]))
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -88,13 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
     _add_new(commands)
-    add_command(
-        commands,
-        "config",
-        _config,
-        "print every key of config.yml with type, default and meaning",
-        "paddlewheel config",
-    )
+    _add_config(commands)
     _add_doctor(commands)
     _add_stop(commands)
     _add_kill(commands)
@@ -140,6 +135,19 @@ def _add_new(commands: Commands) -> None:
     parser.add_argument("--name", help="of the service, the first part of its URL (the name of DIR)")
     parser.add_argument("--http-port", type=int, default=18082, metavar="PORT", help="HTTP (%(default)s)")
     parser.add_argument("--rpc-port", type=int, default=8088, metavar="PORT", help="gRPC (%(default)s)")
+
+
+def _add_config(commands: Commands) -> None:
+    parser = add_command(
+        commands,
+        "config",
+        _config,
+        "print every key of config.yml with type, default and meaning",
+        "paddlewheel config --language zh",
+    )
+    parser.add_argument(
+        "--language", choices=("en", "zh"), default="en", help="English or Chinese (%(default)s)"
+    )
 
 
 def _add_doctor(commands: Commands) -> None:

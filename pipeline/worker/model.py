@@ -33,7 +33,7 @@ MAX_BATCH_ROWS = (
     1024  # of one request to a model that is asked by itself, where the configuration has no limit
 )
 # Rows x longest row: 16 texts of 512, 512 of 16. Twice as much is no faster on a CPU, and takes a worker a
-# third more memory (docs/reliability.md).
+# third more memory (docs/decisions/worker-memory.md).
 DEFAULT_BATCH_TOKENS = 8_192
 
 

@@ -20,7 +20,7 @@ from pipeline.engines.paddle.session import Session
 
 log = logging.getLogger(__name__)
 
-KEPT_BYTES = 32 << 20  # of an instance; with four times that workers grew for longer (docs/reliability.md)
+KEPT_BYTES = 32 << 20  # of an instance; with more, workers grow for longer (docs/decisions/kept-tensors.md)
 _FLAG = "FLAGS_eager_delete_tensor_gb"
 _MOST_SHAPES = 4096  # images may come in any size
 

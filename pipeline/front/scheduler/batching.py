@@ -46,9 +46,9 @@ def gathered_in(
     """Seconds that an instance waits for the callers it has just answered; 0 means not at all.
 
     Callers that ask again at once come back one by one. If the first left alone, the others would wait for
-    its run, and batches would stay small for ever (docs/benchmarks.md). So an instance that has answered k
-    requests waits for as many, or for a full batch, but no longer than half a usual run. A caller that is
-    alone, or finds an instance that was idle, never waits.
+    its run, and batches would stay small for ever (docs/decisions/batching.md). So an instance that has
+    answered k requests waits for as many, or for a full batch, but no longer than half a usual run. A caller
+    that is alone, or finds an instance that was idle, never waits.
     """
     if usual_s is None or waiting >= min(answered, policy.batch_size):
         return 0.0
