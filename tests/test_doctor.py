@@ -125,7 +125,7 @@ class TestWholeReport:
         assert "Remedy" in done.stdout
         assert done.stderr == ""
 
-    @pytest.mark.parametrize("module", ["pydantic", "numpy", "uvloop"])
+    @pytest.mark.parametrize("module", ["pydantic", "numpy", "uvloop", "tokenizers"])
     def test_a_package_that_does_not_load_is_told(self, tmp_path: Path, module: str) -> None:
         write_config(tmp_path, f"http_port: {free_port()}\n")
         done = doctor(tmp_path, "--json", search_path=without(tmp_path, module))

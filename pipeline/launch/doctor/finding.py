@@ -1,9 +1,25 @@
-"""What one check of the doctor found."""
+"""What one check of the doctor found, and the remedies that several have."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+LOCK = ROOT / "requirements" / "serving.txt"
+# Two beginnings of a sentence: a checkout has the lock, an installed package has none.
+INSTALL, REINSTALL = (
+    (
+        "Install the locked environment with make setup",
+        "Install the locked environment again: make clean setup",
+    )
+    if LOCK.is_file()
+    else (
+        "Install it: pip install paddlewheel",
+        "Install it again, with the extras that you use: pip install --force-reinstall paddlewheel",
+    )
+)
 
 
 class Status(StrEnum):

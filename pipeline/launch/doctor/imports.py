@@ -9,13 +9,13 @@ import subprocess
 import sys
 from collections.abc import Collection
 
-from pipeline.launch.doctor.finding import Finding, miss, ok
+from pipeline.launch.doctor.finding import REINSTALL, Finding, miss, ok
 from pipeline.process.processes import python_module
 
 TIMEOUT_S = 120.0
 MODULE_OF = {"grpcio": "grpc", "pillow": "PIL", "protobuf": "google.protobuf", "pyyaml": "yaml"}
 OWN_FINDING = ("paddlepaddle", "paddlepaddle-gpu")  # imported by the trial, which takes seconds
-REMEDY = "Install the locked environment again with make clean setup, and run .venv/bin/python."
+REMEDY = f"{REINSTALL}, and run its own Python."
 
 
 def check_imports(direct: Collection[str]) -> Finding:

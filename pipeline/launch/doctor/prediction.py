@@ -9,12 +9,11 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.launch.doctor.finding import Finding, miss, note, ok
+from pipeline.launch.doctor.finding import REINSTALL, Finding, miss, note, ok
 from pipeline.plugins import Library
 from pipeline.process.processes import python_module
 
 TRIAL_TIMEOUT_S = 300.0  # a first import from a slow disk takes minutes
-REINSTALL = "Install the locked environment again: make clean setup"
 PADDLE = Library("paddle", "paddlewheel[paddle]")
 
 

@@ -10,12 +10,10 @@ import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from pipeline.launch.doctor.finding import Finding, miss, note, ok
+from pipeline.launch.doctor.finding import INSTALL, LOCK, ROOT, Finding, miss, note, ok
 from pipeline.launch.doctor.imports import check_imports
 from pipeline.process.numpy_version import REMEDY, flaw_of_numpy
 
-ROOT = Path(__file__).resolve().parents[3]
-LOCK = ROOT / "requirements" / "serving.txt"
 DISTRIBUTION = "paddlewheel"
 OLDEST, NEWEST = (3, 11), (3, 13)
 GPU_BUILD_OF = {"paddlepaddle": "paddlepaddle-gpu"}
@@ -26,10 +24,11 @@ NAMES_SHOWN = 4
 def check_software() -> list[Finding]:
     installed = installed_versions()
     direct = direct_requirements()
+    extras = direct_requirements(extras=True)
     return [
         check_python(),
         check_packages(locked_versions(LOCK), direct, installed),
-        check_imports(direct),
+        check_imports(direct | (extras & installed.keys())),
         check_numpy(installed),
         check_originals(installed),
         check_onnx_runtime(installed),
@@ -57,7 +56,7 @@ def check_packages(
     present = {name: installed.get(name) or installed.get(GPU_BUILD_OF.get(name, "")) for name in locked}
     absent = sorted(name for name in direct if not (present.get(name) or installed.get(name)))
     if absent:
-        remedy = "Install the locked environment with make setup, and run .venv/bin/python."
+        remedy = f"{INSTALL}, and run its own Python."
         return miss("Packages", f"not installed: {_some(absent)}", remedy)
     others = sorted(
         f"{name} {version} (locked: {locked[name]})"
@@ -88,7 +87,7 @@ def check_originals(installed: Collection[str]) -> Finding:
 def check_numpy(installed: Mapping[str, str]) -> Finding:
     """Packages written for NumPy 1 put it in place of NumPy 2 as they are installed."""
     if "numpy" not in installed:
-        return miss("NumPy", "not installed", "Install the locked environment with make setup.")
+        return miss("NumPy", "not installed", f"{INSTALL}.")
     if flaw := flaw_of_numpy(installed["numpy"]):
         return miss("NumPy", flaw, f"{REMEDY}.")
     return ok("NumPy", installed["numpy"])
@@ -109,19 +108,22 @@ def locked_versions(lock: Path) -> dict[str, str]:
     return {_normalised(name): version.strip() for name, version in pins if not name.startswith("#")}
 
 
-def direct_requirements() -> set[str]:
-    """What the code itself imports, as the distribution or pyproject.toml beside the code says."""
+def direct_requirements(*, extras: bool = False) -> set[str]:
+    """What the code itself always imports, as the distribution or pyproject.toml beside the code says.
+
+    extras: what only its extras bring, instead.
+    """
     try:
         requirements = importlib.metadata.requires(DISTRIBUTION) or []
+        chosen = [text for text in requirements if ("extra ==" in text) is extras]
     except importlib.metadata.PackageNotFoundError:
         project = ROOT / "pyproject.toml"
         content = tomllib.loads(project.read_text("utf-8")) if project.is_file() else {}
-        requirements = content.get("project", {}).get("dependencies", [])
-    return {
-        _normalised(re.split(r"[^\w.-]", text, maxsplit=1)[0])
-        for text in requirements
-        if "extra ==" not in text
-    }
+        own = content.get("project", {})
+        of_extras = [text for extra in own.get("optional-dependencies", {}).values() for text in extra]
+        chosen = of_extras if extras else own.get("dependencies", [])
+    names = {_normalised(re.split(r"[^\w.-]", text, maxsplit=1)[0]) for text in chosen}
+    return names - {DISTRIBUTION}  # an extra may name others of ours
 
 
 def installed_versions() -> dict[str, str]:
