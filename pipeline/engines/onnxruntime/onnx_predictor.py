@@ -122,7 +122,7 @@ def _corrected_feeds(model: ServingModel, facts: OnnxFacts) -> tuple[Variable, .
 
 
 def _compare(declared: Sequence[Variable], own: Sequence[Variable], kind: str, model: ServingModel) -> None:
-    """A description that does not belong to the graph is told now, not at the first request."""
+    """Refuse a description that does not belong to the graph now, not at the first request."""
     dtypes = {variable.name: variable.dtype for variable in own}
     names = {variable.name for variable in declared}
     missing = names ^ dtypes.keys() if kind == "feed" else names - dtypes.keys()

@@ -173,7 +173,7 @@ def _own_names(model: ServingModel, outputs: Sequence[str]) -> dict[str, str]:
 def _compare_names(
     declared: Sequence[Variable], actual: Sequence[str], kind: str, model: ServingModel
 ) -> None:
-    """A description that does not belong to the program is told now, not at the first request."""
+    """Refuse a description that does not belong to the program now, not at the first request."""
     names = {variable.name for variable in declared}
     missing = names - set(actual)
     if kind == "feed":
