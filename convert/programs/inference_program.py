@@ -11,7 +11,7 @@ from convert.programs.engines import first_line, import_paddle
 from convert.programs.input_spec import ProgramTensor
 from pipeline.engines.paddle.program import inspect_program, ragged_variables, tokenizer_of
 from pipeline.errors import ConfigError, ConversionError
-from pipeline.models.dtypes import BY_PADDLE
+from pipeline.models.dtypes import BY_PROGRAM
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import (
     SERVER_CONF,
@@ -174,10 +174,6 @@ def _spec(name: str, dtype: Any, shape: Any) -> ProgramTensor:
     return ProgramTensor(name, str(dtype).rpartition(".")[2], dims)
 
 
-# What a .pdmodel calls the dtypes that a serving model may have.
-_DESC_DTYPES = {dtype.datatype: dtype.name for dtype in BY_PADDLE.values() if dtype.name != "string"}
-
-
 def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...]) -> InferenceProgram:
     """Read a .pdmodel as the protobuf it is: today's static API loads only programs of its own format."""
     from paddle.base.proto import framework_pb2
@@ -191,10 +187,11 @@ def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...
     tensors = {v.name: v.type.dense_tensor.tensor for v in block.vars}
 
     def spec(name: str) -> ProgramTensor:
-        number = framework_pb2.VarType.Type.Name(tensors[name].data_type)
-        if number not in _DESC_DTYPES:
-            raise ConversionError(f"{program}: {name} is of type {number}, which can't be served.")
-        return _spec(name, _DESC_DTYPES[number], tensors[name].dims)
+        number = tensors[name].data_type
+        if number not in BY_PROGRAM:
+            kind = framework_pb2.VarType.Type.Name(number)
+            raise ConversionError(f"{program}: {name} is of type {kind}, which can't be served.")
+        return _spec(name, BY_PROGRAM[number].name, tensors[name].dims)
 
     # They may stand in the reverse order; their column is the place among the arguments.
     columns = {

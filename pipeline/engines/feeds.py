@@ -116,7 +116,7 @@ def check_promised(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> 
 
 
 def other_shape(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> str | None:
-    """What is said of the first feed whose shape is not the declared one; None where there is none."""
+    """A sentence about the first feed whose shape is not the declared one; None where there is none."""
     for variable in declared:
         array = feeds.get(variable.alias)
         if array is not None and not _has_shape(variable, array):

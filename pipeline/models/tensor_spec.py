@@ -24,7 +24,7 @@ class TensorSpec(NamedTuple):
     labels: tuple[str, ...] = ()  # of its classes, by their number
 
     def document(self) -> dict[str, Any]:
-        """As the metadata of a model tells it."""
+        """The tensor as the metadata of a model tells it."""
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
 
 
@@ -50,7 +50,7 @@ class Signature(NamedTuple):
 
     @classmethod
     def of_data(cls, data: Sequence[Any]) -> Signature:
-        """What JSON or msgpack have made of one."""
+        """A signature of what JSON or msgpack have made of it."""
         inputs, outputs, most = data
         return cls(_specs_of(inputs), _specs_of(outputs), most)
 

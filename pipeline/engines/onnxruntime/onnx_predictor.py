@@ -76,7 +76,10 @@ class OnnxPredictor:
 def _session_for(
     sessions: Sequence[tuple[DynamicShapes | None, onnxruntime.InferenceSession]], shapes: Shapes
 ) -> onnxruntime.InferenceSession:
-    """The first whose ranges hold these shapes of the feeds. One alone takes all, or says itself what not."""
+    """The first session whose ranges hold these shapes of the feeds. Raises InvalidInput where none does.
+
+    One alone takes all shapes, or says itself which it does not.
+    """
     if len(sessions) == 1:
         return sessions[0][1]
     for described, session in sessions:
