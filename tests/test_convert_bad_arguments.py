@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from convert.cli import main
-from convert.programs.input_spec import TensorSpec, parse_input_spec
+from convert.programs.input_spec import ProgramTensor, parse_input_spec
 
 SPEC = "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]"
 
@@ -73,10 +73,10 @@ def test_a_bad_input_spec_is_told_with_the_bad_part(
 
 def test_an_input_spec_is_read_as_it_is_written() -> None:
     assert parse_input_spec(" a:int64[-1, 7] ;b:float32[-1];image:float32[1,3,-1,-1];rate:float32[]") == (
-        TensorSpec("a", "int64", (-1, 7)),
-        TensorSpec("b", "float32", (-1,)),
-        TensorSpec("image", "float32", (1, 3, -1, -1)),
-        TensorSpec("rate", "float32", ()),
+        ProgramTensor("a", "int64", (-1, 7)),
+        ProgramTensor("b", "float32", (-1,)),
+        ProgramTensor("image", "float32", (1, 3, -1, -1)),
+        ProgramTensor("rate", "float32", ()),
     )
 
 

@@ -15,7 +15,7 @@ from convert.from_paddle.export import export_layer, layer_parity
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
 from convert.programs.engines import import_paddle, paddle_version
-from convert.programs.input_spec import TensorSpec
+from convert.programs.input_spec import ProgramTensor
 from convert.programs.program_feeds import Feeds
 from convert.proof.padding import parse_padding
 from convert.proof.parity_report import ParityReport
@@ -25,7 +25,7 @@ from convert.to_serving.build_serving_model import build_serving_model
 from pipeline.errors import ConversionError
 
 ACCURACY_NEEDED = 0.65
-FEEDS = tuple(TensorSpec(n, "int64", (-1, -1)) for n in ("input_ids", "token_type_ids", "attention_mask"))
+FEEDS = tuple(ProgramTensor(n, "int64", (-1, -1)) for n in ("input_ids", "token_type_ids", "attention_mask"))
 FETCH_ALIAS = "logits"
 PADDING = "input_ids=0,token_type_ids=0,attention_mask=0"
 TRAINING_FILE = "training.json"

@@ -16,7 +16,7 @@ from convert.from_paddle.weights import load_params
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
 from convert.programs.engines import import_paddle, paddle_version
-from convert.programs.input_spec import TensorSpec, parse_input_spec
+from convert.programs.input_spec import ProgramTensor, parse_input_spec
 from convert.proof.stored_reports import write_reports
 from convert.proof.target import target_of_specs
 from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
@@ -75,7 +75,7 @@ def layer_of(factory: str) -> Any:
     return create_layer(factory)[1]
 
 
-def _check_arguments(layer: Any, feeds: Sequence[TensorSpec]) -> None:
+def _check_arguments(layer: Any, feeds: Sequence[ProgramTensor]) -> None:
     """Raise ConversionError unless forward() can be called with so many tensors."""
     try:
         inspect.signature(layer.forward).bind(*feeds)
@@ -92,7 +92,7 @@ def _check_arguments(layer: Any, feeds: Sequence[TensorSpec]) -> None:
 def _fingerprint(
     layer: Any,
     module: ModuleType,
-    feeds: Sequence[TensorSpec],
+    feeds: Sequence[ProgramTensor],
     options: ConversionOptions,
     written_as: Mapping[str, str],
 ) -> str:

@@ -12,7 +12,7 @@ from convert.from_paddle.pdmodel import Recipe, export_as
 from convert.from_paddle.weights import load_params, set_weights
 from convert.from_paddlenlp.paddlenlp_source import FAMILIES, HEADS
 from convert.programs.engines import import_paddle
-from convert.programs.input_spec import TensorSpec, parse_input_spec
+from convert.programs.input_spec import ProgramTensor, parse_input_spec
 from convert.proof.proof_inputs import Inputs
 from convert.proof.target import target_of_specs
 from convert.steps.progress import Steps
@@ -82,13 +82,13 @@ def _built(source: dict[str, Any], task: str, labels: int) -> tuple[Any, Any]:
     return config, _model_class(transformers, config, task)(config)
 
 
-def default_inputs(config: dict[str, Any]) -> tuple[TensorSpec, ...]:
+def default_inputs(config: dict[str, Any]) -> tuple[ProgramTensor, ...]:
     """Ids and mask, and token types where the configuration has more than one."""
     types = ("token_type_ids",) if int(config.get("type_vocab_size") or 0) > 1 else ()
-    return tuple(TensorSpec(name, "int64", (-1, -1)) for name in ("input_ids", *types, "attention_mask"))
+    return tuple(ProgramTensor(name, "int64", (-1, -1)) for name in ("input_ids", *types, "attention_mask"))
 
 
-def positional(specs: tuple[TensorSpec, ...]) -> list[TensorSpec | None]:
+def positional(specs: tuple[ProgramTensor, ...]) -> list[ProgramTensor | None]:
     """The specs at the places of forward()'s arguments, None between; raises ConversionError for others."""
     by_name = {spec.name: spec for spec in specs}
     for name in by_name:

@@ -11,7 +11,7 @@ import torch
 
 from convert.from_torch.torch_source import CONFIG_FILE, read_config
 from convert.programs.engines import first_line
-from convert.programs.input_spec import TensorSpec
+from convert.programs.input_spec import ProgramTensor
 from pipeline.errors import ConversionError
 
 TEXT_FEEDS = ("input_ids", "attention_mask", "token_type_ids")
@@ -80,7 +80,7 @@ def _transformers_class(directory: Path) -> Any:
     return create
 
 
-def text_feeds(model: Any, source: str) -> tuple[TensorSpec, ...]:
+def text_feeds(model: Any, source: str) -> tuple[ProgramTensor, ...]:
     """The feeds of a text model of transformers, segments where it has more than one."""
     takes = inspect.signature(model.forward).parameters if is_pretrained(model) else ()
     if "input_ids" not in takes:
@@ -91,4 +91,4 @@ def text_feeds(model: Any, source: str) -> tuple[TensorSpec, ...]:
     names = [name for name in TEXT_FEEDS if name in takes]
     if getattr(model.config, "type_vocab_size", 0) < 2:
         names = [name for name in names if name != "token_type_ids"]
-    return tuple(TensorSpec(name, "int64", (-1, -1)) for name in names)
+    return tuple(ProgramTensor(name, "int64", (-1, -1)) for name in names)

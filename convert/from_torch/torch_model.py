@@ -17,7 +17,7 @@ from convert.from_torch.pretrained import TEXT_FEEDS, is_pretrained, load_pretra
 from convert.from_torch.torch_source import is_factory
 from convert.output.stamp import fingerprint_of
 from convert.programs.engines import first_line
-from convert.programs.input_spec import TensorSpec, parse_input_spec
+from convert.programs.input_spec import ProgramTensor, parse_input_spec
 from convert.programs.program_feeds import OTHER_INPUTS, Array
 from convert.programs.runners import Runner
 from convert.proof.proof_inputs import Inputs
@@ -35,7 +35,7 @@ class TorchModel:
 
     model: Any
     positional: Any
-    feeds: tuple[TensorSpec, ...]
+    feeds: tuple[ProgramTensor, ...]
     outputs: tuple[str, ...]
     id_limits: Mapping[str, int]
     examples: tuple[Any, ...]
@@ -76,12 +76,12 @@ def load_torch_model(source: str, input_spec: str, sample: Sequence[str] = ()) -
     return TorchModel(model, positional, feeds, outputs, limits, examples, tuple(others))
 
 
-def torch_target(source: str, feeds: tuple[TensorSpec, ...], id_limits: Mapping[str, int]) -> Target:
+def torch_target(source: str, feeds: tuple[ProgramTensor, ...], id_limits: Mapping[str, int]) -> Target:
     """What inputs are found for; a tokenizer stands in a Hugging Face directory."""
     return target_of_specs(source, feeds, id_limits, None if is_factory(source) else Path(source))
 
 
-def _examples(source: str, feeds: tuple[TensorSpec, ...], sample: Sequence[str]) -> list[tuple[Any, ...]]:
+def _examples(source: str, feeds: tuple[ProgramTensor, ...], sample: Sequence[str]) -> list[tuple[Any, ...]]:
     """A batch of the sample, of two rows where that goes, then it with all open axes twice as long, and with
     the batch alone twice as large."""
     if not sample:
@@ -101,7 +101,7 @@ def _examples(source: str, feeds: tuple[TensorSpec, ...], sample: Sequence[str])
     ]
 
 
-def torch_runner(loaded: Any, feeds: Sequence[TensorSpec]) -> Runner:
+def torch_runner(loaded: Any, feeds: Sequence[ProgramTensor]) -> Runner:
     """Run a module, or a TorchScript program, that takes and returns tensors by position."""
 
     def run(arrays: Mapping[str, Array]) -> list[Array]:
@@ -121,7 +121,7 @@ def torch_runner(loaded: Any, feeds: Sequence[TensorSpec]) -> Runner:
     return run
 
 
-def example_inputs(feeds: Sequence[TensorSpec], batch: int, length: int) -> tuple[Any, ...]:
+def example_inputs(feeds: Sequence[ProgramTensor], batch: int, length: int) -> tuple[Any, ...]:
     """Zeros for integers, ones for others: valid ids of any embedding."""
     made = []
     for feed in feeds:
@@ -174,7 +174,7 @@ def _from_factory(factory: str) -> Any:
 
 
 def _first_run(
-    positional: Positional, feeds: Sequence[TensorSpec], inputs: Sequence[Any]
+    positional: Positional, feeds: Sequence[ProgramTensor], inputs: Sequence[Any]
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """The outputs' names, and the limits of the feeds that embeddings look up as they came."""
     places = {tensor.data_ptr(): feed.name for tensor, feed in zip(inputs, feeds, strict=True)}

@@ -13,7 +13,7 @@ from convert.from_paddle.weights import set_weights
 from convert.paddle_onnx.x2paddle_gaps import FEED, prepare
 from convert.programs.engines import import_paddle
 from convert.programs.inference_program import read_program
-from convert.programs.input_spec import TensorSpec
+from convert.programs.input_spec import ProgramTensor
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
 
@@ -36,7 +36,9 @@ def export_step(steps: Steps, model: str, out: str) -> list[str]:
         import_paddle()
         layer = _layer(file)
         by_name = {f"{_PREFIX}{FEED}_{number}": feed for number, feed in enumerate(feeds)}
-        arguments: list[TensorSpec | None] = [by_name[n] for n in inspect.signature(layer.forward).parameters]
+        arguments: list[ProgramTensor | None] = [
+            by_name[n] for n in inspect.signature(layer.forward).parameters
+        ]
         export_layer(layer, arguments, Path(out))
     used = {feed.name for feed in arguments if feed}
     return [feed.name for feed in feeds if feed.name not in used]

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from convert.programs.engines import first_line, import_paddle
-from convert.programs.input_spec import TensorSpec
+from convert.programs.input_spec import ProgramTensor
 from pipeline.engines.paddle.program import inspect_program, ragged_variables, tokenizer_of
 from pipeline.errors import ConfigError, ConversionError
-from pipeline.models.dtypes import BY_PADDLE
+from pipeline.models.dtypes import BY_PROGRAM
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import (
     SERVER_CONF,
@@ -40,8 +40,8 @@ class InferenceProgram:
 
     program: Path
     params: Path | None
-    feeds: tuple[TensorSpec, ...]
-    fetches: tuple[TensorSpec, ...]
+    feeds: tuple[ProgramTensor, ...]
+    fetches: tuple[ProgramTensor, ...]
     id_limits: Mapping[str, int]
     ragged: frozenset[str] = frozenset()
     format: str = "pir"
@@ -111,7 +111,7 @@ def _read_onnx(path: Path) -> InferenceProgram:
             raise ConversionError(f"{path} has weights in {name}, which is not beside it; copy it there.")
         files.append(file)
     feeds, fetches = (
-        tuple(TensorSpec(v.name, v.dtype, v.shape) for v in variables)
+        tuple(ProgramTensor(v.name, v.dtype, v.shape) for v in variables)
         for variables in (facts.feeds, facts.fetches)
     )
     return InferenceProgram(
@@ -169,13 +169,9 @@ def _embedding_rows(value: Any, depth: int) -> int:
     return min(filter(None, rows), default=0)
 
 
-def _spec(name: str, dtype: Any, shape: Any) -> TensorSpec:
+def _spec(name: str, dtype: Any, shape: Any) -> ProgramTensor:
     dims = tuple(int(dim) if int(dim) >= 0 else -1 for dim in shape)
-    return TensorSpec(name, str(dtype).rpartition(".")[2], dims)
-
-
-# What a .pdmodel calls the dtypes that a serving model may have.
-_DESC_DTYPES = {dtype.datatype: dtype.name for dtype in BY_PADDLE.values() if dtype.name != "string"}
+    return ProgramTensor(name, str(dtype).rpartition(".")[2], dims)
 
 
 def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...]) -> InferenceProgram:
@@ -190,11 +186,12 @@ def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...
     block = desc.blocks[0]
     tensors = {v.name: v.type.dense_tensor.tensor for v in block.vars}
 
-    def spec(name: str) -> TensorSpec:
-        number = framework_pb2.VarType.Type.Name(tensors[name].data_type)
-        if number not in _DESC_DTYPES:
-            raise ConversionError(f"{program}: {name} is of type {number}, which can't be served.")
-        return _spec(name, _DESC_DTYPES[number], tensors[name].dims)
+    def spec(name: str) -> ProgramTensor:
+        number = tensors[name].data_type
+        if number not in BY_PROGRAM:
+            kind = framework_pb2.VarType.Type.Name(number)
+            raise ConversionError(f"{program}: {name} is of type {kind}, which can't be served.")
+        return _spec(name, BY_PROGRAM[number].name, tensors[name].dims)
 
     # They may stand in the reverse order; their column is the place among the arguments.
     columns = {

@@ -16,18 +16,21 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
 @dataclass(frozen=True)
-class TensorSpec:
-    """One input: its name, numpy dtype name, and shape, in which -1 is an axis that varies."""
+class ProgramTensor:
+    """An input or output of a program that is no serving model yet.
+
+    There it becomes a `Variable`, which has an alias and what is found out about it besides.
+    """
 
     name: str
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: str  # as in pipeline/models/dtypes.py
+    shape: tuple[int, ...]  # -1 is an axis that varies
 
     def __str__(self) -> str:
         return f"{self.name}:{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
-def parse_input_spec(text: str) -> tuple[TensorSpec, ...]:
+def parse_input_spec(text: str) -> tuple[ProgramTensor, ...]:
     """Parse `name:dtype[dim,dim];...`; raises ConversionError that quotes the part at fault."""
     parts = [part.strip() for part in text.split(";") if part.strip()]
     if not parts:
@@ -40,7 +43,7 @@ def parse_input_spec(text: str) -> tuple[TensorSpec, ...]:
     return specs
 
 
-def _parse_part(part: str) -> TensorSpec:
+def _parse_part(part: str) -> ProgramTensor:
     match = _PART.fullmatch(part)
     if match is None:
         raise ConversionError(f"--input-spec: {part!r} is not name:dtype[dims]; write it like '{EXAMPLE}'.")
@@ -49,7 +52,7 @@ def _parse_part(part: str) -> TensorSpec:
         raise ConversionError(f"--input-spec: {name!r} in {part!r} is not a name of letters, digits and _.")
     if dtype not in DTYPES:
         raise ConversionError(f"--input-spec: dtype {dtype!r} in {part!r} is not one of {', '.join(DTYPES)}.")
-    return TensorSpec(name, dtype, _parse_shape(match["shape"], part))
+    return ProgramTensor(name, dtype, _parse_shape(match["shape"], part))
 
 
 def _parse_shape(text: str, part: str) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from convert.programs.input_spec import TensorSpec
+from convert.programs.input_spec import ProgramTensor
 from pipeline.errors import ConversionError
 from pipeline.models.signature import sized
 
@@ -26,7 +26,7 @@ BATCHES, SHAPE_LENGTHS = (1, 8), (16, 64, 128)  # what a service is likely to ru
 
 
 def sample_batches(
-    feeds: Sequence[TensorSpec], id_limits: Mapping[str, int], lengths: Sequence[int] = LENGTHS
+    feeds: Sequence[ProgramTensor], id_limits: Mapping[str, int], lengths: Sequence[int] = LENGTHS
 ) -> list[Feeds]:
     """One batch for each length and batch size; the same on every call."""
     rng = np.random.default_rng(0)
@@ -34,7 +34,7 @@ def sample_batches(
 
 
 def sample_rows(
-    feeds: Sequence[TensorSpec], id_limits: Mapping[str, int], lengths: Sequence[int]
+    feeds: Sequence[ProgramTensor], id_limits: Mapping[str, int], lengths: Sequence[int]
 ) -> list[Feeds]:
     """Batches of one: each length twice, the second time in reverse; the same on every call."""
     rng = np.random.default_rng(1)
@@ -42,7 +42,7 @@ def sample_rows(
 
 
 def sample_feeds(
-    feeds: Sequence[TensorSpec],
+    feeds: Sequence[ProgramTensor],
     id_limits: Mapping[str, int],
     rng: np.random.Generator,
     batch: int,
@@ -72,7 +72,7 @@ def stored_feeds(path: Path) -> Feeds:
     return arrays
 
 
-def _values(feed: TensorSpec, shape: tuple[int, ...], limit: int, rng: np.random.Generator) -> Array:
+def _values(feed: ProgramTensor, shape: tuple[int, ...], limit: int, rng: np.random.Generator) -> Array:
     if feed.dtype == "bfloat16":
         bits = rng.standard_normal(shape).astype(np.float32).view(np.uint32) >> 16
         return bits.astype(np.uint16)

@@ -10,7 +10,7 @@ import numpy as np
 
 from convert.programs.engines import first_line, import_paddle
 from convert.programs.inference_program import InferenceProgram, unoptimised_predictor
-from convert.programs.input_spec import TensorSpec
+from convert.programs.input_spec import ProgramTensor
 from convert.programs.program_feeds import OTHER_INPUTS, Array
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines.feeds import LOD_SUFFIX
@@ -22,7 +22,7 @@ from pipeline.models.settings import with_settings_of
 Runner = Callable[[Mapping[str, Array]], Sequence[Array]]
 """Runs a model: feeds by name in, outputs in the order of its fetches out."""
 
-Arguments = Sequence[TensorSpec | None]
+Arguments = Sequence[ProgramTensor | None]
 """The positional arguments of a Layer's forward(); None where one is left out."""
 
 

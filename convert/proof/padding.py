@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from convert.programs.input_spec import TensorSpec
+from convert.programs.input_spec import ProgramTensor
 from convert.programs.program_feeds import Array, Feeds
 from convert.programs.runners import Runner
 from convert.proof.parity import compare
@@ -113,7 +113,7 @@ def _growing_axis(name: str, outputs: Sequence[Array]) -> int | None:
     return axes[0] if axes else None
 
 
-def parse_padding(text: str, feeds: Sequence[TensorSpec]) -> dict[str, FeedPadding]:
+def parse_padding(text: str, feeds: Sequence[ProgramTensor]) -> dict[str, FeedPadding]:
     """Parse "feed=value,..."; the axis is the feed's only axis, the batch aside, that varies."""
     pads = {}
     shapes = {feed.name: feed.shape for feed in feeds}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from convert.programs.inference_program import InferenceProgram
-from convert.programs.input_spec import TensorSpec
+from convert.programs.input_spec import ProgramTensor
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.serving_model import SERVER_CONF, FeedPadding, ServingModel, Variable
 from pipeline.models.signature import read_signature
@@ -29,8 +29,8 @@ class Target:
     padding: Mapping[str, FeedPadding] = field(default_factory=dict)
 
     @property
-    def specs(self) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec(feed.name, feed.dtype, feed.shape) for feed in self.feeds)
+    def specs(self) -> tuple[ProgramTensor, ...]:
+        return tuple(ProgramTensor(feed.name, feed.dtype, feed.shape) for feed in self.feeds)
 
     @property
     def by_row(self) -> bool:
@@ -55,7 +55,7 @@ def target_of(program: InferenceProgram) -> Target:
 
 
 def target_of_specs(
-    source: object, specs: tuple[TensorSpec, ...], id_limits: Mapping[str, int], folder: Path | None = None
+    source: object, specs: tuple[ProgramTensor, ...], id_limits: Mapping[str, int], folder: Path | None = None
 ) -> Target:
     """Of a model that isn't a program yet."""
     return Target(source, tuple(Variable(v.name, v.name, v.dtype, v.shape) for v in specs), id_limits, folder)

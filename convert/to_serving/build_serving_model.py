@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.programs.inference_program import InferenceProgram
-from convert.programs.input_spec import TensorSpec
+from convert.programs.input_spec import ProgramTensor
 from convert.programs.program_feeds import Feeds
 from convert.programs.runners import program_runner, serving_runner
 from convert.proof.max_lengths import max_lengths
@@ -124,7 +124,7 @@ def _max_lengths(program: InferenceProgram, batch: Feeds, options: ConversionOpt
     return {MAX_LENGTHS: entries} if entries else {}
 
 
-def _variable(spec: TensorSpec, alias: str, *, is_lod: bool = False) -> Variable:
+def _variable(spec: ProgramTensor, alias: str, *, is_lod: bool = False) -> Variable:
     return Variable(name=spec.name, alias=alias, dtype=spec.dtype, shape=spec.shape, is_lod=is_lod)
 
 

@@ -1,4 +1,4 @@
-"""Ops without a model: usual for one with hooks of its own, as in Paddle Serving, and else likely a slip."""
+"""Tells at the start which Ops seem to lack their model: one with hooks of its own may well have none."""
 
 from __future__ import annotations
 

@@ -145,14 +145,14 @@ class Op:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """What Paddle Serving kept of config.yml on each Op, where the app has nothing of that name."""
+            """A setting of config.yml that Paddle Serving's Ops have, where the app has none such."""
             try:
                 return self._settings[name]
             except KeyError:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from None
 
     def _log(self, info: Any) -> str:
-        """Paddle Serving's: a line for the log with the Op's name before it."""
+        """A line for the log with the Op's name before it. Apps call it, for Paddle Serving's Op has it."""
         return f"{self.name} {info}"
 
     def _checked(self, ops: Sequence[Op] | Op | None, argument: str) -> list[Op]:

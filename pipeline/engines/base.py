@@ -71,7 +71,7 @@ class Engine(ModelReader, Protocol):
 
 
 def engine_named(name: str) -> Engine:
-    """Raises ConfigError where no installed package has it, or where it can't be loaded."""
+    """The engine of this name. Raises ConfigError where there is none, or where it can't be loaded."""
     plugins = find(ENGINES)
     if name not in plugins:
         raise ConfigError(f"there is no engine {name!r} here, only {', '.join(plugins)}")

@@ -30,21 +30,20 @@ class ShapeRange(Protocol):
 
 @dataclass(frozen=True)
 class DynamicShapes:
-    """min <= opt <= max for every tensor, by name; tensors inside the model may be among them.
+    """The range of shapes that an engine is built for: min <= opt <= max for every tensor, by its name.
 
-    `file` is where they were read from, for Paddle reads more there than shapes. `others` are those of
-    further length classes, an engine each.
+    Tensors inside the model may be among them.
     """
 
     min: Shapes
     opt: Shapes
     max: Shapes
-    file: Path | None = None
-    others: tuple[DynamicShapes, ...] = ()
+    file: Path | None = None  # where they were read from, for Paddle reads more there than shapes
+    others: tuple[DynamicShapes, ...] = ()  # those of further length classes, for an engine each
 
     @classmethod
     def from_info(cls, info: object, source: str = "dynamic_shape_info") -> DynamicShapes:
-        """Of what `set_dynamic_shape_info` leaves: three dicts from tensor to shape.
+        """The shapes that `set_dynamic_shape_info` has told: three dicts from tensor to shape.
 
         Raises ConfigError with all flaws, one a line, each with its field; `source` begins each.
         """
@@ -62,7 +61,7 @@ class DynamicShapes:
 
     @classmethod
     def from_ranges(cls, ranges: Mapping[str, ShapeRange]) -> DynamicShapes:
-        """Of `tensorrt.shapes` in config.yml."""
+        """The shapes that `tensorrt.shapes` in config.yml tells by tensor. Raises ConfigError."""
         info = {
             field: {name: list(getattr(shape_range, bound)) for name, shape_range in ranges.items()}
             for bound, field in _FIELDS.items()
@@ -71,7 +70,7 @@ class DynamicShapes:
 
     @classmethod
     def from_file(cls, path: Path) -> DynamicShapes:
-        """Of a file that `python -m convert shapes` or Paddle itself wrote."""
+        """The shapes in a file of `python -m convert shapes` or of Paddle itself. Raises ConfigError."""
         source = "tensorrt.shapes"
         try:
             ranges = read_ranges(path)
@@ -85,13 +84,13 @@ class DynamicShapes:
 
     @classmethod
     def from_files(cls, paths: Sequence[Path]) -> DynamicShapes:
-        """Of a file for each length class; there is at least one."""
+        """The shapes in a file for each length class, of which there is at least one. Raises ConfigError."""
         first, *others = map(cls.from_file, paths)
         return dataclasses.replace(first, others=tuple(others))
 
     @property
     def profiles(self) -> tuple[DynamicShapes, ...]:
-        """These and those of the other length classes, each alone."""
+        """The shapes of each length class by itself, these first."""
         return (dataclasses.replace(self, others=()), *self.others)
 
     @property
@@ -110,7 +109,7 @@ class DynamicShapes:
         return min(rows, default=None)
 
     def hold(self, shapes: Shapes) -> bool:
-        """Whether each of these tensors that is described is within its range."""
+        """Whether the shape of each tensor is within its range; one that is not described may have any."""
         described = shapes.keys() & self.max.keys()
         return all(
             low <= length <= high

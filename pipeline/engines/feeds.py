@@ -60,7 +60,7 @@ def check_feeds(
 
 
 def is_texts(value: object) -> bool:
-    """Whether it is a list of texts, which stands for an array of them."""
+    """Whether a value is a list of texts, which stands for an array of them."""
     return isinstance(value, list) and bool(value) and isinstance(value[0], str)
 
 
@@ -108,7 +108,7 @@ def input_examples(model: Fed, rows: int, length: int) -> dict[str, Array]:
 
 
 def check_promised(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """`check_feeds` where those who send them were told the feeds: every refusal is InvalidInput itself."""
+    """`check_feeds` for senders who were told which feeds there are: whatever is wrong is InvalidInput."""
     try:
         return check_feeds(declared, feeds)
     except (NoArray, UnusableFeed) as exc:
@@ -116,7 +116,7 @@ def check_promised(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> 
 
 
 def other_shape(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> str | None:
-    """What is said of the first feed whose shape is not the declared one; None where there is none."""
+    """A sentence about the first feed whose shape is not the declared one; None where there is none."""
     for variable in declared:
         array = feeds.get(variable.alias)
         if array is not None and not _has_shape(variable, array):
@@ -163,6 +163,7 @@ def _offsets(lod: Any, name: str, rows: int) -> Array:
 
 
 def _cast(variable: Variable, array: Array) -> Array:
+    """The array in the declared dtype. Raises InvalidInput and UnusableFeed where that changes a value."""
     given, wanted = array.dtype, variable.numpy_dtype
     if given == wanted:
         return array
@@ -189,7 +190,7 @@ def _cast(variable: Variable, array: Array) -> Array:
 
 
 def _numbers(variable: Variable, array: Array) -> Array:
-    """What an array of objects or texts holds, where that is numbers. Raises UnusableFeed."""
+    """The numbers that an array of objects or texts holds. Raises UnusableFeed where it holds others."""
     wanted = variable.numpy_dtype
     try:
         if array.dtype.kind in "US":

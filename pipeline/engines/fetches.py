@@ -18,9 +18,9 @@ _NUMBERED_FETCH = re.compile(rf"{_OLD_FETCH.pattern}|fetch_name_\d+")
 
 
 def select_fetches(fetches: Sequence[Variable], aliases: Sequence[str]) -> tuple[Variable, ...]:
-    """The fetches of these aliases, all when empty; one under its old name has that for its alias.
+    """The model's fetches of these aliases; all where none is given.
 
-    Raises ConfigError for one the model lacks.
+    One that is asked for by its old name has that for its alias. Raises ConfigError for one the model lacks.
     """
     selected = []
     for alias in aliases:

@@ -16,7 +16,7 @@ WORKSPACE_BYTES = 1 << 30
 
 
 def configured_shapes(conf: PredictorConf) -> DynamicShapes | None:
-    """Those of `tensorrt.shapes`: ranges, or a file of collected ones, or one for each length class."""
+    """The shapes that `tensorrt.shapes` tells: ranges, or files of collected ones, one for a length class."""
     configured = conf.tensorrt.shapes
     if not configured:
         return None

@@ -24,7 +24,7 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class FeedPadding:
-    """`axis` of a feed may be filled up with `value` without changing the answer."""
+    """An axis of a feed that may be filled up with a value without changing the answer."""
 
     axis: int
     value: float = 0
@@ -32,10 +32,10 @@ class FeedPadding:
 
 @dataclass(frozen=True)
 class Padding:
-    """What was proven safe to pad, by alias; `fetches` gives the axis to cut back to the row's own length."""
+    """Which feeds of a model may be padded, and which fetches are longer then."""
 
-    feeds: Mapping[str, FeedPadding]
-    fetches: Mapping[str, int]
+    feeds: Mapping[str, FeedPadding]  # by alias
+    fetches: Mapping[str, int]  # by alias, the axis that is cut back to the row's own length
 
 
 def read_additions(path: Path) -> dict[str, Any]:

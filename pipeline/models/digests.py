@@ -23,12 +23,14 @@ _BLOCKS, _BLOCK_BYTES = 256, 4096
 
 
 def digests_of(files: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """By file name, as serving.yml has them."""
+    """The digests of files by their names, as serving.yml has them."""
     return {file.name: {SHA256: _sha256(file), SAMPLE: _sample(file)} for file in files}
 
 
 def replaced_files(model: ServingModel, digest: str) -> tuple[str, ...] | None:
-    """The names of those that are no longer what was proved, by SHA256 or SAMPLE; None: none is recorded.
+    """The model's files that are others than those that were proved; None where no digest is recorded.
+
+    digest: which tells it, SHA256 or SAMPLE.
 
     Raises ConfigError for digests that are none.
     """

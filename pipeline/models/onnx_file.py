@@ -80,13 +80,13 @@ class _Node:
 
 @dataclass
 class _Graph:
-    """What is gathered on one walk over the file. `tables`: the first length of each stored tensor."""
+    """What is gathered of a graph on one walk over the file."""
 
     inputs: list[_Port] = field(default_factory=list)
     outputs: list[_Port] = field(default_factory=list)
     nodes: list[_Node] = field(default_factory=list)
     operators: set[str] = field(default_factory=set)
-    tables: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, int] = field(default_factory=dict)  # the first length of each stored tensor
     data_files: set[str] = field(default_factory=set)
 
     def read_model(self, model: memoryview) -> None:
@@ -103,7 +103,7 @@ class _Graph:
             raise ValueError("it holds no graph with an output")
 
     def _read_graph(self, graph: memoryview, depth: int) -> None:
-        """Of graphs within nodes only operators and stored tensors count."""
+        """Gather what a graph holds; of one within a node only operators and stored tensors."""
         if depth > _MAX_DEPTH:
             raise ValueError(f"its graphs are nested over {_MAX_DEPTH} deep")
         for number, value in _fields(graph):
@@ -155,7 +155,7 @@ class _Graph:
             self.data_files.add(location)
 
     def id_limits(self) -> dict[str, int]:
-        """Rows of the smallest table that looks each input up."""
+        """By input of ids, the rows of the smallest table in which they are looked up."""
         made_by = {output: node for node in self.nodes for output in node.outputs}
         limits: dict[str, int] = {}
         for node in self.nodes:
@@ -169,7 +169,7 @@ class _Graph:
 
 
 def _origin(name: str, made_by: Mapping[str, _Node], through: set[str]) -> str:
-    """The tensor that this one is only another form of."""
+    """The tensor of which this one is only another form, by operators of the kinds `through`."""
     for _ in range(_MAX_DEPTH):
         node = made_by.get(name)
         if node is None or node.operator not in through or not node.inputs:
@@ -191,7 +191,7 @@ def _variable(path: Path, kind: str, port: _Port) -> Variable:
 
 
 def _port(info: memoryview) -> _Port:
-    """A ValueInfoProto."""
+    """What a ValueInfoProto tells of an input or output."""
     name, dtype, shape = "", "", None
     for number, value in _fields(info):
         if number == 1:
@@ -207,7 +207,7 @@ def _port(info: memoryview) -> _Port:
 
 
 def _dim(dim: memoryview) -> int:
-    """A length; -1 for a named, unknown or absurd one."""
+    """The length that a dimension's message tells; -1 for a named, unknown or absurd one."""
     value = dict(_fields(dim)).get(1, 0)
     return value if isinstance(value, int) and 0 < value <= 1 << 40 else -1
 

@@ -66,12 +66,12 @@ class ModelReader(Protocol):
 
     @property
     def name(self) -> str:
-        """As `local_service_conf.engine` names it."""
+        """The name of the engine, as `local_service_conf.engine` has it."""
         ...
 
     @property
     def title(self) -> str:
-        """As sentences name it."""
+        """The name of the engine in a sentence."""
         ...
 
     @property
@@ -84,7 +84,7 @@ class ModelReader(Protocol):
         ...
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
-        """Of the files beside the program the one with its weights; None where they are not in one file.
+        """The file beside the program with its weights; None where they are not in one file.
 
         Raises ConfigError where that can't be told.
         """
@@ -112,7 +112,7 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class ServingModel:
-    """What `load_serving_model` found.
+    """A model on disk, with what is known of it.
 
     `directory` is the folder of the model files. `params` is None for ONNX, for programs without weights and
     for a `__model__` with a file for each weight.
@@ -238,7 +238,7 @@ def find_model_files(folder: Path, engine: str | None = None) -> ModelFiles:
 
 
 def _programs(files: Iterable[Path]) -> Iterator[tuple[Path, ModelReader, str]]:
-    """Of these files those that an engine runs, with their format there."""
+    """The files that are an engine's programs, with their format there."""
     for path in files:
         for reader in _readers().values():
             if format_ := reader.format_of(path):
@@ -272,7 +272,7 @@ def _described_by_itself(files: ModelFiles) -> tuple[tuple[Variable, ...], tuple
 
 
 def is_serving_model(directory: Path) -> bool:
-    """Whether `load_serving_model` would look into it, or into the folder serving_server there."""
+    """Whether there is a serving model in the directory, or in its folder serving_server."""
     return _server_folder_in(directory) is not None
 
 
@@ -284,7 +284,7 @@ def _server_folder_in(directory: Path) -> Path | None:
 
 
 def _describes_itself(folder: Path) -> bool:
-    """Whether there is a program of an engine whose programs need no prototxt."""
+    """Whether the folder has a program that tells its feeds and fetches itself, and so needs no prototxt."""
     files = (path for path in folder.iterdir() if path.is_file())
     return any(reader.self_described for _, reader, _ in _programs(files))
 

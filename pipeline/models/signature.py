@@ -22,20 +22,18 @@ MAX_RANK = 16
 
 @dataclass(frozen=True)
 class Variable:
-    """A feed or fetch of the model.
+    """A feed or fetch of a serving model, as its engine needs to know it.
 
-    `name` is the program's, `alias` what requests and Ops use. `dtype` is NumPy's name ("int64", "float32"),
-    or "bfloat16" or "string". In `shape` -1 is any length; it starts with the batch axis, -1, unless the
-    model has none or a fixed one. `is_lod` marks Paddle's ragged tensors, whose stored shape can't be
-    trusted. `longest` is a pair of an open axis and the greatest length that the model takes there (a BERT of
-    512 positions: (1, 512)); None where none is known.
+    Clients are told of it by a `TensorSpec`, which goes to the front and which Ops without a model declare.
     """
 
-    name: str
-    alias: str
-    dtype: str
+    name: str  # the program's
+    alias: str  # what requests and Ops call it
+    dtype: str  # as in `dtypes`: NumPy's name, or "bfloat16" or "string"
+    # -1 is any length. It starts with the batch axis, -1, unless the model has none or a fixed one.
     shape: tuple[int, ...]
-    is_lod: bool = False
+    is_lod: bool = False  # one of Paddle's ragged tensors, whose stored shape can't be trusted
+    # An open axis and the greatest length that the model takes there, of a BERT of 512 positions (1, 512).
     longest: tuple[int, int] | None = None
 
     @cached_property

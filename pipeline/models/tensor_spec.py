@@ -13,15 +13,18 @@ _DECLARED = re.compile(r"\s*(\w+)\s*\[([-\d\s,]*)\]\s*")
 
 
 class TensorSpec(NamedTuple):
-    """datatype: as KServe v2 names it. shape: -1 for any length; labels: names of the classes on its axis."""
+    """A tensor as clients are told of it: an Op's, which may have no model, or one of its model.
+
+    What an engine needs to know of it beside, and clients need not, stands in `Variable`.
+    """
 
     name: str
-    datatype: str
-    shape: tuple[int, ...]
-    labels: tuple[str, ...] = ()
+    datatype: str  # as KServe v2 names it
+    shape: tuple[int, ...]  # -1 for any length
+    labels: tuple[str, ...] = ()  # of its classes, by their number
 
     def document(self) -> dict[str, Any]:
-        """As the metadata of a model tells it."""
+        """The tensor as the metadata of a model tells it."""
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
 
 
@@ -47,7 +50,7 @@ class Signature(NamedTuple):
 
     @classmethod
     def of_data(cls, data: Sequence[Any]) -> Signature:
-        """What JSON or msgpack have made of one."""
+        """A signature of what JSON or msgpack have made of it."""
         inputs, outputs, most = data
         return cls(_specs_of(inputs), _specs_of(outputs), most)
 

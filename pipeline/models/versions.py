@@ -13,9 +13,9 @@ UNVERSIONED = "1"  # what a model without versions is called by
 
 
 class ChosenVersion(NamedTuple):
-    """directory: of the serving model, without symbolic links, so that it stays the same."""
+    """The version of a model that is to be served."""
 
-    directory: Path
+    directory: Path  # of the serving model, without symbolic links, so that it stays the same
     version: str
 
 

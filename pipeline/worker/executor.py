@@ -97,6 +97,10 @@ class Executor:
                 settled, tail, timings, told = [], [], Timings(), []
 
     def _run_together(self, calls: list[Call], started: int, send: Send, *, ends: bool) -> None:
+        """Answer these requests: all are preprocessed, then run in batches, each postprocessed as it ends.
+
+        started: the time (in ns) when that began. ends: they are the last of their hand-over.
+        """
         self._preprocess([call for call in calls if call.error is None and not call.direct])
         pieces = self._runner.pieces(calls)
         self._preprocess_ns = time.perf_counter_ns() - started

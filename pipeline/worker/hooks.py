@@ -58,7 +58,7 @@ class Hooks:
     unpacks = False  # whether the output is a whole request, that `unpack_request_package` made of a message
 
     def __init__(self, op: Op) -> None:
-        """Raises ConfigError for a hook that can't be called."""
+        """Look at each hook once. Raises ConfigError for one that can't be called."""
         kind = type(op)
         self.op = op
         # Beside a hook for single requests it is a method of the app's own, from before there was this hook.
@@ -81,7 +81,7 @@ class Hooks:
         )
 
     def own_copy(self, of: Op | None = None) -> Op:
-        """The Op, or a copy `of` it, as one request's hooks see it: what they set on `self` is its own."""
+        """A copy of the Op, or `of` a copy of it, for one request's hooks: what they set on it is its own."""
         original = self.op if of is None else of
         if not self._copies_plainly:
             return copy.copy(original)
@@ -107,7 +107,7 @@ class Hooks:
         return self._by_halves("preprocess_batch", self.op.preprocess_batch, requests, None)
 
     def process(self, own: Op, feed: dict[str, Any], log_id: int) -> dict[str, Any]:
-        """The overridden `process`; its fetch. Raises whatever the hook raises, and ServingError."""
+        """Call the app's own `process`; its fetch. Raises whatever the hook raises, and ServingError."""
         return _of_process(self.op.name, self._process.call(own.process, [feed], log_id))
 
     def process_on_copy(
@@ -147,6 +147,7 @@ class Hooks:
         return [output if type(output) is dict else self._checked_or_error(output) for output in outputs]
 
     def jump(self, own: Op, request: OpRequest, output: Any) -> bool:
+        """Whether `check_jumping` wants this output to jump to other Ops' consumers. Raises ServingError."""
         channel_data = ChannelData(output, data_id=request.data_id, log_id=request.log_id)
         try:
             return _of_check_jumping(self.op.name, own.check_jumping({request.data_id: channel_data}))
@@ -154,8 +155,11 @@ class Hooks:
             raise self.failure(exc, "check_jumping", request) from exc
 
     def failure(self, exc: BaseException, hook: str, request: OpRequest) -> ServingError:
-        """The exception as an answer, a SystemExit too: a request ends no worker that others need. What the
-        app did not do on purpose is logged, what it raised with its traceback."""
+        """An exception of a hook as the refusal of its request.
+
+        A SystemExit is one too: a request ends no worker that others need. What the app did not do on purpose
+        is logged, what it raised with its traceback.
+        """
         if isinstance(exc, WrongResult):
             log.error("request %d: %s", request.data_id, exc.message)
         if isinstance(exc, ServingError):

@@ -85,7 +85,7 @@ class Front:
         self._write(frame(message))
 
     def begin(self, handover_id: int) -> Send | None:
-        """What sends the replies of the hand-over, which this worker may be blamed for from now on.
+        """Begin a hand-over: return what sends its replies. From now on it counts as a cause of our death.
 
         None for one that was taken back: others run it.
         """
@@ -123,7 +123,7 @@ class Worker:
         self._forms = load_forms(app.dialects)
 
     def run_script(self) -> NoReturn:
-        """Run the user's script as the front's user did; its `run_service` becomes `serve`."""
+        """Run the user's script as it was started, with its arguments; its `run_service` becomes `serve`."""
         service.serve_instead = self.serve
         sys.argv = [self._app.script, *self._app.arguments]
         os.chdir(self._app.folder)
@@ -172,7 +172,7 @@ class Worker:
         return ops[self._op_name]
 
     def _executors(self, op: Op) -> tuple[list[Executor], Signature | None]:
-        """One for each instance, of the same Op and model; and what that model takes and gives."""
+        """Make an executor for each instance, of one Op and model; and what that model takes and gives."""
         config = self._app.config.op[self._op_name]
         op.concurrency_idx = None if self._shares else self._first
         model = Model(op, config, self._app.folder, self._first)
@@ -247,7 +247,7 @@ def _answer_or_die(front: Front, executor: Executor) -> None:
 
 
 def _die_of(exc: BaseException, front: Front) -> NoReturn:
-    """Tell the front why, and whether another try is useless."""
+    """End this process, after telling the front why, and whether another try is useless."""
     if isinstance(exc, ServingError):
         reason = exc.message
     else:  # the script may also raise SystemExit
@@ -260,7 +260,7 @@ def _die_of(exc: BaseException, front: Front) -> NoReturn:
 
 
 def _close_all(fds: Sequence[int]) -> None:
-    """In a child that a hook has forked: it must neither answer in our name nor keep memory alive."""
+    """Close these in a child that a hook has forked: it must neither answer in our name nor keep memory."""
     for fd in fds:
         with contextlib.suppress(OSError):
             os.close(fd)

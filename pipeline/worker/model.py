@@ -51,9 +51,9 @@ class Joining:
 
 
 class Model:
-    """Loads what `local_service_conf` names, or connects to `server_endpoints`.
+    """An Op's model, loaded by this process or asked for on other servers.
 
-    An Op with neither has no predictor and no padding.
+    An Op that has none configured has no predictor and no padding.
     """
 
     def __init__(self, op: Op, config: OpConfig, folder: str, instance: int) -> None:
@@ -129,7 +129,7 @@ class Model:
         )
 
     def _longest(self, padding: Padding) -> int | None:
-        """To which length all padded feeds may grow: they are as long as each other."""
+        """The greatest length that padded feeds may have; it is one for all, for they are padded alike."""
         most = self._shapes.longest if self._shapes else {}
         shaped = [
             most[name][rule.axis]
@@ -182,7 +182,10 @@ def _refuse_failed(model: ServingModel, allowed: bool) -> None:
 
 
 def _tell_replaced(model: ServingModel) -> None:
-    """Weights are exchanged on purpose, too, so that others than were proved are no reason not to start."""
+    """Log which of the model's files are others than those that were proved to answer as the source does.
+
+    Weights are exchanged on purpose, too, so that this is no reason not to start.
+    """
     for name in replaced_files(model, SAMPLE) or ():
         log.warning(
             "%s is not the file that was proved (%s): check it with `python -m convert check %s`",
@@ -206,9 +209,11 @@ def _collected_rows(shapes: DynamicShapes | None, conf: LocalServiceConf | None)
 
 
 def _shapes_of(op: Op, config: OpConfig) -> DynamicShapes | None:
-    """What `set_dynamic_shape_info` left, or for TensorRT what config.yml says. Flaws in the first end the
-    start only where TensorRT needs it; elsewhere Paddle Serving did not look at it, and they are logged.
-    Raises ConfigError."""
+    """The shapes that the feeds may have: by `set_dynamic_shape_info`, or for TensorRT by config.yml.
+
+    Flaws in the first end the start only where TensorRT needs it; elsewhere they are logged, for Paddle
+    Serving did not look at it. Raises ConfigError.
+    """
     conf = config.local_service_conf
     if not op.dynamic_shape_info:
         return configured_shapes(conf) if conf is not None and conf.device_type == TENSORRT else None

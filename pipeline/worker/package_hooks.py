@@ -1,4 +1,8 @@
-"""The hooks at both ends of a DAG: a message to inputs, and an output or a refusal to the answer."""
+"""The hooks at both ends of a DAG, where the app overrides them.
+
+`unpack_request_package` makes the first Ops' inputs of a message, and `pack_response_package` the answer of
+the last Op's output or of a refusal.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,14 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def hooks_of(op: Op) -> Hooks:
-    """The hooks that a worker calls for its Op."""
+    """The hooks that a worker calls for its Op: an Op's own, or the one of an end of the DAG."""
     if isinstance(op, RequestOp):
         return RequestHooks(op)
     return ResponseHooks(op) if isinstance(op, ResponseOp) else Hooks(op)
 
 
 class RequestHooks(Hooks):
-    """`unpack_request_package` in the place of preprocess; nothing else is called."""
+    """Calls `unpack_request_package` where `preprocess` of another Op is called, and no hook after it."""
 
     unpacks = True
 
@@ -52,10 +56,10 @@ class RequestHooks(Hooks):
 
 
 class ResponseHooks(Hooks):
-    """`pack_response_package` in the place of preprocess; nothing else is called."""
+    """Calls `pack_response_package` where `preprocess` of another Op is called, and no hook after it."""
 
     def preprocess(self, own: Op, request: OpRequest) -> tuple[Any, bool]:
-        """Raises the refusal that a Response with an err_no and without values is."""
+        """The message that the app has packed; one with an err_no and without values is raised as refusal."""
         assert isinstance(own, ResponseOp)
         ((name, value),) = request.input_dicts.items()
         refusal = Refusal(*value).error() if name == REFUSAL else None
@@ -77,7 +81,10 @@ class ResponseHooks(Hooks):
 
 
 def _unpacked(result: Any, log_id: int) -> tuple[Any, Any, Any, Any]:
-    """(inputs, log_id, prod_errcode, prod_errinfo), of which 0.5 had no log_id."""
+    """What `unpack_request_package` has returned, as (inputs, log_id, prod_errcode, prod_errinfo).
+
+    Hooks written for Paddle Serving 0.5 return no log_id: it is that of the message.
+    """
     if not isinstance(result, tuple):
         return result, log_id, None, ""
     if len(result) == 3:

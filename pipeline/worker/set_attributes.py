@@ -13,7 +13,7 @@ _MISSING = object()
 
 
 class SetAttributes:
-    """Watches the objects of one class.
+    """Notes which attributes are set on an object of one class while it is watched.
 
     An attribute is set also by the very value that it had, which comparing before and after would not tell:
     so the class is given a `__setattr__` that notes the name, around its own.
@@ -38,7 +38,7 @@ class SetAttributes:
 
     @contextmanager
     def on(self, op: Op) -> Iterator[set[str]]:
-        """The names of what is set on the object meanwhile; complete on exit."""
+        """Watch the object within the block; the names of what is set on it, complete when that is left."""
         names: set[str] = set()
         before = dict(vars(op))
         self._names[id(op)] = names
@@ -51,7 +51,7 @@ class SetAttributes:
             names.update(name for name, value in now.items() if before.get(name, _MISSING) is not value)
 
     def values(self, op: Op, names: set[str]) -> dict[str, Any]:
-        """What the object has under these names; without those that are properties, or were deleted again."""
+        """The object's values of these names, without those that are properties or were deleted again."""
         own = vars(op)
         values = {name: own[name] for name in names if name in own}
         for name in names & self._slots:
@@ -61,7 +61,7 @@ class SetAttributes:
         return values
 
     def put(self, op: Op, values: Mapping[str, Any], kept: Collection[str] = ()) -> None:
-        """Set them on the object, past whatever its class does when a hook sets them; not those in `kept`."""
+        """Set these values on the object, but for those in `kept`, without its class being asked."""
         for name, value in values.items():
             if name in kept:
                 continue

@@ -19,7 +19,7 @@ def said_by(exc: BaseException) -> str:
 
 
 def trace_of(exc: BaseException) -> str:
-    """Its traceback, without the frames of ours that come before the first of the user's."""
+    """The exception's traceback, without the frames of ours that come before the first of the user's."""
     try:
         trace = exc.__traceback__
         while trace is not None and _leads_there(trace):

@@ -27,7 +27,7 @@ class OnnxRuntimeEngine:
         return "onnx" if file.suffix == ".onnx" else ""
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
-        """Weights are in the file itself, or in files that it names."""
+        """None: weights are in the program's own file, or in files that it names."""
         return None
 
     def signature_of(self, program: Path) -> tuple[Sequence[Variable], Sequence[Variable]]:

@@ -76,7 +76,10 @@ class OnnxPredictor:
 def _session_for(
     sessions: Sequence[tuple[DynamicShapes | None, onnxruntime.InferenceSession]], shapes: Shapes
 ) -> onnxruntime.InferenceSession:
-    """The first whose ranges hold these shapes of the feeds. One alone takes all, or says itself what not."""
+    """The first session whose ranges hold these shapes of the feeds. Raises InvalidInput where none does.
+
+    One alone takes all shapes, or says itself which it does not.
+    """
     if len(sessions) == 1:
         return sessions[0][1]
     for described, session in sessions:
@@ -122,7 +125,7 @@ def _corrected_feeds(model: ServingModel, facts: OnnxFacts) -> tuple[Variable, .
 
 
 def _compare(declared: Sequence[Variable], own: Sequence[Variable], kind: str, model: ServingModel) -> None:
-    """A description that does not belong to the graph is told now, not at the first request."""
+    """Refuse a description that does not belong to the graph now, not at the first request."""
     dtypes = {variable.name: variable.dtype for variable in own}
     names = {variable.name for variable in declared}
     missing = names ^ dtypes.keys() if kind == "feed" else names - dtypes.keys()

@@ -43,7 +43,7 @@ class KeptTensors:
         self._largest: list[tuple[Shape, int]] = []  # of them, those that no other covers, and what was kept
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """As `Session.run`."""
+        """Run feeds as a `Session` does: by alias in and out."""
         shape, keeping = _shape_of(feeds), self._keeping
         if keeping is not None and (shape in self._shapes or self._fits(shape)):
             return self._run_keeping(keeping, shape, feeds)
@@ -70,7 +70,7 @@ class KeptTensors:
         return fetches
 
     def _note(self, shape: Shape, grown: int) -> None:
-        """A run has kept more than was kept before it, or was the first of its shape.
+        """Note what a run has kept, after the first of its shape and where it has grown.
 
         Most programs grow with a new shape alone, one with loops may a little with each run.
         """
@@ -112,7 +112,7 @@ def _allocated() -> int:
 
 @contextlib.contextmanager
 def _never_deleting() -> Iterator[None]:
-    """The flag as a predictor has to find it that shall keep its tensors."""
+    """Set Paddle's flag for the block so that a predictor which is made in it keeps its tensors."""
     usual = paddle.get_flags(_FLAG)
     paddle.set_flags({_FLAG: -1.0})
     try:

@@ -192,7 +192,7 @@ def _use_onednn(config: inference.Config, conf: PredictorConf, precision: str) -
 
 
 def _is_native_alone(model: ServingModel, conf: PredictorConf) -> bool:
-    """Whether oneDNN can't run the program, which is said."""
+    """Whether oneDNN can't run the program, which is logged."""
     operator = run_natively_for(model)
     if operator is None:
         return False

@@ -107,7 +107,10 @@ class PaddlePredictor:
         return build_config(self._model, self._conf, rest=rest, **options)
 
     def _session(self, config: inference.Config) -> Session | Tokenizing:
-        """Raises ConfigError where the program can't be loaded, or is not the one that is described."""
+        """What runs the program as this configuration says, with its tokenizer where it takes texts.
+
+        Raises ConfigError where it can't be loaded, or is not the one that is described.
+        """
         model, whole = self._model, self._whole
         made = set(whole.tokens) if whole else set()
         feeds = {v.alias: v.name for v in self.feeds if v.alias not in self._texts}
@@ -173,7 +176,7 @@ def _own_names(model: ServingModel, outputs: Sequence[str]) -> dict[str, str]:
 def _compare_names(
     declared: Sequence[Variable], actual: Sequence[str], kind: str, model: ServingModel
 ) -> None:
-    """A description that does not belong to the program is told now, not at the first request."""
+    """Refuse a description that does not belong to the program now, not at the first request."""
     names = {variable.name for variable in declared}
     missing = names - set(actual)
     if kind == "feed":

@@ -22,7 +22,7 @@ class Runs(Protocol):
 
 
 def config_of(half: Half) -> inference.Config:
-    """A configuration that loads it."""
+    """A configuration of Paddle Inference that loads this half of a program."""
     config = inference.Config()
     config.set_model_buffer(half.program, len(half.program), half.params, len(half.params))
     return config
@@ -51,7 +51,7 @@ class Tokenizing:
         self._rest = rest
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """As `Session.run`; feeds of texts are arrays of str [n]."""
+        """Run feeds as a `Session` does: by alias in and out. Feeds of texts are arrays of str [n]."""
         for alias, handle in self._inputs.items():
             handle.copy_from_cpu(feeds[alias].tolist())
         self._predictor.run()

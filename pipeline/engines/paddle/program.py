@@ -25,10 +25,11 @@ from pipeline.engines.paddle.text_program import (
     skip_vocabulary,
 )
 from pipeline.errors import ConfigError
+from pipeline.models.dtypes import BY_PROGRAM
 from pipeline.models.serving_model import ServingModel, Variable
 
-# framework.proto's VarType.Type to bytes an element.
-_ELEMENT_BYTES = {0: 1, 1: 2, 2: 4, 3: 8, 4: 2, 5: 4, 6: 8, 20: 1, 21: 1, 22: 2, 23: 8, 24: 16}
+# framework.proto's VarType.Type to bytes an element; 23 and 24 are complex numbers, which weights may be.
+_ELEMENT_BYTES = {number: dtype.numpy.itemsize for number, dtype in BY_PROGRAM.items()} | {23: 8, 24: 16}
 _DENSE_TENSOR = 7
 _TOKENIZER = re.compile(TOKENIZER.encode())
 
@@ -163,7 +164,7 @@ def _corrected(variable: Variable, facts: ProgramFacts) -> Variable:
 
 
 def _pir_facts(program: Path) -> ProgramFacts:
-    """Of the `data` and parameter operators in the program's JSON."""
+    """The facts of a PIR program, by the `data` and parameter operators in its JSON."""
     ops = json.loads(program.read_bytes())["program"]["regions"][0]["blocks"][0]["ops"]
     shapes = {}
     for op in ops:
@@ -174,13 +175,15 @@ def _pir_facts(program: Path) -> ProgramFacts:
 
 
 def _is_stored(op: Mapping[str, Any]) -> bool:
-    """Whether an operator is a parameter of the parameter file: a recurrent layer's `dropout_state` is none,
-    its persistable, the first of a parameter's OA, is 0."""
+    """Whether an operator of a PIR program is a parameter of the parameter file.
+
+    A recurrent layer's `dropout_state` is none: its persistable, the first of a parameter's OA, is 0.
+    """
     return op["#"] in ("p", "0.parameter") and op.get("OA", [])[:1] != [0]
 
 
 def _pdmodel_facts(program: Path) -> ProgramFacts:
-    """Of the variables in the first block of the ProgramDesc protobuf."""
+    """The facts of a .pdmodel, by the variables in the first block of its ProgramDesc."""
     framework = _framework()
     variables = _parsed(framework.ProgramDesc, program.read_bytes()).blocks[0].vars
     # By number: "lod_tensor" and "lod_level" have other names since Paddle 2.6.
@@ -198,10 +201,10 @@ def _pdmodel_facts(program: Path) -> ProgramFacts:
 
 
 def _stored_tensors(params: Path, most: int, facts: ProgramFacts | None = None) -> int:
-    """How many complete tensors a parameter file holds, by walking over the headers of `most` of them: what
-    follows may be anything, and zeros look like as many empty tensors.
+    """How many complete tensors a parameter file holds, up to `most` of them.
 
-    facts: of the program; their vocabularies count as tensors.
+    What follows these may be anything, and zeros look like as many empty tensors. facts: of the program; its
+    vocabularies count as tensors.
     """
     size, count = params.stat().st_size, 0
     with params.open("rb") as file:

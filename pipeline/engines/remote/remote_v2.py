@@ -46,10 +46,10 @@ class _Signature(NamedTuple):
 
 
 class V2Predictor(RemotePredictor):
-    """Feeds and fetches are those of the server's ModelMetadata, which is read once.
+    """A model of a KServe v2 service, with the feeds and fetches that its metadata tells.
 
-    Where no server answers at start-up it is read with the first request that finds one. BYTES outputs are
-    object arrays of `bytes`.
+    That is read once: at start-up, or where no server answers then, with the first request that finds one.
+    BYTES outputs are object arrays of `bytes`.
     """
 
     merges = True
@@ -103,7 +103,7 @@ class V2Predictor(RemotePredictor):
         return self._known
 
     def _request(self, signature: _Signature, feeds: Mapping[str, Any]) -> ModelInferRequest:
-        """Raises InvalidInput that names the feed for what is not of the server's dtype and shape."""
+        """The message of these feeds. Raises InvalidInput for a dtype or shape that is not the server's."""
         request = ModelInferRequest(model_name=self._model_name)
         for fetch in signature.fetches:
             request.outputs.add(name=fetch.name)
