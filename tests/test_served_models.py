@@ -113,6 +113,7 @@ def test_a_script_serves_its_dag_first_and_each_op_by_itself() -> None:
         ([TWICE, TWICE], "two models are named twice"),
         ([ServedModel("m", Dag((Node("a", "a", (Edge("b"),)),), "a"))], "m: a is given the output of b"),
         ([ServedModel("m", Dag((Node("a", "a", ()),), "a"))], "m: a is given nothing"),
+        ([ServedModel("m", Dag((Node("a", "a", (Edge("@DAGExecutor"),), ("b",)),), "a"))], "m: a jumps to b"),
         ([ServedModel("m", Dag((Node("a", "a", (Edge("@DAGExecutor"),)),), "b"))], "m: b shall answer"),
         (
             [ServedModel("m", Dag((Node("a", "a", (Edge("b"),)), Node("b", "b", (Edge("a"),))), "b"))],
@@ -123,7 +124,7 @@ def test_a_script_serves_its_dag_first_and_each_op_by_itself() -> None:
             "m: a is given s by two edges",
         ),
     ],
-    ids=["none", "two of a name", "a stranger", "no input", "no answer", "a cycle", "two edges of one"],
+    ids=["none", "two of a name", "a stranger", "no input", "a jump outside", "no answer", "a cycle", "two edges of one"],
 )  # fmt: skip
 def test_what_can_not_be_served_is_told(models: list[ServedModel], told: str) -> None:
     class Source:

@@ -123,6 +123,12 @@ def _flaws_of(graph: Dag) -> list[str]:
         for source in dict.fromkeys(inputs)
         if inputs.count(source) > 1
     ]
+    flaws += [
+        f"{node.name} jumps to {target}, which is no step"
+        for node in graph.nodes.values()
+        for target in node.jumps
+        if target not in graph.nodes
+    ]
     if graph.response not in graph.nodes:
         flaws.append(f"{graph.response} shall answer, which is no step")
     try:

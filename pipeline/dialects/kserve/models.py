@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeline.api.dag import MESSAGE
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import UnknownVersion
 from pipeline.front.repository import LoadFailed, Repository, Standing
@@ -26,6 +27,7 @@ class KServeModel:
     op: str
     signature: Signature
     version: str = UNVERSIONED
+    takes_messages: bool = False  # the app itself makes the inputs of it from Paddle Serving's message
 
     @property
     def platform(self) -> str:
@@ -49,7 +51,13 @@ class KServeModels:
         self._repository = repository
         self._served = {model.name: model for model in scheduler.app.models}
         self._declared = {  # those that declare their tensors, as they were last asked for
-            model.name: KServeModel(model.name, model.op, model.signature, scheduler.version(model.name))
+            model.name: KServeModel(
+                model.name,
+                model.op,
+                model.signature,
+                scheduler.version(model.name),
+                model.graph.source == MESSAGE,
+            )
             for model in scheduler.app.models
             if model.signature is not None
         }

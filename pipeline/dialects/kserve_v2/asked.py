@@ -73,7 +73,7 @@ class Asked(msgspec.Struct, eq=False):
             )
         values, rows = checked(model, self.request_id, self.inputs, limits.tensor_rank)
         check_texts(values, limits)
-        if scheduler.takes_messages and not model.op:
+        if model.takes_messages:
             values = as_message(model.name, values)
         signature = model.signature
         if self.outputs and signature.outputs:
