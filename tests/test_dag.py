@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline import Op, RequestOp
-from pipeline.api.dag import Node, collect_ops, dag_of
+from pipeline.api.dag import Edge, Node, collect_ops, dag_of
 from pipeline.errors import ConfigError
 
 
@@ -20,7 +20,7 @@ def test_ops_are_collected_once_with_inputs_before_their_consumers() -> None:
     assert all(order.index(one) < order.index(other) for one, other in ("ab", "ac", "bd", "cd", "ad"))
     dag = dag_of(ops, d)
     assert dag.response == "d"
-    assert dag.nodes["c"] == Node("c", ("a", "@DAGExecutor"))
+    assert dag.nodes["c"] == Node("c", "c", (Edge("a"), Edge("@DAGExecutor")))
     assert set(dag.consumers["a"]) == {"b", "c", "d"}
     assert set(dag.consumers["@DAGExecutor"]) == {"a", "c"}
     assert dag.consumers["d"] == ()
@@ -113,7 +113,7 @@ def test_one_op_alone_need_not_be_in_a_list_and_both_kinds_of_edges_can_be_set_a
     assert (a.get_input_ops(), b.get_input_ops(), b.get_jump_to_ops()) == ([read], [a], [a])
     assert (a.is_jump_op(), b.is_jump_op()) == (False, True)
     b.set_input_ops([read, a])
-    assert dag_of(collect_ops(b), b).nodes["b"] == Node("b", ("@DAGExecutor", "a"), ("a",))
+    assert dag_of(collect_ops(b), b).nodes["b"] == Node("b", "b", (Edge("@DAGExecutor"), Edge("a")), ("a",))
 
 
 def test_an_op_may_jump_to_one_before_or_after_it() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.api.dag import Dag, Node
+from pipeline.api.dag import Dag, Edge, Node
 from pipeline.front.scheduler.dag_run import lost_with, superfluous
 from service_process import APPS, ServiceProcess, wait_until
 
@@ -104,11 +104,11 @@ def test_many_requests_at_once_are_each_answered_with_their_own(race: ServicePro
 
 def test_a_branch_that_another_join_still_waits_for_is_not_given_up() -> None:
     nodes = (
-        Node("a", (SOURCE,)),
-        Node("b", (SOURCE,)),
-        Node("one", ("a", "b")),
-        Node("other", ("b",)),
-        Node("last", ("one", "other")),
+        Node("a", "a", (Edge(SOURCE),)),
+        Node("b", "b", (Edge(SOURCE),)),
+        Node("one", "one", (Edge("a"), Edge("b"))),
+        Node("other", "other", (Edge("b"),)),
+        Node("last", "last", (Edge("one"), Edge("other"))),
     )
     dag = Dag(nodes, "last", first_arrival=True)
     assert superfluous(dag, {"a", "b", "one"}) == {"a"}

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -51,10 +52,7 @@ from pipeline.models.tensor_spec import Signature, TensorSpec
 LIMITS = Limits(
     body_bytes=1 << 20, text_chars=1 << 16, header_count=16, header_bytes=4096, json_depth=16, tensor_rank=8
 )
-_ENGINE: Any = SimpleNamespace(
-    takes_messages=False, app=SimpleNamespace(config=SimpleNamespace(limits=LIMITS))
-)
-_AS_MESSAGES: Any = SimpleNamespace(takes_messages=True, app=_ENGINE.app)
+_ENGINE: Any = SimpleNamespace(app=SimpleNamespace(config=SimpleNamespace(limits=LIMITS)))
 _SIMPLE = KServeModel(
     "simple", "", Signature(tuple(TensorSpec(n, "INT32", (-1, 16)) for n in ("INPUT0", "INPUT1")), (), 8)
 )
@@ -62,6 +60,7 @@ _IMAGES = KServeModel(
     "images", "", Signature((TensorSpec("image", "UINT8", (-1, 2, 2)), TensorSpec("text", "BYTES", (-1, 1))))
 )
 _OPEN = KServeModel("identity", "", Signature())
+_OF_MESSAGES = replace(_OPEN, takes_messages=True)
 will_read([UnreadTensor, UnreadRows])
 
 
@@ -99,11 +98,11 @@ def _v2_json(data: bytes) -> None:
     except ValueError:
         length = -1
     given = min(length, len(body)) if length >= 0 else None
-    for model, engine in ((_SIMPLE, _ENGINE), (_OPEN, _ENGINE), (_OPEN, _AS_MESSAGES)):
+    for model in (_SIMPLE, _OPEN, _OF_MESSAGES):
         asked = http_infer.parse_infer(body, given, model, LIMITS.json_depth, _find)
         _deadline(asked.timeout_s)
         try:
-            request = asked.request(model, JSON, engine)
+            request = asked.request(model, JSON, _ENGINE)
         except KServeRefusal:
             continue
         _passed_on(request)
@@ -172,11 +171,11 @@ def _by_any(read: Callable[[Any], None], ways: Iterable[Any]) -> None:
 
 def _v2_proto(data: bytes) -> None:
     message = rpc_infer.infer_message(data, LIMITS)
-    for model, engine in ((_SIMPLE, _ENGINE), (_OPEN, _ENGINE), (_OPEN, _AS_MESSAGES)):
+    for model in (_SIMPLE, _OPEN, _OF_MESSAGES):
         try:
             asked = rpc_infer.parse_infer(message, model, _find)
             _deadline(asked.timeout_s)
-            _passed_on(asked.request(model, PROTO, engine))
+            _passed_on(asked.request(model, PROTO, _ENGINE))
         except KServeRefusal:
             continue
 
@@ -196,13 +195,12 @@ def _v1(data: bytes) -> None:
 
 
 def _generate(data: bytes) -> None:
-    def read(way: tuple[KServeModel, Any]) -> None:
-        model, engine = way
+    def read(model: KServeModel) -> None:
         asked = parse_generate(data, model, LIMITS.json_depth)
         _deadline(asked.timeout_s)
-        _passed_on(asked.request(model, JSON, engine))
+        _passed_on(asked.request(model, JSON, _ENGINE))
 
-    _by_any(read, ((_SIMPLE, _ENGINE), (_OPEN, _ENGINE), (_OPEN, _AS_MESSAGES)))
+    _by_any(read, (_SIMPLE, _OPEN, _OF_MESSAGES))
 
 
 def _bytes_tensor(data: bytes) -> None:

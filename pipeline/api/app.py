@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from functools import cached_property
 
-from pipeline.api.dag import Dag, Node
 from pipeline.api.examples import Examples
+from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import ServiceConfig
-from pipeline.models.tensor_spec import Signature
 from pipeline.plugins import Plugin
 
 
@@ -17,47 +17,52 @@ from pipeline.plugins import Plugin
 class App:
     """What the front knows of a service, and what a worker needs to run the script again.
 
-    signature: the tensors that the Ops declare; examples: requests that they say are answered.
+    name: of the service. models: what clients may ask for; the first is meant where a request names none.
+    examples: requests that the Ops say are answered.
     script: the file that called run_service; module: its name where it was started by that, as in
     `python -m app.web_service`; arguments: its sys.argv[1:]; folder: where it was started.
     dialects: where they are, each a `Plugin`; the front adds them for workers.
     """
 
     name: str
-    nodes: tuple[Node, ...]
-    response: str
+    models: tuple[ServedModel, ...]
     config: ServiceConfig
     script: str
     arguments: tuple[str, ...]
     folder: str
-    signature: Signature
     examples: Examples
     module: str = ""
     dialects: tuple[Plugin, ...] = ()
 
     @property
-    def dag(self) -> Dag:
-        first_arrival = self.config.dag.channel_recv_frist_arrive
-        return Dag(self.nodes, self.response, first_arrival=first_arrival)
+    def default(self) -> ServedModel:
+        """The model that is meant where a request names none."""
+        return self.models[0]
+
+    @cached_property
+    def ops(self) -> tuple[str, ...]:
+        """Every Op that runs a step of some model, those of one DAG in its order."""
+        return tuple(dict.fromkeys(m.graph.nodes[node].op for m in self.models for node in m.graph.order))
 
     def to_json(self) -> str:
+        """For `from_json`."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         # Without defaults: the model in a worker may have settings for keys that config.yml has not.
         config = self.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        return json.dumps({**fields, "config": config})
+        models = [model.to_data() for model in self.models]
+        return json.dumps({**fields, "models": models, "config": config})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> App:
+        """What `to_json` has written."""
         fields = json.loads(text)
         return cls(
             name=fields["name"],
-            nodes=tuple(Node(name, tuple(inputs), tuple(jumps)) for name, inputs, jumps in fields["nodes"]),
-            response=fields["response"],
+            models=tuple(map(ServedModel.of_data, fields["models"])),
             config=ServiceConfig.model_validate(fields["config"]),
             script=fields["script"],
             arguments=tuple(fields["arguments"]),
             folder=fields["folder"],
-            signature=Signature.of_data(fields["signature"]),
             examples=Examples(*fields["examples"]),
             module=fields["module"],
             dialects=tuple(Plugin(*given) for given in fields["dialects"]),

@@ -1,4 +1,4 @@
-"""Dag: the names and edges of a service's Ops, their order, and what is wrong with them."""
+"""Dag: the steps of a model that is served and the edges between them; made of a script's Ops here."""
 
 from __future__ import annotations
 
@@ -12,39 +12,78 @@ from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import Signature, TensorSpec, declared_specs
 
 MESSAGE = "@message"  # the input of an overridden RequestOp: the request as its bytes
+FEED = "@feed"  # the input of an Op whose model runs by itself, without hooks: its feeds by name
+
+
+class Edge(NamedTuple):
+    """What a node is given of another node, or of the request.
+
+    source: the other's name, or the Dag's source. tensors: the outputs that are passed on, each with the name
+    under which the node finds it among its feeds; None passes the whole output on, under the source's name.
+    """
+
+    source: str
+    tensors: Mapping[str, str] | None = None
 
 
 class Node(NamedTuple):
-    """One Op as data: `inputs` and `jumps` are names of other nodes, `inputs` may name the Dag's source."""
+    """One step of a Dag. op: whose workers run it; several steps, of one Dag or of several, may share an Op.
+
+    jumps: names of other nodes. A node whose edges name tensors has its Op's model run by itself, without
+    hooks.
+    """
 
     name: str
-    inputs: tuple[str, ...]
+    op: str
+    inputs: tuple[Edge, ...]
     jumps: tuple[str, ...] = ()
 
 
 class Dag:
-    """A checked DAG.
+    """The way of a request: steps, and what each is given of others. It has one source and one answer.
 
-    response: the node whose output is the answer. source: what the request is called: REQUEST_OP, or MESSAGE
-    where the app itself makes the inputs of the first Ops from the message. packs: the app itself packs the
-    answer, refusals included. first_arrival: a node runs on the first of its inputs to come, and on it alone.
+    response: the node whose output is the answer. answer: which of its tensors, each with its name in the
+    answer; None for the whole output. source: what the request is called: REQUEST_OP, MESSAGE where the app
+    itself makes the inputs of the first Ops from the message, FEED for a model by itself. packs: the app
+    itself packs the answer, refusals included. first_arrival: a node runs on the first of its inputs to come,
+    and on it alone.
+    inputs, consumers: names of nodes, by node. tensors: by node with edges that name tensors, those of each.
+    ops: all that run a node.
     """
 
-    def __init__(self, nodes: tuple[Node, ...], response: str, *, first_arrival: bool = False) -> None:
+    def __init__(
+        self,
+        nodes: tuple[Node, ...],
+        response: str,
+        *,
+        source: str = REQUEST_OP,
+        answer: Mapping[str, str] | None = None,
+        first_arrival: bool = False,
+    ) -> None:
         self.nodes: Mapping[str, Node] = {node.name: node for node in nodes}
         self.response = response
-        self.source = MESSAGE if REQUEST_OP in self.nodes else REQUEST_OP
+        self.answer = answer
+        self.source = source
         self.packs = RESPONSE_OP in self.nodes
         self.first_arrival = first_arrival
+        self.inputs: Mapping[str, tuple[str, ...]] = {
+            node.name: tuple(edge.source for edge in node.inputs) for node in nodes
+        }
         self.consumers: Mapping[str, tuple[str, ...]] = {
-            name: tuple(node.name for node in nodes if name in node.inputs)
+            name: tuple(node.name for node in nodes if name in self.inputs[node.name])
             for name in (self.source, *self.nodes)
         }
+        self.tensors: Mapping[str, tuple[Mapping[str, str] | None, ...]] = {
+            node.name: tuple(edge.tensors for edge in node.inputs)
+            for node in nodes
+            if any(edge.tensors is not None for edge in node.inputs)
+        }
+        self.ops = tuple(dict.fromkeys(node.op for node in nodes))
 
     @cached_property
     def order(self) -> tuple[str, ...]:
         """The nodes so that each comes after its inputs."""
-        graph = {node.name: set(node.inputs) - {self.source} for node in self.nodes.values()}
+        graph = {name: set(inputs) - {self.source} for name, inputs in self.inputs.items()}
         return tuple(TopologicalSorter(graph).static_order())
 
     def descendants(self, name: str) -> frozenset[str]:
@@ -102,9 +141,11 @@ def answering_op(last: Op) -> Op:
     return last
 
 
-def dag_of(ops: Mapping[str, Op], last: Op) -> Dag:
+def dag_of(ops: Mapping[str, Op], last: Op, *, first_arrival: bool = False) -> Dag:
     """The edges of collected Ops as data."""
-    return Dag(tuple(_node_of(op) for op in ops.values()), answering_op(last).name)
+    source = MESSAGE if REQUEST_OP in ops else REQUEST_OP
+    nodes = tuple(_node_of(op) for op in ops.values())
+    return Dag(nodes, answering_op(last).name, source=source, first_arrival=first_arrival)
 
 
 def signature_of(ops: Mapping[str, Op], last: Op) -> Signature:
@@ -139,7 +180,7 @@ def _declared(op: Op, attribute: str, most: int, flaws: list[str]) -> tuple[Tens
 
 def _node_of(op: Op) -> Node:
     inputs = (MESSAGE,) if isinstance(op, RequestOp) else tuple(i.name for i in op.input_ops)
-    return Node(op.name, inputs, tuple(j.name for j in op.jump_to_ops))
+    return Node(op.name, op.name, tuple(map(Edge, inputs)), tuple(j.name for j in op.jump_to_ops))
 
 
 def _reachable(last: Op) -> dict[str, Op]:

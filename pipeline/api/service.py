@@ -19,6 +19,7 @@ from pipeline.api.dag import collect_ops, dag_of, signature_of
 from pipeline.api.examples import examples_of
 from pipeline.api.missing_models import notes_of_missing_models
 from pipeline.api.op import Op, RequestOp, ResponseOp
+from pipeline.api.served_models import ScriptModels, models_of
 from pipeline.config.api_keys import flaws_of_keys
 from pipeline.config.config_file import OpConfig, ServiceConfig, check_service_name, load_config
 from pipeline.config.remote_key import flaws_of_remote_key
@@ -207,16 +208,15 @@ class Service:
                 "it is started in, and its workers run the script again; call run_service in the script "
                 "itself, and start what else it does from another script"
             )
-        dag, signature = dag_of(ops, last), signature_of(ops, last)
+        dag = dag_of(ops, last, first_arrival=config.dag.channel_recv_frist_arrive)
+        signature = signature_of(ops, last)
         return App(
             name=self.name,
-            nodes=tuple(dag.nodes.values()),
-            response=dag.response,
+            models=models_of(ScriptModels(self.name, dag, signature)),
             config=config,
             script=str(Path(script).resolve()),
             arguments=tuple(sys.argv[1:]),
             folder=str(Path.cwd()),
-            signature=signature,
             examples=examples_of(ops, signature),
             module=spec.name if spec else "",
         )

@@ -47,7 +47,7 @@ async def serve(app: App) -> int:
     Hangup(scheduler, repository, listeners, stop_requested.set).listen()
     start_signals.release()
     config = app.config
-    log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.dag.order, repeat(app))))
+    log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.ops, repeat(app))))
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(listeners.running())
         await stack.enter_async_context(scheduler.running())

@@ -6,7 +6,7 @@ A message travels as an array of its fields in msgpack, in the order they have h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, ClassVar
 
@@ -16,7 +16,6 @@ from pipeline.api.request_options import RequestOptions
 from pipeline.errors import ServingError, described
 from pipeline.models.tensor_spec import Signature
 
-FEED = "@feed"  # the input of an Op that is asked by itself: its model's feeds by name
 REFUSAL = "@refusal"  # the input of an overridden ResponseOp in place of an output: the fields of a Refusal
 
 Stowed = list[int | bytes]
@@ -62,6 +61,9 @@ class Share(msgspec.Struct, array_like=True, eq=False):
     that the request came in. wish: what that form leaves open, which the dialect alone understands.
     model_version: that the answer may name. deadline: the instant (time.monotonic) after which nobody waits
     for it. inputs: what the Op is started on, by the names of those that it comes from.
+    answers: the model whose answer the Op's output is; empty where it is for other Ops. tensors: where the
+    Op's model shall run by itself on single tensors of the inputs: of each input their names there and among
+    its feeds, None for all.
     """
 
     index: int
@@ -73,6 +75,8 @@ class Share(msgspec.Struct, array_like=True, eq=False):
     options: RequestOptions | None
     deadline: float
     inputs: list[tuple[str, Stowed]]
+    answers: str = ""
+    tensors: Sequence[Mapping[str, str] | None] | None = None
 
 
 class HandOver(Message):

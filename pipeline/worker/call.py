@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
+from pipeline.api.dag import FEED
 from pipeline.api.op import Op, OpRequest
 from pipeline.api.request_options import NO_OPTIONS, RequestOptions
 from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, text_of
 from pipeline.messages.frames import Tail
-from pipeline.messages.messages import FEED, Share
+from pipeline.messages.messages import Share
 from pipeline.messages.values import decode
 
 
@@ -22,6 +23,7 @@ class Call:
     __slots__ = (
         "_fetches",
         "_missing",
+        "answers",
         "deadline",
         "direct",
         "error",
@@ -42,6 +44,7 @@ class Call:
     def __init__(self, share: Share, tail: Tail, own: Op | None) -> None:
         """Rebuild the request's inputs; an object of the app's that can't be is this request's error."""
         self.index = share.index  # its place in the hand-over
+        self.answers = share.answers  # the model whose answer the output is; empty where other Ops take it
         self.deadline = share.deadline  # the instant (time.monotonic) after which nobody waits for it
         self.form = share.form
         self.wish = share.wish
@@ -67,6 +70,11 @@ class Call:
                 self.error = exc
             except BaseException as exc:  # an object that leaves as it is loaded ends no worker either
                 self.error = HookFailed(f"input {name!r} can't be rebuilt: {text_of(exc)}")
+        if share.tensors is not None and self.error is None:
+            try:
+                inputs = {FEED: _joined_feed(inputs.values(), share.tensors)}
+            except ServingError as exc:
+                self.error = exc
         options = share.options or NO_OPTIONS
         self.request = OpRequest(inputs, share.data_id, share.log_id, *options)
         if share.options is not None and own is not None:
@@ -118,6 +126,22 @@ class Call:
         if self.feed_is_list:
             return [_rejoined(slices) for slices in self._fetches]
         return _rejoined(self._fetches[0])
+
+
+def picked(given: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Some tensors of an output, each under its new name. names: the new by the old. Raises ModelFailed."""
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise ModelFailed(f"there is no tensor {missing[0]!r} to pass on, only {', '.join(given)}")
+    return {new: given[name] for name, new in names.items()}
+
+
+def _joined_feed(inputs: Iterable[Any], tensors: Sequence[Mapping[str, str] | None]) -> dict[str, Any]:
+    """One feed of what is passed on of several inputs; None: all of one."""
+    feed: dict[str, Any] = {}
+    for given, names in zip(inputs, tensors, strict=True):
+        feed.update(given if names is None else picked(given, names))
+    return feed
 
 
 def _rejoined(slices: list[Any]) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from client.protos.pipeline_service_pb2 import Response
+from pipeline.api.served_models import ServedModel
 from pipeline.dialects.forms import Form
 from pipeline.errors import HookFailed, ServingError
 from pipeline.messages.frames import Tail, stow
@@ -14,7 +15,7 @@ from pipeline.messages.messages import Outcome, Refusal, Settled, Share, Timings
 from pipeline.messages.values import NotEncodable, Part, encode
 from pipeline.models.tensor_spec import TensorSpec
 from pipeline.paddle_serving.packages import outputs_of
-from pipeline.worker.call import Call
+from pipeline.worker.call import Call, picked
 from pipeline.worker.hooks import Hooks
 from pipeline.worker.runner import Run, Runner
 
@@ -265,15 +266,13 @@ class Outputs:
         hooks: Hooks,
         forms: Mapping[str, Form],
         *,
-        answers: bool,
-        declared: Sequence[TensorSpec] = (),
+        answers: Mapping[str, ServedModel],
         fetches: Sequence[TensorSpec] = (),
     ) -> None:
         self._hooks = hooks
         self._forms = forms  # of answers, by the names that requests say
-        self._answers = answers  # whether the Op's output is the response
-        self._declared = declared  # the tensors that the response then holds
-        self._fetches = fetches  # those that the model gives when a client asks it by itself
+        self._answers = answers  # the models whose answer the Op's output is, by their names
+        self._fetches = fetches  # the tensors that the Op's model gives
 
     def settled(self, call: Call, tail: list[Part]) -> Settled:
         """How a call is settled; its large parts are added to `tail`."""
@@ -290,21 +289,22 @@ class Outputs:
     def _outcome(self, call: Call) -> tuple[Outcome, list[Part]]:
         """What a call without an error comes down to, and the bytes of it. Raises what hooks, encoding and
         the form of the answer raise."""
-        output, specs = call.output, self._declared
-        if call.direct:
-            specs = self._fetches
-        elif self._hooks.jumps and self._hooks.jump(call.own or self._hooks.op, call.request, output):
+        output, hooks = call.output, self._hooks
+        if hooks.jumps and not call.direct and hooks.jump(call.own or hooks.op, call.request, output):
             return Outcome.JUMP, self._encoded(output)
-        elif not self._answers:
-            if self._hooks.unpacks:
+        if not call.answers:
+            if hooks.unpacks:
                 log_id = call.request.log_id.to_bytes(8, "little", signed=True)
                 return Outcome.INPUTS, [log_id, *self._encoded(output)]
             return Outcome.VALUE, self._encoded(output)
-        form = self._forms[call.form]
+        model, form = self._answers[call.answers], self._forms[call.form]
+        if model.graph.answer is not None:
+            output = picked(output, model.graph.answer)
         if isinstance(output, Response):  # the app's ResponseOp made it
             if form.render_message is not None:
                 return Outcome.ANSWER, form.render_message(output)
             output = outputs_of(output)
+        specs = self._fetches if model.signature is None else model.signature.outputs
         return Outcome.ANSWER, form.render(output, call.wish, call.model_version, specs)
 
     def _encoded(self, output: Any) -> list[Part]:

@@ -186,13 +186,12 @@ class Worker:
         keep_our_loggers()
         model.warm_up()
         print_as_numpy_1()
-        hooks, answers = hooks_of(op), self._app.response == self._op_name
+        hooks = hooks_of(op)
         signature = model.signature
         outputs = Outputs(
             hooks,
             self._forms,
-            answers=answers,
-            declared=self._app.signature.outputs if answers else (),
+            answers={m.name: m for m in self._app.models if m.answering_op == self._op_name},
             fetches=() if signature is None else signature.outputs,
         )
         executors = [

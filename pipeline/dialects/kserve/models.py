@@ -1,4 +1,4 @@
-"""KServeModels: what can be asked over KServe: the service under its name, each model Op under its own."""
+"""KServeModels: what can be asked over KServe, by its name: the service, an Op by itself, an ensemble."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeline.api.dag import MESSAGE
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import UnknownVersion
 from pipeline.front.repository import LoadFailed, Repository, Standing
@@ -20,12 +21,13 @@ _NUMBER = re.compile(r"[ \t-\r]*([+-]?0*[0-9]{1,19})(?![0-9])")
 
 @dataclass(frozen=True)
 class KServeModel:
-    """op: the Op whose model it is; empty for the service."""
+    """A model as clients are told of it. op: the Op whose model it is by itself; empty for a DAG."""
 
     name: str
     op: str
     signature: Signature
     version: str = UNVERSIONED
+    takes_messages: bool = False  # the app itself makes the inputs of it from Paddle Serving's message
 
     @property
     def platform(self) -> str:
@@ -42,52 +44,62 @@ class KServeModel:
 
 
 class KServeModels:
-    """Looks models up. An Op named as the service is called `<name>_model`, for the name is the service's."""
+    """Looks up the models that the service has, by the names under which clients ask for them."""
 
     def __init__(self, scheduler: Scheduler, repository: Repository) -> None:
         self._scheduler = scheduler
         self._repository = repository
-        app = scheduler.app
-        self._service = KServeModel(app.name, "", app.signature, scheduler.version)
-        self._op_of = {
-            f"{op}_model" if op == app.name else op: op for op in app.dag.order if not op.startswith("@")
+        self._served = {model.name: model for model in scheduler.app.models}
+        self._declared = {  # those that declare their tensors, as they were last asked for
+            model.name: KServeModel(
+                model.name,
+                model.op,
+                model.signature,
+                scheduler.version(model.name),
+                model.graph.source == MESSAGE,
+            )
+            for model in scheduler.app.models
+            if model.signature is not None
         }
 
     def all(self) -> Iterable[KServeModel]:
         """In the order of their names, those that are unloaded included."""
-        models = [self._current_service()]
-        models += [model for name in self._op_of if (model := self._op_model(name)) is not None]
+        models = [model for name in self._served if (model := self._current(name)) is not None]
         return sorted(models, key=lambda model: model.name)
 
     def loaded(self) -> Iterable[KServeModel]:
         """Those that may be asked."""
-        return [model for model in self.all() if not self._scheduler.has_unloaded(model.op)]
+        return [model for model in self.all() if not self._scheduler.has_unloaded(model.name)]
 
     def find(self, name: str, version: str = "") -> KServeModel:
         """Raises KServeRefusal for a model that is not there or unloaded, and for a version that is no
         number, UnknownVersion for one that is not served."""
         wanted = version_number(version) if version else None
-        model = self._current_service() if name == self._service.name else self._op_model(name)
+        model = self._current(name)
         if model is None:
             raise KServeRefusal(f"Request for unknown model: '{name}' is not found", "NOT_FOUND")
-        if self._scheduler.has_unloaded(model.op):
+        if self._scheduler.has_unloaded(model.name):
             raise KServeRefusal(f"Request for unknown model: '{name}' has no available versions", "NOT_FOUND")
         if wanted is not None and wanted != int(model.version):
             raise UnknownVersion(name, str(wanted))
         return model
 
-    def _current_service(self) -> KServeModel:
-        version = self._scheduler.version
-        if version != self._service.version:
-            self._service = replace(self._service, version=version)
-        return self._service
-
-    def _op_model(self, name: str) -> KServeModel | None:
-        op = self._op_of.get(name)
-        pool = None if op is None else self._scheduler.pools[op]
-        if op is None or pool is None or pool.signature is None:
+    def _current(self, name: str) -> KServeModel | None:
+        """The model with the version that is served now; None where there is none of this name."""
+        if name not in self._served:
             return None
-        return KServeModel(name, op, pool.signature, pool.plan.version)
+        version, known = self._scheduler.version(name), self._declared.get(name)
+        if known is not None:
+            if known.version != version:
+                known = self._declared[name] = replace(known, version=version)
+            return known
+        op = self._served[name].op
+        signature = self._scheduler.pools[op].signature  # another once the Op is loaded anew
+        return None if signature is None else KServeModel(name, op, signature, version)
+
+    def answering_op(self, model: KServeModel) -> str:
+        """The Op whose output is the model's answer."""
+        return self._served[model.name].answering_op
 
     def is_ready(self, name: str, version: str = "") -> bool:
         """Whether there is such a model and it can be asked."""
@@ -97,21 +109,17 @@ class KServeModels:
             return False
 
     def ready(self, model: KServeModel) -> bool:
-        return self._scheduler.op_ready(model.op) if model.op else self._scheduler.ready
+        return self._scheduler.model_ready(model.name)
 
     # Loading and unloading:
 
     def ops_of(self, name: str) -> list[str]:
-        """The Ops that are loaded and unloaded under this name: all for the service; none for a stranger."""
-        if name == self._service.name:
-            return list(self._scheduler.pools)
-        return [self._op_of[name]] if name in self._op_of else []
+        """The Ops that are loaded and unloaded under this name; none for a stranger."""
+        return list(self._served[name].graph.ops) if name in self._served else []
 
     def standing(self, model: KServeModel) -> Standing:
-        """The service's is the worst of its Ops'."""
-        if model.op:
-            return self._repository.standing(model.op)
-        standings = [self._repository.standing(op) for op in self._scheduler.pools]
+        """The worst of its Ops'."""
+        standings = [self._repository.standing(op) for op in self.ops_of(model.name)]
         return next((one for one in standings if one.state != "READY"), standings[0])
 
     def failure(self, model: KServeModel) -> LoadFailed | None:

@@ -69,11 +69,11 @@ class V1Http(HttpHandler):
     def _asked(self, request: HttpRequest, model: KServeModel, version: str) -> Request:
         given = parse(request.body, model.signature, self._limits)
         inputs: dict[str, Any] = dict(given.fields)
-        if self._scheduler.takes_messages and not model.op:
+        if model.takes_messages:
             inputs = as_message(model.name, inputs)
         made = Request(model.name, "predict", inputs, form=JSON_FORM)
         made.wish = V1Wish(given.rows, given.by_columns)
-        made.op = model.op
+        made.model = model.name
         made.rows = max(1, given.rows)
         if given.parameters:
             parameters = {sendable(n): checked_parameter(n, v) for n, v in given.parameters.items()}

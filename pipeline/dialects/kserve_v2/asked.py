@@ -73,7 +73,7 @@ class Asked(msgspec.Struct, eq=False):
             )
         values, rows = checked(model, self.request_id, self.inputs, limits.tensor_rank)
         check_texts(values, limits)
-        if scheduler.takes_messages and not model.op:
+        if model.takes_messages:
             values = as_message(model.name, values)
         signature = model.signature
         if self.outputs and signature.outputs:
@@ -90,7 +90,7 @@ class Asked(msgspec.Struct, eq=False):
         )
         request = Request(model.name, "infer", values, form=form, wish=wish)
         request.model_version = model.version
-        request.op = model.op
+        request.model = model.name
         if self.request_id or self.priority or self.timeout_us or self.parameters:
             request.options = RequestOptions(self.request_id, self.priority, self.timeout_us, self.parameters)
         request.rows = rows

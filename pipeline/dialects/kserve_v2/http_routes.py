@@ -136,7 +136,7 @@ class V2Http(HttpHandler):
                 return model_stats(self._scheduler, self._models, name, version)
             model = self._models.find(name, version)
             if what == "config":
-                return model_config(model, self._scheduler.app.config, self._scheduler.app.response)
+                return model_config(model, self._scheduler.app.config, self._models.answering_op(model))
             return model.metadata()
         if version:
             version_number(version)

@@ -112,8 +112,8 @@ class V2Rpc(RpcHandler):
         return ParseDict(document, messages.ModelMetadataResponse())
 
     def _model_config(self, asked: messages.ModelConfigRequest) -> Message:
-        app = self._scheduler.app
-        document = model_config(self._models.find(asked.name, asked.version), app.config, app.response)
+        model = self._models.find(asked.name, asked.version)
+        document = model_config(model, self._scheduler.app.config, self._models.answering_op(model))
         return ParseDict({"config": document}, messages.ModelConfigResponse())
 
     def _statistics(self, asked: messages.ModelStatisticsRequest) -> Message:

@@ -20,7 +20,7 @@ def model_stats(
 ) -> dict[str, Any]:
     """The answer: of one model, or of all that are loaded. Raises KServeRefusal, in words of their own."""
     if not name:
-        return {"model_stats": [statistics(scheduler, model) for model in models.loaded()]}
+        return {"model_stats": [statistics(scheduler, models, model) for model in models.loaded()]}
     if version:
         version_number(version)
     try:
@@ -29,17 +29,17 @@ def model_stats(
         raise KServeRefusal(f"requested model version is not available for model '{name}'") from None
     except KServeRefusal:
         raise KServeRefusal(f"requested model '{name}' is not available") from None
-    return {"model_stats": [statistics(scheduler, model)]}
+    return {"model_stats": [statistics(scheduler, models, model)]}
 
 
-def statistics(scheduler: Scheduler, model: KServeModel) -> dict[str, Any]:
+def statistics(scheduler: Scheduler, models: KServeModels, model: KServeModel) -> dict[str, Any]:
     """One element of `model_stats`."""
-    ops = scheduler.metrics.of_ops
-    if model.op:
-        return _of_op(model, ops[model.op])
-    requests, answering = scheduler.requests, ops[scheduler.app.response]
+    of_ops, requests = scheduler.metrics.of_ops, scheduler.requests(model.name)
+    if requests is None:
+        return _of_op(model, of_ops[model.op])
+    answering, ops = of_ops[models.answering_op(model)], [of_ops[op] for op in models.ops_of(model.name)]
     total = RunFigures()
-    for op in ops.values():
+    for op in ops:
         total.input_ns += op.shares.input_ns
         total.infer_ns += op.shares.infer_ns
         total.output_ns += op.shares.output_ns
@@ -53,7 +53,7 @@ def statistics(scheduler: Scheduler, model: KServeModel) -> dict[str, Any]:
         "inference_stats": {
             "success": _duration(requests.succeeded, int(requests.succeeded_s * 1e9)),
             "fail": _duration(requests.failed, int(requests.failed_s * 1e9)),
-            "queue": _duration(requests.succeeded, sum(op.queued_ns for op in ops.values())),
+            "queue": _duration(requests.succeeded, sum(op.queued_ns for op in ops)),
             **_computed(total),
             **_NO_CACHE,
         },

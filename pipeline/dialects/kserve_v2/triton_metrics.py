@@ -56,13 +56,13 @@ _PENDING = (
 
 def triton_metrics(scheduler: Scheduler, models: KServeModels, host: HostMetrics) -> bytes:
     """In Prometheus' text format: every model, with the figures that `statistics` has of it; the machine."""
-    known = [(model, statistics(scheduler, model)) for model in models.all()]
+    known = [(model, statistics(scheduler, models, model)) for model in models.all()]
     lines: list[str] = []
     for name, (told, read) in _COUNTERS.items():
         rows = ((_labels(model), read(stats)) for model, stats in known)
         lines += _family(name, told, "counter", rows)
     failed = (
-        (_labels(model, reason=reason), getattr(scheduler.failures(model.op), kind))
+        (_labels(model, reason=reason), getattr(scheduler.failures(model.name), kind))
         for model, _ in known
         for reason, kind in _REASONS.items()
     )

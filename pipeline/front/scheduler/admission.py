@@ -81,7 +81,6 @@ class FairQueue:
 class Asked(Protocol):
     """A request as admission sees it; its fields are told at `Request`."""
 
-    op: str
     priority: int
     deadline: float
 
@@ -125,24 +124,23 @@ class Admission:
     that is not there yet refuses nobody.
     """
 
-    def __init__(self, dag: Dag, queues: Mapping[str, OpQueue], max_pending: int) -> None:
+    def __init__(self, queues: Mapping[str, OpQueue], max_pending: int) -> None:
         """queues: by Op; whoever makes this may fill it until the first request."""
         self.fair_queue = FairQueue()
-        self._dag = dag
         self._queues = queues
         self._max_pending = max_pending
         self._enough_s = 0.0  # who has more time than this is in time, however much is pending
         self._mixed = False  # whether requests of a lower priority have been seen
 
-    def admit(self, request: Asked, client: Client, pending: int) -> int:
+    def admit(self, request: Asked, dag: Dag, client: Client, pending: int) -> int:
         """Count the request as one of this client's that is pending; returns its turn.
 
-        Raises Overloaded and DeadlineExceeded for one that is refused.
+        dag: its way. pending: how many requests are in all. Raises Overloaded and DeadlineExceeded.
         """
         if client.limited:
             client.check()
-        if pending >= self._max_pending and not self._made_room(request, client):
-            wait_s = _pause(self._finish_s(self._dag.order, pending, None) or _UNKNOWN_PAUSE_S)
+        if pending >= self._max_pending and not self._made_room(request, dag, client):
+            wait_s = _pause(self._finish_s(dag, pending, None) or _UNKNOWN_PAUSE_S)
             raise Overloaded(
                 f"{pending} requests are pending, the most that dag.max_pending_requests allows; "
                 f"try again in {wait_s:.1f} s",
@@ -152,7 +150,7 @@ class Admission:
             self._mixed = True
         remaining_s = request.deadline - time.monotonic()
         if remaining_s < self._enough_s or remaining_s <= 0.0:
-            self._compare(request, client, pending, remaining_s)
+            self._compare(request, dag, client, pending, remaining_s)
         return self.fair_queue.admit(client)
 
     def note_pace(self) -> None:
@@ -160,17 +158,16 @@ class Admission:
         paces = [queue.pace for queue in self._queues.values()]
         self._enough_s = MARGIN * sum(self._max_pending * pace.per_job_s + pace.run_s for pace in paces)
 
-    def _compare(self, request: Asked, client: Client, pending: int, remaining_s: float) -> None:
+    def _compare(self, request: Asked, dag: Dag, client: Client, pending: int, remaining_s: float) -> None:
         if remaining_s <= 0.0:
             raise DeadlineExceeded("the request's deadline had passed when it arrived")
-        order = (request.op,) if request.op else self._dag.order
-        if all(self._queues[op].idle for op in order):
+        if all(self._queues[op].idle for op in dag.ops):
             return
-        expected_s = MARGIN * self._finish_s(order, pending, None)
+        expected_s = MARGIN * self._finish_s(dag, pending, None)
         turn = self.fair_queue.next(client)
         if expected_s > remaining_s and (self._mixed or turn < self.fair_queue.latest):
             place = request.priority, turn + 1  # not behind all that wait
-            expected_s = MARGIN * self._finish_s(order, pending, place)
+            expected_s = MARGIN * self._finish_s(dag, pending, place)
         if expected_s > remaining_s:
             wait_s = _pause(expected_s - remaining_s)
             raise Overloaded(
@@ -179,7 +176,7 @@ class Admission:
                 retry_after_s=wait_s,
             )
 
-    def _made_room(self, request: Asked, client: Client) -> bool:
+    def _made_room(self, request: Asked, dag: Dag, client: Client) -> bool:
         """Whether a request of a client with more than its share was refused in favour of this one.
 
         It is the last in line, and so one of whoever has queued the most.
@@ -191,7 +188,7 @@ class Admission:
             if last is None or last.client is None:
                 continue
             if last.client.pending > client.pending + 1 and last.priority >= request.priority:
-                wait_s = _pause(self._finish_s(self._dag.order, self._max_pending, None))
+                wait_s = _pause(self._finish_s(dag, self._max_pending, None))
                 last.refuse(
                     Overloaded(
                         f"dag.max_pending_requests ({self._max_pending}) are pending, of this client more "
@@ -202,7 +199,7 @@ class Admission:
                 return True
         return False
 
-    def _finish_s(self, order: tuple[str, ...], pending: int, place: tuple[int, int] | None) -> float:
+    def _finish_s(self, dag: Dag, pending: int, place: tuple[int, int] | None) -> float:
         """Seconds until a request that begins now is answered.
 
         What queues before an Op will queue before the next one, too. All Ops work at the same time, so the
@@ -212,13 +209,13 @@ class Admission:
         ahead: dict[str, int] = {}
         runs_s: dict[str, float] = {}
         wait_s = 0.0
-        for op in order:
-            queue = self._queues[op]
-            inputs = [name for name in self._dag.nodes[op].inputs if name in ahead]
+        for node in dag.order:
+            queue = self._queues[dag.nodes[node].op]
+            inputs = [name for name in dag.inputs[node] if name in ahead]
             upstream = max((ahead[name] for name in inputs), default=0)
-            ahead[op] = min(pending, queue.ahead(place) + upstream)
-            runs_s[op] = queue.pace.run_s + max((runs_s[name] for name in inputs), default=0.0)
-            wait_s = max(wait_s, queue.wait_s(ahead[op]))
+            ahead[node] = min(pending, queue.ahead(place) + upstream)
+            runs_s[node] = queue.pace.run_s + max((runs_s[name] for name in inputs), default=0.0)
+            wait_s = max(wait_s, queue.wait_s(ahead[node]))
         return wait_s + max(runs_s.values())
 
 

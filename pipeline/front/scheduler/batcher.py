@@ -55,16 +55,13 @@ class Batcher:
         figures: OpFigures,
         admission: Admission,
         service: Service,
-        *,
-        versions_service: bool,
     ) -> None:
-        """plan: how the Op's workers are started. versions_service: its model's version is the service's."""
+        """plan: how the Op's workers are started."""
         section = config.op[op]
         self.op = op
         self.pool = WorkerPool(op, plan, self, service)
         self.profiles = config.dag.use_profile
         self.pace = Pace()
-        self._versions_service = versions_service
         self._names_version = bool(plan.version)
         self._timeout_s = time_limits(section).call_s  # of one try
         self._policy = BatchPolicy(
@@ -149,10 +146,10 @@ class Batcher:
         self._figures.failed += 1
         self._figures.failures.note(error)
 
-    def put(self, dag_run: DagRun, inputs: Inputs) -> None:
+    def put(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
         now, request, number = time.monotonic(), dag_run.request, next(_numbers)
-        job = Job(dag_run, self.op, inputs, number, now, self._tries)
+        job = Job(dag_run, node, inputs, number, now, self._tries)
         heapq.heappush(self._queue, (request.priority, request.turn, number, job))
         if not self._dispatching:
             self.dispatch_soon()
@@ -270,8 +267,8 @@ class Batcher:
 
     def _is_of_version(self, job: Job, version: str) -> bool:
         """Have the answer name the version of the model that is run, or refuse who asked for another."""
-        request = job.dag_run.request
-        if request.op or self._versions_service:
+        if job.dag_run.entry.versioned == self.op:
+            request = job.dag_run.request
             if request.version and int(request.version) != int(version):
                 job.fail(UnknownVersion(request.service, request.version))
                 return False

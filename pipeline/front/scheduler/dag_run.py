@@ -12,10 +12,11 @@ from msgspec.structs import astuple
 from pipeline.api.dag import Dag
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP
 from pipeline.errors import DeadlineExceeded, HookFailed, ServingError
+from pipeline.front.metrics.figures import Failures, RequestFigures
 from pipeline.front.pool import worker_instance
 from pipeline.front.scheduler.request import Request
 from pipeline.messages.frames import stow
-from pipeline.messages.messages import FEED, REFUSAL, Outcome, Refusal, Share
+from pipeline.messages.messages import REFUSAL, Outcome, Refusal, Share
 from pipeline.messages.values import Part, encode
 
 _ANSWER, _VALUE, _JUMP = Outcome.ANSWER, Outcome.VALUE, Outcome.JUMP
@@ -31,8 +32,8 @@ Inputs = list[tuple[str, list[Part]]]
 class OpQueue(Protocol):
     """The queue before an Op, as a DAG run sees it."""
 
-    def put(self, dag_run: DagRun, inputs: Inputs) -> None:
-        """Have the Op run for this request."""
+    def put(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
+        """Have the Op run this node for the request."""
         ...
 
     def note_error(self, error: ServingError) -> None:
@@ -40,36 +41,43 @@ class OpQueue(Protocol):
         ...
 
 
-class RunContext(msgspec.Struct, frozen=True, eq=False):
-    """What the DAG runs of a service share.
+class Entry(msgspec.Struct, frozen=True, eq=False):
+    """A model as requests for it enter: what their DAG runs share.
 
-    on_end: called once for each, with the DAG run and its answer; with None when the client left. tries: of a
-    whole request, see dag.retry.
+    model: its name. dag: the way through its steps. queues: by node, that of its Op. on_end: called once for
+    each DAG run, with its answer; with None when the client left. tries: of a whole request, see dag.retry.
+    versioned: the Op whose version the answer is of, the only one that has versions; empty where there is no
+    such one. requests: totals of its requests; None where its Op's own figures tell. failures: what they
+    failed of.
     """
 
+    model: str
     dag: Dag
     queues: Mapping[str, OpQueue]
     on_end: Callable[[DagRun, Answer | None], None]
     max_hops: int
-    tries: int = 1
+    tries: int
+    versioned: str
+    requests: RequestFigures | None
+    failures: Failures
 
 
 class DagRun(msgspec.Struct, eq=False):
-    """One request on its way: starts an Op when all its inputs are there, and ends once, with the last Op's
+    """One request on its way: starts a node when all its inputs are there, and ends once, with the last one's
     answer, with the first error, or without either when the client has left.
 
-    With `dag.channel_recv_frist_arrive` an Op starts on the first input alone: what comes later is dropped,
+    With `dag.channel_recv_frist_arrive` a node starts on the first input alone: what comes later is dropped,
     and an input that fails is one that does not come, until there is none left that could.
 
-    answered: for the scheduler to call with the answer. began: time.monotonic. data_id: what the hooks of
-    every Op know the request by. due_key: its place among the deadlines. awaited: by node, what it was last
-    started on; nothing once the DAG run has ended.
+    entry: of the model that is asked. answered: for the scheduler to call with the answer. began:
+    time.monotonic. data_id: what the hooks of every Op know the request by. due_key: its place among the
+    deadlines. awaited: by node, what it was last started on; nothing once the DAG run has ended.
     """
 
     request: Request
     answered: Callable[[Answer], None]
     began: float
-    _context: RunContext
+    entry: Entry
     _hops_left: int
     _tries_left: int
     _ended: bool = False
@@ -82,38 +90,32 @@ class DagRun(msgspec.Struct, eq=False):
 
     def begin(self) -> None:
         """Raises NotEncodable for an input of a type that a codec must not let through."""
-        op = self.request.op
-        parts = encode(self.request.inputs, allow_pickle=False)
-        if op:
-            given = self.awaited[op] = [(FEED, parts)]
-            self._context.queues[op].put(self, given)
-        else:
-            source = self._context.dag.source
-            self.deliver(source, source, parts)
+        source = self.entry.dag.source
+        self.deliver(source, source, encode(self.request.inputs, allow_pickle=False))
 
     def deliver(self, node: str, label: str, parts: list[Part]) -> None:
         """The output of a node is there: start those that have waited for it alone.
 
         label: the name under which they see it.
         """
-        context, outputs = self._context, self._outputs
-        dag = context.dag
+        entry, outputs = self.entry, self._outputs
+        dag = entry.dag
         outputs[node] = (label, parts)
         for consumer in dag.consumers[node]:
             inputs = self._inputs_of(consumer, node)
             if inputs is not None:
                 given = self.awaited[consumer] = [outputs[name] for name in inputs]
-                context.queues[consumer].put(self, given)
+                entry.queues[consumer].put(self, consumer, given)
         if dag.first_arrival:
             for name in superfluous(dag, self.awaited):
                 self.awaited[name] = []  # nobody's inputs: whatever it is still doing is not awaited
 
     def _inputs_of(self, node: str, came: str) -> tuple[str, ...] | None:
         """What a node starts on now that the output `came` is there; None when it waits or has started."""
-        dag = self._context.dag
+        dag = self.entry.dag
         if dag.first_arrival:
             return None if node in self.awaited else (came,)
-        inputs = dag.nodes[node].inputs
+        inputs = dag.inputs[node]
         for given in inputs:
             if given not in self._outputs:
                 return None
@@ -127,12 +129,13 @@ class DagRun(msgspec.Struct, eq=False):
                 node, HookFailed(f"[{node}] jumped too often: more than dag.max_hops times in one request")
             )
             return
-        for target in self._context.dag.nodes[node].jumps:
-            for stale in self._context.dag.descendants(target):
+        dag = self.entry.dag
+        for target in dag.nodes[node].jumps:
+            for stale in dag.descendants(target):
                 self._outputs.pop(stale, None)
                 self.awaited.pop(stale, None)
                 self._failed.discard(stale)
-        for target in self._context.dag.nodes[node].jumps:
+        for target in dag.nodes[node].jumps:
             self.deliver(target, node, parts)
 
     def unpack(self, parts: list[Part]) -> None:
@@ -156,26 +159,27 @@ class DagRun(msgspec.Struct, eq=False):
         self.awaited.clear()
         self._outputs.clear()
         self._failed.clear()
-        self._hops_left = self._context.max_hops
+        self._hops_left = self.entry.max_hops
         self.begin()
 
     def refuse(self, node: str, error: ServingError) -> None:
         """An Op's refusal ends the request, by way of the app's own ResponseOp where it has one."""
-        self._context.queues[node].note_error(error)
+        queues = self.entry.queues
+        queues[node].note_error(error)
         if self._goes_on_without(node):
             return
-        if not self._context.dag.packs or node == RESPONSE_OP or self.request.op:
+        if not self.entry.dag.packs or node == RESPONSE_OP:
             self.end(error)
             return
         self.awaited.clear()
         given = [(REFUSAL, encode(astuple(Refusal.of(error)), allow_pickle=False))]
         self.awaited[RESPONSE_OP] = given
-        self._context.queues[RESPONSE_OP].put(self, given)
+        queues[RESPONSE_OP].put(self, RESPONSE_OP, given)
 
     def _goes_on_without(self, node: str) -> bool:
         """Whether the answer may still come from other inputs than this one, which has failed."""
-        dag = self._context.dag
-        if not dag.first_arrival or self.request.op:
+        dag = self.entry.dag
+        if not dag.first_arrival:
             return False
         self._failed.add(node)
         return dag.response not in lost_with(dag, self._failed, self.awaited)
@@ -193,15 +197,15 @@ class DagRun(msgspec.Struct, eq=False):
         if not self._ended:
             self._ended = True
             self.awaited.clear()
-            self._context.on_end(self, answer)
+            self.entry.on_end(self, answer)
 
 
 class Job(msgspec.Struct, eq=False):
     """One Op's share of one request: a batcher queues it, and a worker's reply settles it.
 
-    number: its place among those of one turn. tries_left: within the Op's timeout, this one included. deaths:
-    how many workers died under it. suspect: one of them had begun with it, so that it may only run by itself
-    from now on.
+    node: the step that the Op is run for. number: its place among those of one turn. tries_left: within the
+    Op's timeout, this one included. deaths: how many workers died under it. suspect: one of them had begun
+    with it, so that it may only run by itself from now on.
     """
 
     dag_run: DagRun
@@ -229,10 +233,13 @@ class Job(msgspec.Struct, eq=False):
 
     def share(self, index: int, tail: list[Part]) -> Share:
         """What the worker is told of it; its large parts are added to `tail`. index: in the hand-over."""
-        request = self.dag_run.request
+        dag_run = self.dag_run
+        request, entry, dag = dag_run.request, dag_run.entry, dag_run.entry.dag
         inputs = [(name, stow(parts, tail)) for name, parts in self.inputs]
         told = request.form, request.wish, request.model_version, request.options, request.deadline
-        return Share(index, self.dag_run.data_id, request.log_id, *told, inputs)
+        answers = entry.model if self.node == dag.response else ""
+        tensors = dag.tensors.get(self.node)
+        return Share(index, dag_run.data_id, request.log_id, *told, inputs, answers, tensors)
 
     def settle(self, outcome: Outcome, parts: list[Part]) -> None:
         """Take what the worker made of it, where that is still wanted, and go on."""
@@ -277,7 +284,7 @@ def lost_with(dag: Dag, failed: Container[str], started: Container[str]) -> set[
     """With `first_arrival`: the nodes that will have no output when these have none."""
     lost: set[str] = set()
     for name in dag.order:
-        inputs = dag.nodes[name].inputs
+        inputs = dag.inputs[name]
         if name in failed or (name not in started and all(given in lost for given in inputs)):
             lost.add(name)
     return lost

@@ -30,8 +30,8 @@ class Request(msgspec.Struct, eq=False):
 
     inputs: str, bytes, ndarray or list by name, in the order given. log_id: the client's own, 0 without.
     deadline: an instant of time.monotonic(), math.inf for none. priority: smaller leaves first.
-    timings: where its time goes, kept where the answer shall tell (dag.use_profile). op: the Op that is asked
-    by itself, with its model's feeds as `inputs`; empty: the whole DAG. rows: what statistics count it for.
+    timings: where its time goes, kept where the answer shall tell (dag.use_profile). model: the one that is
+    asked, by its name; empty for the service's first. rows: what statistics count it for.
     version: the one of the model that the client asks for; empty: the one that is served.
     model_version: the one that makes the answer, known when a worker is given the request.
     form: of the answer, by its name in the dialect. wish: what that form leaves open, known to the dialect
@@ -51,7 +51,7 @@ class Request(msgspec.Struct, eq=False):
     deadline: float = math.inf
     priority: int = 0
     timings: Timings | None = None
-    op: str = ""
+    model: str = ""
     rows: int = 1
     version: str = ""
     model_version: str = ""

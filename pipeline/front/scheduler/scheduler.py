@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.api.app import App
 from pipeline.api.dag import MESSAGE
+from pipeline.api.served_models import ServedModel
 from pipeline.errors import NotReady, ServingError, StartFailed, UnprintableAnswer
 from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.metrics.figures import Failures, OpFigures, RequestFigures
@@ -27,10 +28,9 @@ from pipeline.front.scheduler.admission import Admission, Client
 from pipeline.front.scheduler.awaited_ends import AwaitedEnds
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.clients import KeyRing, Peers
-from pipeline.front.scheduler.dag_run import Answer, DagRun, RunContext
+from pipeline.front.scheduler.dag_run import Answer, DagRun, Entry
 from pipeline.front.scheduler.gauges import register_gauges
 from pipeline.front.scheduler.request import Request
-from pipeline.models.tensor_spec import Signature
 from pipeline.models.versions import UNVERSIONED
 from pipeline.process.control_group import usable_cores
 
@@ -106,32 +106,20 @@ class Scheduler:
         self.metrics = metrics
         self.access_log = AccessLog(metrics)
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
-        self.requests = RequestFigures()
-        self._dag = app.dag
-        self.takes_messages = app.dag.source == MESSAGE
+        self.takes_messages = app.default.graph.source == MESSAGE
+        self.starts = Starts(usable_cores())
         self._deadlines = Deadlines()
         self._anyone = Client()  # stands for clients that no door tells apart
-        self._tracer = Tracer(metrics, self._dag.order, config.tracer.interval_s)
-        metrics.of_ops.update((node, OpFigures()) for node in self._dag.order)
-        self.starts = Starts(usable_cores())
+        self._tracer = Tracer(metrics, app.ops, config.tracer.interval_s)
+        metrics.of_ops.update((op, OpFigures()) for op in app.ops)
         self._batchers: dict[str, Batcher] = {}
-        self._admission = Admission(self._dag, self._batchers, config.max_pending_requests)
-        plans = {node: plan(app, node) for node in self._dag.order}
-        with_model = [node for node, its_plan in plans.items() if its_plan.version]
-        versioned = with_model[0] if len(with_model) == 1 else None
-        for node, its_plan in plans.items():
-            self._batchers[node] = Batcher(
-                node,
-                app.config,
-                its_plan,
-                metrics.of_ops[node],
-                self._admission,
-                self,
-                versions_service=node == versioned,
-            )
-        self._pools = {node: batcher.pool for node, batcher in self._batchers.items()}
-        self._versioned = None if versioned is None else self._pools[versioned]
-        self._context = RunContext(self._dag, self._batchers, self._ended, config.max_hops, config.retry)
+        self._admission = Admission(self._batchers, config.max_pending_requests)
+        for op in app.ops:
+            figures = metrics.of_ops[op]
+            self._batchers[op] = Batcher(op, app.config, plan(app, op), figures, self._admission, self)
+        self._pools = {op: batcher.pool for op, batcher in self._batchers.items()}
+        self._entries = {model.name: self._entry(model) for model in app.models}
+        self._entries[""] = self._entries[app.default.name]
         self._most_bytes = app.config.limits.response_bytes
         self._timeout_s = config.request_timeout or math.inf
         self._profiles = config.use_profile
@@ -146,6 +134,22 @@ class Scheduler:
         self.keys = None if security.api_keys is None else KeyRing(security)
         register_gauges(metrics, self._batchers, lambda: self._pending, self.keys, app.config)
 
+    def _entry(self, model: ServedModel) -> Entry:
+        graph, config = model.graph, self.app.config.dag
+        with_version = [op for op in graph.ops if self._pools[op].plan.version]
+        requests = None if model.op else RequestFigures()
+        return Entry(
+            model.name,
+            graph,
+            {node.name: self._batchers[node.op] for node in graph.nodes.values()},
+            self._ended,
+            config.max_hops,
+            config.retry,
+            versioned=with_version[0] if len(with_version) == 1 else "",
+            requests=requests,
+            failures=self.metrics.of_ops[model.op].failures if requests is None else requests.failures,
+        )
+
     @property
     def pending(self) -> int:
         """Admitted requests without an answer."""
@@ -156,15 +160,19 @@ class Scheduler:
         """The workers, by Op."""
         return self._pools
 
-    @property
-    def version(self) -> str:
-        """The version of the service's model; always the same where it has none or several."""
-        return UNVERSIONED if self._versioned is None else self._versioned.plan.version
+    def version(self, model: str) -> str:
+        """The version that a model's answers are of; always the same where it has none, or Ops of several."""
+        op = self._entries[model].versioned
+        return self._pools[op].plan.version if op else UNVERSIONED
 
     @property
     def ready(self) -> bool:
         """Whether every Op has a warmed instance that seems to work, and the service is not stopping."""
         return self._accepting and not self._unloaded and all(b.sound for b in self._batchers.values())
+
+    def model_ready(self, model: str) -> bool:
+        """Whether the model can be asked: each of its Ops has an instance that seems to work."""
+        return all(map(self.op_ready, self._entries[model].dag.ops))
 
     @property
     def server_ready(self) -> bool:
@@ -172,7 +180,7 @@ class Scheduler:
         return self._accepting and all(map(self.op_ready, self._pools.keys() - self._unloaded))
 
     def op_ready(self, op: str) -> bool:
-        """Whether the Op can be asked by itself."""
+        """Whether the Op has an instance that seems to work, and takes requests."""
         return self._accepting and op not in self._unloaded and self._batchers[op].sound > 0
 
     def waiting(self, op: str) -> int:
@@ -183,13 +191,13 @@ class Scheduler:
         """Instances by Op: how many are ready, and how many there shall be."""
         return {op: {"ready": b.sound, "instances": b.pool.size} for op, b in self._batchers.items()}
 
-    def signatures(self) -> dict[str, Signature]:
-        """What the models take and give that are ready to be asked by themselves, by Op."""
-        return {name: pool.signature for name, pool in self._pools.items() if pool.signature is not None}
+    def failures(self, model: str) -> Failures:
+        """What a model's requests failed of; of an Op by itself, all that the Op failed of."""
+        return self._entries[model].failures
 
-    def failures(self, op: str = "") -> Failures:
-        """What the service's requests failed of or, given an Op, those that ask it by itself."""
-        return self.metrics.of_ops[op].failures if op else self.requests.failures
+    def requests(self, model: str) -> RequestFigures | None:
+        """The totals of a model's requests; None of an Op by itself, whose own figures tell."""
+        return self._entries[model].requests
 
     def deadline(self, timeout_s: float = math.inf, began: float = 0.0) -> float:
         """The instant (time.monotonic) until which a request may take. began: when it came, now without."""
@@ -204,22 +212,23 @@ class Scheduler:
         """
         if not self._became_ready.done():
             raise NotReady("the service is starting; ask /health/ready")
-        if self._unloaded and self.has_unloaded(request.op):
+        entry = self._entries[request.model]
+        if self._unloaded and self.has_unloaded(entry.model):
             raise NotReady(
-                f"Op {request.op or min(self._unloaded)} is unloaded; POST "
-                f"/v2/repository/models/{request.op or self.app.name}/load loads it"
+                f"Op {min(self._unloaded.intersection(entry.dag.ops))} is unloaded; POST "
+                f"/v2/repository/models/{entry.model}/load loads it"
             )
         try:
-            request.turn = self._admission.admit(request, request.client or self._anyone, self._pending)
+            client = request.client or self._anyone
+            request.turn = self._admission.admit(request, entry.dag, client, self._pending)
         except ServingError as exc:
-            self.failures(request.op).note(exc)
+            entry.failures.note(exc)
             raise
         if self._profiles:
             request.timings = Timings()
         if request.finish is not None:
             request.finish.begin()
-        context = self._context
-        dag_run = DagRun(request, answered, time.monotonic(), context, context.max_hops, context.tries)
+        dag_run = DagRun(request, answered, time.monotonic(), entry, entry.max_hops, entry.tries)
         self._pending += 1
         if request.deadline < math.inf:
             dag_run.due_key = self._deadlines.add(dag_run, request.deadline)
@@ -263,12 +272,13 @@ class Scheduler:
         if request.finish is not None:
             answer = request.finish.end(answer)
         if answer is None:
-            self.failures(request.op).canceled += 1
+            dag_run.entry.failures.canceled += 1
             return
-        if not request.op:
-            self.requests.note(took_s, request.rows, failed=not isinstance(answer, list))
+        requests = dag_run.entry.requests
+        if requests is not None:
+            requests.note(took_s, request.rows, failed=not isinstance(answer, list))
             if not isinstance(answer, list):
-                self.requests.failures.note(answer)
+                requests.failures.note(answer)
         try:
             dag_run.answered(answer)
         except Exception:  # a door's fault must not reach the worker's connection, whose reply this is
@@ -296,9 +306,9 @@ class Scheduler:
         if not self._accepting:
             raise NotReady("the service is stopping")
 
-    def has_unloaded(self, op: str) -> bool:
-        """Whether the Op is unloaded, or for the whole service any Op."""
-        return bool(self._unloaded) and (not op or op in self._unloaded)
+    def has_unloaded(self, model: str) -> bool:
+        """Whether an Op of the model is unloaded."""
+        return bool(self._unloaded) and not self._unloaded.isdisjoint(self._entries[model].dag.ops)
 
     def offer(self, op: str) -> None:
         """Admit requests again that need the Op."""
