@@ -1,4 +1,8 @@
-"""Signals that come while a service starts: SIGHUP does not end it, Ctrl-C ends it with one line."""
+"""Signals that come while a service starts: SIGHUP does not end it, Ctrl-C ends it with one line.
+
+That begins with the first service that a script makes, or before its first line with `paddlewheel run`. What
+the script imports before is under Python's own handlers: importing changes nothing.
+"""
 
 from __future__ import annotations
 
