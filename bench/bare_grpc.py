@@ -1,6 +1,7 @@
 """The baseline of KServe v2's gRPC door: a bare grpc.aio server that parses and answers the same messages.
 
-Run as `python -m bench.bare_grpc PORT`: uvloop, one process, no batching, no checks, no worker.
+Run as `python -m bench.bare_grpc PORT`: uvloop, one process, no batching, no checks, no worker. With `taken`
+behind the port calls are taken and answered as the service does it (pipeline/front/grpc/private).
 """
 
 from __future__ import annotations
@@ -13,6 +14,12 @@ import grpc.aio
 import uvloop
 
 from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
+from pipeline.config.config_file import Limits
+from pipeline.front.grpc.private.calls import RpcCalls
+from pipeline.front.metrics.access_log import AccessLog
+from pipeline.front.metrics.metrics import Metrics
+
+SERVICE = "inference.GRPCInferenceService"
 
 
 async def infer(data: bytes, _: Any) -> bytes:
@@ -25,17 +32,24 @@ async def infer(data: bytes, _: Any) -> bytes:
     return answer.SerializeToString()
 
 
-async def main(arguments: list[str]) -> None:
-    (port,) = arguments
-    server = grpc.aio.server(options=[("grpc.max_receive_message_length", 64 << 20)])
-    method = {"ModelInfer": grpc.unary_unary_rpc_method_handler(infer)}
-    server.add_generic_rpc_handlers(
-        [grpc.method_handlers_generic_handler("inference.GRPCInferenceService", method)]
-    )
+def server_of(taken: bool, port: int) -> grpc.aio.Server:
+    options = [("grpc.max_receive_message_length", 64 << 20)]
+    method = grpc.unary_unary_rpc_method_handler(infer)
+    if taken:
+        log = AccessLog(Metrics("bare"))
+        return RpcCalls({f"/{SERVICE}/ModelInfer": method}, Limits(), [port], log, options)
+    server = grpc.aio.server(options=options)
+    handler = grpc.method_handlers_generic_handler(SERVICE, {"ModelInfer": method})
+    server.add_generic_rpc_handlers([handler])
+    return server
+
+
+async def main(port: str, *how: str) -> None:
+    server = server_of("taken" in how, int(port))
     server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     await server.wait_for_termination()
 
 
 if __name__ == "__main__":
-    uvloop.run(main(sys.argv[1:]))
+    uvloop.run(main(*sys.argv[1:]))

@@ -34,6 +34,8 @@ SIZES = {"1 KB": 1 << 10, "1 MB": 1 << 20}
 CONNECTIONS = {"1 KB": 8, "1 MB": 2}
 KEY_VALUE, BINARY, JSON, GRPC, BARE = "key/value", "v2 HTTP binary", "v2 HTTP JSON", "v2 gRPC", "bare gRPC"
 PACED, PIPELINE = "bare gRPC at v2's rate", "PipelineService gRPC"
+TAKEN = "bare gRPC, calls taken as ours"  # what pipeline/front/grpc/private saves of grpc.aio's own
+BESIDE_BARE = (GRPC, BARE, PACED, TAKEN)
 TARGET = 1.5  # gRPC against the bare server
 _INFER = "v2/models/identity/infer"
 _PIPELINE_RPC = "baidu.paddle_serving.pipeline_serving.PipelineService/inference"
@@ -90,15 +92,16 @@ def subjects(size: int) -> dict[str, Subject]:
         PIPELINE: call._replace(path=_PIPELINE_RPC, body=framed(pipeline.SerializeToString())),
         GRPC: call,
         BARE: call,
+        TAKEN: call,
         PACED: call,
     }
 
 
 @contextlib.contextmanager
-def bare_grpc() -> Iterator[tuple[str, int]]:
+def bare_grpc(*how: str) -> Iterator[tuple[str, int]]:
     """The address and process id of `bench.bare_grpc`."""
     (port,) = free_ports(1)
-    process = subprocess.Popen([sys.executable, "-m", "bench.bare_grpc", str(port)], cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-m", "bench.bare_grpc", str(port), *how], cwd=ROOT)
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             grpc.channel_ready_future(channel).result(30)
@@ -110,22 +113,24 @@ def bare_grpc() -> Iterator[tuple[str, int]]:
 
 
 class Bench:
-    """The service and the bare server, running side by side; one at a time is loaded."""
+    """The service and the bare servers, running side by side; one at a time is loaded."""
 
     def __init__(self, options: argparse.Namespace, stack: contextlib.ExitStack) -> None:
         self._options = options
         config = {"op": {"op": {"concurrency": 1, "batch_size": 32}}, "dag": {"http_errors": "status"}}
         script = ROOT / "bench" / "identity_service.py"
         self._service: RunningService = stack.enter_context(running_service(script, config))
-        self._bare: tuple[str, int] = stack.enter_context(bare_grpc())
+        bare: tuple[str, int] = stack.enter_context(bare_grpc())
+        taken: tuple[str, int] = stack.enter_context(bare_grpc("taken"))
+        self._bare = {BARE: bare, PACED: bare, TAKEN: taken}
         self._rate = 0.0  # of v2 over gRPC, when it was last measured
 
     def measure(self, name: str, subject: Subject, connections: int) -> Figure:
         address, pid = self._service.url.removeprefix("http://"), self._service.front
         if name in (GRPC, PIPELINE):
             address = self._service.rpc_address
-        elif name in (BARE, PACED):
-            address, pid = self._bare
+        elif name in self._bare:
+            address, pid = self._bare[name]
         per_s = self._rate if name == PACED else None
         self._load(address, subject, connections, self._options.warm_up, per_s)
         refused, began = self._refused(), cpu_s([pid])
@@ -153,7 +158,7 @@ def measure(options: argparse.Namespace, console: Console) -> Rounds:
     """Every subject in every round. Raises CannotMeasure."""
     rounds: Rounds = {}
     with contextlib.ExitStack() as stack, Progress(console=console, transient=True) as progress:
-        task = progress.add_task("starting the service and the bare server", total=None)
+        task = progress.add_task("starting the service and the bare servers", total=None)
         bench = Bench(options, stack)
         asked = {size: subjects(SIZES[size]) for size in options.size or SIZES}
         cells = [(size, name) for size, of_size in asked.items() for name in of_size]
@@ -181,7 +186,7 @@ def print_rounds(console: Console, rounds: Rounds, title: str) -> None:
             f"{median(f.p50_ms for f in figures):.2f}",
             f"{median(f.cpu_us for f in figures):.0f}",
             f"{median(ratios(figures, rounds[size, KEY_VALUE])):.2f}",
-            f"{median(ratios(figures, rounds[size, BARE])):.2f}" if name in (GRPC, BARE, PACED) else "",
+            f"{median(ratios(figures, rounds[size, BARE])):.2f}" if name in BESIDE_BARE else "",
             str(sum(f.errors for f in figures)),
         )
     console.print(table)

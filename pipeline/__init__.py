@@ -6,8 +6,6 @@ The names are imported when they are asked for: the doctor also runs where a pac
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipeline.process.start_signals import end_as_the_first, left_at_once, tell_interrupts_in_a_line
-
 if TYPE_CHECKING:
     from pipeline.api.op import Op, OpRequest, RequestOp, ResponseOp
     from pipeline.api.service import PipelineServer, WebService
@@ -37,8 +35,5 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     for module, names in _HOMES.items():
         if name in names:
-            end_as_the_first()
-            tell_interrupts_in_a_line()  # for the script's own imports, too
-            with left_at_once():
-                return getattr(import_module(module), name)
+            return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

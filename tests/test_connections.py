@@ -7,6 +7,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -70,6 +71,22 @@ def test_a_call_whose_message_does_not_come_is_cancelled(service: ServiceProcess
             client.sendall(http2.opening() + slow)
             said = received_until(client, b"grpc-message")
             assert b"did not arrive within limits.body_timeout_s" in said
+
+
+def test_a_call_whose_message_came_slowly_has_all_its_time_to_be_answered(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    asked = Request(key=["number", "action", "argument"], value=["3", "wait", str(gate)])
+    call = http2.call(RPC_METHOD.encode(), asked.SerializeToString())
+    with connected(service) as client:
+        client.sendall(http2.opening() + call[:-1])
+        time.sleep(LIMITS["body_timeout_s"] / 3)  # it is seen to be slow
+        client.sendall(call[-1:])
+        wait_until(Path(f"{gate}.waiting").exists, "it is under way")
+        time.sleep(2 * LIMITS["body_timeout_s"])
+        gate.touch()
+        assert b"did not arrive" not in received_until(client, b"doubled")
 
 
 def test_a_slow_call_harms_no_other_of_its_connection(service: ServiceProcess) -> None:

@@ -35,6 +35,7 @@ TEXT = {"0": "国足客场两球取胜，提前一轮出线"}
 SIGNALLED = """
 import os, signal
 from pipeline import WebService
+WebService()
 os.kill(os.getpid(), signal.SIGTERM)
 print("SIGTERM did nothing")
 """

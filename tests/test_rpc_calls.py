@@ -26,9 +26,10 @@ def changed(folder: Path, *lines: str, wait: bool = True) -> ServiceProcess:
     [
         ("del cygrpc.execute_batch", "execute_batch"),
         ("del cygrpc._schedule_rpc_coro", "_schedule_rpc_coro"),
+        ("del cygrpc._ServicerContext", "_ServicerContext"),
         ("cygrpc.AioServer = type('AioServer', (), {})", "_make_request_call_future"),
     ],
-    ids=["function", "another-function", "method"],
+    ids=["function", "another-function", "class", "method"],
 )
 def test_a_grpcio_without_a_name_that_is_needed_is_told_at_the_start(
     tmp_path: Path, change: str, name: str

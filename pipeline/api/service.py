@@ -34,7 +34,7 @@ from pipeline.process.environment import FRONT_PROCESS
 from pipeline.process.log import flaw_of_directory
 from pipeline.process.numpy_version import REMEDY, flaw_of_numpy
 from pipeline.process.processes import SERVER, open_standard_files, python_module
-from pipeline.process.start_signals import hold, left_at_once, survive_hangups
+from pipeline.process.start_signals import end_plainly, hold, left_at_once, survive_hangups
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class Service:
     """What a script serves: a name, its last Op, and where its configuration is."""
 
     def __init__(self, name: str = DEFAULT_NAME) -> None:
+        end_plainly()
         self.name = name
         self._config_source: str | Path | Mapping[str, Any] | None = None
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pipeline import __version__
 from pipeline.errors import ServingError
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
-from pipeline.process.start_signals import left_at_once, survive_hangups, tell_interrupts_in_a_line
+from pipeline.process.start_signals import end_plainly, left_at_once, survive_hangups
 
 if TYPE_CHECKING:
     from pipeline.launch.commands import Commands
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> None:
-    tell_interrupts_in_a_line()
+    end_plainly()
     survive_hangups()
     with left_at_once():
         from pipeline.launch.run_script import run_script

@@ -21,7 +21,7 @@ class OneLineParser(argparse.ArgumentParser):
 def add_command(
     commands: Commands, name: str, command: object, help_text: str, example: str
 ) -> argparse.ArgumentParser:
-    """Parses `name ...` into options whose `command` is the given one."""
+    """Adds a command by name; its options have what runs it as `command`."""
     description = f"{help_text[0].upper()}{help_text[1:]}."
     parser = commands.add_parser(name, help=help_text, description=description, epilog=f"Example: {example}")
     parser.set_defaults(command=command)

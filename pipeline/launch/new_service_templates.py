@@ -1,4 +1,4 @@
-"""The texts of a new service; `$name` and the like are filled in by new_app."""
+"""The texts of a new service's web_service.py and config.yml; new_service.py fills in `$name` and others."""
 
 from __future__ import annotations
 

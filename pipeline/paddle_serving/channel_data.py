@@ -13,7 +13,7 @@ _TYPE_ERROR = 7000
 
 
 def _is_array(value: Any) -> bool:
-    """A list goes by its first element, as where answers are printed."""
+    """Whether Paddle Serving takes it for an array; a list goes by its first element, as where printed."""
     return isinstance(value, np.ndarray) or (
         isinstance(value, list) and bool(value) and isinstance(value[0], str)
     )
@@ -41,7 +41,7 @@ class ChannelData:
 
     @classmethod
     def of_refusal(cls, err_no: int, message: str, *, data_id: int, log_id: int) -> ChannelData:
-        """In place of an output: the service's own number and text, or the app's."""
+        """What takes an output's place: the service's own number and text, or the app's."""
         refusal = cls(None, data_id=data_id, log_id=log_id, error_code=err_no, error_info=message)
         if err_no not in SERVICE_ERR_NOS:
             refusal.error_code, refusal.error_info = PRODUCT_ERROR, ""
@@ -102,5 +102,5 @@ class ChannelData:
 
     @staticmethod
     def check_batch_npdata(batch: list[Any]) -> tuple[int, str | None]:
-        """The same for each element of a list."""
+        """`check_npdata` of each element of a list; what it tells of the first flaw."""
         return next((found for one in batch if (found := ChannelData.check_npdata(one))[0]), (0, None))

@@ -1,15 +1,14 @@
 """The names of NumPy 1 that NumPy 2 took away, for apps written before; one log line when one is used.
 
-A name is given where code reads it as an attribute (`np.float`) or imports it, which would fail otherwise.
-`hasattr(np, "float")` and `getattr(np, "float", None)` keep saying that it is not there, so libraries that
-ask which NumPy they have are told the truth.
+A name is given to all that ask for it, `hasattr(np, "float")` included: the code that asks so is mostly there
+to set the name itself where it is missing. Who wants to know which NumPy this is reads `np.__version__`.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from dis import opmap
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -80,7 +79,6 @@ NAMES: dict[str, Any] = {
     "trapz": _trapz,
     "find_common_type": _find_common_type,
 }
-_READS = {opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM") if name in opmap}
 
 _numpy_getattr: Any = None
 _numpy_fromstring: Any = None
@@ -105,27 +103,28 @@ def install_numpy_1_names() -> None:
 
 
 def _former_name(name: str) -> Any:
-    frame = sys._getframe(1)
-    if name in NAMES and frame.f_code.co_code[frame.f_lasti] in _READS:
-        _tell(f"numpy.{name}", frame.f_code.co_filename, frame.f_lineno)
-        return NAMES[name]
-    return _numpy_getattr(name)
+    if name not in NAMES:
+        return _numpy_getattr(name)
+    _tell(f"numpy.{name}", sys._getframe(1))
+    return NAMES[name]
 
 
 def _fromstring(string: Any, dtype: Any = float, count: int = -1, *, sep: str = "", **options: Any) -> Any:
     """`np.fromstring`, also of the bytes that NumPy 2 wants `np.frombuffer` for; a copy, as it was."""
     if sep:
         return _numpy_fromstring(string, dtype, count, sep=sep, **options)
-    frame = sys._getframe(1)
-    _tell("numpy.fromstring of bytes", frame.f_code.co_filename, frame.f_lineno)
+    _tell("numpy.fromstring of bytes", sys._getframe(1))
     data = string.encode() if isinstance(string, str) else string
     return np.frombuffer(data, dtype, count).copy()
 
 
-def _tell(what: str, file: str, line: int) -> None:
+def _tell(what: str, user: FrameType) -> None:
     global _told
     if not _told:
         _told = True
         log.warning(
-            "%s:%d uses %s of NumPy 1; such names still work here, but not in NumPy 2", file, line, what
+            "%s:%d uses %s of NumPy 1; such names still work here, but not in NumPy 2",
+            user.f_code.co_filename,
+            user.f_lineno,
+            what,
         )

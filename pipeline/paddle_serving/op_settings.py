@@ -25,7 +25,7 @@ _OF_MODEL = (
 
 
 def settings_of(config: OpConfig, client: LocalClient | None) -> dict[str, Any]:
-    """For hooks that read them: where the model is, on what it runs; `with_serving`: whether there is one.
+    """The attributes by name: where the model is, on what it runs; `with_serving`: whether there is one.
 
     client: of a model in this process, which is its `local_predictor` as well.
     """

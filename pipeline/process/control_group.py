@@ -17,7 +17,7 @@ def usable_cores() -> int:
 
 
 def cores() -> int:
-    """Those this process may run on."""
+    """The cores this process may run on."""
     return len(os.sched_getaffinity(0))
 
 

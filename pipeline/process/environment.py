@@ -29,6 +29,6 @@ MODEL_PROCESS = {
 
 
 def settle() -> None:
-    """Set them for this process; without effect on a library that is loaded already."""
+    """Set a model process's variables; without effect on a library that is loaded already."""
     for name, value in MODEL_PROCESS.items():
         os.environ.setdefault(name, value)

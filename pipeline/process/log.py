@@ -41,7 +41,7 @@ class _JsonLines(logging.Formatter):
 
 
 class _WatchedFile(WatchedFileHandler):
-    """One that can't be opened anew, for its folder is gone, loses the line and not who writes it."""
+    """A log file; where it can't be opened anew, for its folder is gone, a line is lost and no more."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -97,7 +97,7 @@ def lines_dropped() -> int:
 
 
 def keep_our_loggers() -> None:
-    """Undo what an app did to ours: dictConfig disables all that exist, a reload of logging forgets them."""
+    """Undo what an app did to our loggers: dictConfig disables them all, a reload of logging forgets them."""
     for name, logger in logging.root.manager.loggerDict.items():
         if isinstance(logger, logging.Logger) and name.partition(".")[0] == NAME:
             logger.disabled = False
@@ -131,7 +131,7 @@ def _attach(ours: logging.Logger) -> None:
 
 
 def _file_of(config: LoggingConfig, service: str, process: str) -> logging.Handler:
-    """A file for each process: two that rotate one file lose lines."""
+    """The log file of this process: two processes that rotate one file lose lines."""
     assert config.directory is not None
     Path(config.directory).mkdir(parents=True, exist_ok=True)
     path = Path(config.directory, f"{service}.{process}.log".replace("/", "_"))

@@ -77,7 +77,7 @@ class LogQueue(QueueHandler):
         return record
 
     def _do_without_thread(self) -> None:
-        """In a child that a hook has forked, which is without the thread."""
+        """Write lines at once from now on: a child that a hook has forked is without the thread."""
         self._is_fork = True
         self._parents = self._writer  # not let go of: to close its file needs a lock that its thread may have
         self._writer = _Writer(self, self._make_output())

@@ -1,4 +1,4 @@
-"""Memory of a process that is ready: few garbage collections."""
+"""Few garbage collections in a process that is ready."""
 
 from __future__ import annotations
 

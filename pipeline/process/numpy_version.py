@@ -1,4 +1,7 @@
-"""Services need NumPy 2, and packages of NumPy 1's time put that in its place; says so. Imports no NumPy."""
+"""Whether a version of NumPy can run a service, and the remedy where it can't. Imports no NumPy.
+
+Packages of NumPy 1's time install that in the place of NumPy 2.
+"""
 
 from __future__ import annotations
 

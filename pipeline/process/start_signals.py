@@ -1,4 +1,8 @@
-"""Signals that come while a service starts: SIGHUP does not end it, Ctrl-C ends it with one line."""
+"""Signals that come while a service starts: SIGHUP does not end it, Ctrl-C ends it with one line.
+
+That begins with the first service that a script makes, or before its first line with `paddlewheel run`. What
+the script imports before is under Python's own handlers: importing changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,16 @@ INTERRUPTED = 130  # the status of what SIGINT ended, as a shell has it
 TOLD = "Interrupted before the service was ready"
 
 
-def tell_interrupts_in_a_line() -> None:
-    """From now on Ctrl-C ends this script without a traceback, unless it has a hook of its own for that."""
+def end_plainly() -> None:
+    """From now on Ctrl-C ends this script in a line, unless it has a hook of its own for that; and SIGTERM
+    ends it in a container, too, where process 1 would not heed it.
+    """
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _tell
+    beside = threading.current_thread() is not threading.main_thread()
+    if beside or os.getpid() != 1 or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return
+    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
 
 def _tell(kind: type[BaseException], exc: BaseException, trace: TracebackType | None) -> None:
@@ -34,14 +44,6 @@ def _came_of_interrupt(exc: BaseException | None) -> bool:
     while exc is not None and not isinstance(exc, KeyboardInterrupt):
         exc = exc.__cause__
     return exc is not None
-
-
-def end_as_the_first() -> None:
-    """From now on SIGTERM ends this script in a container, too, where process 1 would not heed it."""
-    beside = threading.current_thread() is not threading.main_thread()
-    if beside or os.getpid() != 1 or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        return
-    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
 
 @contextlib.contextmanager

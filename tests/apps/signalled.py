@@ -1,8 +1,7 @@
 """The echo service, which is sent a signal while its script starts it: arguments, the signal's name and when.
 
-"import": in a library of ours that makes another error of what a handler raises; "library": in one of the
-script's, which names what it made it of; "script": after that; "now": by `run_service`; "later": when the
-server has taken over this process.
+"library": in one of the script's, which names what it made another error of; "script": after that; "made":
+when its service is made; "now": by `run_service`; "later": when the server has taken over this process.
 """
 
 import os
@@ -10,24 +9,9 @@ import signal
 import sys
 import threading
 
+from echo import EchoService
+
 number = signal.Signals[sys.argv[1]]
-
-
-class Library:
-    """Has `import pipeline.config.config_file` fail as a library of C might."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name == "pipeline.config.config_file":
-            try:
-                os.kill(os.getpid(), number)
-            except KeyboardInterrupt:
-                raise ImportError("the library can't be loaded") from None
-
-
-if sys.argv[2] == "import":
-    sys.meta_path.insert(0, Library())
-
-from echo import EchoService  # noqa: E402
 
 if sys.argv[2] == "library":
     try:
@@ -49,5 +33,7 @@ class Signalled(EchoService):
 
 
 service = Signalled(name="test")
+if sys.argv[2] == "made":
+    os.kill(os.getpid(), number)
 service.prepare_pipeline_config(os.environ["SERVICE_CONFIG"])
 service.run_service()

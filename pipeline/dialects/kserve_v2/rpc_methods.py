@@ -31,7 +31,7 @@ from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from pipeline.front.grpc.call_context import CallContext
+    from pipeline.front.grpc.private.call_context import CallContext
 
 SERVICE = "/inference.GRPCInferenceService/"
 HEALTH = "/grpc.health.v1.Health/Check"
@@ -87,7 +87,9 @@ class V2Rpc(RpcHandler):
     def _page(
         self, kind: Any, answer: Callable[[Any], Message], admit: Callable[[str], None] | None = None
     ) -> Callable[[bytes, Context], Awaitable[bytes]]:
-        """admit: raises KServeRefusal for a client, by its address, that may not ask this."""
+        """The handler of a method whose message is of the kind. admit: is given the client's address, and
+        raises KServeRefusal where it may not call the method.
+        """
 
         async def page(data: bytes, context: Context) -> bytes:
             try:

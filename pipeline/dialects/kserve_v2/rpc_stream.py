@@ -20,7 +20,7 @@ from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from pipeline.front.grpc.call_context import CallContext
+    from pipeline.front.grpc.private.call_context import CallContext
 
 log = logging.getLogger(__name__)
 

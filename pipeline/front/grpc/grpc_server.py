@@ -82,7 +82,7 @@ class RpcServer:
             await self.stop(grace_s=0)
 
     async def _watch(self) -> None:
-        """A listener that ends by itself must not leave a service that only seems to live."""
+        """End the service where the listener ends by itself: it would only seem to live."""
         await self._server.until_ended()
         if not self._stopping:
             self._scheduler.fail_for_good(StartFailed(f"the listener of {', '.join(self._ports)} has ended"))
@@ -97,7 +97,7 @@ class RpcServer:
             )
 
     def _add(self, address: str) -> int:
-        """The port that was opened, 0 for none."""
+        """Open the address, with TLS where there are certificates. Returns the port, 0 where it can't be."""
         if self._certificates is None:
             return self._server.add_insecure_port(address)
         return self._server.add_secure_port(address, _credentials(self._certificates))
@@ -110,7 +110,7 @@ class RpcServer:
 
 
 def _calls_class() -> type[RpcCalls]:
-    """Imported late, so that a grpcio without the names it takes is a sentence. Raises StartFailed."""
+    """`RpcCalls`, imported late: a grpcio without the names it uses is told in a line. Raises StartFailed."""
     try:
         from pipeline.front.grpc.private.calls import RpcCalls
     except (ImportError, AttributeError) as exc:
@@ -122,7 +122,7 @@ def _calls_class() -> type[RpcCalls]:
 
 
 def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
-    """Of one port. gRPC asks before each handshake, in a thread of its own, whether they were renewed."""
+    """The TLS credentials of one port. gRPC asks before each handshake, in its own thread, for new ones."""
     shown = certificates.pem
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:

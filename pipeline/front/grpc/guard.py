@@ -6,16 +6,14 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import grpc.aio
 
 from pipeline.errors import Unauthenticated
+from pipeline.front.grpc.rpc_handler import Context
 from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.scheduler.clients import CALLER, KeyRing, shown_key
 
 if TYPE_CHECKING:
     from pipeline.front.grpc.private.calls import Methods
-
-Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 def guarded(methods: Methods, keys: KeyRing, access_log: AccessLog, open_: Collection[str]) -> Methods:

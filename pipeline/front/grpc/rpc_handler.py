@@ -23,7 +23,7 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class RpcHandler(ABC):
-    """Base of those that dialects bring along. name: how metrics and log call it."""
+    """Base of the gRPC handlers that dialects bring along. name: the door, as metrics and log call it."""
 
     name: ClassVar[str]
 
@@ -33,7 +33,7 @@ class RpcHandler(ABC):
 
     @abstractmethod
     async def _refuse(self, context: Context, error: ServingError) -> bytes:
-        """The message that refuses, where the call does not end with a status instead: see `_end`."""
+        """The message that tells of a refusal; or, with `_end`, a status in its place."""
 
     async def _predict(
         self, method: str, read: Callable[[bytes, Context], Request], data: bytes, context: Context

@@ -26,7 +26,10 @@ class Receiving(Protocol):
 
 
 class _Sender(Connection):
-    """A connection with such calls. held_bytes: the most that has come for them since it is looked at."""
+    """A connection with calls that wait for messages.
+
+    held_bytes: the most that may have come for them since the connection is looked at.
+    """
 
     def __init__(self, peer: str) -> None:
         super().__init__(peer)
@@ -34,7 +37,7 @@ class _Sender(Connection):
         self.began: dict[Receiving, int] = {}  # what had been received when a call was first seen to wait
 
     def look(self, calls: Collection[Receiving], most: int) -> None:
-        """most: of one message."""
+        """Notice how much has come for these calls. most: bytes that one message may have."""
         received = self.received_bytes()
         if received is None:
             self.held_bytes = 0
@@ -60,7 +63,7 @@ class Arriving:
         self._looking: asyncio.TimerHandle | None = None
 
     def begin(self, call: Receiving) -> None:
-        """It waits for a message."""
+        """The call waits for a message."""
         self._waiting[call] = ""
         if self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look)

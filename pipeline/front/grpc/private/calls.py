@@ -24,11 +24,10 @@ from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
 from grpc.aio._server import Server
 
 from pipeline.config.config_file import Limits
-from pipeline.front.grpc.call_context import Bounds, CallContext, context_of
 from pipeline.front.grpc.private.arriving import Arriving
+from pipeline.front.grpc.private.call_context import Bounds, CallContext, context_of
+from pipeline.front.grpc.private.unary_calls import Place, UnderWay, refuse
 from pipeline.front.grpc.private.untaken import Untaken
-from pipeline.front.grpc.unary_calls import Place, refuse
-from pipeline.front.grpc.under_way import UnderWay
 from pipeline.front.metrics.access_log import AccessLog
 
 Methods = Mapping[str, "grpc.RpcMethodHandler[bytes, bytes]"]
@@ -73,7 +72,11 @@ class RpcCalls(Server):
 
 
 class _Method:
-    """name: None for all other paths. over: done when its calls are no longer taken. free: its takers."""
+    """A method whose calls are taken.
+
+    name: None stands for all paths that are no method's. over: done when its calls are no longer taken. free:
+    tasks of it that wait for a call.
+    """
 
     def __init__(self, name: bytes | None, handler: Any, over: asyncio.Future[None]) -> None:
         self.name = name
@@ -83,10 +86,10 @@ class _Method:
 
 
 class _NamedCalls(AioServer):  # type: ignore[misc]
-    """methods: handlers by name, set before the start. ended: set when the calls of one are no longer taken.
+    """grpc.aio's inner server, with tasks for each method that take a call and answer it, then the next.
 
-    A method has takers: each takes a call and answers it, then the next. While one waits for a call there
-    are enough of them.
+    While one task of a method waits for a call there are enough of them. methods: handlers by name, set
+    before the start. ended: set when the calls of a method are no longer taken.
     """
 
     ended: asyncio.Event
@@ -95,7 +98,7 @@ class _NamedCalls(AioServer):  # type: ignore[misc]
     bounds: Bounds
 
     def _make_request_call_future(self, name: bytes | None) -> asyncio.Future[None]:
-        """Called once for each method at the start, and with None for all other paths.
+        """Begin to take calls: grpc.aio asks once for each method at the start, and with None for others.
 
         When the server stops, the wait for a call ends with an exception that grpc.aio expects here.
         """

@@ -1,4 +1,4 @@
-"""The sockets of gRPC connections, found below gRPC by what it tells of their clients.
+"""The sockets of gRPC connections, found among the open files of the process by their clients' addresses.
 
 gRPC tells no server how much of a message is there or was taken, and has no end for a connection; the kernel
 has both. What is found is the number of a descriptor, which gRPC may close at any time, and the process use
@@ -29,7 +29,7 @@ _NOWHERE = ("", 0)
 
 
 class Connection:
-    """Of a client to one of our ports. Says None once it is closed, and until `locate` has found it.
+    """A client's connection to a port of ours. Tells None once it is closed, and until `locate` has found it.
 
     peer: what gRPC calls the client, ipv4:10.0.0.1:40000 or ipv6:%5B::1%5D:40000.
     """
@@ -49,7 +49,7 @@ class Connection:
         return self._ask(_received_bytes)
 
     def shut(self) -> bool:
-        """End it: gRPC takes it as ended by the client, and lets go of all its calls. False: it is gone."""
+        """End the connection: gRPC takes it as ended by the client, with its calls. False: it is gone."""
         self.closed = self._ask(_shut) is not None
         return self.closed
 
@@ -63,7 +63,7 @@ class Connection:
 
     @staticmethod
     def locate(connections: Iterable[Connection], ports: Container[int]) -> None:
-        """Find their sockets; looks at every open file where one is not known."""
+        """Find the sockets of connections; looks at every open file where one is not known."""
         lost = {each._address: each for each in connections if each._number is None and not each.closed}
         lost.pop(_NOWHERE, None)  # of one that is gone gRPC no longer knows the client
         if not lost:
@@ -121,7 +121,7 @@ def _client_of(sock: socket.socket) -> _Address:
 
 @functools.lru_cache(maxsize=4096)
 def _plain(host: str) -> str:
-    """The same for the same client, however its address was written."""
+    """An address in one notation, however it was written."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

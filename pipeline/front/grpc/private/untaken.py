@@ -1,8 +1,8 @@
 """Untaken: the gRPC answers that their clients have not taken yet, bounded in time and in sum.
 
-A client that opens no window for its answers, or reads nothing, would have them held until it leaves:
-grpc.aio has nothing that ends such a call. So its connection is closed below gRPC. Most answers are taken at
-once, and have cost no more than a place in a dict; only of the others it is asked whose they are.
+A client that opens no window for its answers, or reads nothing, would have them held until it leaves. How
+much is read the kernel tells of a connection alone: so that is closed. Most answers are taken before anybody
+looks; only of the others it is asked whose they are.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Reader(Connection):
         self._taken_bytes = 0  # since then
 
     def look(self) -> None:
-        """Notice what it has taken."""
+        """Notice how much the connection has taken."""
         taken = self.taken_bytes()
         if taken is None:
             return
@@ -60,7 +60,7 @@ class _Reader(Connection):
             self._taken_bytes, self.since = 0, now
 
     def needed_s(self, now: float) -> float:
-        """How long it will take for what is held, at its pace since the mark.
+        """Seconds until all that is held is taken, at the pace since the mark.
 
         Of less than a look's time no pace can be told.
         """
@@ -90,7 +90,7 @@ class Untaken:
         self._rested_at = 0.0
 
     def hold(self, answer: Answering, size: int) -> None:
-        """It is given to gRPC now, or more of it."""
+        """An answer is with gRPC from now on, or more of it."""
         size += _CALL_BYTES
         self._bytes += size
         now = time.monotonic()
@@ -108,7 +108,7 @@ class Untaken:
             self._shedding = asyncio.get_running_loop().call_later(at, self._shed_now)
 
     def let_go(self, answer: Answering) -> None:
-        """It has been taken, or its client has left."""
+        """The answer has been taken, or its client has left."""
         young = self._young.pop(answer, None)
         if young is not None:
             self._bytes -= young[1]
@@ -161,7 +161,7 @@ class Untaken:
         self._rested_at = now + REST * (now - began)
 
     def _group(self, before: float) -> None:
-        """Ask of the answers that were given to gRPC before the moment whose they are."""
+        """Ask whose the answers are that are with gRPC since before the moment."""
         for answer, (began, size) in list(self._young.items()):
             if began > before:
                 break

@@ -1,4 +1,4 @@
-"""CallContext: what handlers of gRPC calls are given, which tells of what it sends and waits for."""
+"""CallContext: what handlers of gRPC calls are given: metadata, deadline, and the messages of a stream."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _AS_THEY_ARE = string.digits + string.ascii_letters + string.punctuation.replace
 
 
 class Bounds(NamedTuple):
-    """What is to be told of each message of a call."""
+    """Bound what gRPC holds for clients: messages of which a part is here, answers that are not taken."""
 
     arriving: Arriving
     untaken: Untaken
 
 
 class CallContext(_ServicerContext):  # type: ignore[misc]
-    """grpc.aio's own, whose messages and refusals are bounded while they are on their way."""
+    """grpc.aio's context of a call, which has the messages and refusals that it sends and awaits bounded."""
 
     bounds: Bounds
     _ready_bytes = 0
@@ -33,7 +33,7 @@ class CallContext(_ServicerContext):  # type: ignore[misc]
     _over = False
 
     def ready(self, size: int) -> None:
-        """A message of a stream is there, for `write` once those before it are written."""
+        """An answer of a stream waits for its turn to be written: its bytes are held, too."""
         self._ready_bytes += size
         if self._writing:
             self.bounds.untaken.hold(self, size)
@@ -63,7 +63,7 @@ class CallContext(_ServicerContext):  # type: ignore[misc]
             self.bounds.untaken.let_go(self)
 
     def ending(self) -> None:
-        """grpc.aio sends the status of a stream from now on, until the call is over."""
+        """The status of a stream is sent from now on, until the call is `over`."""
         if not self._over:
             self.bounds.untaken.hold(self, 0)
 
