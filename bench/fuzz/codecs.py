@@ -15,7 +15,7 @@ import msgpack
 from bench.fuzz import messages, seeds
 from bench.fuzz.connection import feed
 from pipeline.config.config_file import Limits
-from pipeline.dialects.key_value import key_value
+from pipeline.dialects.key_value import front as key_value
 from pipeline.dialects.key_value.tensors import from_npy
 from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.compression import decompressed
@@ -39,7 +39,6 @@ from pipeline.dialects.kserve_v2.trace_settings import (
 )
 from pipeline.dialects.kserve_v2.wish import JSON, PROTO
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
-from pipeline.front.http.grpc_timeout import seconds_of
 from pipeline.front.scheduler.request import Request
 from pipeline.messages.frames import FrameReader, frame, stow
 from pipeline.messages.messages import HandOver, Share
@@ -274,7 +273,7 @@ CODECS = [
     Codec("value", seeds.value, _value, (ValueError, TypeError, SyntaxError, msgpack.UnpackException)),
     Codec("wire", seeds.wire, _wire, (ValueError, TypeError, msgpack.UnpackException)),
     Codec("prototxt", seeds.prototxt, _prototxt, (ConfigError,), seeds.PROTOTXT_WORDS),
-    Codec("grpc-timeout", lambda: [b"1S", b"500m", b"99999999H"], seconds_of, _REFUSED),
+    Codec("grpc-timeout", lambda: [b"1S", b"500m", b"99999999H"], key_value.seconds_of, _REFUSED),
     Codec("compression", seeds.compressed, _compressed, _REFUSED),
     Codec("http", seeds.http, lambda data: feed(data, LIMITS), (ServingError,), seeds.HTTP_WORDS),
 ]  # fmt: skip

@@ -108,7 +108,7 @@ class KServeModels:
         return [self._op_of[name]] if name in self._op_of else []
 
     def standing(self, model: KServeModel) -> Standing:
-        """The service's is the worst of its Ops'."""
+        """Its state in the repository; of the service the worst of its Ops' states."""
         if model.op:
             return self._repository.standing(model.op)
         standings = [self._repository.standing(op) for op in self._scheduler.pools]

@@ -19,12 +19,10 @@ from pipeline.dialects.kserve_v1.instances import parse
 from pipeline.dialects.kserve_v1.wish import JSON as JSON_FORM
 from pipeline.dialects.kserve_v1.wish import V1Wish
 from pipeline.errors import ServingError
-from pipeline.front.http.http_handler import JSON, HttpHandler, retry_after
-from pipeline.front.http.http_request import HttpRequest
-from pipeline.front.http.refusals import Refused, check_method
+from pipeline.front.http.connection import HttpRequest
+from pipeline.front.http.http_handler import JSON, HttpHandler, Refused, check_method, retry_after
 from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
-from pipeline.messages.values import Part
 
 _MODEL = re.compile(r"/v1/models/(?P<model>[^/]+?)(?:/versions/(?P<version>\d+))?(?P<verb>:[a-z]+)?")
 _ROUTES = "GET /v1/models, GET /v1/models/{name}, POST /v1/models/{name}:predict"
@@ -102,9 +100,6 @@ class V1Http(HttpHandler):
                 f"; the fields of an instance are {', '.join(spec.name for spec in model.signature.inputs)}"
             )
         return f"; a valid body: {body}"
-
-    def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
-        request.respond(200, JSON + head, parts[0])
 
     def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
         return JSON, error_body(error.message)

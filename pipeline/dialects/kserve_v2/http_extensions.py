@@ -10,8 +10,8 @@ from pipeline.dialects.kserve.models import KServeModels
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve_v2.extensions import Extensions
 from pipeline.dialects.kserve_v2.trace_settings import log_settings_in, trace_settings_in
-from pipeline.front.http.http_request import HttpRequest
-from pipeline.front.http.refusals import Refused, check_method
+from pipeline.front.http.connection import HttpRequest
+from pipeline.front.http.http_handler import Refused, check_method
 
 _SHARED_MEMORY = re.compile(
     r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?/"

@@ -62,7 +62,8 @@ def parse_infer(
     """
     document = body if header_length is None else body[:header_length]
     binary = memoryview(body)[len(document) :]
-    check_depth(document, most_depth)
+    if document.count(b"[") + document.count(b"{") > most_depth:  # each level of nesting has a bracket
+        check_depth(document, most_depth)
     read = _read(document)
     asked = Asked(read.id)
     _take_parameters(asked, read.parameters)

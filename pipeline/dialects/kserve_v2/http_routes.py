@@ -24,9 +24,8 @@ from pipeline.dialects.kserve_v2.statistics import model_stats
 from pipeline.dialects.kserve_v2.wish import GENERATED
 from pipeline.dialects.kserve_v2.wish import JSON as JSON_FORM
 from pipeline.errors import OUR_FAULT, ServingError
-from pipeline.front.http.http_handler import JSON, HttpHandler, header, retry_after
-from pipeline.front.http.http_request import HttpRequest
-from pipeline.front.http.refusals import Refused, check_method
+from pipeline.front.http.connection import HttpRequest
+from pipeline.front.http.http_handler import JSON, HttpHandler, Refused, check_method, header, retry_after
 from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.values import Part

@@ -74,7 +74,7 @@ def checked(
 
 
 def _are_as_declared(signature: Signature, given: dict[str, Given], most_rank: int) -> bool:
-    """Whether nothing is to be said of them: most requests cost no more than this look."""
+    """Whether the inputs are just what the model declares: of most requests nothing more is looked at."""
     if len(given) != len(signature.inputs):
         return False
     rows = -1
