@@ -21,7 +21,6 @@ from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.compression import decompressed
 from pipeline.dialects.kserve.datatypes import from_raw
 from pipeline.dialects.kserve.models import KServeModel
-from pipeline.dialects.kserve.parameters import checked_parameter
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve.unread import UnreadTensor
 from pipeline.dialects.kserve_v1 import instances
@@ -187,7 +186,7 @@ def _v1(data: bytes) -> None:
     def read(model: KServeModel) -> None:
         given = instances.parse(data, model.signature, LIMITS)
         for name, value in given.parameters.items():
-            checked_parameter(name, value)
+            json_fields.checked_parameter(name, value)
         _passed_on(Request(model.name, "predict", dict(given.fields)))
 
     _by_any(read, (_SIMPLE, _OPEN, _IMAGES))

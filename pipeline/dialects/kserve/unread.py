@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from pipeline.config.config_file import Limits
 from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
+from pipeline.errors import TooLarge
 from pipeline.messages.values import Unread
 from pipeline.models.tensor_spec import DATATYPES
 
@@ -113,6 +115,28 @@ class UnreadTensor(Unread, eq=False):
                 f"text: {exc.reason} at byte {exc.start}",
             ) from None
         return texts[0] if len(texts) == 1 else texts
+
+
+def check_texts(inputs: Mapping[str, Any], limits: Limits) -> None:
+    """Raise TooLarge for a text, or an element of BYTES, over `limits.text_chars`; InvalidInput as `read`.
+
+    What is unread stays so, but for an input that is too long for one text as a whole.
+    """
+    for name, value in inputs.items():
+        if isinstance(value, Unread) and len(value.data) > limits.text_chars:
+            longest = _longest(value.read())
+            if longest > limits.text_chars:
+                raise TooLarge(
+                    f"input {name!r} has a text of {longest} characters; limits.text_chars is "
+                    f"{limits.text_chars}"
+                )
+
+
+def _longest(read: Any) -> int:
+    if isinstance(read, np.ndarray):
+        read = read.ravel().tolist() if read.dtype.kind == "O" else ()
+    texts = read if isinstance(read, list | tuple) else [read]
+    return max((len(text) for text in texts if isinstance(text, str | bytes)), default=0)
 
 
 def numbers(elements: list[Any], datatype: str) -> Any:

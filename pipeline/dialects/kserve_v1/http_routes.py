@@ -11,9 +11,8 @@ import msgspec
 from pipeline.api.examples import LONGEST_EXAMPLE, row_of
 from pipeline.api.request_options import RequestOptions
 from pipeline.dialects.kserve.as_message import as_message
-from pipeline.dialects.kserve.json_fields import sendable
+from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
-from pipeline.dialects.kserve.parameters import checked_parameter
 from pipeline.dialects.kserve.refusals import error_body
 from pipeline.dialects.kserve_v1.instances import parse
 from pipeline.dialects.kserve_v1.wish import JSON as JSON_FORM

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.config.config_file import Limits
 from pipeline.dialects.json_nesting import check_depth, nesting
-from pipeline.dialects.kserve.text_length import check_texts
+from pipeline.dialects.kserve.unread import check_texts
 from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 from pipeline.errors import InvalidInput, TooLarge
 from pipeline.models.tensor_spec import Signature, TensorSpec

@@ -10,11 +10,10 @@ import msgspec
 import numpy as np
 
 from client.protos.kserve_v2_pb2 import ModelInferResponse
-from pipeline.dialects.kserve.datatypes import BYTES, Array, to_raw
-from pipeline.dialects.kserve.output_tensors import no_tensor, tensor_of
+from pipeline.dialects.kserve.datatypes import BYTES, Array, no_tensor, tensor_of, to_raw
 from pipeline.dialects.kserve.refusals import KServeRefusal
-from pipeline.dialects.kserve_v2.varint import varint
 from pipeline.dialects.kserve_v2.wish import WantedOutput, Wish
+from pipeline.dialects.message_fields import varint
 from pipeline.errors import UnprintableAnswer
 from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import TensorSpec

@@ -10,8 +10,7 @@ from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve.unread import Written
-from pipeline.dialects.kserve_v2.asked import Asked
-from pipeline.dialects.kserve_v2.inputs import Given, add, refuse_in_json
+from pipeline.dialects.kserve_v2.asked import Asked, Given, refuse_in_json
 
 
 def parse_generate(body: bytes, model: KServeModel, most_depth: int) -> Asked:
@@ -31,7 +30,7 @@ def parse_generate(body: bytes, model: KServeModel, most_depth: int) -> Asked:
     for name, value in document.items():
         datatype = datatypes.get(name)
         if datatype is not None or (model.signature.open and _is_text(value)):
-            add(asked.inputs, _given(name, datatype or "BYTES", value, rows), asked.request_id)
+            asked.give(_given(name, datatype or "BYTES", value, rows))
         elif name == "id":
             asked.request_id = json_fields.text(document, "id")
         elif name == "parameters":

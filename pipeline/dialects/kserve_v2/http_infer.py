@@ -19,8 +19,7 @@ from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
 from pipeline.dialects.kserve.unread import Written
-from pipeline.dialects.kserve_v2.asked import Asked
-from pipeline.dialects.kserve_v2.inputs import Given, add, refuse_in_json
+from pipeline.dialects.kserve_v2.asked import Asked, Given, refuse_in_json
 from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
 from pipeline.dialects.kserve_v2.wish import WantedOutput
 from pipeline.models.tensor_spec import DATATYPES
@@ -75,7 +74,7 @@ def parse_infer(
             continue
         size = _binary_size(one)
         if size is None:
-            add(asked.inputs, _of_json(one), asked.request_id)
+            asked.give(_of_json(one))
             continue
         if size > len(binary) - at:
             raise KServeRefusal(
@@ -83,7 +82,7 @@ def parse_infer(
                 f"bytes for model '{model.name}'"
             )
         raw = Given(one.name, one.datatype, one.shape, binary[at : at + size], Written.RAW)
-        add(asked.inputs, raw, asked.request_id)
+        asked.give(raw)
         at += size
     if at != len(binary):
         raise KServeRefusal(f"unexpected additional input data for model '{model.name}'")

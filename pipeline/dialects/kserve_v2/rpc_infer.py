@@ -13,8 +13,7 @@ from pipeline.dialects.kserve.datatypes import BYTES, CONTENTS, from_contents
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve.unread import LENGTH, Written
-from pipeline.dialects.kserve_v2.asked import Asked
-from pipeline.dialects.kserve_v2.inputs import Given, add
+from pipeline.dialects.kserve_v2.asked import Asked, Given
 from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
 from pipeline.dialects.kserve_v2.wish import WantedOutput
 from pipeline.dialects.message_fields import split
@@ -93,7 +92,7 @@ def parse_infer(asked_for: InferMessage, model: KServeModel, find: FindSpan) -> 
         else:
             given = Given(tensor.name, tensor.datatype, tensor.shape[:], raws[number], Written.RAW)
         number += 1
-        add(asked.inputs, given, asked.request_id)
+        asked.give(given)
     # More raw contents than inputs are passed over, as Triton does.
     for output in message.outputs:
         wanted = _wanted(output)
