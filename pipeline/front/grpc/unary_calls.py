@@ -1,4 +1,4 @@
-"""Place: where unary calls of a gRPC method are answered, one after another.
+"""How unary gRPC calls are answered, one after another, and those watched that take long.
 
 grpc.aio makes two tasks for each call: one handles it, the other waits for its client to leave. Here one task
 handles many calls, and only a call that takes long is watched: that its client has not left is learned in
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import grpc
@@ -28,17 +29,17 @@ from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
 
 from pipeline.errors import OUR_FAULT
 from pipeline.front.grpc.call_context import Bounds, CallContext, context_of
-from pipeline.front.grpc.under_way import UnderWay
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[bytes, grpc.aio.ServicerContext[bytes, bytes]], Awaitable[bytes]]
 
 _OK, _INTERNAL = StatusCode.ok, StatusCode.internal
+_LOOK_EVERY_S = 0.02
 
 
 class Place:
-    """Made and used by one task, which is cancelled while it handles a call whose client leaves."""
+    """Answers calls of one method in one task, which is cancelled when the client of its call leaves."""
 
     def __init__(self, handler: Handler, under_way: UnderWay, bounds: Bounds) -> None:
         self._handler = handler
@@ -119,6 +120,52 @@ class Place:
         self._under_way.keep(self._loop.create_task(telling, name="rpc-late"))
 
 
+Began = dict[Place, float]
+"""Calls by where they are handled, with the time.monotonic at which they began; in this order."""
+
+
+class UnderWay:
+    """Has the clients of calls watched that take long, and ends those calls whose message does not come.
+
+    Most calls are answered before it looks, and have cost no more than a place in a dict.
+    """
+
+    def __init__(self, message_timeout_s: float) -> None:
+        self._message_timeout_s = message_timeout_s
+        self._young: Began = {}  # nobody watches their clients yet
+        self._arriving: Began = {}  # watched, their messages are not there yet
+        self._looking: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, place: Place) -> None:
+        self._young[place] = time.monotonic()
+        if self._looking is None:
+            self._look_later()
+
+    def end(self, place: Place) -> None:
+        if self._young.pop(place, None) is None:
+            self._arriving.pop(place, None)
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Hold a task until it is done: the loop has weak references of its tasks."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _look_later(self) -> None:
+        self._looking = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        self._looking = None
+        now = time.monotonic()
+        for place, began in _taken_before(now - _LOOK_EVERY_S, self._young):
+            if not place.watch():
+                self._arriving[place] = began
+        for place, _ in _taken_before(now - self._message_timeout_s, self._arriving):
+            place.time_out()
+        if self._young or self._arriving:
+            self._look_later()
+
+
 async def refuse(call: Any, bounds: Bounds) -> None:
     """Answer a call of a method that there is not."""
     operations = *_status(StatusCode.unimplemented, "Method not found!"), ReceiveCloseOnServerOperation(0)
@@ -147,3 +194,12 @@ async def _perform(call: Any, operations: tuple[Any, ...], loop: asyncio.Abstrac
         log.debug("a client has left: %s", exc)
     except Exception:
         log.exception("A fault of ours in ending a gRPC call")
+
+
+def _taken_before(moment: float, places: Began) -> Iterator[tuple[Place, float]]:
+    """Take out the calls that began before the moment."""
+    for place, began in list(places.items()):
+        if began > moment:
+            break
+        del places[place]
+        yield place, began

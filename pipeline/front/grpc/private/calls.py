@@ -27,8 +27,7 @@ from pipeline.config.config_file import Limits
 from pipeline.front.grpc.call_context import Bounds, CallContext, context_of
 from pipeline.front.grpc.private.arriving import Arriving
 from pipeline.front.grpc.private.untaken import Untaken
-from pipeline.front.grpc.unary_calls import Place, refuse
-from pipeline.front.grpc.under_way import UnderWay
+from pipeline.front.grpc.unary_calls import Place, UnderWay, refuse
 from pipeline.front.metrics.access_log import AccessLog
 
 Methods = Mapping[str, "grpc.RpcMethodHandler[bytes, bytes]"]
