@@ -98,11 +98,11 @@ def checked_parameter(name: str, value: Any) -> str | bool | int | float:
 
 
 def parameters_of_tensor(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of an input or output, where what is no object is none: clients write null."""
+    """The parameters of an input or output; what is no object is none: clients write null."""
     given = document.get("parameters")
     return given if isinstance(given, dict) else {}
 
 
 def unparsed(name: str, what: str, verb: str = "parse") -> KServeRefusal:
-    """name: empty where Triton does not tell it."""
+    """The refusal of a member, in Triton's words. name: empty where Triton does not tell it."""
     return KServeRefusal(f"Unable to {verb} '{name}': {what}" if name else what, "INTERNAL")

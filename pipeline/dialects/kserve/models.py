@@ -20,10 +20,10 @@ _NUMBER = re.compile(r"[ \t-\r]*([+-]?0*[0-9]{1,19})(?![0-9])")
 
 @dataclass(frozen=True)
 class KServeModel:
-    """op: the Op whose model it is; empty for the service."""
+    """A model as clients of KServe see it: the service as a whole, or the model of one Op."""
 
     name: str
-    op: str
+    op: str  # whose model it is; empty for the service
     signature: Signature
     version: str = UNVERSIONED
 
@@ -54,18 +54,21 @@ class KServeModels:
         }
 
     def all(self) -> Iterable[KServeModel]:
-        """In the order of their names, those that are unloaded included."""
+        """All models in the order of their names, those that are unloaded included."""
         models = [self._current_service()]
         models += [model for name in self._op_of if (model := self._op_model(name)) is not None]
         return sorted(models, key=lambda model: model.name)
 
     def loaded(self) -> Iterable[KServeModel]:
-        """Those that may be asked."""
+        """The models that may be asked."""
         return [model for model in self.all() if not self._scheduler.has_unloaded(model.op)]
 
     def find(self, name: str, version: str = "") -> KServeModel:
-        """Raises KServeRefusal for a model that is not there or unloaded, and for a version that is no
-        number, UnknownVersion for one that is not served."""
+        """The model of this name; an empty version is the one that is served.
+
+        Raises KServeRefusal for a model that is not there or unloaded, and for a version that is no number,
+        UnknownVersion for one that is not served.
+        """
         wanted = version_number(version) if version else None
         model = self._current_service() if name == self._service.name else self._op_model(name)
         if model is None:
@@ -120,7 +123,7 @@ class KServeModels:
 
 
 def version_number(version: str) -> int:
-    """As Triton reads it: the number in front counts, what follows it doesn't. Raises KServeRefusal."""
+    """The number of a version as Triton reads it: in front of whatever follows. Raises KServeRefusal."""
     number = _NUMBER.match(version)
     if number is None or abs(int(number[1])) > _MOST_VERSION:
         raise KServeRefusal(

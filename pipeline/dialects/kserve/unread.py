@@ -27,27 +27,24 @@ _INTEGERS = {"i": range(-(1 << 63), 1 << 63), "u": range(1 << 64)}
 
 
 class Written(IntEnum):
-    """How its elements are written."""
+    """How the elements of an unread tensor are written."""
 
     RAW = 0  # BYTES alone: each element after its length
     JSON = 1  # a JSON array, flat or nested
 
 
 class UnreadTensor(Unread, eq=False):
-    """data: its elements, as `Written` says. shape: bounded, none negative. as_texts: hooks find a str, or a
-    list of them.
-
-    name, model, request_id: for the refusal of elements that do not fit.
-    """
+    """A tensor whose elements are `data`, as the client wrote them."""
 
     kind = "kserve.tensor"
-    written: int
+    written: int  # how: see `Written`
     datatype: str
-    shape: list[int]
+    shape: list[int]  # bounded, no length negative
+    # For the refusal of elements that do not fit:
     name: str
     model: str
     request_id: str
-    as_texts: bool = False
+    as_texts: bool = False  # hooks find a str, or a list of them
 
     def read(self) -> Any:
         """An array of `shape`, of BYTES one of `bytes` objects; or the texts.

@@ -47,7 +47,7 @@ def render_json(
 def render_message(
     output: Mapping[str, Any], wish: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
-    """As `render_json`, as a serialized ModelInferResponse."""
+    """The complete answer as a serialized ModelInferResponse; else as `render_json`."""
     asked = Wish(*wish)
     tensors = list(_wanted(output, asked, declared))
     return _as_message(tensors, asked, version) + _for_shared_memory(tensors, asked)
@@ -69,7 +69,7 @@ def render_generated(
 
 
 def _wanted(output: Mapping[str, Any], wish: Wish, specs: Sequence[TensorSpec]) -> Iterator[Tensor]:
-    """With a declaration what it names and the output has; else all of the output."""
+    """The tensors that are asked for: of a declared model those that it declares, else all of the output."""
     declared = {spec.name: spec for spec in specs}
     wanted = None if wish.outputs is None else {name: WantedOutput(name, *how) for name, *how in wish.outputs}
     for name in wanted or ():
@@ -156,7 +156,7 @@ def _data(tensor: Tensor) -> bytes:
 
 
 def _for_shared_memory(tensors: Iterable[Tensor], wish: Wish) -> list[Part]:
-    """In the order asked for; empty for an output that the model did not give."""
+    """The bytes of outputs for shared memory, in the order asked for; empty where the model gave none."""
     wanted = [WantedOutput(*how) for how in wish.outputs or ()]
     parts: dict[str, Part] = {one.name: b"" for one in wanted if one.room is not None}
     for tensor in tensors:

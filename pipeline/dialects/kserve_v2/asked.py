@@ -126,7 +126,7 @@ class Asked(msgspec.Struct, eq=False):
         return request
 
     def take_parameter(self, name: str, value: Any) -> None:
-        """One that the protocol gives no meaning. Raises KServeRefusal for Triton's names, wrong types."""
+        """One more parameter that the protocol gives no meaning. Raises KServeRefusal for Triton's own."""
         if name in _NOT_FOR_HOOKS:
             return
         _refuse_reserved(name)
@@ -142,7 +142,7 @@ def _refuse_reserved(name: str) -> None:
 
 
 def refuse_in_json(name: str, datatype: str) -> None:
-    """Raises KServeRefusal for a datatype that JSON has no elements of."""
+    """Refuse an input in JSON whose datatype has no elements there. Raises KServeRefusal."""
     if datatype in _NOT_IN_JSON:
         raise KServeRefusal(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data format for "

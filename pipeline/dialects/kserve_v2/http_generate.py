@@ -14,7 +14,7 @@ from pipeline.dialects.kserve_v2.asked import Asked, Given, refuse_in_json
 
 
 def parse_generate(body: bytes, model: KServeModel, most_depth: int) -> Asked:
-    """A key that is no input of the model is a parameter; `id` and `parameters` are as in other requests.
+    """Read the body: a key that is no input is a parameter; `id` and `parameters` are as in other requests.
 
     A value is one element or a flat list of them, of one row where the model has rows. Raises KServeRefusal,
     and TooLarge for a document that nests deeper than `most_depth`.

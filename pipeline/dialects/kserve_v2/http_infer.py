@@ -55,9 +55,10 @@ _decoder = msgspec.json.Decoder(_Document)
 def parse_infer(
     body: bytes, header_length: int | None, model: KServeModel, most_depth: int, find: FindSpan
 ) -> Asked:
-    """header_length: bytes of the JSON document; None for all of the body. find: in shared memory.
+    """Read a body of JSON and the raw bytes behind it.
 
-    Raises KServeRefusal, and TooLarge for a document that nests deeper than `most_depth`.
+    header_length: bytes of the JSON document; None for all of the body. find: in shared memory. Raises
+    KServeRefusal, and TooLarge for a document that nests deeper than `most_depth`.
     """
     document = body if header_length is None else body[:header_length]
     binary = memoryview(body)[len(document) :]
@@ -216,7 +217,7 @@ def _of_json(one: _Input) -> Given:
 
 
 def _wanted(output: Mapping[str, Any]) -> WantedOutput:
-    """`binary_data_output` of the request holds for outputs that it does not list."""
+    """An output that the request lists; its `binary_data_output` holds for those that it does not list."""
     name = json_fields.text(output, "name")
     parameters = json_fields.parameters_of_tensor(output)
     classes, binary = 0, False

@@ -24,14 +24,14 @@ class RpcExtensions:
         self._server = server
 
     def settings_pages(self) -> dict[str, RpcPage]:
-        """By method."""
+        """What answers the methods of trace and log settings, by name."""
         return {
             "TraceSetting": (messages.TraceSettingRequest, self._trace_setting),
             "LogSettings": (messages.LogSettingsRequest, self._log_settings),
         }
 
     def shared_memory_pages(self) -> dict[str, RpcPage]:
-        """By method; for clients that SharedMemory admits."""
+        """What answers the methods of shared memory, by name; for clients that SharedMemory admits."""
         return {
             "SystemSharedMemoryStatus": (messages.SystemSharedMemoryStatusRequest, self._status),
             "SystemSharedMemoryRegister": (messages.SystemSharedMemoryRegisterRequest, self._register),

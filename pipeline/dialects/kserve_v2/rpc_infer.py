@@ -48,14 +48,14 @@ _RAWS = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 
 
 class InferMessage(NamedTuple):
-    """raws: its raw_input_contents; of a large message views of what was received."""
+    """A ModelInferRequest, and beside it the raw contents of its inputs."""
 
     fields: ModelInferRequest
-    raws: Sequence[Part]
+    raws: Sequence[Part]  # its raw_input_contents; of a large message views of what was received
 
 
 def infer_message(data: bytes, limits: Limits) -> InferMessage:
-    """Raises KServeRefusal for bytes that are no such message, and TooLarge."""
+    """Parse a serialized ModelInferRequest. Raises KServeRefusal for other bytes, and TooLarge."""
     rest, raws = split(data, _RAWS, limits)
     try:
         fields = ModelInferRequest.FromString(rest)
@@ -65,7 +65,7 @@ def infer_message(data: bytes, limits: Limits) -> InferMessage:
 
 
 def parse_infer(asked_for: InferMessage, model: KServeModel, find: FindSpan) -> Asked:
-    """find: in shared memory. Raises KServeRefusal."""
+    """Read the message's inputs, outputs and parameters. find: in shared memory. Raises KServeRefusal."""
     message, raws = asked_for
     asked = Asked(message.id)
     if message.parameters:
@@ -130,7 +130,7 @@ def _wrong_type(name: str, expected: str) -> KServeRefusal:
 
 
 def _span(tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor, find: FindSpan) -> Span | None:
-    """Where it lies in shared memory; None where it does not. Raises KServeRefusal."""
+    """Where the tensor lies in shared memory; None where it does not. Raises KServeRefusal."""
     parameters = tensor.parameters
     shared = "shared_memory_region" in parameters
     values: dict[str, Any] = {}

@@ -79,7 +79,7 @@ class V2Rpc(RpcHandler):
     def _page(
         self, kind: Any, answer: Callable[[Any], Message], admit: Callable[[str], None] | None = None
     ) -> Callable[[bytes, Context], Awaitable[bytes]]:
-        """admit: raises KServeRefusal for a client, by its address, that may not ask this."""
+        """A method that is answered at once. admit: raises KServeRefusal for a client that may not ask."""
 
         async def page(data: bytes, context: Context) -> bytes:
             try:
@@ -147,7 +147,7 @@ class V2Rpc(RpcHandler):
         return self.request_of(infer_message(data, self._server.limits), context)
 
     def request_of(self, message: InferMessage, context: Context) -> Request:
-        """The scheduler's request. Raises KServeRefusal."""
+        """What the scheduler is given for a message. Raises KServeRefusal."""
         fields = message.fields
         model = self._server.models.find(fields.model_name, fields.model_version)
         asked = parse_infer(message, model, partial(self._span, context))
@@ -184,7 +184,7 @@ def _refuse_named_repository(asked: Any) -> None:
 
 
 def parsed(kind: Any, data: bytes) -> Any:
-    """Raises KServeRefusal for bytes that are no such message."""
+    """The bytes as a message of this kind. Raises KServeRefusal for bytes that are none."""
     try:
         return kind.FromString(data)
     except DecodeError:

@@ -61,7 +61,7 @@ _IDLE = slice(3, 5)  # of the times in /proc/stat: idle and waiting for disks
 
 
 def triton_metrics(scheduler: Scheduler, models: KServeModels, host: HostMetrics) -> bytes:
-    """In Prometheus' text format: every model, with the figures that `statistics` has of it; the machine."""
+    """The figures of every model and of the machine, in Prometheus' text format."""
     known = [(model, statistics(scheduler, model)) for model in models.all()]
     lines: list[str] = []
     for name, (told, read) in _COUNTERS.items():
@@ -107,7 +107,7 @@ class HostMetrics:
         self._before = 0, 0
 
     def text(self) -> str:
-        """In Prometheus' text format; nothing where the kernel does not tell."""
+        """The gauges in Prometheus' text format; nothing where the kernel does not tell."""
         try:
             told = dict(zip(_HOST_GAUGES, self._values(), strict=True))
         except (OSError, LookupError, ValueError):

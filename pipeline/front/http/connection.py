@@ -535,7 +535,7 @@ def _parser(reader: RequestReader) -> httptools.HttpRequestParser:
 
 @functools.lru_cache(maxsize=64)  # nearly all requests have one of a few targets
 def _path(url: bytes) -> str:
-    """Raises HttpParserError for a target that is no path."""
+    """The path of a request's target, percent-decoded. Raises HttpParserError for a target that is none."""
     if b"?" in url or b"#" in url or not url.startswith(b"/"):
         url = httptools.parse_url(url).path or b"/"
     try:
