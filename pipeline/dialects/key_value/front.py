@@ -73,20 +73,17 @@ class KeyValueHttp(HttpHandler):
         self._parse = pass_http_on if scheduler.takes_messages else parse_http
         self._statuses = scheduler.app.config.dag.http_errors == "status"
 
-    def take(self, request: HttpRequest) -> None:
-        """Answer at once, or when the scheduler has the answer."""
+    def _read(self, request: HttpRequest) -> Request | None:
         path = request.path
-        asked = _service_and_method(path)
-        if asked is None:
+        named = _service_and_method(path)
+        if named is None:
             self._refuse_with(404, request, UnknownService(f"there is nothing at {path}; {self._usage()}"))
-        elif request.method != "POST":
+            return None
+        if request.method != "POST":
             refusal = ServingError(f"{request.method} is not answered at {path}; {self._usage()}")
             self._refuse_with(405, request, refusal, b"allow: POST\r\n")
-        else:
-            service, method = asked
-            self._predict(request, self._request, service, method)
-
-    def _request(self, request: HttpRequest, service: str, method: str) -> Request:
+            return None
+        service, method = named
         if service != self._service:
             raise UnknownService(f"Service name error: there is no service {service!r}; {self._usage()}")
         asked = self._parse(request.body, service, method, self._limits, self._example)

@@ -39,25 +39,22 @@ class V1Http(HttpHandler):
         self._models = models
         self._limits = scheduler.app.config.limits
 
-    def take(self, request: HttpRequest) -> None:
-        """Answer at once, or when the scheduler has the answer."""
+    def _read(self, request: HttpRequest) -> Request | None:
         asked = _MODEL.fullmatch(request.path)
-        try:
-            if asked is not None and asked["verb"] == ":predict":
-                check_method(request, "POST", tells=True)
-                model = self._models.find(asked["model"], asked["version"] or "")
-                self._predict(request, self._asked, model, asked["version"] or "")
-            elif request.path == "/v1/models":
-                check_method(request, "GET", "HEAD", tells=True)
-                names = [model.name for model in self._models.all()]
-                request.respond(200, JSON, _json({"models": names}))
-            elif asked is not None and not asked["verb"]:
-                check_method(request, "GET", "HEAD", tells=True)
-                self._tell_of(request, self._models.find(asked["model"], asked["version"] or ""))
-            else:
-                raise Refused(404, request, f"there is nothing at {request.path}; there are {_ROUTES}")
-        except ServingError as exc:
-            self.refuse(request, exc)
+        if asked is not None and asked["verb"] == ":predict":
+            check_method(request, "POST", tells=True)
+            model = self._models.find(asked["model"], asked["version"] or "")
+            return self._asked(request, model, asked["version"] or "")
+        if request.path == "/v1/models":
+            check_method(request, "GET", "HEAD", tells=True)
+            names = [model.name for model in self._models.all()]
+            request.respond(200, JSON, _json({"models": names}))
+        elif asked is not None and not asked["verb"]:
+            check_method(request, "GET", "HEAD", tells=True)
+            self._tell_of(request, self._models.find(asked["model"], asked["version"] or ""))
+        else:
+            raise Refused(404, request, f"there is nothing at {request.path}; there are {_ROUTES}")
+        return None
 
     def _tell_of(self, request: HttpRequest, model: KServeModel) -> None:
         ready = self._models.ready(model)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -61,24 +60,21 @@ class V2Http(HttpHandler):
             "/v2/models/stats": server.statistics,
         }
 
-    def take(self, request: HttpRequest) -> None:
-        """Answer at once, or when the scheduler has the answer."""
+    def _read(self, request: HttpRequest) -> Request | None:
         path = request.path
-        try:
-            asked = _MODEL.fullmatch(path)
-            if asked is not None and asked["what"] in _INFERENCE:
-                check_method(request, "POST")
-                self._infer(request, asked["model"], asked["version"] or "", asked["what"])
-                return
-            order = _CONTROL.fullmatch(path)
-            if order is not None:
-                check_method(request, "POST")
-                self._obey(request, order["model"], order["order"])
-                return
-            document = self._document(request, asked)
-        except ServingError as exc:
-            self.refuse(request, exc)
-            return
+        asked = _MODEL.fullmatch(path)
+        if asked is not None and asked["what"] in _INFERENCE:
+            check_method(request, "POST")
+            return self._infer(request, asked["model"], asked["version"] or "", asked["what"])
+        order = _CONTROL.fullmatch(path)
+        if order is not None:
+            check_method(request, "POST")
+            self._obey(request, order["model"], order["order"])
+        else:
+            self._tell(request, self._document(request, asked))
+        return None
+
+    def _tell(self, request: HttpRequest, document: Any) -> None:
         if document is None:  # as Triton: of a check the status is all, which is no JSON
             request.respond(200, JSON if request.method == "POST" else _TEXT, b"")
         else:
@@ -137,33 +133,26 @@ class V2Http(HttpHandler):
 
     # Inference:
 
-    def _infer(self, request: HttpRequest, name: str, version: str, what: str) -> None:
+    def _infer(self, request: HttpRequest, name: str, version: str, what: str) -> Request | None:
+        """None where the body is to be decompressed first."""
         model = self._server.models.find(name, version)
+
+        def made_of(body: bytes) -> Request:
+            if what == "infer":
+                made = self._asked(request, model, body)
+            else:
+                made = self._generated(request, model, body, what)
+            made.version = version
+            return made
+
         encoding = header(request, b"content-encoding")
         if not encoding:
-            self._predict(request, self._read, model, version, what)
-            return
+            return made_of(request.body)
         # In a thread: a few bytes may become as many as limits.body_bytes allows.
         encoding, most = encoding.strip().lower(), self._server.limits.body_bytes
         reading = asyncio.get_running_loop().run_in_executor(None, decompressed, request.body, encoding, most)
-        reading.add_done_callback(partial(self._predict, request, self._read, model, version, what))
-
-    def _read(
-        self,
-        request: HttpRequest,
-        model: KServeModel,
-        version: str,
-        what: str,
-        decompressed_body: asyncio.Future[bytes] | None = None,
-    ) -> Request:
-        body = request.body if decompressed_body is None else decompressed_body.result()
-        made = (
-            self._asked(request, model, body)
-            if what == "infer"
-            else self._generated(request, model, body, what)
-        )
-        made.version = version
-        return made
+        reading.add_done_callback(lambda read: self.take(request, lambda: made_of(read.result())))
+        return None
 
     def _generated(self, request: HttpRequest, model: KServeModel, body: bytes, what: str) -> Request:
         asked = parse_generate(body, model, self._server.limits.json_depth)

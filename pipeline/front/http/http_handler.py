@@ -112,9 +112,41 @@ class HttpHandler(ABC):
         self._scheduler = scheduler
         self._access_log = scheduler.access_log
 
+    def take(self, request: HttpRequest, read: Callable[[], Request] | None = None) -> None:
+        """Answer at once, or when the scheduler has the answer. read: in place of `_read`."""
+        try:
+            asked = self._read(request) if read is None else read()
+            if asked is None:
+                return
+            asked.client = request.client
+            dag_run = self._scheduler.begin(asked, partial(self._answer, request, asked))
+        except ServingError as exc:
+            self._answer(request, None, exc)
+        except Exception:
+            log.exception("A fault of ours in %s %s", request.method, request.path)
+            self._answer(request, None, OUR_FAULT)
+        else:
+            request.on_left = dag_run.leave
+
+    def _answer(self, request: HttpRequest, asked: Request | None, answer: Answer) -> None:
+        head = b""
+        if asked is not None and asked.timings is not None:
+            head = b"server-timing: %b\r\n" % asked.timings.header().encode()
+        if self._access_log.tells_each:
+            error = answer if isinstance(answer, ServingError) else None
+            what = f"{request.method} {request.path}"
+            self._access_log.tell(self.name, request.peer, what, request.began, error)
+        if isinstance(answer, list):
+            self._access_log.answered(self.name)
+            self._send(request, answer, head)
+        else:
+            self.refuse(request, answer, head)
+
+    # What a dialect brings:
+
     @abstractmethod
-    def take(self, request: HttpRequest) -> None:
-        """Answer at once, or when the scheduler has the answer."""
+    def _read(self, request: HttpRequest) -> Request | None:
+        """What the scheduler is given; None where the request is answered without it. Raises ServingError."""
 
     @abstractmethod
     def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
@@ -130,36 +162,6 @@ class HttpHandler(ABC):
         head: header lines besides the dialect's own.
         """
         request.respond(200, JSON + head, parts[0])
-
-    def _predict(self, request: HttpRequest, read: Callable[..., Request], *given: Any) -> None:
-        """Give the scheduler what `read` makes of the request; answered sooner or later, whatever happens.
-
-        read: called with the request and what is `given` besides; raises ServingError.
-        """
-        try:
-            asked = read(request, *given)
-            asked.client = request.client
-            dag_run = self._scheduler.begin(asked, partial(self._answer, request, asked))
-        except ServingError as exc:
-            self._answer(request, None, exc)
-        except Exception:
-            log.exception("A fault of ours in POST %s", request.path)
-            self._answer(request, None, OUR_FAULT)
-        else:
-            request.on_left = dag_run.leave
-
-    def _answer(self, request: HttpRequest, asked: Request | None, answer: Answer) -> None:
-        head = b""
-        if asked is not None and asked.timings is not None:
-            head = b"server-timing: %b\r\n" % asked.timings.header().encode()
-        if self._access_log.tells_each:
-            error = answer if isinstance(answer, ServingError) else None
-            self._access_log.tell(self.name, request.peer, f"POST {request.path}", request.began, error)
-        if isinstance(answer, list):
-            self._access_log.answered(self.name)
-            self._send(request, answer, head)
-        else:
-            self.refuse(request, answer, head)
 
 
 class Refused(ServingError):
