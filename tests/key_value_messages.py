@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.config.config_file import Limits
-from pipeline.dialects.key_value.key_value import parse_http
+from pipeline.dialects.key_value.front import parse_http
 from pipeline.errors import ServingError
 from pipeline.front.scheduler.request import Request
 

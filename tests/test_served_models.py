@@ -124,7 +124,10 @@ def test_a_script_serves_its_dag_first_and_each_op_by_itself() -> None:
             "m: a is given s by two edges",
         ),
     ],
-    ids=["none", "two of a name", "a stranger", "no input", "a jump outside", "no answer", "a cycle", "two edges of one"],
+    ids=[
+        "none", "two of a name", "a stranger", "no input", "a jump outside", "no answer", "a cycle",
+        "two edges of one",
+    ],
 )  # fmt: skip
 def test_what_can_not_be_served_is_told(models: list[ServedModel], told: str) -> None:
     class Source:

@@ -11,7 +11,7 @@ import pytest
 
 from client.protos.pipeline_service_pb2 import Request as RequestMessage
 from key_value_messages import LIMITS, http, refusal
-from pipeline.dialects.key_value.key_value import parse_http, parse_proto
+from pipeline.dialects.key_value.front import parse_http, parse_proto
 from pipeline.dialects.key_value.tensors import add_tensors, to_message, to_npy
 from pipeline.errors import BadPackage, MalformedBody, TooLarge
 from pipeline.front.scheduler.request import Request

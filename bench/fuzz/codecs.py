@@ -16,13 +16,12 @@ import msgpack
 from bench.fuzz import messages, seeds
 from bench.fuzz.connection import feed
 from pipeline.config.config_file import Limits
-from pipeline.dialects.key_value import key_value
+from pipeline.dialects.key_value import front as key_value
 from pipeline.dialects.key_value.tensors import from_npy
 from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.compression import decompressed
 from pipeline.dialects.kserve.datatypes import from_raw
 from pipeline.dialects.kserve.models import KServeModel
-from pipeline.dialects.kserve.parameters import checked_parameter
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve.unread import UnreadTensor
 from pipeline.dialects.kserve_v1 import instances
@@ -40,7 +39,6 @@ from pipeline.dialects.kserve_v2.trace_settings import (
 )
 from pipeline.dialects.kserve_v2.wish import JSON, PROTO
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
-from pipeline.front.http.grpc_timeout import seconds_of
 from pipeline.front.scheduler.request import Request
 from pipeline.messages.frames import FrameReader, frame, stow
 from pipeline.messages.messages import HandOver, Share
@@ -188,7 +186,7 @@ def _v1(data: bytes) -> None:
     def read(model: KServeModel) -> None:
         given = instances.parse(data, model.signature, LIMITS)
         for name, value in given.parameters.items():
-            checked_parameter(name, value)
+            json_fields.checked_parameter(name, value)
         _passed_on(Request(model.name, "predict", dict(given.fields)))
 
     _by_any(read, (_SIMPLE, _OPEN, _IMAGES))
@@ -273,7 +271,7 @@ CODECS = [
     Codec("value", seeds.value, _value, (ValueError, TypeError, SyntaxError, msgpack.UnpackException)),
     Codec("wire", seeds.wire, _wire, (ValueError, TypeError, msgpack.UnpackException)),
     Codec("prototxt", seeds.prototxt, _prototxt, (ConfigError,), seeds.PROTOTXT_WORDS),
-    Codec("grpc-timeout", lambda: [b"1S", b"500m", b"99999999H"], seconds_of, _REFUSED),
+    Codec("grpc-timeout", lambda: [b"1S", b"500m", b"99999999H"], key_value.seconds_of, _REFUSED),
     Codec("compression", seeds.compressed, _compressed, _REFUSED),
     Codec("http", seeds.http, lambda data: feed(data, LIMITS), (ServingError,), seeds.HTTP_WORDS),
 ]  # fmt: skip

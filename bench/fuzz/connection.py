@@ -7,8 +7,7 @@ from typing import Any
 
 from pipeline.config.config_file import Limits
 from pipeline.errors import ServingError
-from pipeline.front.http.connection import Connection
-from pipeline.front.http.http_request import HttpRequest
+from pipeline.front.http.connection import Connection, HttpRequest
 from pipeline.front.http.listener import Listener
 
 
@@ -83,7 +82,7 @@ def feed(data: bytes, limits: Limits) -> None:
 
 async def _feed(data: bytes, limits: Limits) -> None:
     app, transport = _App(), _Transport()
-    connection = Connection(Listener(app, limits))
+    connection = Connection(app, Listener(limits))
     connection.connection_made(transport)
     size = 1 + data.count(b"a") % 97  # as odd as the data
     for start in range(0, len(data), size if len(data) < 4096 else 1024):

@@ -24,9 +24,9 @@ __all__ = ["Dialect", "Form", "FrontPart", "WorkerPart"]
 
 
 class Dialect(Protocol):
-    """What an entry point names. name: the entry point's own."""
+    """A way for clients to ask a service: the object that an entry point names."""
 
-    name: str
+    name: str  # the entry point's own
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
         """What the front needs to parse and to refuse. Called once, before the ports are opened."""
@@ -37,17 +37,13 @@ class Dialect(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class FrontPart:
-    """http: answers the requests at these paths.
-
-    prefixes: "/v1/" is all that lies below, "/v2" that path alone, "/" every path that is nobody's. methods:
-    of gRPC, by full name. open_pages, open_methods: asked without an API key where `security.open_health`
-    says so. openapi: the members of `paths` in /openapi.json. close: called when the ports are closed.
-    """
+    """What a dialect brings to the front: what answers its requests, at which paths and gRPC methods."""
 
     http: HttpHandler | None = None
-    prefixes: Collection[str] = ()
-    methods: Mapping[str, grpc.RpcMethodHandler[bytes, bytes]] = field(default_factory=dict)
+    prefixes: Collection[str] = ()  # its paths: "/v1/" is all below, "/v2" that path alone, "/" all others
+    methods: Mapping[str, grpc.RpcMethodHandler[bytes, bytes]] = field(default_factory=dict)  # by full name
+    # Those that are asked without an API key where `security.open_health` says so:
     open_pages: Collection[bytes] = ()
     open_methods: Collection[str] = ()
-    openapi: Callable[[], Mapping[str, Any]] = dict
-    close: Callable[[], None] = lambda: None
+    openapi: Callable[[], Mapping[str, Any]] = dict  # the members of `paths` in /openapi.json
+    close: Callable[[], None] = lambda: None  # called when the ports are closed

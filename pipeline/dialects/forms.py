@@ -18,24 +18,23 @@ returns the complete answer, in as many parts as the front's half expects. Raise
 
 
 class Form(NamedTuple):
-    """render_message: of the Response that an app's own ResponseOp made; None: what it holds is rendered."""
+    """One kind of answer: how a worker writes it."""
 
     render: Render
+    # Of the Response that an app's own ResponseOp made; None: what it holds is rendered.
     render_message: Callable[[Response], list[Part]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerPart:
-    """forms: of its answers, by the names that requests say, as in "lines.text". unread: the values that the
-    front leaves to the worker to read.
-    """
+    """What a dialect brings to a worker: how its answers are written, and what is left to be read there."""
 
-    forms: Mapping[str, Form]
-    unread: Collection[type[Unread]] = ()
+    forms: Mapping[str, Form]  # by the names that requests say, as in "lines.text"
+    unread: Collection[type[Unread]] = ()  # the values that the front leaves to the worker
 
 
 def load_forms(dialects: Sequence[Plugin]) -> dict[str, Form]:
-    """Their forms of answers, by name. What they leave unread is read in this process from now on.
+    """Load the forms of the dialects' answers, by name. What they leave unread can be read from now on.
 
     The front has looked for them: reading the metadata of all installed packages takes some 10 ms, and both
     must have the same ones. Raises ConfigError for one that can't be loaded, and for a form that two have.

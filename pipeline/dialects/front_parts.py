@@ -14,15 +14,13 @@ from pipeline.plugins import Plugin, called, load
 
 
 class Dialects:
-    """handlers: of HTTP, by prefix. methods: of gRPC, by full name. The others are as in `FrontPart`.
-
-    Raises ConfigError for a dialect that can't be loaded, and for what two of them answer.
-    """
+    """The front's parts of all dialects as if they were one `FrontPart`."""
 
     def __init__(self, plugins: Sequence[Plugin], scheduler: Scheduler, repository: Repository) -> None:
+        """Raises ConfigError for a dialect that can't be loaded, and for what two of them answer."""
         self._parts: list[FrontPart] = []
-        self.handlers: dict[str, HttpHandler] = {}
-        self.methods: dict[str, Any] = {}
+        self.handlers: dict[str, HttpHandler] = {}  # of HTTP, by prefix
+        self.methods: dict[str, Any] = {}  # of gRPC, by full name
         self.open_pages: list[bytes] = []
         self.open_methods: list[str] = []
         owners: dict[str, Plugin] = {}

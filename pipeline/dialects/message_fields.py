@@ -1,4 +1,4 @@
-"""The fields of a serialized message, before it is parsed: their number, and large ones without a copy."""
+"""The fields of a serialized message, without the message: their number, large ones, the length of one."""
 
 from __future__ import annotations
 
@@ -47,6 +47,16 @@ def split(data: bytes, number: int, limits: Limits) -> tuple[bytes, list[memoryv
     except _NoMessage:
         return data, []
     return (b"".join([*kept, view[done:]]), found) if found else (data, [])
+
+
+def varint(number: int) -> bytes:
+    """A number as messages have it, the length of a field, say: seven bits a byte, the lowest first."""
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
 
 
 def _fields(data: bytes, limits: Limits) -> Iterator[tuple[int, int, int, int]]:

@@ -11,9 +11,9 @@ from pipeline.config.tls import Certificates
 from pipeline.dialects.front_parts import Dialects
 from pipeline.front.descriptors import limits_within
 from pipeline.front.grpc.grpc_server import RpcServer
+from pipeline.front.http.http_handler import HEALTH_PAGES, HttpApp, Routes
 from pipeline.front.http.http_server import HttpServer
 from pipeline.front.http.metrics_app import MetricsApp
-from pipeline.front.http.routes import HEALTH_PAGES, HttpApp, Routes
 from pipeline.front.metrics.paddle_serving_metrics import serving_metrics
 from pipeline.front.scheduler.clients import HttpGuard
 from pipeline.front.scheduler.scheduler import Scheduler

@@ -95,7 +95,7 @@ def render_error(error: ServingError | tuple[int, str], form: str) -> bytes:
 
 
 def _texts(keys: list[Any], values: list[Any]) -> list[str]:
-    """Runs in the context that prints as NumPy 1 did.
+    """The text of each value; to be run in the context that prints as NumPy 1 did.
 
     Arrays and lists are what Paddle Serving took for outputs of a model; a list goes by its first element.
     """

@@ -17,9 +17,8 @@ class KeyValue:
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
         from pipeline.dialects.key_value import openapi
-        from pipeline.dialects.key_value.http_routes import KeyValueHttp
-        from pipeline.dialects.key_value.rpc_methods import KeyValueRpc
-        from pipeline.front.http.routes import EVERYTHING_ELSE
+        from pipeline.dialects.key_value.front import KeyValueHttp, KeyValueRpc
+        from pipeline.front.http.http_handler import EVERYTHING_ELSE
 
         return FrontPart(
             http=KeyValueHttp(scheduler),

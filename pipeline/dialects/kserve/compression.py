@@ -13,7 +13,10 @@ _LEVEL = 1  # a front is short of time, not of bytes
 
 
 def decompressed(body: bytes, encoding: str, most: int) -> bytes:
-    """Raises KServeRefusal for an unknown encoding and for what is none, TooLarge over `most` bytes."""
+    """The body without its encoding; "" is none.
+
+    Raises KServeRefusal for an unknown encoding and for what is not in it, TooLarge over `most` bytes.
+    """
     if encoding in ("", "identity"):
         return body
     window = _WINDOWS.get(encoding)

@@ -1,4 +1,4 @@
-"""Tensors of the KServe v2 protocol and the ndarrays they stand for, raw or as typed contents.
+"""Tensors of KServe and the ndarrays they stand for: an Op's outputs, raw contents, typed contents.
 
 A BYTES tensor is an object array of `bytes`; BF16 is its uint16 bits, for NumPy has no such type.
 """
@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from client.protos.kserve_v2_pb2 import InferTensorContents
 from pipeline.dialects.kserve.unread import LENGTH, objects
-from pipeline.models.dtypes import BY_DATATYPE
+from pipeline.errors import UnprintableAnswer
+from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
+from pipeline.models.tensor_spec import TensorSpec
 
 Array = npt.NDArray[Any]
 
@@ -35,6 +37,34 @@ CONTENTS = {
     BYTES: "bytes_contents",
 }
 _WIDE = {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}  # of several datatypes
+
+
+def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> tuple[str, Array]:
+    """Datatype and array of what an Op has under this name in its output. Raises UnprintableAnswer."""
+    if isinstance(value, np.ndarray):
+        array = value
+    else:
+        dtype = None if spec is None or spec.datatype in (BYTES, "BF16") else BY_DATATYPE[spec.datatype].numpy
+        try:
+            array = np.asarray(value, dtype)
+        except (ValueError, TypeError, OverflowError) as exc:
+            raise no_tensor(name, value) from exc
+        if not array.ndim:
+            array = array.reshape(1)
+    if array.dtype.kind in "SUO":
+        return BYTES, array
+    if spec is not None and spec.datatype == "BF16" and array.dtype == np.uint16:
+        return "BF16", array
+    known = BY_NAME.get(array.dtype.name)
+    if known is None:
+        raise no_tensor(name, value)
+    return known.datatype, array
+
+
+def no_tensor(name: str, value: Any) -> UnprintableAnswer:
+    """The refusal of an output that is no tensor."""
+    kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    return UnprintableAnswer(f"output {name!r} is {kind}, which is no tensor: numbers, bool, str or bytes")
 
 
 def to_raw(array: Array) -> bytes:

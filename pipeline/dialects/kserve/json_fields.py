@@ -12,6 +12,7 @@ from pipeline.dialects.kserve.refusals import KServeRefusal
 
 LENIENT_BYTES = 4 << 20  # the standard library reads what is only nearly JSON: slowly, so no more than this
 _UNSIGNED = range(1 << 64)
+_PARAMETER_INTEGERS = range(-(1 << 63), 1 << 64)
 
 
 def parse(text: bytes | memoryview) -> Any:
@@ -85,12 +86,23 @@ def parameters_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return given
 
 
+def checked_parameter(name: str, value: Any) -> str | bool | int | float:
+    """The value of a parameter as hooks are given it. Raises KServeRefusal for a type that they are not."""
+    if isinstance(value, str):
+        return sendable(value)
+    if isinstance(value, bool | float) or (type(value) is int and value in _PARAMETER_INTEGERS):
+        return value
+    raise KServeRefusal(
+        f"parameter '{name}' has invalid type. It should be either 'int', 'bool', 'double' or 'string'."
+    )
+
+
 def parameters_of_tensor(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of an input or output, where what is no object is none: clients write null."""
+    """The parameters of an input or output; what is no object is none: clients write null."""
     given = document.get("parameters")
     return given if isinstance(given, dict) else {}
 
 
 def unparsed(name: str, what: str, verb: str = "parse") -> KServeRefusal:
-    """name: empty where Triton does not tell it."""
+    """The refusal of a member, in Triton's words. name: empty where Triton does not tell it."""
     return KServeRefusal(f"Unable to {verb} '{name}': {what}" if name else what, "INTERNAL")

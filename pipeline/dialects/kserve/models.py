@@ -21,10 +21,10 @@ _NUMBER = re.compile(r"[ \t-\r]*([+-]?0*[0-9]{1,19})(?![0-9])")
 
 @dataclass(frozen=True)
 class KServeModel:
-    """A model as clients are told of it. op: the Op whose model it is by itself; empty for a DAG."""
+    """A model as clients of KServe see it: the service as a whole, or the model of one Op."""
 
     name: str
-    op: str
+    op: str  # whose model it is; empty for the service
     signature: Signature
     version: str = UNVERSIONED
     takes_messages: bool = False  # the app itself makes the inputs of it from Paddle Serving's message
@@ -63,17 +63,20 @@ class KServeModels:
         }
 
     def all(self) -> Iterable[KServeModel]:
-        """In the order of their names, those that are unloaded included."""
+        """All models in the order of their names, those that are unloaded included."""
         models = [model for name in self._served if (model := self._current(name)) is not None]
         return sorted(models, key=lambda model: model.name)
 
     def loaded(self) -> Iterable[KServeModel]:
-        """Those that may be asked."""
+        """The models that may be asked."""
         return [model for model in self.all() if not self._scheduler.has_unloaded(model.name)]
 
     def find(self, name: str, version: str = "") -> KServeModel:
-        """Raises KServeRefusal for a model that is not there or unloaded, and for a version that is no
-        number, UnknownVersion for one that is not served."""
+        """The model of this name; an empty version is the one that is served.
+
+        Raises KServeRefusal for a model that is not there or unloaded, and for a version that is no number,
+        UnknownVersion for one that is not served.
+        """
         wanted = version_number(version) if version else None
         model = self._current(name)
         if model is None:
@@ -118,7 +121,7 @@ class KServeModels:
         return list(self._served[name].graph.ops) if name in self._served else []
 
     def standing(self, model: KServeModel) -> Standing:
-        """The worst of its Ops'."""
+        """Its state in the repository: the worst of its Ops' states."""
         standings = [self._repository.standing(op) for op in self.ops_of(model.name)]
         return next((one for one in standings if one.state != "READY"), standings[0])
 
@@ -128,7 +131,7 @@ class KServeModels:
 
 
 def version_number(version: str) -> int:
-    """As Triton reads it: the number in front counts, what follows it doesn't. Raises KServeRefusal."""
+    """The number of a version as Triton reads it: in front of whatever follows. Raises KServeRefusal."""
     number = _NUMBER.match(version)
     if number is None or abs(int(number[1])) > _MOST_VERSION:
         raise KServeRefusal(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from pipeline.config.config_file import Limits
 from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
+from pipeline.errors import TooLarge
 from pipeline.messages.values import Unread
 from pipeline.models.dtypes import BY_DATATYPE
 
@@ -25,27 +27,24 @@ _INTEGERS = {"i": range(-(1 << 63), 1 << 63), "u": range(1 << 64)}
 
 
 class Written(IntEnum):
-    """How its elements are written."""
+    """How the elements of an unread tensor are written."""
 
     RAW = 0  # BYTES alone: each element after its length
     JSON = 1  # a JSON array, flat or nested
 
 
 class UnreadTensor(Unread, eq=False):
-    """data: its elements, as `Written` says. shape: bounded, none negative. as_texts: hooks find a str, or a
-    list of them.
-
-    name, model, request_id: for the refusal of elements that do not fit.
-    """
+    """A tensor whose elements are `data`, as the client wrote them."""
 
     kind = "kserve.tensor"
-    written: int
+    written: int  # how: see `Written`
     datatype: str
-    shape: list[int]
+    shape: list[int]  # bounded, no length negative
+    # For the refusal of elements that do not fit:
     name: str
     model: str
     request_id: str
-    as_texts: bool = False
+    as_texts: bool = False  # hooks find a str, or a list of them
 
     def read(self) -> Any:
         """An array of `shape`, of BYTES one of `bytes` objects; or the texts.
@@ -113,6 +112,28 @@ class UnreadTensor(Unread, eq=False):
                 f"text: {exc.reason} at byte {exc.start}",
             ) from None
         return texts[0] if len(texts) == 1 else texts
+
+
+def check_texts(inputs: Mapping[str, Any], limits: Limits) -> None:
+    """Raise TooLarge for a text, or an element of BYTES, over `limits.text_chars`; InvalidInput as `read`.
+
+    What is unread stays so, but for an input that is too long for one text as a whole.
+    """
+    for name, value in inputs.items():
+        if isinstance(value, Unread) and len(value.data) > limits.text_chars:
+            longest = _longest(value.read())
+            if longest > limits.text_chars:
+                raise TooLarge(
+                    f"input {name!r} has a text of {longest} characters; limits.text_chars is "
+                    f"{limits.text_chars}"
+                )
+
+
+def _longest(read: Any) -> int:
+    if isinstance(read, np.ndarray):
+        read = read.ravel().tolist() if read.dtype.kind == "O" else ()
+    texts = read if isinstance(read, list | tuple) else [read]
+    return max((len(text) for text in texts if isinstance(text, str | bytes)), default=0)
 
 
 def numbers(elements: list[Any], datatype: str) -> Any:

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.dialects.kserve.datatypes import BYTES
-from pipeline.dialects.kserve.output_tensors import tensor_of
+from pipeline.dialects.kserve.datatypes import BYTES, tensor_of
 from pipeline.dialects.kserve_v1.wish import V1Wish
 from pipeline.errors import UnprintableAnswer
 from pipeline.messages.values import Part

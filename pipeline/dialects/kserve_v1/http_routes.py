@@ -11,20 +11,17 @@ import msgspec
 from pipeline.api.examples import LONGEST_EXAMPLE, row_of
 from pipeline.api.request_options import RequestOptions
 from pipeline.dialects.kserve.as_message import as_message
-from pipeline.dialects.kserve.json_fields import sendable
+from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
-from pipeline.dialects.kserve.parameters import checked_parameter
 from pipeline.dialects.kserve.refusals import error_body
 from pipeline.dialects.kserve_v1.instances import parse
 from pipeline.dialects.kserve_v1.wish import JSON as JSON_FORM
 from pipeline.dialects.kserve_v1.wish import V1Wish
 from pipeline.errors import ServingError
-from pipeline.front.http.http_handler import JSON, HttpHandler, retry_after
-from pipeline.front.http.http_request import HttpRequest
-from pipeline.front.http.refusals import Refused, check_method
+from pipeline.front.http.connection import HttpRequest
+from pipeline.front.http.http_handler import JSON, HttpHandler, Refused, check_method, retry_after
 from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
-from pipeline.messages.values import Part
 
 _MODEL = re.compile(r"/v1/models/(?P<model>[^/]+?)(?:/versions/(?P<version>\d+))?(?P<verb>:[a-z]+)?")
 _ROUTES = "GET /v1/models, GET /v1/models/{name}, POST /v1/models/{name}:predict"
@@ -42,25 +39,22 @@ class V1Http(HttpHandler):
         self._models = models
         self._limits = scheduler.app.config.limits
 
-    def take(self, request: HttpRequest) -> None:
-        """Answer at once, or when the scheduler has the answer."""
+    def _read(self, request: HttpRequest) -> Request | None:
         asked = _MODEL.fullmatch(request.path)
-        try:
-            if asked is not None and asked["verb"] == ":predict":
-                check_method(request, "POST", tells=True)
-                model = self._models.find(asked["model"], asked["version"] or "")
-                self._predict(request, self._asked, model, asked["version"] or "")
-            elif request.path == "/v1/models":
-                check_method(request, "GET", "HEAD", tells=True)
-                names = [model.name for model in self._models.all()]
-                request.respond(200, JSON, _json({"models": names}))
-            elif asked is not None and not asked["verb"]:
-                check_method(request, "GET", "HEAD", tells=True)
-                self._tell_of(request, self._models.find(asked["model"], asked["version"] or ""))
-            else:
-                raise Refused(404, request, f"there is nothing at {request.path}; there are {_ROUTES}")
-        except ServingError as exc:
-            self.refuse(request, exc)
+        if asked is not None and asked["verb"] == ":predict":
+            check_method(request, "POST", tells=True)
+            model = self._models.find(asked["model"], asked["version"] or "")
+            return self._asked(request, model, asked["version"] or "")
+        if request.path == "/v1/models":
+            check_method(request, "GET", "HEAD", tells=True)
+            names = [model.name for model in self._models.all()]
+            request.respond(200, JSON, _json({"models": names}))
+        elif asked is not None and not asked["verb"]:
+            check_method(request, "GET", "HEAD", tells=True)
+            self._tell_of(request, self._models.find(asked["model"], asked["version"] or ""))
+        else:
+            raise Refused(404, request, f"there is nothing at {request.path}; there are {_ROUTES}")
+        return None
 
     def _tell_of(self, request: HttpRequest, model: KServeModel) -> None:
         ready = self._models.ready(model)
@@ -102,9 +96,6 @@ class V1Http(HttpHandler):
                 f"; the fields of an instance are {', '.join(spec.name for spec in model.signature.inputs)}"
             )
         return f"; a valid body: {body}"
-
-    def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
-        request.respond(200, JSON + head, parts[0])
 
     def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
         return JSON, error_body(error.message)

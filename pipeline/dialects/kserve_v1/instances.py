@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.config.config_file import Limits
 from pipeline.dialects.json_nesting import check_depth, nesting
-from pipeline.dialects.kserve.text_length import check_texts
+from pipeline.dialects.kserve.unread import check_texts
 from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 from pipeline.errors import InvalidInput, TooLarge
 from pipeline.models.tensor_spec import Signature, TensorSpec
@@ -38,18 +38,18 @@ _objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 class Instances(NamedTuple):
-    """fields: the tensors by name. rows: how many instances were sent as rows of them; 0: the only one is
-    the tensors as they are. by_columns: whether they came as `inputs`."""
+    """The body of a request: its instances as tensors, and its parameters."""
 
-    fields: dict[str, UnreadRows]
-    rows: int
-    by_columns: bool
+    fields: dict[str, UnreadRows]  # the tensors by name
+    rows: int  # how many instances were sent as rows of them; 0: the only one is the tensors as they are
+    by_columns: bool  # whether they came as `inputs`
     parameters: Mapping[str, Any]
 
 
 def parse(body: bytes, signature: Signature, limits: Limits) -> Instances:
-    """Raises InvalidInput that names instance and field, and TooLarge."""
-    check_depth(body, limits.json_depth)
+    """Read a body for a model. Raises InvalidInput that names instance and field, and TooLarge."""
+    if body.count(b"[") + body.count(b"{") > limits.json_depth:  # each level of nesting has a bracket
+        check_depth(body, limits.json_depth)
     given = _decoded(_body, body, "the body")
     by_columns = not given.instances
     if by_columns is not bool(given.inputs):
@@ -67,7 +67,7 @@ def parse(body: bytes, signature: Signature, limits: Limits) -> Instances:
 
 
 def _of_instances(instances: msgspec.Raw, signature: Signature) -> tuple[dict[str, Raws], int]:
-    """By field the values of all instances, and how many these are."""
+    """Of each field the values of all instances, and how many instances these are."""
     items = _items(instances, "'instances'")
     expected = [spec.name for spec in signature.inputs]
     if len(expected) == 1 and items and _are_bare(items[0], expected[0]):
@@ -91,7 +91,7 @@ def _are_bare(first: msgspec.Raw, name: str) -> bool:
 
 
 def _of_columns(inputs: msgspec.Raw, signature: Signature, rows: bool) -> tuple[dict[str, Raws], int]:
-    """By field its rows, or the one value that it is, and how many instances these make."""
+    """Of each field its rows, or the one value that it is, and how many instances these make."""
     expected = [spec.name for spec in signature.inputs]
     if len(expected) == 1 and bytes(memoryview(inputs)[:1]) != b"{":
         given = {expected[0]: inputs}

@@ -23,16 +23,13 @@ _KINDS = {str: "text", bool: "true or false", dict: "an object", list: "a list",
 
 
 class UnreadRows(Unread, eq=False):
-    """data: a JSON array with an element for each instance. datatype: of KServe v2; empty: as JSON has it.
-
-    shape: with the rows in front, -1 for any length. whole: the only instance is the tensor, without rows.
-    """
+    """One field of all instances: `data` is a JSON array with an element for each of them."""
 
     kind = "kserve_v1.rows"
-    datatype: str
-    shape: list[int]
+    datatype: str  # of KServe v2; empty: as JSON has it
+    shape: list[int]  # with the rows in front, -1 for any length
     name: str
-    whole: bool = False
+    whole: bool = False  # the only instance is the tensor, without rows
 
     def read(self) -> Any:
         """An array of `shape`, of BYTES one of `bytes` objects; without a datatype a text may stay one.
@@ -141,7 +138,7 @@ class UnreadRows(Unread, eq=False):
         return InvalidInput(f"{self._where(at, count, rows)} holds {kind}; it takes {self._taken()}")
 
     def _where(self, at: int, count: int, rows: int) -> str:
-        """Of element `at` of `count` in so many rows."""
+        """Which instance and field element `at` of `count` in so many rows is of."""
         return f"instance {at * rows // count}, field {self.name!r}"
 
     def _taken(self) -> str:

@@ -9,8 +9,7 @@ JSON = "kserve_v1.json"
 
 
 class V1Wish(NamedTuple):
-    """rows: how many instances were sent, 0 where the only one has no axis of rows. by_columns: they were
-    sent as `inputs`, and are answered as `outputs`."""
+    """In which form the instances were sent, for they are answered in the same."""
 
-    rows: int
-    by_columns: bool
+    rows: int  # how many instances were sent, 0 where the only one has no axis of rows
+    by_columns: bool  # they were sent as `inputs`, and are answered as `outputs`

@@ -10,11 +10,10 @@ import msgspec
 import numpy as np
 
 from client.protos.kserve_v2_pb2 import ModelInferResponse
-from pipeline.dialects.kserve.datatypes import BYTES, Array, to_raw
-from pipeline.dialects.kserve.output_tensors import no_tensor, tensor_of
+from pipeline.dialects.kserve.datatypes import BYTES, Array, no_tensor, tensor_of, to_raw
 from pipeline.dialects.kserve.refusals import KServeRefusal
-from pipeline.dialects.kserve_v2.varint import varint
 from pipeline.dialects.kserve_v2.wish import WantedOutput, Wish
+from pipeline.dialects.message_fields import varint
 from pipeline.errors import UnprintableAnswer
 from pipeline.messages.values import Part
 from pipeline.models.dtypes import RAW_ALONE
@@ -48,7 +47,7 @@ def render_json(
 def render_message(
     output: Mapping[str, Any], wish: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
-    """As `render_json`, as a serialized ModelInferResponse."""
+    """The complete answer as a serialized ModelInferResponse; else as `render_json`."""
     asked = Wish(*wish)
     tensors = list(_wanted(output, asked, declared))
     return _as_message(tensors, asked, version) + _for_shared_memory(tensors, asked)
@@ -70,7 +69,7 @@ def render_generated(
 
 
 def _wanted(output: Mapping[str, Any], wish: Wish, specs: Sequence[TensorSpec]) -> Iterator[Tensor]:
-    """With a declaration what it names and the output has; else all of the output."""
+    """The tensors that are asked for: of a declared model those that it declares, else all of the output."""
     declared = {spec.name: spec for spec in specs}
     wanted = None if wish.outputs is None else {name: WantedOutput(name, *how) for name, *how in wish.outputs}
     for name in wanted or ():
@@ -157,7 +156,7 @@ def _data(tensor: Tensor) -> bytes:
 
 
 def _for_shared_memory(tensors: Iterable[Tensor], wish: Wish) -> list[Part]:
-    """In the order asked for; empty for an output that the model did not give."""
+    """The bytes of outputs for shared memory, in the order asked for; empty where the model gave none."""
     wanted = [WantedOutput(*how) for how in wish.outputs or ()]
     parts: dict[str, Part] = {one.name: b"" for one in wanted if one.room is not None}
     for tensor in tensors:

@@ -16,26 +16,22 @@ class KServeV2:
     name = "kserve_v2"
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
-        from pipeline.dialects.kserve.models import KServeModels
-        from pipeline.dialects.kserve_v2 import openapi, rpc_methods
-        from pipeline.dialects.kserve_v2.extensions import Extensions
-        from pipeline.dialects.kserve_v2.host_metrics import HostMetrics
+        from pipeline.dialects.kserve_v2 import openapi
         from pipeline.dialects.kserve_v2.http_routes import HEALTH_PAGES, V2Http
-        from pipeline.dialects.kserve_v2.repository_api import Control
-        from pipeline.dialects.kserve_v2.triton_metrics import triton_metrics
+        from pipeline.dialects.kserve_v2.rpc_methods import HEALTH_CALLS, V2Rpc
+        from pipeline.dialects.kserve_v2.server import V2Server
+        from pipeline.dialects.kserve_v2.triton_metrics import HostMetrics, triton_metrics
 
-        config = scheduler.app.config.v2
-        models, extensions = KServeModels(scheduler, repository), Extensions(config)
-        control = Control(models, repository, explicit=config.model_control == "explicit")
-        scheduler.metrics.add(partial(triton_metrics, scheduler, models, HostMetrics()))
+        server = V2Server(scheduler, repository)
+        scheduler.metrics.add(partial(triton_metrics, scheduler, server.models, HostMetrics()))
         return FrontPart(
-            http=V2Http(scheduler, models, control, extensions),
+            http=V2Http(server),
             prefixes=("/v2/", "/v2"),
-            methods=rpc_methods.V2Rpc(scheduler, models, control, extensions).methods,
+            methods=V2Rpc(server).methods,
             open_pages=HEALTH_PAGES,
-            open_methods=rpc_methods.HEALTH_CALLS,
-            openapi=partial(openapi.paths, scheduler.app, models),
-            close=extensions.close,
+            open_methods=HEALTH_CALLS,
+            openapi=partial(openapi.paths, scheduler.app, server.models),
+            close=server.close,
         )
 
     def worker(self) -> WorkerPart:

@@ -6,12 +6,11 @@ import re
 from typing import Any
 
 from pipeline.dialects.kserve import json_fields
-from pipeline.dialects.kserve.models import KServeModels
 from pipeline.dialects.kserve.refusals import KServeRefusal
-from pipeline.dialects.kserve_v2.extensions import Extensions
+from pipeline.dialects.kserve_v2.server import V2Server
 from pipeline.dialects.kserve_v2.trace_settings import log_settings_in, trace_settings_in
-from pipeline.front.http.http_request import HttpRequest
-from pipeline.front.http.refusals import Refused, check_method
+from pipeline.front.http.connection import HttpRequest
+from pipeline.front.http.http_handler import Refused, check_method
 
 _SHARED_MEMORY = re.compile(
     r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?/"
@@ -23,9 +22,8 @@ _TRACE = re.compile(r"/v2(?:/models/(?P<model>[^/]+))?/trace/setting")
 class HttpExtensions:
     """Answers what lies outside of models and repository."""
 
-    def __init__(self, extensions: Extensions, models: KServeModels) -> None:
-        self._extensions = extensions
-        self._models = models
+    def __init__(self, server: V2Server) -> None:
+        self._server = server
 
     def document(self, request: HttpRequest) -> Any:
         """What is answered, None for an empty body. Raises ServingError, Refused for other paths."""
@@ -41,7 +39,7 @@ class HttpExtensions:
 
     def _shared_memory(self, request: HttpRequest, kind: str, region: str | None, action: str) -> Any:
         check_method(request, *(("GET", "HEAD") if action == "status" else ("POST",)))
-        memory, name = self._extensions.memory, region or ""
+        memory, name = self._server.memory, region or ""
         memory.admit(request.peer)
         if action == "status":
             return memory.status(name) if kind == "system" else memory.cuda_status(name)
@@ -57,16 +55,16 @@ class HttpExtensions:
 
     def _trace(self, request: HttpRequest, model: str) -> Any:
         check_method(request, "GET", "HEAD", "POST")
-        if model and not self._models.is_ready(model):
+        if model and not self._server.models.is_ready(model):
             raise KServeRefusal(f"Request for unknown model : {model}")
         if request.method == "POST":
             given = trace_settings_in(json_fields.parse(request.body))
-            self._extensions.trace.update(given, model)
-        return self._extensions.trace.told(model)
+            self._server.trace.update(given, model)
+        return self._server.trace.told(model)
 
     def _logging(self, request: HttpRequest) -> Any:
         check_method(request, "GET", "HEAD", "POST")
-        settings = self._extensions.logging
+        settings = self._server.logging
         if request.method == "POST":
             settings.update(log_settings_in(json_fields.parse(request.body), settings.kinds()))
         return settings.told()

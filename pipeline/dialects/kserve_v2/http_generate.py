@@ -10,17 +10,17 @@ from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve.unread import Written
-from pipeline.dialects.kserve_v2.asked import Asked
-from pipeline.dialects.kserve_v2.inputs import Given, add, refuse_in_json
+from pipeline.dialects.kserve_v2.asked import Asked, Given, refuse_in_json
 
 
 def parse_generate(body: bytes, model: KServeModel, most_depth: int) -> Asked:
-    """A key that is no input of the model is a parameter; `id` and `parameters` are as in other requests.
+    """Read the body: a key that is no input is a parameter; `id` and `parameters` are as in other requests.
 
     A value is one element or a flat list of them, of one row where the model has rows. Raises KServeRefusal,
     and TooLarge for a document that nests deeper than `most_depth`.
     """
-    check_depth(body, most_depth)
+    if body.count(b"[") + body.count(b"{") > most_depth:  # each level of nesting has a bracket
+        check_depth(body, most_depth)
     document = json_fields.parse(body)
     if not isinstance(document, dict):
         raise json_fields.unparsed("document", "attempt to access JSON non-object as object")
@@ -30,7 +30,7 @@ def parse_generate(body: bytes, model: KServeModel, most_depth: int) -> Asked:
     for name, value in document.items():
         datatype = datatypes.get(name)
         if datatype is not None or (model.signature.open and _is_text(value)):
-            add(asked.inputs, _given(name, datatype or "BYTES", value, rows), asked.request_id)
+            asked.give(_given(name, datatype or "BYTES", value, rows))
         elif name == "id":
             asked.request_id = json_fields.text(document, "id")
         elif name == "parameters":

@@ -18,8 +18,7 @@ from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
 from pipeline.dialects.kserve.unread import Written
-from pipeline.dialects.kserve_v2.asked import Asked
-from pipeline.dialects.kserve_v2.inputs import Given, add, refuse_in_json
+from pipeline.dialects.kserve_v2.asked import Asked, Given, refuse_in_json
 from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
 from pipeline.dialects.kserve_v2.wish import WantedOutput
 from pipeline.models.dtypes import BY_DATATYPE
@@ -52,13 +51,15 @@ _decoder = msgspec.json.Decoder(_Document)
 def parse_infer(
     body: bytes, header_length: int | None, model: KServeModel, most_depth: int, find: FindSpan
 ) -> Asked:
-    """header_length: bytes of the JSON document; None for all of the body. find: in shared memory.
+    """Read a body of JSON and the raw bytes behind it.
 
-    Raises KServeRefusal, and TooLarge for a document that nests deeper than `most_depth`.
+    header_length: bytes of the JSON document; None for all of the body. find: in shared memory. Raises
+    KServeRefusal, and TooLarge for a document that nests deeper than `most_depth`.
     """
     document = body if header_length is None else body[:header_length]
     binary = memoryview(body)[len(document) :]
-    check_depth(document, most_depth)
+    if document.count(b"[") + document.count(b"{") > most_depth:  # each level of nesting has a bracket
+        check_depth(document, most_depth)
     read = _read(document)
     asked = Asked(read.id)
     _take_parameters(asked, read.parameters)
@@ -70,7 +71,7 @@ def parse_infer(
             continue
         size = _binary_size(one)
         if size is None:
-            add(asked.inputs, _of_json(one), asked.request_id)
+            asked.give(_of_json(one))
             continue
         if size > len(binary) - at:
             raise KServeRefusal(
@@ -78,7 +79,7 @@ def parse_infer(
                 f"bytes for model '{model.name}'"
             )
         raw = Given(one.name, one.datatype, one.shape, binary[at : at + size], Written.RAW)
-        add(asked.inputs, raw, asked.request_id)
+        asked.give(raw)
         at += size
     if at != len(binary):
         raise KServeRefusal(f"unexpected additional input data for model '{model.name}'")
@@ -214,7 +215,7 @@ def _of_json(one: _Input) -> Given:
 
 
 def _wanted(output: Mapping[str, Any]) -> WantedOutput:
-    """`binary_data_output` of the request holds for outputs that it does not list."""
+    """An output that the request lists; its `binary_data_output` holds for those that it does not list."""
     name = json_fields.text(output, "name")
     parameters = json_fields.parameters_of_tensor(output)
     classes, binary = 0, False

@@ -6,29 +6,24 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgspec
 
 from pipeline.dialects.kserve.compression import chosen, compressed, decompressed
-from pipeline.dialects.kserve.models import KServeModel, KServeModels, version_number
+from pipeline.dialects.kserve.models import KServeModel, version_number
 from pipeline.dialects.kserve.refusals import KServeRefusal, error_body, for_clients
-from pipeline.dialects.kserve_v2.extensions import Extensions
 from pipeline.dialects.kserve_v2.http_extensions import HttpExtensions
 from pipeline.dialects.kserve_v2.http_generate import AsEvent, parse_generate
 from pipeline.dialects.kserve_v2.http_infer import parse_infer, parse_raw
-from pipeline.dialects.kserve_v2.model_config import model_config
-from pipeline.dialects.kserve_v2.repository_api import Control, asks_for_ready_alone, index, parameters_of
-from pipeline.dialects.kserve_v2.statistics import model_stats
+from pipeline.dialects.kserve_v2.repository_api import asks_for_ready_alone, index, parameters_of
+from pipeline.dialects.kserve_v2.server import V2Server
 from pipeline.dialects.kserve_v2.wish import GENERATED
 from pipeline.dialects.kserve_v2.wish import JSON as JSON_FORM
 from pipeline.errors import OUR_FAULT, ServingError
-from pipeline.front.http.http_handler import JSON, HttpHandler, header, retry_after
-from pipeline.front.http.http_request import HttpRequest
-from pipeline.front.http.refusals import Refused, check_method
+from pipeline.front.http.connection import HttpRequest
+from pipeline.front.http.http_handler import JSON, HttpHandler, Refused, check_method, header, retry_after
 from pipeline.front.scheduler.request import Request
-from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.values import Part
 
 log = logging.getLogger(__name__)
@@ -53,41 +48,33 @@ class V2Http(HttpHandler):
 
     name = "v2-http"
 
-    def __init__(
-        self, scheduler: Scheduler, models: KServeModels, control: Control, extensions: Extensions
-    ) -> None:
-        super().__init__(scheduler)
-        self._models = models
-        self._control = control
+    def __init__(self, server: V2Server) -> None:
+        super().__init__(server.scheduler)
+        self._server = server
+        self._extensions = HttpExtensions(server)
         self._orders: set[asyncio.Task[None]] = set()
-        self._memory = extensions.memory
-        self._extensions = HttpExtensions(extensions, models)
-        self._limits = scheduler.app.config.limits
         self._pages: dict[str, Page] = {
-            "/v2": extensions.server_metadata,
+            "/v2": server.metadata,
             "/v2/health/live": lambda: None,
             "/v2/health/ready": self._readiness,
-            "/v2/models/stats": lambda: model_stats(scheduler, models),
+            "/v2/models/stats": server.statistics,
         }
 
-    def take(self, request: HttpRequest) -> None:
-        """Answer at once, or when the scheduler has the answer."""
+    def _read(self, request: HttpRequest) -> Request | None:
         path = request.path
-        try:
-            asked = _MODEL.fullmatch(path)
-            if asked is not None and asked["what"] in _INFERENCE:
-                check_method(request, "POST")
-                self._infer(request, asked["model"], asked["version"] or "", asked["what"])
-                return
-            order = _CONTROL.fullmatch(path)
-            if order is not None:
-                check_method(request, "POST")
-                self._obey(request, order["model"], order["order"])
-                return
-            document = self._document(request, asked)
-        except ServingError as exc:
-            self.refuse(request, exc)
-            return
+        asked = _MODEL.fullmatch(path)
+        if asked is not None and asked["what"] in _INFERENCE:
+            check_method(request, "POST")
+            return self._infer(request, asked["model"], asked["version"] or "", asked["what"])
+        order = _CONTROL.fullmatch(path)
+        if order is not None:
+            check_method(request, "POST")
+            self._obey(request, order["model"], order["order"])
+        else:
+            self._tell(request, self._document(request, asked))
+        return None
+
+    def _tell(self, request: HttpRequest, document: Any) -> None:
         if document is None:  # as Triton: of a check the status is all, which is no JSON
             request.respond(200, JSON if request.method == "POST" else _TEXT, b"")
         else:
@@ -103,7 +90,7 @@ class V2Http(HttpHandler):
             return self._about(asked["model"], asked["version"] or "", asked["what"])
         if _INDEX.fullmatch(request.path):
             check_method(request, "POST")
-            return index(self._models, ready_alone=asks_for_ready_alone(request.body))
+            return index(self._server.models, ready_alone=asks_for_ready_alone(request.body))
         return self._extensions.document(request)
 
     def _readiness(self) -> None:
@@ -113,7 +100,8 @@ class V2Http(HttpHandler):
     def _obey(self, request: HttpRequest, name: str, order: str) -> None:
         """Load or unload, also when the client leaves meanwhile. Raises KServeRefusal for a false body."""
         parameters = parameters_of(request.body)
-        obey = self._control.load if order == "load" else self._control.unload
+        control = self._server.control
+        obey = control.load if order == "load" else control.unload
 
         async def answer() -> None:
             try:
@@ -133,49 +121,41 @@ class V2Http(HttpHandler):
     def _about(self, name: str, version: str, what: str | None) -> Any:
         if what != "ready":
             if what == "stats":
-                return model_stats(self._scheduler, self._models, name, version)
-            model = self._models.find(name, version)
+                return self._server.statistics(name, version)
             if what == "config":
-                return model_config(model, self._scheduler.app.config, self._models.answering_op(model))
-            return model.metadata()
+                return self._server.config(name, version)
+            return self._server.models.find(name, version).metadata()
         if version:
             version_number(version)
-        if not self._models.is_ready(name, version):
+        if not self._server.models.is_ready(name, version):
             raise KServeRefusal("Model version not ready")
         return None
 
     # Inference:
 
-    def _infer(self, request: HttpRequest, name: str, version: str, what: str) -> None:
-        model = self._models.find(name, version)
+    def _infer(self, request: HttpRequest, name: str, version: str, what: str) -> Request | None:
+        """None where the body is to be decompressed first."""
+        model = self._server.models.find(name, version)
+
+        def made_of(body: bytes) -> Request:
+            if what == "infer":
+                made = self._asked(request, model, body)
+            else:
+                made = self._generated(request, model, body, what)
+            made.version = version
+            return made
+
         encoding = header(request, b"content-encoding")
         if not encoding:
-            self._predict(request, self._read, model, version, what)
-            return
+            return made_of(request.body)
         # In a thread: a few bytes may become as many as limits.body_bytes allows.
-        encoding, most = encoding.strip().lower(), self._limits.body_bytes
+        encoding, most = encoding.strip().lower(), self._server.limits.body_bytes
         reading = asyncio.get_running_loop().run_in_executor(None, decompressed, request.body, encoding, most)
-        reading.add_done_callback(partial(self._predict, request, self._read, model, version, what))
-
-    def _read(
-        self,
-        request: HttpRequest,
-        model: KServeModel,
-        version: str,
-        what: str,
-        decompressed_body: asyncio.Future[bytes] | None = None,
-    ) -> Request:
-        body = request.body if decompressed_body is None else decompressed_body.result()
-        made = (
-            self._asked(request, model, body)
-            if what == "infer"
-            else self._generated(request, model, body, what)
-        )
-        made.version = version
-        return made
+        reading.add_done_callback(lambda read: self.take(request, lambda: made_of(read.result())))
+        return None
 
     def _generated(self, request: HttpRequest, model: KServeModel, body: bytes, what: str) -> Request:
-        asked = parse_generate(body, model, self._limits.json_depth)
+        asked = parse_generate(body, model, self._server.limits.json_depth)
         made = asked.request(model, GENERATED, self._scheduler)
         made.deadline = self._scheduler.deadline(began=request.began)
         if what == "generate_stream":
@@ -191,8 +171,8 @@ class V2Http(HttpHandler):
                 body,
                 length,
                 model,
-                self._limits.json_depth,
-                lambda name, at, size: self._memory.span(request.peer, name, at, size),
+                self._server.limits.json_depth,
+                lambda name, at, size: self._server.memory.span(request.peer, name, at, size),
             )
         made = asked.request(model, JSON_FORM, self._scheduler)
         made.deadline = self._scheduler.deadline(asked.timeout_s, request.began)

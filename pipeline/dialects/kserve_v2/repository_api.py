@@ -31,13 +31,13 @@ def _row(name: str, version: str, state: str, reason: str) -> dict[str, Any]:
 
 
 def asks_for_ready_alone(body: bytes) -> bool:
-    """What the body of an HTTP request says. Raises KServeRefusal for one that can't be read."""
+    """Whether an HTTP request for the index wants the ready models alone. Raises KServeRefusal."""
     asked = json_fields.parse(body) if body.strip() else {}
     return isinstance(asked, dict) and json_fields.boolean(asked.get("ready", False), "ready")
 
 
 def parameters_of(body: bytes) -> Mapping[str, Any]:
-    """Those of a load or unload over HTTP. Raises KServeRefusal for a body that can't be read."""
+    """The parameters of a load or unload over HTTP. Raises KServeRefusal for a body that can't be read."""
     asked = json_fields.parse(body) if body.strip() else {}
     return json_fields.parameters_of(asked) if isinstance(asked, dict) else {}
 
@@ -65,10 +65,10 @@ class Control:
             raise KServeRefusal(f"load failed for model '{name}': {where}{exc.message};\n") from exc
 
     async def unload(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Returns when what was admitted is answered and the workers are gone. Raises KServeRefusal.
+        """Serve the model no more; returns when what was admitted is answered and the workers are gone.
 
         A name that is not there is as good as unloaded. No parameter changes anything: a service is unloaded
-        with its Ops, and no model has another's dependents.
+        with its Ops, and no model has another's dependents. Raises KServeRefusal.
         """
         self._check_allowed()
         await self._repository.unload(self._models.ops_of(name))

@@ -13,8 +13,7 @@ from pipeline.dialects.kserve.datatypes import BYTES, CONTENTS, from_contents
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve.unread import LENGTH, Written
-from pipeline.dialects.kserve_v2.asked import Asked
-from pipeline.dialects.kserve_v2.inputs import Given, add
+from pipeline.dialects.kserve_v2.asked import Asked, Given
 from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
 from pipeline.dialects.kserve_v2.wish import WantedOutput
 from pipeline.dialects.message_fields import split
@@ -49,14 +48,14 @@ _RAWS = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 
 
 class InferMessage(NamedTuple):
-    """raws: its raw_input_contents; of a large message views of what was received."""
+    """A ModelInferRequest, and beside it the raw contents of its inputs."""
 
     fields: ModelInferRequest
-    raws: Sequence[Part]
+    raws: Sequence[Part]  # its raw_input_contents; of a large message views of what was received
 
 
 def infer_message(data: bytes, limits: Limits) -> InferMessage:
-    """Raises KServeRefusal for bytes that are no such message, and TooLarge."""
+    """Parse a serialized ModelInferRequest. Raises KServeRefusal for other bytes, and TooLarge."""
     rest, raws = split(data, _RAWS, limits)
     try:
         fields = ModelInferRequest.FromString(rest)
@@ -66,7 +65,7 @@ def infer_message(data: bytes, limits: Limits) -> InferMessage:
 
 
 def parse_infer(asked_for: InferMessage, model: KServeModel, find: FindSpan) -> Asked:
-    """find: in shared memory. Raises KServeRefusal."""
+    """Read the message's inputs, outputs and parameters. find: in shared memory. Raises KServeRefusal."""
     message, raws = asked_for
     asked = Asked(message.id)
     if message.parameters:
@@ -93,7 +92,7 @@ def parse_infer(asked_for: InferMessage, model: KServeModel, find: FindSpan) -> 
         else:
             given = Given(tensor.name, tensor.datatype, tensor.shape[:], raws[number], Written.RAW)
         number += 1
-        add(asked.inputs, given, asked.request_id)
+        asked.give(given)
     # More raw contents than inputs are passed over, as Triton does.
     for output in message.outputs:
         wanted = _wanted(output)
@@ -131,7 +130,7 @@ def _wrong_type(name: str, expected: str) -> KServeRefusal:
 
 
 def _span(tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor, find: FindSpan) -> Span | None:
-    """Where it lies in shared memory; None where it does not. Raises KServeRefusal."""
+    """Where the tensor lies in shared memory; None where it does not. Raises KServeRefusal."""
     parameters = tensor.parameters
     shared = "shared_memory_region" in parameters
     values: dict[str, Any] = {}

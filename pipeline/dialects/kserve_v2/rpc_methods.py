@@ -13,22 +13,19 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError, Message
 
 from client.protos import kserve_v2_pb2 as messages
-from pipeline.dialects.kserve.models import KServeModels, version_number
+from pipeline.dialects.kserve.models import version_number
 from pipeline.dialects.kserve.refusals import KServeRefusal, for_clients
-from pipeline.dialects.kserve_v2.extensions import Extensions
-from pipeline.dialects.kserve_v2.model_config import model_config
-from pipeline.dialects.kserve_v2.repository_api import Control, index
+from pipeline.dialects.kserve_v2.repository_api import index
 from pipeline.dialects.kserve_v2.rpc_extensions import RpcExtensions, RpcPage
 from pipeline.dialects.kserve_v2.rpc_infer import InferMessage, infer_message, parse_infer
 from pipeline.dialects.kserve_v2.rpc_stream import Stream
+from pipeline.dialects.kserve_v2.server import V2Server
 from pipeline.dialects.kserve_v2.shared_memory import Span
-from pipeline.dialects.kserve_v2.statistics import model_stats
 from pipeline.dialects.kserve_v2.wish import PROTO
 from pipeline.errors import DeadlineExceeded, ServingError
 from pipeline.front.grpc.rpc_handler import Context, RpcHandler
 from pipeline.front.scheduler.clients import CALLER
 from pipeline.front.scheduler.request import Request
-from pipeline.front.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from pipeline.front.grpc.private.call_context import CallContext
@@ -44,24 +41,19 @@ class V2Rpc(RpcHandler):
 
     name = "v2-grpc"
 
-    def __init__(
-        self, scheduler: Scheduler, models: KServeModels, control: Control, extensions: Extensions
-    ) -> None:
-        super().__init__(scheduler)
-        self._models = models
-        self._control = control
-        self._memory = extensions.memory
-        self._limits = scheduler.app.config.limits
-        others = RpcExtensions(extensions, models)
+    def __init__(self, server: V2Server) -> None:
+        super().__init__(server.scheduler)
+        self._server = server
+        others = RpcExtensions(server)
         pages: dict[str, RpcPage] = {
             "ServerLive": (messages.ServerLiveRequest, lambda _: messages.ServerLiveResponse(live=True)),
             "ServerReady": (
                 messages.ServerReadyRequest,
-                lambda _: messages.ServerReadyResponse(ready=scheduler.server_ready),
+                lambda _: messages.ServerReadyResponse(ready=server.scheduler.server_ready),
             ),
             "ServerMetadata": (
                 messages.ServerMetadataRequest,
-                lambda _: messages.ServerMetadataResponse(**extensions.server_metadata()),
+                lambda _: messages.ServerMetadataResponse(**server.metadata()),
             ),
             "ModelReady": (messages.ModelReadyRequest, self._model_ready),
             "ModelMetadata": (messages.ModelMetadataRequest, self._model_metadata),
@@ -75,7 +67,7 @@ class V2Rpc(RpcHandler):
             SERVICE + name: unary(self._page(*page)) for name, page in pages.items()
         }
         for name, page in others.shared_memory_pages().items():
-            self.methods[SERVICE + name] = unary(self._page(*page, admit=self._memory.admit))
+            self.methods[SERVICE + name] = unary(self._page(*page, admit=server.memory.admit))
         self.methods[SERVICE + "RepositoryModelLoad"] = unary(self._load)
         self.methods[SERVICE + "RepositoryModelUnload"] = unary(self._unload)
         self.methods[SERVICE + "ModelInfer"] = unary(partial(self._predict, "ModelInfer", self._request))
@@ -107,24 +99,23 @@ class V2Rpc(RpcHandler):
     def _model_ready(self, asked: messages.ModelReadyRequest) -> Message:
         if asked.version:
             version_number(asked.version)
-        return messages.ModelReadyResponse(ready=self._models.is_ready(asked.name, asked.version))
+        return messages.ModelReadyResponse(ready=self._server.models.is_ready(asked.name, asked.version))
 
     def _model_metadata(self, asked: messages.ModelMetadataRequest) -> Message:
-        document = self._models.find(asked.name, asked.version).metadata()
+        document = self._server.models.find(asked.name, asked.version).metadata()
         return ParseDict(document, messages.ModelMetadataResponse())
 
     def _model_config(self, asked: messages.ModelConfigRequest) -> Message:
-        model = self._models.find(asked.name, asked.version)
-        document = model_config(model, self._scheduler.app.config, self._models.answering_op(model))
-        return ParseDict({"config": document}, messages.ModelConfigResponse())
+        document = {"config": self._server.config(asked.name, asked.version)}
+        return ParseDict(document, messages.ModelConfigResponse())
 
     def _statistics(self, asked: messages.ModelStatisticsRequest) -> Message:
-        told = model_stats(self._scheduler, self._models, asked.name, asked.version)
+        told = self._server.statistics(asked.name, asked.version)
         return ParseDict(told, messages.ModelStatisticsResponse())
 
     def _index(self, asked: messages.RepositoryIndexRequest) -> Message:
         _refuse_named_repository(asked)
-        rows = index(self._models, ready_alone=asked.ready)
+        rows = index(self._server.models, ready_alone=asked.ready)
         return ParseDict({"models": rows}, messages.RepositoryIndexResponse())
 
     # Loading and unloading, which go on when the caller leaves:
@@ -133,7 +124,7 @@ class V2Rpc(RpcHandler):
         try:
             asked = parsed(messages.RepositoryModelLoadRequest, data)
             _refuse_named_repository(asked)
-            await asyncio.shield(self._control.load(asked.model_name, asked.parameters))
+            await asyncio.shield(self._server.control.load(asked.model_name, asked.parameters))
         except ServingError as exc:
             return await self._refuse_page(context, exc)
         return messages.RepositoryModelLoadResponse().SerializeToString()
@@ -147,7 +138,7 @@ class V2Rpc(RpcHandler):
                 raise KServeRefusal(
                     "invalid value type for 'unload_dependents' parameter, expected bool_param."
                 )
-            await asyncio.shield(self._control.unload(asked.model_name, asked.parameters))
+            await asyncio.shield(self._server.control.unload(asked.model_name, asked.parameters))
         except ServingError as exc:
             return await self._refuse_page(context, exc)
         return messages.RepositoryModelUnloadResponse().SerializeToString()
@@ -155,12 +146,12 @@ class V2Rpc(RpcHandler):
     # Inference:
 
     def _request(self, data: bytes, context: Context) -> Request:
-        return self.request_of(infer_message(data, self._limits), context)
+        return self.request_of(infer_message(data, self._server.limits), context)
 
     def request_of(self, message: InferMessage, context: Context) -> Request:
-        """The scheduler's request. Raises KServeRefusal."""
+        """What the scheduler is given for a message. Raises KServeRefusal."""
         fields = message.fields
-        model = self._models.find(fields.model_name, fields.model_version)
+        model = self._server.models.find(fields.model_name, fields.model_version)
         asked = parse_infer(message, model, partial(self._span, context))
         request = asked.request(model, PROTO, self._scheduler)
         request.client = CALLER.get() or self._scheduler.peers.of(context.peer())
@@ -173,7 +164,7 @@ class V2Rpc(RpcHandler):
         return request
 
     def _span(self, context: Context, region: str, offset: int, size: int) -> Span:
-        return self._memory.span(context.peer(), region, offset, size)
+        return self._server.memory.span(context.peer(), region, offset, size)
 
     async def _stream(self, requests: Any, context: CallContext) -> None:
         await Stream(self._scheduler, self.request_of, context, self.name).run()
@@ -195,7 +186,7 @@ def _refuse_named_repository(asked: Any) -> None:
 
 
 def parsed(kind: Any, data: bytes) -> Any:
-    """Raises KServeRefusal for bytes that are no such message."""
+    """The bytes as a message of this kind. Raises KServeRefusal for bytes that are none."""
     try:
         return kind.FromString(data)
     except DecodeError:

@@ -13,7 +13,7 @@ import grpc.aio
 from client.protos.kserve_v2_pb2 import ModelInferResponse, ModelStreamInferResponse
 from pipeline.dialects.kserve.refusals import for_clients
 from pipeline.dialects.kserve_v2.rpc_infer import InferMessage, infer_message
-from pipeline.dialects.kserve_v2.varint import varint
+from pipeline.dialects.message_fields import varint
 from pipeline.errors import OUR_FAULT, ServingError
 from pipeline.front.scheduler.dag_run import Answer, DagRun
 from pipeline.front.scheduler.request import Request

@@ -18,7 +18,7 @@ from pipeline.front.scheduler.scheduler import Scheduler
 def model_stats(
     scheduler: Scheduler, models: KServeModels, name: str = "", version: str = ""
 ) -> dict[str, Any]:
-    """The answer: of one model, or of all that are loaded. Raises KServeRefusal, in words of their own."""
+    """The statistics of one model, or of all that are loaded. Raises KServeRefusal, in words of its own."""
     if not name:
         return {"model_stats": [statistics(scheduler, models, model) for model in models.loaded()]}
     if version:

@@ -30,7 +30,7 @@ class TraceSettings:
         self._of_model: dict[str, dict[str, TraceValue]] = {}
 
     def told(self, model: str = "") -> dict[str, TraceValue]:
-        """As Triton's HTTP writes them: numbers are texts. A model has those of all where it has none."""
+        """The settings as Triton's HTTP writes them, numbers as texts; a model's before those of all."""
         start: dict[str, TraceValue] = {
             "trace_level": ["OFF"],
             "trace_rate": "1000",
@@ -42,7 +42,7 @@ class TraceSettings:
         return {**start, **self._of_all, **self._of_model.get(model, {})}
 
     def update(self, given: Mapping[str, list[str] | None], model: str = "") -> None:
-        """None: back to what holds without it. model: one that there is, or empty for all.
+        """Change settings; None takes one back. model: one that there is, or empty for all.
 
         Raises KServeRefusal, and then nothing is changed; a setting that Triton does not know is passed over.
         """
@@ -92,7 +92,7 @@ def _number(name: str, texts: list[str]) -> str:
 
 
 class LogSettings:
-    """What Triton would log."""
+    """What a Triton would log with: nothing here logs by these settings."""
 
     def __init__(self) -> None:
         self._settings: dict[str, bool | int | str] = {
@@ -112,7 +112,7 @@ class LogSettings:
         return {name: type(value) for name, value in self._settings.items()}
 
     def update(self, given: Mapping[str, bool | int | str]) -> None:
-        """Values of the right types. Raises KServeRefusal, and then nothing is changed."""
+        """Change settings to values of the right types. Raises KServeRefusal, and then nothing is changed."""
         if "log_file" in given:
             raise KServeRefusal(
                 "log file location can not be updated through network protocol", "UNIMPLEMENTED"
@@ -127,7 +127,7 @@ class LogSettings:
 
 
 def trace_settings_in(document: Any) -> dict[str, list[str] | None]:
-    """Of a JSON request, for `TraceSettings.update`. Raises KServeRefusal for values of another type."""
+    """The settings in a JSON request, for `TraceSettings.update`. Raises KServeRefusal for other types."""
     if not isinstance(document, dict):
         raise json_fields.unparsed("", "attempt to access JSON non-object as object")
     given: dict[str, list[str] | None] = {}
@@ -144,7 +144,7 @@ def trace_settings_in(document: Any) -> dict[str, list[str] | None]:
 
 
 def log_settings_in(document: Any, kinds: Mapping[str, type]) -> dict[str, bool | int | str]:
-    """Of a JSON request, for `LogSettings.update`. Raises KServeRefusal for values of another type."""
+    """The settings in a JSON request, for `LogSettings.update`. Raises KServeRefusal for other types."""
     if not isinstance(document, dict):
         raise json_fields.unparsed("", "attempt to access JSON non-object as object")
     given: dict[str, bool | int | str] = {}

@@ -1,12 +1,12 @@
-"""The counters of /metrics that Triton's dashboards and autoscalers read, by its names: `nv_inference_*`."""
+"""What Triton's dashboards and autoscalers read in /metrics, by its names: `nv_inference_*`, `nv_cpu_*`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
-from pipeline.dialects.kserve_v2.host_metrics import HostMetrics
 from pipeline.dialects.kserve_v2.statistics import statistics
 from pipeline.front.scheduler.scheduler import Scheduler
 
@@ -52,10 +52,16 @@ _PENDING = (
     "nv_inference_pending_request_count",
     "Instantaneous number of pending requests awaiting execution per-model.",
 )
+_HOST_GAUGES = {
+    "nv_cpu_utilization": "CPU utilization rate [0.0 - 1.0]",
+    "nv_cpu_memory_total_bytes": "CPU total memory (RAM), in bytes",
+    "nv_cpu_memory_used_bytes": "CPU used memory (RAM), in bytes",
+}
+_IDLE = slice(3, 5)  # of the times in /proc/stat: idle and waiting for disks
 
 
 def triton_metrics(scheduler: Scheduler, models: KServeModels, host: HostMetrics) -> bytes:
-    """In Prometheus' text format: every model, with the figures that `statistics` has of it; the machine."""
+    """The figures of every model and of the machine, in Prometheus' text format."""
     known = [(model, statistics(scheduler, models, model)) for model in models.all()]
     lines: list[str] = []
     for name, (told, read) in _COUNTERS.items():
@@ -89,3 +95,37 @@ def _labels(model: KServeModel, **more: str) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+class HostMetrics:
+    """The machine's processors and memory, read when asked.
+
+    The utilization is that since the last time, at first since the machine's start.
+    """
+
+    def __init__(self) -> None:
+        self._before = 0, 0
+
+    def text(self) -> str:
+        """The gauges in Prometheus' text format; nothing where the kernel does not tell."""
+        try:
+            told = dict(zip(_HOST_GAUGES, self._values(), strict=True))
+        except (OSError, LookupError, ValueError):
+            return ""
+        return "".join(
+            f"# HELP {name} {_HOST_GAUGES[name]}\n# TYPE {name} gauge\n{name} {value}\n"
+            for name, value in told.items()
+        )
+
+    def _values(self) -> Iterator[float]:
+        times = [int(ticks) for ticks in Path("/proc/stat").read_text("ascii").splitlines()[0].split()[1:9]]
+        idle, total = sum(times[_IDLE]), sum(times)
+        idle_before, total_before = self._before
+        self._before = idle, total
+        passed = total - total_before
+        busy = 1 - (idle - idle_before) / passed if passed else 0.0
+        yield min(max(0.0, busy), 1.0)  # the kernel's count of waiting may go back
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        memory = {name: int(value.split()[0]) * 1024 for name, value in (one.split(":") for one in lines)}
+        yield memory["MemTotal"]
+        yield memory["MemTotal"] - memory["MemAvailable"]

@@ -12,26 +12,19 @@ GENERATED = "kserve_v2.generated"  # of `generate`: {"OUTPUT": element or list, 
 
 
 class WantedOutput(NamedTuple):
-    """binary: as raw bytes after the JSON document. classes: so many, the best of each row; 0: as it is.
-
-    room: bytes in the client's shared memory, where its raw bytes are to go; None: it is sent.
-    """
+    """An output that is asked for, and in which form."""
 
     name: str
-    binary: bool
-    classes: int
-    room: int | None = None
+    binary: bool  # as raw bytes after the JSON document
+    classes: int  # so many, the best of each row; 0: as it is
+    room: int | None = None  # bytes in shared memory, where its raw bytes are to go; None: it is sent
 
 
 class Wish(NamedTuple):
-    """What the answer repeats of the request, and which outputs it has in which form.
-
-    outputs: those asked for, WantedOutput; None for all. binary: how the others are sent. by_rows: the first
-    axis of an output is the batch.
-    """
+    """What the answer repeats of the request, and which outputs it has in which form."""
 
     model: str
     request_id: str
-    binary: bool = False
-    outputs: Sequence[Sequence[Any]] | None = None
-    by_rows: bool = False
+    binary: bool = False  # how outputs are sent that are not among those asked for
+    outputs: Sequence[Sequence[Any]] | None = None  # those asked for, each a WantedOutput; None for all
+    by_rows: bool = False  # the first axis of an output is the batch

@@ -1,35 +1,83 @@
-"""One HTTP/1.1 connection: answers in order, refuses what its reader does, ends without losing a request."""
+"""One HTTP/1.1 connection: its requests are read, bounded while they arrive, and answered in order."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import http
 import logging
 import struct
 import termios
 import time
+import urllib.parse
 from collections import deque
-from typing import cast
+from collections.abc import Callable
+from typing import Protocol, cast
 
-from pipeline.errors import NotReady, ServingError, Unauthenticated
+import httptools
+import msgspec
+
+from pipeline.api.examples import KEY_VALUE_EXAMPLE
+from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge, Unauthenticated
 from pipeline.front.http.half_closed import CONTINUE, HalfClosed
-from pipeline.front.http.http_request import HttpRequest
-from pipeline.front.http.listener import Listener
-from pipeline.front.http.reader import RequestReader
+from pipeline.front.http.listener import REQUESTS_A_TURN, Listener
+from pipeline.front.scheduler.admission import Client
+from pipeline.front.scheduler.clients import named
 from pipeline.messages.values import Part
 
 log = logging.getLogger(__name__)
 
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
-_JOIN_BYTES = 64 * 1024  # copying more than this costs more than a second system call
 LINGER_S = 10.0  # how long a refused client may go on sending before the connection is closed
+_JOIN_BYTES = 64 * 1024  # copying more than this costs more than a second system call
+_PIECE_BYTES = 2048  # that are parsed at once, unless they are a body's
+_UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
+_REQUEST_TIMEOUT = 408
+_HEADER_TOO_LARGE = 431
+_USAGE = f"Send POST /{{service}}/{{method}} with a body like {KEY_VALUE_EXAMPLE}"
+
+Headers = dict[bytes, bytes]
+"""By name in lower case; of one that was sent twice the first."""
+
+
+class HttpRequest(msgspec.Struct, eq=False):
+    """A request that has arrived whole. It is answered once, by `respond`, sooner or later."""
+
+    _connection: Connection
+    client: Client  # who asks
+    method: str
+    path: str  # percent-decoded, without the query
+    headers: Headers
+    body: bytes
+    keep_alive: bool
+    began: float = 0.0  # when it had come, and those before it were answered (time.monotonic)
+    on_left: Callable[[], None] | None = None  # set by whoever answers: called if the client leaves before
+
+    @property
+    def peer(self) -> str:
+        """The client's address, and the name of its API key."""
+        return named(self._connection.peer, self.client)
+
+    def respond(self, status: int, head: bytes, body: Part) -> None:
+        """Answer. head: header lines, each with its CRLF; the length and the date are put in here."""
+        self._connection.respond(self, status, head, body)
+
+
+class RequestTaker(Protocol):
+    """The application behind the connections."""
+
+    def take(self, request: HttpRequest) -> None: ...
+    def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]: ...
+    def note_refusal(self, error: ServingError) -> None: ...
+    def note_unread(self, why: str) -> None: ...
 
 
 class Connection(asyncio.Protocol):
     """Answers in the order of the requests: a pipelined one waits for those before it."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, app: RequestTaker, listener: Listener) -> None:
+        self._app = app
         self._listener = listener
         self._transport: asyncio.Transport
         self.seen_at = time.monotonic()
@@ -162,17 +210,22 @@ class Connection(asyncio.Protocol):
             self._transport.write(CONTINUE)
 
     def _begin_waiting(self) -> None:
+        listener = self._listener
         while self._waiting and self._current is None and not self._write_paused:
-            if not self._listener.may_begin(self):
+            if listener.begun == REQUESTS_A_TURN:
+                listener.postpone(self)
                 break
+            listener.begun += 1
+            if listener.begun == REQUESTS_A_TURN:
+                listener.end_turn()
             request = self._waiting.popleft()
             if self._transport.is_closing():
-                self._listener.bodies_bytes -= len(request.body)
+                listener.bodies_bytes -= len(request.body)
                 continue
             self._current = request
             request.began = self.seen_at
             try:
-                self._listener.app.take(request)
+                self._app.take(request)
             except Exception:
                 log.exception("A fault of ours in %s %s", request.method, request.path)
                 self._transport.close()
@@ -199,13 +252,12 @@ class Connection(asyncio.Protocol):
         if last is not None:  # whole requests came before: the answer to the latest is the connection's last
             last.keep_alive = False
             return
-        app = self._listener.app
-        head, body = app.refusal(error, self._reader.url)
+        head, body = self._app.refusal(error, self._reader.url)
         head += b"connection: close\r\n"
         if isinstance(error, Unauthenticated):
             head += b"www-authenticate: Bearer\r\n"
         self._write(error.http_status, head, body)
-        app.note_refusal(error)
+        self._app.note_refusal(error)
         # Not closed yet: with input unread the kernel would reset the connection, and a client that sends all
         # before it reads would never see the answer. `data_received` discards what still comes.
         if self._transport.can_write_eof():  # TLS knows no half-closed connection
@@ -233,7 +285,7 @@ class Connection(asyncio.Protocol):
             self._refuse(error)
 
     def _abort_if_unread(self, now: float) -> None:
-        """Also where little is unsent: such a connection would not close, whoever asked it to."""
+        """Send a client away that reads nothing, also where little is unsent: it would not let us close."""
         unsent = self.unsent_bytes
         if unsent != self._unsent_bytes:
             self._unsent_bytes, self._unsent_since = unsent, now
@@ -246,9 +298,7 @@ class Connection(asyncio.Protocol):
 
     def send_away(self, why: str) -> None:
         """End the connection of a client that does not read."""
-        self._listener.app.note_unread(
-            f"{self.peer} is sent away, {self.unsent_bytes} bytes are held for it: {why}"
-        )
+        self._app.note_unread(f"{self.peer} is sent away, {self.unsent_bytes} bytes are held for it: {why}")
         self._transport.abort()
 
     # How it ends:
@@ -278,3 +328,239 @@ class Connection(asyncio.Protocol):
         sock = self._transport.get_extra_info("socket")
         counted = fcntl.ioctl(sock.fileno(), termios.FIONREAD, b"\0" * 4)
         return int(struct.unpack("i", counted)[0])
+
+
+class RequestReader:
+    """Has httptools parse what arrives, and puts each whole request into `requests`."""
+
+    def __init__(self, connection: Connection, listener: Listener, requests: deque[HttpRequest]) -> None:
+        self._connection = connection
+        self._listener = listener
+        self._requests = requests
+        limits = listener.limits
+        # What is looked at for each request; an attribute of a model of pydantic's costs more.
+        self._most_headers, self._most_header_bytes = limits.header_count, limits.header_bytes
+        self._most_body_bytes, self._most_bodies_bytes = limits.body_bytes, limits.bodies_bytes
+        self._parser = _parser(self)
+        self._read_at = 0.0
+        self.receiving_since: float | None = None  # when the request that is still arriving began
+        self.in_body = False  # the headers of that request are here
+        self.continue_due = False  # its client waits for a 100 before it sends the body
+        self._header_bytes = 0
+        self._body_length = 0  # as declared
+        self._body_bytes = 0
+        self._arrived_bytes = 0  # since the last piece of a body: headers, trailers, extensions of chunks
+        self._client = Client()  # until a request shows a key
+        self.url = b""
+        self._headers: Headers = {}
+        self._body: bytes | bytearray = b""
+        self._refusal: ServingError | None = None
+
+    def read(self, data: bytes, now: float) -> bytes:
+        """Parse until there is a request to begin with; returns what came behind it. Raises ServingError.
+
+        A request of 18 bytes takes 400 once it is parsed: not all of a pipeline are to be there at once.
+        """
+        self._read_at = now
+        if self.receiving_since is None:
+            self.receiving_since = now
+        start = 0
+        while start < len(data):
+            if self._requests:
+                return data[start:]
+            most = _PIECE_BYTES
+            if self.in_body:
+                most = max(most, self._body_length - self._body_bytes)
+            whole = not start and len(data) <= most
+            piece = data if whole else memoryview(data)[start : start + most]
+            start += len(piece)
+            plain = self._read_piece(piece)
+            if plain:
+                data, start = plain + data[start:], 0
+        return b""
+
+    def overdue(self, now: float) -> ServingError | None:
+        """Why to refuse a request that takes too long to arrive (slow loris); None: there is none."""
+        if self.receiving_since is None:
+            return None
+        limits = self._listener.limits
+        limit_s = limits.body_timeout_s if self.in_body else limits.header_timeout_s
+        if now - self.receiving_since <= limit_s:
+            return None
+        return _too_slow("body" if self.in_body else "headers", limit_s)
+
+    @property
+    def http_1_1(self) -> bool:
+        """Whether the latest request is of that version."""
+        return bool(self._parser.get_http_version() == "1.1")
+
+    @property
+    def arriving_bytes(self) -> int:
+        """How much is here of a body that is not all here."""
+        return len(self._body)
+
+    def drop(self) -> None:
+        """Let go of what has arrived of a request."""
+        self.receiving_since = None
+        self.continue_due = False
+        self._listener.bodies_bytes -= len(self._body)
+        self._body = b""
+
+    def end(self) -> None:
+        """The connection is gone: let go of all that holds this reader, which would be garbage in a ring."""
+        self.drop()
+        del self._parser, self._connection
+
+    def _read_piece(self, piece: bytes | memoryview) -> bytes:
+        """Returns what is to be parsed in place of a request to upgrade; nothing for others."""
+        self._arrived_bytes += len(piece)
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as stopped:
+            return self._without_upgrade(bytes(piece[stopped.args[0] :]))
+        except httptools.HttpParserError:
+            raise self._refusal or _no_http("Invalid HTTP request received.") from None
+        if self._arrived_bytes > self._most_header_bytes:
+            raise _headers_too_large(f"headers over {self._most_header_bytes} bytes")
+        return b""
+
+    def _without_upgrade(self, rest: bytes) -> bytes:
+        """The request as it is without its wish for another protocol (RFC 9110 section 7.8), and the rest.
+
+        Java's client wishes for h2c with its first request; the parser stops there, before the body.
+        """
+        method: bytes = self._parser.get_method()
+        if method == b"CONNECT":
+            raise _no_http("CONNECT is not served.")
+        lines = [b"%b %b HTTP/1.1" % (method, self.url)]
+        lines += [b"%b: %b" % header for header in self._headers.items() if header[0] not in _UPGRADE_HEADERS]
+        self._parser = _parser(self)
+        self._arrived_bytes = 0
+        return b"\r\n".join(lines) + b"\r\n\r\n" + rest
+
+    # What the parser calls:
+
+    def on_message_begin(self) -> None:
+        self.receiving_since = self._read_at
+        self._header_bytes = 0
+        self.url = b""
+        self._headers = {}
+        self._body = b""
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        headers = self._headers
+        size = self._header_bytes = self._header_bytes + len(name) + len(value) + 4
+        if size > self._most_header_bytes:
+            self._refuse(_headers_too_large(f"headers over {self._most_header_bytes} bytes"))
+        if len(headers) >= self._most_headers:
+            self._refuse(_headers_too_large(f"more than {self._most_headers} headers"))
+        headers.setdefault(name.lower(), value)
+
+    def on_headers_complete(self) -> None:
+        if self._parser.should_upgrade():
+            return
+        headers = self._headers
+        length, most = headers.get(b"content-length", b""), self._most_body_bytes
+        self._body_length = int(length) if length.isdigit() else 0
+        if self._body_length > most:
+            self._refuse(_too_large(f"content-length {length.decode()} is over {most} bytes"))
+        if b"expect" in headers:
+            self.continue_due = headers[b"expect"].lower() == b"100-continue"
+        guard = self._listener.guard
+        if guard is not None:  # before the body: who may not ask may not fill our memory either
+            try:
+                self._client = guard.client(self.url, headers.items())
+            except Unauthenticated as error:
+                self._refuse(error)
+        self.in_body = True
+        self._body_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        self._arrived_bytes = 0
+        self._body_bytes += len(body)
+        if self._body_bytes > self._most_body_bytes:
+            self._refuse(_too_large(f"the body is over {self._most_body_bytes} bytes"))
+        if not self._body:
+            self._body = body
+        elif isinstance(self._body, bytearray):
+            self._body += body
+        else:
+            self._body = bytearray(self._body + body)
+        listener = self._listener
+        listener.bodies_bytes += len(body)
+        if listener.bodies_bytes > self._most_bodies_bytes:
+            self._shed_bodies()
+
+    def on_message_complete(self) -> None:
+        parser = self._parser
+        if parser.should_upgrade():
+            return
+        self.receiving_since = None
+        self.in_body = False
+        self.continue_due = False
+        self._arrived_bytes = 0
+        method, path = parser.get_method().decode(), _path(self.url)
+        headers, body, self._body = self._headers, self._body, b""
+        if isinstance(body, bytearray):
+            body = bytes(body)
+        keep_alive = parser.should_keep_alive()
+        if b"connection" in headers and parser.get_http_version() == "1.0":
+            keep_alive = False  # such a client would wait for a header of ours that says so
+        request = HttpRequest(self._connection, self._client, method, path, headers, body, keep_alive)
+        self._requests.append(request)
+
+    def _shed_bodies(self) -> None:
+        """Refuse the largest of those that are arriving: who sends little is served on."""
+        most = self._most_bodies_bytes
+        error = NotReady(f"bodies of more than {most} bytes are here; limits.bodies_bytes allows no more")
+        while self._listener.bodies_bytes > most:
+            for connection in self._listener.largest_bodies():
+                if connection is self._connection:
+                    self._refuse(error)
+                connection.refuse_body(error)
+
+    def _refuse(self, error: ServingError) -> None:
+        """Leave the parser with an exception, of which it keeps no cause; `_read_piece` raises the error."""
+        self._refusal = error
+        raise httptools.HttpParserError(error.message)
+
+
+def _parser(reader: RequestReader) -> httptools.HttpRequestParser:
+    parser = httptools.HttpRequestParser(reader)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
+
+
+@functools.lru_cache(maxsize=64)  # nearly all requests have one of a few targets
+def _path(url: bytes) -> str:
+    """The path of a request's target, percent-decoded. Raises HttpParserError for a target that is none."""
+    if b"?" in url or b"#" in url or not url.startswith(b"/"):
+        url = httptools.parse_url(url).path or b"/"
+    try:
+        path = url.decode("ascii")
+    except UnicodeDecodeError as exc:
+        raise httptools.HttpParserError("the path is not ASCII") from exc
+    return urllib.parse.unquote(path) if "%" in path else path
+
+
+def _no_http(message: str) -> ServingError:
+    return InvalidInput(f"{message} {_USAGE}")
+
+
+def _too_slow(what: str, limit_s: float) -> ServingError:
+    error = InvalidInput(f"the {what} did not arrive within {limit_s:g} s. {_USAGE}")
+    error.http_status = _REQUEST_TIMEOUT
+    return error
+
+
+def _headers_too_large(what: str) -> ServingError:
+    return _too_large(f"the request has {what}", _HEADER_TOO_LARGE)
+
+
+def _too_large(what: str, http_status: int = 413) -> ServingError:
+    error = TooLarge(f"{what}; the limits of this service are in config.yml under limits")
+    error.http_status = http_status
+    return error

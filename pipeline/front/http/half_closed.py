@@ -13,15 +13,18 @@ _CLOSE_WAIT = 8  # of tcp_states.h: they have closed, we have not
 
 
 class HalfClosed:
-    """Tells the client that it is to wait (RFC 9110 section 15.2: any client of HTTP/1.1 may be sent a 100).
+    """Finds out whether a client that sends no more has left, by telling it to wait.
 
-    Who has left resets the connection then. waits: whether a request is being answered; else there may be an
-    answer to send yet, or an end of it. left: called where the client has left.
+    Who has left resets the connection then (RFC 9110 section 15.2: any client may be sent a 100).
     """
 
     def __init__(
         self, transport: asyncio.Transport, waits: Callable[[], bool], left: Callable[[], None]
     ) -> None:
+        """waits: whether a request is being answered; else an answer, or its end, may yet be sent.
+
+        left: called where the client has left.
+        """
         self._transport = transport
         self._waits = waits
         self._left = left

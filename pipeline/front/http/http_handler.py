@@ -1,16 +1,24 @@
-"""HttpHandler: answers HTTP requests in one dialect: how a prediction begins, and how its end is told."""
+"""The requests of an HTTP port: which dialect each goes to, how a prediction begins, how its end is told."""
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from http import HTTPStatus
 from typing import Any, ClassVar
 
-from pipeline.errors import OUR_FAULT, ServingError
-from pipeline.front.http.http_request import HttpRequest
+import msgspec
+
+from pipeline.errors import OUR_FAULT, ConfigError, ServingError
+from pipeline.front.http import docs_page
+from pipeline.front.http.connection import HttpRequest
+from pipeline.front.http.openapi import openapi
+from pipeline.front.metrics.access_log import UNREAD
+from pipeline.front.metrics.metrics import CONTENT_TYPE
 from pipeline.front.scheduler.dag_run import Answer
 from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
@@ -19,46 +27,103 @@ from pipeline.messages.values import Part
 log = logging.getLogger(__name__)
 
 JSON = b"content-type: application/json\r\n"
+HEALTH_PAGES = (b"/health/live", b"/health/ready")
+EVERYTHING_ELSE = "/"
+_DOOR = "http"
+_TEXT = b"content-type: %b\r\n" % CONTENT_TYPE.encode()
+
+Page = Callable[[], tuple[int, bytes, bytes]]
+
+
+class Routes:
+    """Finds the handler of a path: that of "/v1/" has all that lies below, that of "/v2" this path alone."""
+
+    def __init__(self, handlers: Mapping[str, HttpHandler]) -> None:
+        """Raises ConfigError where there is none for "/", which is every path that is nobody's."""
+        if EVERYTHING_ELSE not in handlers:
+            raise ConfigError(f"no dialect that is installed answers below {EVERYTHING_ELSE!r}")
+        self._handlers = dict(handlers)
+        self.otherwise = self._handlers[EVERYTHING_ELSE]
+
+    def handler(self, path: str) -> HttpHandler | None:
+        """The handler that answers at this path; None where no dialect does."""
+        return self._handlers.get(path[: path.find("/", 1) + 1] or path)
+
+    def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
+        """Header lines and body that refuse what was no request yet. url: as far as it has arrived."""
+        return (self.handler(url.decode("latin-1")) or self.otherwise).refusal(error)
+
+
+class HttpApp:
+    """Answers every request of one service. paths: the dialects' part of /openapi.json."""
+
+    def __init__(self, scheduler: Scheduler, routes: Routes, paths: Callable[[], Mapping[str, Any]]) -> None:
+        self._scheduler = scheduler
+        self._access_log = scheduler.access_log
+        self._routes = routes
+        self._pages: dict[str, Page] = {
+            "/health/live": lambda: (200, JSON, b'{"live":true}'),
+            "/health/ready": self._readiness,
+            "/openapi.json": lambda: (200, JSON, msgspec.json.encode(openapi(scheduler.app, paths()))),
+            "/docs": lambda: (200, *docs_page.page()),
+            "/metrics": lambda: (200, _TEXT, scheduler.metrics.text()),
+        }
+
+    def take(self, request: HttpRequest) -> None:
+        """Answer at once, or when the scheduler has the answer."""
+        path = request.path
+        handler = self._routes.handler(path)
+        if handler is not None:
+            handler.take(request)
+            return
+        page = self._pages.get(path)
+        if page is None:
+            self._routes.otherwise.take(request)
+        elif request.method in ("GET", "HEAD"):
+            request.respond(*page())
+        else:
+            refusal = ServingError(f"{request.method} is not answered at {path}; use GET")
+            refusal.http_status, refusal.always_status = 405, True
+            self._routes.otherwise.refuse(request, refusal, b"allow: GET, HEAD\r\n")
+
+    def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
+        return self._routes.refusal(error, url)
+
+    def note_refusal(self, error: ServingError) -> None:
+        """A connection has refused what was no request yet."""
+        self._access_log.refused(_DOOR, error)
+
+    def note_unread(self, why: str) -> None:
+        """A client is sent away that does not read its answers."""
+        self._access_log.warn(UNREAD, why)
+
+    def _readiness(self) -> tuple[int, bytes, bytes]:
+        ready = self._scheduler.ready
+        body = json.dumps({"ready": ready, "ops": self._scheduler.readiness()}).encode()
+        return 200 if ready else 503, JSON, body
 
 
 class HttpHandler(ABC):
-    """Base of those that dialects bring along. name: how metrics and log call it."""
+    """Answers HTTP requests in one dialect; each dialect brings a class of its own."""
 
-    name: ClassVar[str]
+    name: ClassVar[str]  # how metrics and log call it
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._access_log = scheduler.access_log
 
-    @abstractmethod
-    def take(self, request: HttpRequest) -> None:
-        """Answer at once, or when the scheduler has the answer."""
-
-    @abstractmethod
-    def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
-        """Header lines and body that refuse what was no request yet."""
-
-    @abstractmethod
-    def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
-        """Respond in the dialect's form of a refusal, and note it in the access log."""
-
-    @abstractmethod
-    def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
-        """Respond with the answer that a worker made. head: header lines besides the dialect's own."""
-
-    def _predict(self, request: HttpRequest, read: Callable[..., Request], *given: Any) -> None:
-        """Give the scheduler what `read` makes of the request; answered sooner or later, whatever happens.
-
-        read: called with the request and what is `given` besides; raises ServingError.
-        """
+    def take(self, request: HttpRequest, read: Callable[[], Request] | None = None) -> None:
+        """Answer at once, or when the scheduler has the answer. read: in place of `_read`."""
         try:
-            asked = read(request, *given)
+            asked = self._read(request) if read is None else read()
+            if asked is None:
+                return
             asked.client = request.client
             dag_run = self._scheduler.begin(asked, partial(self._answer, request, asked))
         except ServingError as exc:
             self._answer(request, None, exc)
         except Exception:
-            log.exception("A fault of ours in POST %s", request.path)
+            log.exception("A fault of ours in %s %s", request.method, request.path)
             self._answer(request, None, OUR_FAULT)
         else:
             request.on_left = dag_run.leave
@@ -69,12 +134,52 @@ class HttpHandler(ABC):
             head = b"server-timing: %b\r\n" % asked.timings.header().encode()
         if self._access_log.tells_each:
             error = answer if isinstance(answer, ServingError) else None
-            self._access_log.tell(self.name, request.peer, f"POST {request.path}", request.began, error)
+            what = f"{request.method} {request.path}"
+            self._access_log.tell(self.name, request.peer, what, request.began, error)
         if isinstance(answer, list):
             self._access_log.answered(self.name)
             self._send(request, answer, head)
         else:
             self.refuse(request, answer, head)
+
+    # What a dialect brings:
+
+    @abstractmethod
+    def _read(self, request: HttpRequest) -> Request | None:
+        """What the scheduler is given; None where the request is answered without it. Raises ServingError."""
+
+    @abstractmethod
+    def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
+        """Header lines and body that refuse what was no request yet."""
+
+    @abstractmethod
+    def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
+        """Respond in the dialect's form of a refusal, and note it in the access log."""
+
+    def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
+        """Respond with the answer that a worker made: a JSON text, unless a dialect has other forms.
+
+        head: header lines besides the dialect's own.
+        """
+        request.respond(200, JSON + head, parts[0])
+
+
+class Refused(ServingError):
+    """Nothing is at this path, or it is not for this method."""
+
+    def __init__(self, status: int, request: HttpRequest, message: str = "", *allowed: str) -> None:
+        """message: for the log, and for clients that are told more than HTTP's own words."""
+        self.phrase = HTTPStatus(status).phrase  # HTTP's own words
+        super().__init__(message or f"{self.phrase}: {request.method} {request.path}")
+        self.http_status = status
+        self.allowed = allowed  # the methods that there are
+
+
+def check_method(request: HttpRequest, *allowed: str, tells: bool = False) -> None:
+    """Raises Refused for a method that is not answered at this path. tells: its message says which are."""
+    if request.method not in allowed:
+        told = f"{request.method} is not answered at {request.path}; use {' or '.join(allowed)}"
+        raise Refused(405, request, told if tells else "", *allowed)
 
 
 def retry_after(error: ServingError) -> bytes:

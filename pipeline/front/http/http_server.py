@@ -8,12 +8,12 @@ import email.utils
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 
 from pipeline.config.config_file import Limits
 from pipeline.config.tls import Certificates
 from pipeline.errors import StartFailed
-from pipeline.front.http.connection import Connection
-from pipeline.front.http.http_request import RequestTaker
+from pipeline.front.http.connection import Connection, RequestTaker
 from pipeline.front.http.listener import Listener
 from pipeline.front.http.tls_handshakes import TlsHandshakes
 from pipeline.front.scheduler.clients import HttpGuard
@@ -40,7 +40,8 @@ class HttpServer:
         self._ports = ports
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
-        self._listener = listener = Listener(app, limits, guard)
+        self._listener = listener = Listener(limits, guard)
+        self._connection = partial(Connection, app, listener)
         self._handshakes: TlsHandshakes | None = None
         if certificates is not None:
             connections = listener.connections
@@ -107,9 +108,6 @@ class HttpServer:
                 self._handshakes.end_all()
             for connection in list(self._listener.connections):
                 connection.close_if_silent(silent_since)
-
-    def _connection(self) -> asyncio.Protocol:
-        return Connection(self._listener)
 
     async def _watch(self) -> None:
         """Once in a while: the date header, requests that take too long to arrive, and idle connections."""

@@ -10,7 +10,6 @@ from typing import Protocol
 
 from pipeline.config.config_file import Limits
 from pipeline.errors import ServingError
-from pipeline.front.http.http_request import RequestSource, RequestTaker
 from pipeline.front.scheduler.clients import HttpGuard
 
 REQUESTS_A_TURN = 128  # of the loop, which has others to serve
@@ -18,7 +17,7 @@ SEEN_OFF = 16  # connections too many, and a tenth of the most, that may still b
 SPARED_S = 1.0  # a connection that was heard of within this time may be about to ask
 
 
-class OpenConnection(RequestSource, Protocol):
+class OpenConnection(Protocol):
     """One connection as those who care for all of a port see it."""
 
     seen_at: float
@@ -40,39 +39,36 @@ class OpenConnection(RequestSource, Protocol):
 class Listener:
     """What the connections of one port share."""
 
-    def __init__(self, app: RequestTaker, limits: Limits, guard: HttpGuard | None = None) -> None:
-        self.app = app
+    def __init__(self, limits: Limits, guard: HttpGuard | None = None) -> None:
         self.limits = limits
         self.guard = guard  # None: anyone may ask
         self.connections: set[OpenConnection] = set()
         self.date_line = b""  # the Date header, renewed by the listener's clock
         self.bodies_bytes = 0  # of those that are arriving, or not answered yet
         self.draining = False  # each answer is the last of its connection
+        self.begun = 0  # requests in this turn of the loop: a connection counts up to REQUESTS_A_TURN
         # One whole answer is always allowed.
         self._most_unread_bytes = max(limits.bodies_bytes, limits.response_bytes)
         self._unread: dict[OpenConnection, int] = {}  # the bytes of its answer that its client does not read
         self._unread_bytes = 0
-        self._begun = 0  # requests, since the loop's other work has had its turn
         self._postponed: deque[OpenConnection] = deque()
         self._seen_off: deque[OpenConnection] = deque()
 
-    def may_begin(self, connection: OpenConnection) -> bool:
-        """Whether to begin with a request in this turn of the loop; if not, `go_on` is called in a later one.
+    def end_turn(self) -> None:
+        """The last request of this turn begins: count anew after the loop's other work.
 
         While 1,024 sockets are readable libuv polls again, up to 48 times (its issue 282): without a bound,
         timers, hand-overs and gRPC would stand still for seconds.
         """
-        if self._begun == REQUESTS_A_TURN:
-            self._postponed.append(connection)
-            return False
-        self._begun += 1
-        if self._begun == REQUESTS_A_TURN:
-            asyncio.get_running_loop().call_soon(self._next_turn)
-        return True
+        asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def postpone(self, connection: OpenConnection) -> None:
+        """Too many requests have begun in this turn: call the connection's `go_on` in a later one."""
+        self._postponed.append(connection)
 
     def _next_turn(self) -> None:
-        self._begun = 0
-        while self._postponed and self._begun < REQUESTS_A_TURN:
+        self.begun = 0
+        while self._postponed and self.begun < REQUESTS_A_TURN:
             self._postponed.popleft().go_on()
 
     def see_off(self, refused: OpenConnection) -> None:
@@ -87,7 +83,7 @@ class Listener:
         return heapq.nlargest(many, self.connections, key=lambda connection: connection.arriving_bytes)
 
     def hold_unread(self, connection: OpenConnection) -> None:
-        """Its client does not read on at once. Until it does, or leaves, no further request of its begins."""
+        """Count an answer that its client does not read on; where there are too many bytes, clients go."""
         self.let_go_unread(connection)
         self._unread[connection] = size = connection.unsent_bytes
         self._unread_bytes += size
@@ -95,7 +91,7 @@ class Listener:
             asyncio.get_running_loop().call_soon(self._shed_unread)
 
     def let_go_unread(self, connection: OpenConnection) -> None:
-        """It has read, or has left."""
+        """Count the answer no longer that a client did not read: it has read on, or left."""
         self._unread_bytes -= self._unread.pop(connection, 0)
 
     def _shed_unread(self) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from pipeline.errors import ServingError
-from pipeline.front.http.http_handler import JSON
-from pipeline.front.http.http_request import HttpRequest
-from pipeline.front.http.refusals import Refused, check_method
-from pipeline.front.http.routes import Routes
+from pipeline.front.http.connection import HttpRequest
+from pipeline.front.http.http_handler import JSON, Refused, Routes, check_method
 from pipeline.front.metrics.access_log import UNREAD
 from pipeline.front.metrics.metrics import CONTENT_TYPE
 from pipeline.front.scheduler.scheduler import Scheduler

@@ -19,10 +19,7 @@ _RETRY_S = 1.0  # when the process may open no further file
 
 
 class TlsHandshakes:
-    """Those of one HTTP server. The loop's own server tells neither how many there are nor ends one.
-
-    connections: how many there are beside.
-    """
+    """Accepts TLS connections and shakes hands, which the loop's server would neither count nor end."""
 
     def __init__(
         self,
@@ -31,6 +28,7 @@ class TlsHandshakes:
         limits: Limits,
         connections: Callable[[], int],
     ) -> None:
+        """connections: how many there are whose hands are shaken."""
         self._protocol = protocol
         self._certificates = certificates
         self._limits = limits
