@@ -20,7 +20,7 @@ from rich.table import Table
 from bench.running import DEMO_MODEL, ROOT
 from pipeline.config.config_file import load_config
 from pipeline.engines import Predictor, create_predictor
-from pipeline.engines.base import input_examples
+from pipeline.engines.feeds import input_examples
 from pipeline.models.serving_model import load_serving_model
 
 LENGTH = 32

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from pipeline.models.serving_model import FeedPadding, Padding
-from pipeline.worker.merge import Joining, describe, join, slices, split
+from pipeline.worker.model import Joining
 from pipeline.worker.plan import BatchLimits, Item, bucket, plan
+from pipeline.worker.runner import describe, join, slices, split
 from pipeline.worker.run_costs import RunCosts
 
 TEXT = "text"

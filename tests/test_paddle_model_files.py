@@ -12,7 +12,7 @@ import models
 import vision_models
 from models import local_conf
 from pipeline.engines import create_predictor, input_examples
-from pipeline.engines.base import check_feeds
+from pipeline.engines.feeds import check_feeds
 from pipeline.engines.paddle.program import rows_found_by
 from pipeline.errors import ConfigError, InvalidInput
 from pipeline.models.serving_model import ServingModel, Variable, load_serving_model

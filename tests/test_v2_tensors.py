@@ -7,12 +7,12 @@ import pytest
 
 from client.protos.kserve_v2_pb2 import InferTensorContents
 from pipeline.dialects.kserve.datatypes import CONTENTS, from_contents, from_raw, to_raw
-from pipeline.models.tensor_spec import DATATYPES
+from pipeline.models.dtypes import BY_DATATYPE
 
 TYPED = [datatype for datatype in CONTENTS if datatype != "BYTES"]
 
 
-@pytest.mark.parametrize("datatype", [datatype for datatype in DATATYPES if datatype != "BYTES"])
+@pytest.mark.parametrize("datatype", [datatype for datatype in BY_DATATYPE if datatype != "BYTES"])
 def test_numbers_come_back_raw(datatype: str) -> None:
     array = from_raw(to_raw(_numbers(datatype)), datatype, [2, 2])
     np.testing.assert_array_equal(array, _numbers(datatype), strict=True)
@@ -25,7 +25,7 @@ def test_numbers_come_back_as_typed_contents(datatype: str) -> None:
 
 
 def _numbers(datatype: str) -> np.ndarray:
-    name = DATATYPES[datatype]
+    name = BY_DATATYPE[datatype].name
     return np.array([[1, 0], [2, 3]]).astype("uint16" if name == "bfloat16" else name)
 
 

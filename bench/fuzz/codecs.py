@@ -44,8 +44,9 @@ from pipeline.front.scheduler.request import Request
 from pipeline.messages.frames import FrameReader, frame, stow
 from pipeline.messages.messages import HandOver, Share
 from pipeline.messages.values import decode, encode, will_read
+from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.models.prototxt import format_prototxt, parse_prototxt
-from pipeline.models.tensor_spec import DATATYPES, Signature, TensorSpec
+from pipeline.models.tensor_spec import Signature, TensorSpec
 
 LIMITS = Limits(
     body_bytes=1 << 20, text_chars=1 << 16, header_count=16, header_bytes=4096, json_depth=16, tensor_rank=8
@@ -208,7 +209,7 @@ def _bytes_tensor(data: bytes) -> None:
     """shape and datatype lie in the first bytes."""
     rank = data[0] % 4 if data else 0
     shape = [length - 256 * (length > 250) for length in data[1 : 1 + rank]]
-    datatype = list(DATATYPES)[data[4] % len(DATATYPES)] if len(data) > 4 else "BYTES"
+    datatype = list(BY_DATATYPE)[data[4] % len(BY_DATATYPE)] if len(data) > 4 else "BYTES"
     from_raw(data[5:], datatype, shape)
 
 

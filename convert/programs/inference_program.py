@@ -11,6 +11,7 @@ from convert.programs.engines import first_line, import_paddle
 from convert.programs.input_spec import TensorSpec
 from pipeline.engines.paddle.program import inspect_program, ragged_variables, tokenizer_of
 from pipeline.errors import ConfigError, ConversionError
+from pipeline.models.dtypes import BY_PADDLE
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import (
     SERVER_CONF,
@@ -173,18 +174,8 @@ def _spec(name: str, dtype: Any, shape: Any) -> TensorSpec:
     return TensorSpec(name, str(dtype).rpartition(".")[2], dims)
 
 
-_DESC_DTYPES = {
-    "BOOL": "bool",
-    "INT8": "int8",
-    "UINT8": "uint8",
-    "INT16": "int16",
-    "INT32": "int32",
-    "INT64": "int64",
-    "FP16": "float16",
-    "BF16": "bfloat16",
-    "FP32": "float32",
-    "FP64": "float64",
-}
+# What a .pdmodel calls the dtypes that a serving model may have.
+_DESC_DTYPES = {dtype.datatype: dtype.name for dtype in BY_PADDLE.values() if dtype.name != "string"}
 
 
 def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...]) -> InferenceProgram:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pipeline.errors import ConversionError
 
+# Some of those in pipeline/models/dtypes.py, in the order in which a refusal names them.
 DTYPES = ("int64", "int32", "int16", "int8", "uint8", "bool", "float64", "float32", "float16", "bfloat16")
 EXAMPLE = "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]"
 

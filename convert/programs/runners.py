@@ -13,7 +13,7 @@ from convert.programs.inference_program import InferenceProgram, unoptimised_pre
 from convert.programs.input_spec import TensorSpec
 from convert.programs.program_feeds import OTHER_INPUTS, Array
 from pipeline.config.config_file import LocalServiceConf
-from pipeline.engines.base import LOD_SUFFIX
+from pipeline.engines.feeds import LOD_SUFFIX
 from pipeline.engines.onnxruntime.onnx_errors import error_sentence, load_sentence
 from pipeline.errors import ConversionError, ServingError
 from pipeline.models.serving_model import load_serving_model

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pipeline.api.op import Op, RequestOp
 from pipeline.errors import ConfigError
+from pipeline.models.dtypes import RAW_ALONE
 from pipeline.models.tensor_spec import Signature, TensorSpec
 
 KEY_VALUE_EXAMPLE = '{"key": ["0"], "value": ["..."]}'
@@ -16,7 +17,6 @@ LONGEST_EXAMPLE = 400  # characters of one in the message of a refusal: in a lon
 _ANY_LENGTH = 3  # of an axis that may have any
 _MOST_ELEMENTS = 4096  # an image's worth of ones helps nobody
 _ONE: dict[str, Any] = {"BYTES": "text", "BOOL": True, "FP16": 1.0, "FP32": 1.0, "FP64": 1.0}
-_NOT_IN_JSON = ("FP16", "BF16")  # over KServe v2
 
 
 class Examples(NamedTuple):
@@ -85,7 +85,7 @@ def v2_inputs(signature: Signature, row: Mapping[str, Any]) -> list[dict[str, An
         if not isinstance(value, list) and spec.shape[1:] == (1,) and signature.has_rows:
             value = [value]
         data = list(_flat(value))
-        if spec.datatype in _NOT_IN_JSON or any(isinstance(element, dict) for element in data):
+        if spec.datatype in RAW_ALONE or any(isinstance(element, dict) for element in data):
             return None
         shape = [1, *_shape(value)] if signature.has_rows else _shape(value)
         inputs.append({"name": spec.name, "datatype": spec.datatype, "shape": shape, "data": data})

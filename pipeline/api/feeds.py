@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.engines.base import Array, check_promised
+from pipeline.engines.feeds import Array, check_promised
 from pipeline.errors import InvalidInput
 from pipeline.models.serving_model import Variable
 from pipeline.models.signature import sized

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pipeline.api.op import Op, RequestOp, ResponseOp
+from pipeline.api.op import Op, RequestOp, ResponseOp, overrides
 from pipeline.config.config_file import ServiceConfig
 
 _HOOKS = ("preprocess", "process", "postprocess", "preprocess_batch", "postprocess_batch")
@@ -17,9 +17,9 @@ def notes_of_missing_models(source: str, ops: Mapping[str, Op], config: ServiceC
     for name, op in ops.items():
         section = config.op[name]
         conf = section.local_service_conf
-        if section.server_endpoints or (conf is not None and conf.model_dir):
+        if section.has_model:
             continue
-        own = [hook for hook in _HOOKS if _is_own(op, hook)]
+        own = [hook for hook in _HOOKS if overrides(op, hook)]
         key = f"{source}: op.{name}.local_service_conf"
         if conf is not None and "process" not in own:
             notes.append(f"{key} has no model_config, so that the Op runs no model; name its directory there")
@@ -29,9 +29,3 @@ def notes_of_missing_models(source: str, ops: Mapping[str, Op], config: ServiceC
                 "its input on; name the directory of its model there"
             )
     return notes
-
-
-def _is_own(op: Op, hook: str) -> bool:
-    """Whether the app overrides it, in its class or by `op.process = ...`."""
-    own = getattr(op, hook)
-    return getattr(own, "__func__", own) is not getattr(Op, hook)

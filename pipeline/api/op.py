@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from pipeline.api.request_options import NO_OPTIONS, RequestOptions
 from pipeline.errors import ConfigError, InvalidInput
 from pipeline.models.serving_model import ServingModel
@@ -23,28 +25,22 @@ _BESIDE_EACH_OTHER = 16  # requests that travel together to an overridden Reques
 _numbers = itertools.count()
 
 
-class OpRequest:
-    """One request as the batch-wise hooks see it.
+class OpRequest(msgspec.Struct, eq=False):
+    """One request as the batch-wise hooks see it."""
 
-    input_dicts: the output of each input Op by its name; the request is {"@DAGExecutor": {key: value}}.
-    id, priority, timeout_us, parameters: what the client said of its request, see RequestOptions.
-    state: whatever preprocess_batch wants to find again in postprocess_batch.
-    """
-
-    __slots__ = ("data_id", "id", "input_dicts", "log_id", "parameters", "priority", "state", "timeout_us")
-
-    def __init__(
-        self,
-        input_dicts: dict[str, Any],
-        data_id: int,
-        log_id: int,
-        options: RequestOptions = NO_OPTIONS,
-    ) -> None:
-        self.input_dicts = input_dicts
-        self.data_id = data_id
-        self.log_id = log_id
-        self.id, self.priority, self.timeout_us, self.parameters = options
-        self.state = SimpleNamespace()
+    input_dicts: dict[str, Any]
+    """The output of each input Op by its name; the request itself is {"@DAGExecutor": {key: value}}."""
+    data_id: int
+    """The service's own number of the request."""
+    log_id: int
+    """The number that the client gave it, which it has in every Op; 0 without one."""
+    # What the client said of its request beside the inputs, as in RequestOptions.
+    id: str = NO_OPTIONS.id
+    priority: int = NO_OPTIONS.priority
+    timeout_us: int = NO_OPTIONS.timeout_us
+    parameters: Mapping[str, Any] = NO_OPTIONS.parameters
+    state: SimpleNamespace = msgspec.field(default_factory=SimpleNamespace)
+    """Whatever preprocess_batch wants to find again in postprocess_batch."""
 
     @property
     def inputs(self) -> Any:
@@ -284,3 +280,9 @@ class ResponseOp(Op):
         """Whether the answer is packed here: by the app's own hook, or as tensors."""
         overridden = type(self).pack_response_package is not ResponseOp.pack_response_package
         return overridden or self._as_tensors
+
+
+def overrides(op: Op, hook: str) -> bool:
+    """Whether the app overrides a hook, in its class or by `op.process = ...`."""
+    own = getattr(op, hook)
+    return getattr(own, "__func__", own) is not getattr(Op, hook)

@@ -119,8 +119,8 @@ class Service:
                 key_file = str(self._locate(section.server_api_key_file))
                 section = sections[name] = section.model_copy(update={"server_api_key_file": key_file})
                 flaws += flaws_of_remote_key(name, key_file)
-            conf = section.local_service_conf
-            if conf is None or not conf.model_dir:
+            conf = section.local_model
+            if conf is None:
                 continue
             folder = self._locate(conf.model_dir)
             try:

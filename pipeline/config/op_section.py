@@ -288,6 +288,17 @@ class OpConfig(Section):
     use_encryption_model: bool = Field(default=False, description="The remote model is encrypted.")
     encryption_key: str = Field(default="", description="Key of the encrypted model.")
 
+    @property
+    def local_model(self) -> LocalServiceConf | None:
+        """What configures the model that the Op's own workers run; None where there is none."""
+        conf = self.local_service_conf
+        return None if conf is None or not conf.model_dir or self.server_endpoints else conf
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a model is configured, for our workers or on other servers."""
+        return bool(self.server_endpoints) or self.local_model is not None
+
     @field_validator("length_buckets")
     @classmethod
     def _ascending(cls, value: list[int] | None) -> list[int] | None:

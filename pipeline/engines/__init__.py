@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.engines.base import (
-    Array,
-    Engine,
-    Predictor,
-    PredictorConf,
-    engine_named,
-    engine_of,
-    input_examples,
-)
+from pipeline.engines.base import Engine, Predictor, PredictorConf, engine_named, engine_of
 from pipeline.engines.dynamic_shape import DynamicShapes
+from pipeline.engines.feeds import Array, check_feeds, input_examples
+from pipeline.engines.fetches import select_fetches
 from pipeline.engines.remote.remote_predictor import RemoteConf, RemotePredictor
 from pipeline.models.serving_model import ServingModel
 
@@ -28,11 +22,13 @@ __all__ = [
     "Engine",
     "Predictor",
     "PredictorConf",
+    "check_feeds",
     "create_predictor",
     "create_remote_predictor",
     "engine_named",
     "engine_of",
     "input_examples",
+    "select_fetches",
 ]
 
 

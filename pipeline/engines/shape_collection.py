@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.engines.base import Array, PredictorConf, input_examples
+from pipeline.engines.base import PredictorConf
+from pipeline.engines.feeds import Array, input_examples
 from pipeline.engines.paddle.paddle_errors import error_sentence
 from pipeline.engines.paddle.paddle_import import inference, paddle
 from pipeline.engines.paddle.program import corrected_feeds, inspect_program

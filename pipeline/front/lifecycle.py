@@ -100,8 +100,7 @@ def _describe(op: str, app: App) -> str:
     text = f"Op {op} in {count} process{'es' if count > 1 else ''}"
     if threads > 1:
         text += f" of {threads} threads"
-    section = app.config.op[op]
-    if not section.server_endpoints and not getattr(section.local_service_conf, "model_dir", ""):
+    if not app.config.op[op].has_model:
         return f"{text} (no model)"
     if threads > 1:
         return text

@@ -16,8 +16,8 @@ from pipeline.api.feeds import example_body
 from pipeline.config.config_file import check_service_name, load_config
 from pipeline.errors import ConfigError
 from pipeline.launch.new_service_templates import CONFIG, LABELLED_POSTPROCESS, PLAIN_POSTPROCESS, SCRIPT
+from pipeline.models.dtypes import BY_NAME
 from pipeline.models.serving_model import ServingModel, Variable, load_serving_model
-from pipeline.models.tensor_spec import DATATYPE_OF
 from pipeline.models.versions import choose_version
 
 SCRIPT_NAME, CONFIG_NAME = "web_service.py", "config.yml"
@@ -196,7 +196,7 @@ def _alike(model: ServingModel) -> str:
 
 
 def _declared(variable: Variable) -> tuple[str, str]:
-    return variable.alias, f"{DATATYPE_OF[variable.dtype]} {list(variable.shape)}"
+    return variable.alias, f"{BY_NAME[variable.dtype].datatype} {list(variable.shape)}"
 
 
 def _assigned(name: str, pairs: Sequence[tuple[str, str]]) -> str:

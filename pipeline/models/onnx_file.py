@@ -12,13 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.errors import ConfigError
+from pipeline.models.dtypes import BY_ONNX
 from pipeline.models.signature import Variable
 
-# TensorProto.DataType to NumPy's names; a serving model's prototxt has no number for unsigned ones but uint8.
-_DTYPES = {
-    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string",
-    9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
-}  # fmt: skip
 _EXTERNAL = 1  # TensorProto.DataLocation
 _MAX_DEPTH = 16  # of graphs within nodes within graphs
 
@@ -204,7 +200,7 @@ def _port(info: memoryview) -> _Port:
             tensor = dict(_fields(_part(value))).get(1)
             for part, of_tensor in _fields(_part(tensor)) if tensor is not None else ():
                 if part == 1 and isinstance(of_tensor, int):
-                    dtype = _DTYPES.get(of_tensor, "")
+                    dtype = BY_ONNX[of_tensor].name if of_tensor in BY_ONNX else ""
                 elif part == 2:
                     shape = tuple(_dim(_part(dim)) for n, dim in _fields(_part(of_tensor)) if n == 1)
     return _Port(name, dtype, shape)

@@ -33,12 +33,11 @@ from pipeline.models.additions import (
     read_additions,
     with_max_lengths,
 )
-from pipeline.models.signature import DTYPES, Variable, read_signature, signature_text
+from pipeline.models.signature import Variable, read_signature, signature_text
 from pipeline.plugins import ENGINES, find, load
 
 __all__ = [
     "CACHE_FOLDER",
-    "DTYPES",
     "EngineName",
     "FeedPadding",
     "ModelFiles",

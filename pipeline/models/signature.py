@@ -11,26 +11,10 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from pipeline.errors import ConfigError
+from pipeline.models.dtypes import BY_NAME, BY_PADDLE
 from pipeline.models.prototxt import Message, format_prototxt, read_prototxt
 
 T = TypeVar("T")
-
-# GeneralModelConfig's numbers; 9 is the one its tensors on the wire use for bool.
-DTYPES = {
-    0: "int64",
-    1: "float32",
-    2: "int32",
-    3: "float64",
-    4: "int16",
-    5: "float16",
-    6: "bfloat16",
-    7: "uint8",
-    8: "int8",
-    9: "bool",
-    20: "string",
-}
-_DTYPE_NUMBERS = {name: number for number, name in DTYPES.items()}
-
 
 MAX_VARIABLES = 1024
 MAX_RANK = 16
@@ -56,8 +40,9 @@ class Variable:
 
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype of its arrays: bfloat16 travels as uint16, strings as object."""
-        return np.dtype({"bfloat16": "uint16", "string": "object"}.get(self.dtype, self.dtype))
+        """The dtype of its arrays."""
+        known = BY_NAME.get(self.dtype)  # a program may have others, which can't be served
+        return np.dtype(self.dtype) if known is None else known.numpy
 
     @property
     def has_rows(self) -> bool:
@@ -89,14 +74,15 @@ def signature_text(feeds: Sequence[Variable], fetches: Sequence[Variable]) -> st
     """The prototxt of these feeds and fetches. Raises ConfigError for a dtype it has no number for."""
 
     def entry(variable: Variable, kind: str) -> dict[str, Sequence[object]]:
-        if variable.dtype not in _DTYPE_NUMBERS:
-            known = ", ".join(_DTYPE_NUMBERS)
+        dtype = BY_NAME.get(variable.dtype)
+        if dtype is None or dtype.paddle is None:
+            known = ", ".join(dtype.name for dtype in BY_PADDLE.values())
             raise ConfigError(f"{kind} {variable.alias!r}: dtype {variable.dtype!r} is not one of {known}")
         return {
             "name": [variable.name],
             "alias_name": [variable.alias],
             "is_lod_tensor": [variable.is_lod],
-            f"{kind}_type": [_DTYPE_NUMBERS[variable.dtype]],
+            f"{kind}_type": [dtype.paddle],
             "shape": list(variable.shape),
         }
 
@@ -139,14 +125,14 @@ def _variable(entry: object, kind: str, where: str, batched: bool) -> Variable:
     if not alias:
         raise ConfigError(f"{where} has no name")
     number = _single(entry, type_field, int, 0, where)  # proto2's default
-    if number not in DTYPES:
-        known = ", ".join(f"{n} {dtype}" for n, dtype in DTYPES.items())
+    if number not in BY_PADDLE:
+        known = ", ".join(f"{n} {dtype.name}" for n, dtype in BY_PADDLE.items())
         raise ConfigError(f"{where} ({alias}): {type_field} {number} is not one of {known}")
     is_lod = _single(entry, "is_lod_tensor", bool, False, where)
     shape = _shape(entry, f"{where} ({alias})")
     if batched and shape[:1] != (-1,):  # Paddle Serving leaves the batch axis out or stores it as -1
         shape = (-1, *shape)
-    return Variable(name or alias, alias, DTYPES[number], shape, is_lod)
+    return Variable(name or alias, alias, BY_PADDLE[number].name, shape, is_lod)
 
 
 def _single(entry: Message, key: str, kind: type[T], default: T, where: str) -> T:

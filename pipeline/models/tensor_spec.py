@@ -7,25 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pipeline.errors import ConfigError
+from pipeline.models.dtypes import BY_DATATYPE
 
-# v2 datatype -> name as in `Variable.dtype`
-DATATYPES = {
-    "BOOL": "bool",
-    "UINT8": "uint8",
-    "UINT16": "uint16",
-    "UINT32": "uint32",
-    "UINT64": "uint64",
-    "INT8": "int8",
-    "INT16": "int16",
-    "INT32": "int32",
-    "INT64": "int64",
-    "FP16": "float16",
-    "BF16": "bfloat16",
-    "FP32": "float32",
-    "FP64": "float64",
-    "BYTES": "string",
-}
-DATATYPE_OF = {dtype: datatype for datatype, dtype in DATATYPES.items()}
 _DECLARED = re.compile(r"\s*(\w+)\s*\[([-\d\s,]*)\]\s*")
 
 
@@ -80,10 +63,10 @@ def declared_specs(
     flaws, specs = [], []
     for name, text in tensors.items():
         told = _DECLARED.fullmatch(text) if isinstance(text, str) else None
-        if told is None or told[1] not in DATATYPES:
+        if told is None or told[1] not in BY_DATATYPE:
             flaws.append(
                 f"{where}: {name!r} is declared as {text!r}; write datatype and shape, as in "
-                f"'FP32 [-1, 16]'; datatypes are {', '.join(DATATYPES)}"
+                f"'FP32 [-1, 16]'; datatypes are {', '.join(BY_DATATYPE)}"
             )
             continue
         shape = tuple(int(length) for length in told[2].split(",") if length.strip())

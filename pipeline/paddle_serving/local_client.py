@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.engines.base import LOD_SUFFIX, Predictor, find_fetch
+from pipeline.engines.base import Predictor
+from pipeline.engines.feeds import LOD_SUFFIX
+from pipeline.engines.fetches import find_fetch
 from pipeline.errors import InvalidInput
 
 

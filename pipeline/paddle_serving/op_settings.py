@@ -30,12 +30,11 @@ def settings_of(config: OpConfig, client: LocalClient | None) -> dict[str, Any]:
     client: of a model in this process, which is its `local_predictor` as well.
     """
     conf = config.local_service_conf or LocalServiceConf()
-    has_model = bool(config.server_endpoints or conf.model_dir)
-    client_type = config.client_type if config.server_endpoints else conf.client_type if has_model else None
+    client_type = config.client_type if config.server_endpoints else conf.client_type
     return {
         "concurrency": config.concurrency,
-        "with_serving": has_model,
-        "client_type": client_type,
+        "with_serving": config.has_model,
+        "client_type": client_type if config.has_model else None,
         "model_config": conf.model_dir or None,
         **{name: getattr(conf, name) for name in _OF_MODEL},
         "local_predictor": client,

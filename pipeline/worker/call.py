@@ -1,4 +1,4 @@
-"""Call: one request inside the worker, from its hand-over to its answer."""
+"""One request in a worker, from its hand-over to its answer."""
 
 from __future__ import annotations
 
@@ -17,17 +17,7 @@ from pipeline.messages.values import decode
 
 
 class Call:
-    """A request's hooks, feeds and results.
-
-    index: its place in the hand-over. own: the Op as this request's hooks see it; None as long as only
-    batch-wise ones do. kept: the names that preprocess has set on it, where that is noted. deadline: the
-    instant (time.monotonic) after which nobody waits for it. feeds: what is to be run, None once there is a
-    fetch without. direct: its inputs are the model's feeds and its output the fetch, without hooks at either
-    end.
-    output: what postprocess made. error: set as soon as the request can't be answered otherwise.
-    left: what `process` has set on a copy of an Op for this request, by the numbers of its feed and slice.
-    sent: its reply is on its way.
-    """
+    """One request of a hand-over: its inputs, feeds and fetches, and what becomes of it."""
 
     __slots__ = (
         "_fetches",
@@ -51,21 +41,22 @@ class Call:
 
     def __init__(self, share: Share, tail: Tail, own: Op | None) -> None:
         """Rebuild the request's inputs; an object of the app's that can't be is this request's error."""
-        self.index = share.index
-        self.deadline = share.deadline
+        self.index = share.index  # its place in the hand-over
+        self.deadline = share.deadline  # the instant (time.monotonic) after which nobody waits for it
         self.form = share.form
         self.wish = share.wish
         self.model_version = share.model_version
-        self.own = own
-        self.kept: Collection[str] = ()
+        self.own = own  # the Op as this request's hooks see it; None as long as only batch-wise ones do
+        self.kept: Collection[str] = ()  # the names that preprocess has set on it, where that is noted
+        # What `process` has set on a copy of the Op for this request, by the numbers of its feed and slice.
         self.left: dict[tuple[int, int], dict[str, Any]] | None = None
-        self.error: ServingError | None = None
-        self.feeds: list[Any] | None = None
+        self.error: ServingError | None = None  # set as soon as the request can't be answered otherwise
+        self.feeds: list[Any] | None = None  # what is to be run; None once there is a fetch without
         self.feed_is_list = False
-        self.output: Any = None
-        self._fetches: list[list[Any]] = []
-        self._missing = 0
-        self.sent = False
+        self.output: Any = None  # what postprocess made
+        self._fetches: list[list[Any]] = []  # of each feed, those of its slices
+        self._missing = 0  # how many of them are still to come
+        self.sent = False  # its reply is on its way
         inputs: dict[str, Any] = {}
         for name, stowed in share.inputs:
             parts = tail.unstow(stowed)
@@ -77,9 +68,10 @@ class Call:
             except BaseException as exc:  # an object that leaves as it is loaded ends no worker either
                 self.error = HookFailed(f"input {name!r} can't be rebuilt: {text_of(exc)}")
         options = share.options or NO_OPTIONS
-        self.request = OpRequest(inputs, share.data_id, share.log_id, options)
+        self.request = OpRequest(inputs, share.data_id, share.log_id, *options)
         if share.options is not None and own is not None:
             own.request_options = options
+        # Whether its inputs are the model's feeds and its output the fetch, without hooks at either end.
         self.direct = FEED in inputs
         if self.direct:
             self.feeds = [inputs[FEED]]
@@ -93,7 +85,7 @@ class Call:
             own.request_options = options
 
     def leave(self, feed: int, at: int, left: dict[str, Any]) -> None:
-        """Keep what `process` has set in the run of one slice."""
+        """Keep what `process` has set on its copy of the Op in the run of one slice."""
         if self.left is None:
             self.left = {}
         self.left[feed, at] = left
@@ -106,17 +98,17 @@ class Call:
         return values
 
     def skip_model(self, fetch: Any) -> None:
-        """Take what preprocess returned for the fetch."""
+        """Take what preprocess has returned as the fetch: the model is not run for this request."""
         self.feeds = None
         self._fetches = [[fetch]]
 
     def expect(self, slices: int) -> None:
-        """In how many slices the request's next feed is run."""
+        """Make room for the fetches of the request's next feed, which is run in so many slices."""
         self._fetches.append([None] * slices)
         self._missing += slices
 
     def take(self, feed: int, at: int, fetch: Any) -> bool:
-        """Keep one slice's fetch; whether every fetch is there now."""
+        """Keep one slice's fetch. Returns whether every fetch of the request is there now."""
         self._fetches[feed][at] = fetch
         self._missing -= 1
         return self._missing == 0

@@ -1,21 +1,22 @@
-"""Executor: runs one hand-over, from its requests' inputs to their replies."""
+"""Runs the hand-overs of an Op: from the inputs of the requests in it to the replies."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from pipeline.errors import ServingError
-from pipeline.messages.frames import Tail
-from pipeline.messages.messages import Settled, Share, Timings
-from pipeline.messages.values import Part
+from client.protos.pipeline_service_pb2 import Response
+from pipeline.dialects.forms import Form
+from pipeline.errors import HookFailed, ServingError
+from pipeline.messages.frames import Tail, stow
+from pipeline.messages.messages import Outcome, Refusal, Settled, Share, Timings
+from pipeline.messages.values import NotEncodable, Part, encode
+from pipeline.models.tensor_spec import TensorSpec
+from pipeline.paddle_serving.packages import outputs_of
 from pipeline.worker.call import Call
-from pipeline.worker.hook_results import wrong_feed
 from pipeline.worker.hooks import Hooks
-from pipeline.worker.merge import ALONE, describe, slices, text_arrays
-from pipeline.worker.outputs import Outputs
-from pipeline.worker.runner import Piece, Run, Runner
+from pipeline.worker.runner import Run, Runner
 
 
 class Send(Protocol):
@@ -28,7 +29,7 @@ Fetched = tuple[Call, Any]  # a request and what postprocess is given for it
 
 
 class Executor:
-    """The part of a worker that knows the Op and its model."""
+    """Runs hand-overs of one Op: its hooks, its model, and what becomes of its outputs."""
 
     def __init__(
         self, hooks: Hooks, runner: Runner, outputs: Outputs, probe: Callable[[], str] = str
@@ -67,15 +68,17 @@ class Executor:
     def _one_by_one(self) -> bool:
         """Whether a request's hooks are through before the next one's begin.
 
-        So it was there with `batch_size: 1`, and apps keep what is a request's own where it is not: in the
-        attributes of a class, in a list that `init_op` made.
+        With `batch_size: 1` apps rely on it: what belongs to a request they keep where the next one's hooks
+        would overwrite it, in an attribute of the class or in a list that `init_op` has made.
         """
         whole = self._hooks.batch_preprocess or self._hooks.batch_postprocess
         return self._runner.one_by_one and not whole
 
     def _run_hooks(self, calls: list[Call], started: int, send: Send) -> None:
-        """The same for an Op without a model. What is small travels together; an array is sent before the
-        next request's hooks may fill it anew."""
+        """Answer the requests of an Op without a model, one after another.
+
+        What is small travels together; an array is sent before the next request's hooks may fill it anew.
+        """
         settled, tail, timings, told = list[Settled](), list[Part](), Timings(), list[Call]()
         for call in calls:
             self._preprocess([call] if call.error is None and not call.direct else [])
@@ -95,7 +98,7 @@ class Executor:
 
     def _run_together(self, calls: list[Call], started: int, send: Send, *, ends: bool) -> None:
         self._preprocess([call for call in calls if call.error is None and not call.direct])
-        pieces = self._pieces(calls)
+        pieces = self._runner.pieces(calls)
         self._preprocess_ns = time.perf_counter_ns() - started
         started = time.perf_counter_ns()
         settled = self._settled_early(calls)
@@ -150,47 +153,8 @@ class Executor:
         call.feed_is_list = isinstance(feed, list)
         call.feeds = feed if call.feed_is_list else [feed]
 
-    def _pieces(self, calls: Sequence[Call]) -> list[Piece]:
-        pieces: list[Piece] = []
-        for call in calls:
-            if call.error is not None or call.feeds is None:
-                continue
-            first = len(pieces)
-            for number, feed in enumerate(call.feeds):
-                try:
-                    item = describe(feed, self._runner.joining)
-                except AttributeError:  # a name that is no str
-                    item = ALONE
-                if item.shape is None and self._runner.takes_arrays:
-                    texts = text_arrays(feed)
-                    if texts is not None:
-                        feed = texts
-                        item = describe(feed, self._runner.joining)
-                # What can be joined to others is a dict of arrays: only the rest may be no feed at all.
-                if item.shape is None and self._refuses(call):
-                    del pieces[first:]
-                    break
-                parts = slices(feed, item, self._runner.limits.rows)
-                if len(parts) > 1 and not self._runner.has_rows(feed):
-                    parts = [feed]
-                call.expect(len(parts))
-                if len(parts) == 1:
-                    pieces.append(Piece(call, number, 0, feed, item))
-                    continue
-                for at, part in enumerate(parts):
-                    pieces.append(Piece(call, number, at, part, describe(part, self._runner.joining)))
-        return pieces
-
-    def _refuses(self, call: Call) -> bool:
-        """Whether preprocess has returned something that is no feed, which is the call's error then."""
-        feed = call.feeds if call.feed_is_list or call.feeds is None else call.feeds[0]
-        hook = "preprocess_batch" if self._hooks.batch_preprocess else "preprocess"
-        wrong = wrong_feed(self._hooks.op.name, hook, feed, arrays=self._runner.takes_arrays)
-        call.error = wrong and self._hooks.failure(wrong, hook, call.request)
-        return wrong is not None
-
     def _settled_early(self, calls: Sequence[Call]) -> list[Call]:
-        """Refused by preprocess, or without a run of the model."""
+        """The calls that the model is not run for, postprocessed: preprocess has refused or answered them."""
         early = [call for call in calls if call.error is not None or call.feeds is None]
         self._postprocess([call for call in early if call.error is None])
         return early
@@ -253,7 +217,10 @@ class Executor:
                 call.error = exc
 
     def _of_one_process(self, fetched: list[Fetched]) -> list[list[Fetched]]:
-        """By what `process` has set for them: where a batch had to be run in parts, each part's."""
+        """The calls in groups that share what `process` has set on `self`.
+
+        It is one group, unless a batch had to be run in parts: then each part is one.
+        """
         if not self._hooks.own_process:
             return [fetched] if fetched else []
         groups: dict[tuple[int, ...], list[Fetched]] = {}
@@ -284,3 +251,66 @@ class Executor:
 def _mark_sent(calls: Iterable[Call]) -> None:
     for call in calls:
         call.sent = True
+
+
+class Outputs:
+    """Makes of an Op's output what the reply says of it: the response, another Op's input, or a refusal."""
+
+    def __init__(
+        self,
+        hooks: Hooks,
+        forms: Mapping[str, Form],
+        *,
+        answers: bool,
+        declared: Sequence[TensorSpec] = (),
+        fetches: Sequence[TensorSpec] = (),
+    ) -> None:
+        self._hooks = hooks
+        self._forms = forms  # of answers, by the names that requests say
+        self._answers = answers  # whether the Op's output is the response
+        self._declared = declared  # the tensors that the response then holds
+        self._fetches = fetches  # those that the model gives when a client asks it by itself
+
+    def settled(self, call: Call, tail: list[Part]) -> Settled:
+        """How a call is settled; its large parts are added to `tail`."""
+        if call.error is None:
+            try:
+                outcome, parts = self._outcome(call)
+                return Settled(call.index, outcome, stow(parts, tail))
+            except ServingError as exc:
+                call.error = exc
+            except BaseException as exc:  # an answer's own __repr__, say: it must not take the batch along
+                call.error = self._hooks.failure(exc, "the answer's printing", call.request)
+        return Settled(call.index, Outcome.ERROR, refusal=Refusal.of(call.error))
+
+    def _outcome(self, call: Call) -> tuple[Outcome, list[Part]]:
+        """What a call without an error comes down to, and the bytes of it. Raises what hooks, encoding and
+        the form of the answer raise."""
+        output, specs = call.output, self._declared
+        if call.direct:
+            specs = self._fetches
+        elif self._hooks.jumps and self._hooks.jump(call.own or self._hooks.op, call.request, output):
+            return Outcome.JUMP, self._encoded(output)
+        elif not self._answers:
+            if self._hooks.unpacks:
+                log_id = call.request.log_id.to_bytes(8, "little", signed=True)
+                return Outcome.INPUTS, [log_id, *self._encoded(output)]
+            return Outcome.VALUE, self._encoded(output)
+        form = self._forms[call.form]
+        if isinstance(output, Response):  # the app's ResponseOp made it
+            if form.render_message is not None:
+                return Outcome.ANSWER, form.render_message(output)
+            output = outputs_of(output)
+        return Outcome.ANSWER, form.render(output, call.wish, call.model_version, specs)
+
+    def _encoded(self, output: Any) -> list[Part]:
+        """The output as another process reads it. Raises HookFailed that names what can't be encoded."""
+        try:
+            return encode(output, allow_pickle=True)
+        except NotEncodable:
+            for key, value in output.items():
+                try:
+                    encode(value, allow_pickle=True)
+                except NotEncodable as exc:
+                    raise HookFailed(f"[{self._hooks.op.name}] output {key!r}: {exc}") from exc
+            raise

@@ -1,47 +1,71 @@
-"""Calling the app's hooks of one Op, and its errors as ours."""
+"""Calls the app's hooks of one Op: the arguments each takes, what it may return, its errors as ours."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pipeline.api.op import Op, OpRequest
-from pipeline.errors import HookFailed, ServingError, WrongResult, text_of
-from pipeline.paddle_serving.channel_data import ChannelData
-from pipeline.worker.hook_arguments import Arguments
-from pipeline.worker.hook_results import (
-    checked_output,
-    of_batch_hook,
-    of_check_jumping,
-    of_postprocess,
-    of_preprocess,
-    of_process,
+import numpy as np
+
+from pipeline.api.op import Op, OpRequest, overrides
+from pipeline.engines.feeds import LOD_SUFFIX, is_texts
+from pipeline.errors import (
+    ConfigError,
+    HookFailed,
+    ModelFailed,
+    ProductError,
+    ServingError,
+    StartFailed,
+    WrongResult,
+    text_of,
 )
+from pipeline.paddle_serving.channel_data import ChannelData
 from pipeline.worker.set_attributes import SetAttributes
 from pipeline.worker.traces import said_by, trace_of
 
 log = logging.getLogger(__name__)
 
+_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+# What a hook may return, as its refusal says it.
+_FEED = (
+    "a feed dict {name: ndarray} or a list of them, or (feed, is_skip_process, prod_errcode, prod_errinfo)"
+)
+_OUTPUT = "a dict, or (dict, prod_errcode, prod_errinfo)"
+_FETCH = "a fetch dict {name: ndarray}, or (fetch dict, err_code, err_info)"
+
+
+def call_init_op(op: Op) -> None:
+    """The Op's `init_op`. Raises StartFailed with what it raised, and where; WrongResult where it did not run
+    at all, for it is `async` or has a `yield`."""
+    try:
+        result = op.init_op()
+    except ServingError:
+        raise
+    except BaseException as exc:  # it may raise SystemExit as well
+        raise StartFailed(f"init_op of Op {op.name} raised {said_by(exc)}\n{trace_of(exc)}") from exc
+    if inspect.isawaitable(result) or inspect.isgenerator(result):
+        raise WrongResult(op.name, "init_op", result, "nothing")
+
 
 class Hooks:
-    """The hooks of one Op, looked at once: which are overridden and which arguments each takes."""
+    """The hooks of one Op: which the app overrides, and how each is called and its result read."""
 
-    unpacks = False  # the output is the inputs that the app made of the message
+    unpacks = False  # whether the output is a whole request, that `unpack_request_package` made of a message
 
     def __init__(self, op: Op) -> None:
         """Raises ConfigError for a hook that can't be called."""
         kind = type(op)
         self.op = op
         # Beside a hook for single requests it is a method of the app's own, from before there was this hook.
-        own_postprocess = _is_own(op.postprocess, Op.postprocess)
-        self.batch_preprocess = kind.preprocess_batch is not None and not _is_own(
-            op.preprocess, Op.preprocess
-        )
+        own_postprocess = overrides(op, "postprocess")
+        self.batch_preprocess = kind.preprocess_batch is not None and not overrides(op, "preprocess")
         self.batch_postprocess = kind.postprocess_batch is not None and not own_postprocess
-        self.own_process = _is_own(op.process, Op.process)
+        self.own_process = overrides(op, "process")
         self.jumps = bool(op.jump_to_ops)
         self._preprocess = Arguments.of(op, "preprocess", ("input_dicts", "data_id", "log_id"), 1)
         self._process = Arguments.of(op, "process", ("feed_batch", "typical_logid"), 1)
@@ -74,7 +98,7 @@ class Hooks:
         """The feed, or list of feeds, and whether the model is skipped. Raises ServingError."""
         given = (request.input_dicts, request.data_id, request.log_id)
         try:
-            return of_preprocess(self.op.name, self._preprocess.call(own.preprocess, *given))
+            return _of_preprocess(self.op.name, self._preprocess.call(own.preprocess, *given))
         except BaseException as exc:
             raise self.failure(exc, "preprocess", request) from exc
 
@@ -84,7 +108,7 @@ class Hooks:
 
     def process(self, own: Op, feed: dict[str, Any], log_id: int) -> dict[str, Any]:
         """The overridden `process`; its fetch. Raises whatever the hook raises, and ServingError."""
-        return of_process(self.op.name, self._process.call(own.process, [feed], log_id))
+        return _of_process(self.op.name, self._process.call(own.process, [feed], log_id))
 
     def process_on_copy(
         self, of: Op | None, feed: dict[str, Any], log_id: int
@@ -100,7 +124,7 @@ class Hooks:
         given = (request.input_dicts, fetch, request.data_id, request.log_id)
         try:
             result = self._postprocess.call(own.postprocess, *given)
-            return of_postprocess(self.op.name, result, self._makes_output)
+            return _of_postprocess(self.op.name, result, self._makes_output)
         except BaseException as exc:
             raise self.failure(exc, "postprocess", request) from exc
 
@@ -125,7 +149,7 @@ class Hooks:
     def jump(self, own: Op, request: OpRequest, output: Any) -> bool:
         channel_data = ChannelData(output, data_id=request.data_id, log_id=request.log_id)
         try:
-            return of_check_jumping(self.op.name, own.check_jumping({request.data_id: channel_data}))
+            return _of_check_jumping(self.op.name, own.check_jumping({request.data_id: channel_data}))
         except BaseException as exc:
             raise self.failure(exc, "check_jumping", request) from exc
 
@@ -148,7 +172,7 @@ class Hooks:
         if isinstance(output, ServingError):
             return output
         try:
-            return checked_output(self.op.name, output, "postprocess_batch")
+            return _checked_output(self.op.name, output, "postprocess_batch")
         except ServingError as exc:
             return exc
 
@@ -161,7 +185,7 @@ class Hooks:
     ) -> list[Any]:
         try:
             results = function(requests) if fetches is None else function(requests, fetches)
-            results = of_batch_hook(self.op.name, hook, results, len(requests))
+            results = _of_batch_hook(self.op.name, hook, results, len(requests))
         except BaseException as exc:
             if len(requests) == 1:
                 return [self.failure(exc, hook, requests[0])]
@@ -177,6 +201,169 @@ class Hooks:
         ]
 
 
-def _is_own(hook: Callable[..., Any], default: Callable[..., Any]) -> bool:
-    """Whether the app overrides a hook, in its class or by `op.process = ...`."""
-    return getattr(hook, "__func__", None) is not default
+@dataclass(frozen=True)
+class Arguments:
+    """Which of the arguments that there are for a hook it takes, and in which way."""
+
+    all: tuple[str, ...]  # the names of what there is to give
+    places: tuple[int, ...]  # what each positional parameter of the hook is given, as an index into `all`
+    by_name: tuple[str, ...]  # those that go by keyword
+
+    @classmethod
+    def of(cls, op: Op, hook: str, names: tuple[str, ...], needed: int) -> Arguments:
+        """Find out how an Op's hook can be called with arguments of these names.
+
+        It may leave out all but the first `needed`, and is given the others where it has them by name: hooks
+        written for Paddle Serving up to 0.6 take no `data_id`. Raises ConfigError for one that can't be
+        called with them.
+        """
+        try:
+            signature = inspect.signature(getattr(op, hook))
+        except ValueError:  # of C; what it takes shows when it is called
+            return cls(names, tuple(range(len(names))), ())
+        by_name = [p for p in signature.parameters.values() if p.kind in _BY_NAME]
+        takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in by_name)
+        for count in range(len(names), needed - 1, -1):
+            rest = tuple(n for n in names[count:] if takes_any or any(p.name == n for p in by_name))
+            try:
+                signature.bind(*names[:count], **dict.fromkeys(rest))
+            except TypeError:
+                continue
+            return cls(names, _places(signature, names, needed, count), rest)
+        raise ConfigError(
+            f"Op {op.name}: {hook} takes {signature}; it is called with ({', '.join(names)}) and may leave "
+            f"out what follows {names[needed - 1]}"
+        )
+
+    def call(self, hook: Callable[..., Any], *values: Any) -> Any:
+        """Call the hook with what it takes of the values, which are in the order of `all`."""
+        if len(self.places) == len(values):
+            return hook(*values)
+        named = {name: values[self.all.index(name)] for name in self.by_name}
+        return hook(*[values[place] for place in self.places], **named)
+
+
+def _places(signature: inspect.Signature, names: tuple[str, ...], needed: int, count: int) -> tuple[int, ...]:
+    """Which of the names each of a hook's first `count` positional parameters is given, as indices."""
+    taken = list(signature.parameters)[:count]
+    places = list(range(count))
+    if count < len(names):
+        places[needed:] = [
+            names.index(name) if name in names[needed:] else place
+            for place, name in list(enumerate(taken))[needed:]
+        ]
+    return tuple(places)
+
+
+def _of_preprocess(op: str, result: Any) -> tuple[Any, bool]:
+    """What `preprocess` has returned, as the feed and whether the model is skipped.
+
+    Raises ProductError and HookFailed.
+    """
+    if not isinstance(result, tuple):
+        return result, False
+    if len(result) == 3:  # (feed, prod_errcode, prod_errinfo), as 0.5 had it
+        result = (result[0], False, *result[1:])
+    if len(result) != 4:
+        raise _of_another_length(op, "preprocess", result, _FEED)
+    feed, skip, code, info = result
+    if code is not None:
+        raise product_error(code, info)
+    return feed, isinstance(skip, bool | np.bool_) and bool(skip)
+
+
+def _of_process(op: str, result: Any) -> dict[str, Any]:
+    """The fetch that `process` has returned. Raises ModelFailed with the hook's own code, and HookFailed."""
+    if isinstance(result, tuple):
+        if len(result) != 3:
+            raise _of_another_length(op, "process", result, _FETCH)
+        result, code, info = result
+        if code:  # 0 and None both say that all is well
+            error = ModelFailed(f"[{op}] failed to predict. {info}. Please check the input dict and the log")
+            error.err_no = code
+            raise error
+    if not isinstance(result, dict):
+        raise WrongResult(op, "process", result, _FETCH)
+    return result
+
+
+def _of_postprocess(op: str, result: Any, made_by: str) -> Any:
+    """The Op's output, which the hook `made_by` has returned. Raises ProductError and HookFailed."""
+    if isinstance(result, tuple):
+        if len(result) != 3:
+            raise _of_another_length(op, "postprocess", result, _OUTPUT)
+        result, code, info = result
+        if code is not None:
+            raise product_error(code, info)
+    return _checked_output(op, result, made_by)
+
+
+def _checked_output(op: str, output: Any, hook: str) -> Any:
+    """The output of this hook as it is. Raises WrongResult for one that is no dict."""
+    if isinstance(output, dict):
+        return output
+    raise WrongResult(op, hook, output, _OUTPUT if "post" in hook else "a dict, or override postprocess")
+
+
+def _of_check_jumping(op: str, result: Any) -> bool:
+    """Whether the output jumps, as `check_jumping` has said. Raises WrongResult."""
+    if result is None or isinstance(result, bool | np.bool_):
+        return bool(result)
+    raise WrongResult(op, "check_jumping", result, "True or False")
+
+
+def _of_batch_hook(op: str, hook: str, results: Any, requests: int) -> list[Any]:
+    """What a batch-wise hook has returned for that many requests. Raises WrongResult for anything else."""
+    if isinstance(results, list) and len(results) == requests:
+        return results
+    raise WrongResult(op, hook, results, f"a list of {requests}, one element for each request")
+
+
+def wrong_feed(op: str, hook: str, feed: Any, *, arrays: bool) -> WrongResult | None:
+    """What is wrong with what a hook has returned as the feed; None where nothing is.
+
+    A feed is a dict or a list of them, and where `arrays` says so, a dict of ndarrays.
+    """
+    for one in feed if isinstance(feed, list) else (feed,):
+        if not isinstance(one, dict):
+            return WrongResult(op, hook, feed, _FEED)
+        for name, value in one.items():
+            if arrays and not isinstance(name, str):
+                return WrongResult(op, hook, name, "a str", part=f" {name!r} as the name of a feed")
+            if (
+                arrays
+                and not isinstance(value, np.ndarray)
+                and not is_texts(value)
+                and not name.endswith(LOD_SUFFIX)
+            ):
+                return WrongResult(op, hook, value, f"an ndarray{_remedy(value)}", part=f" as feed {name!r}")
+    return None
+
+
+def _remedy(value: Any) -> str:
+    """The end of a message: how an array is made of a value that should have been one."""
+    if callable(getattr(value, "numpy", None)):  # a tensor of Paddle or PyTorch
+        return "; call its .numpy()"
+    return "; np.array(...) makes one of it" if isinstance(value, list | tuple | int | float) else ""
+
+
+def product_error(code: Any, info: Any) -> ServingError:
+    """The refusal that an app asks for by a code and a text.
+
+    Where these are no int and no str, it is the error that Paddle Serving's protobuf message made of them.
+    """
+    if type(code) is int and isinstance(info, str):
+        return ProductError(info, code)
+    wrong = f"{code!r} has type {type(code).__name__}, but expected one of: int"
+    if type(code) is int:
+        wrong = f"{info!r} has type {type(info).__name__}, but expected one of: bytes, unicode"
+    error = ProductError(f"rpc package error: {wrong}", 8000)
+    error.http_status = 500
+    return error
+
+
+def _of_another_length(op: str, hook: str, result: tuple[Any, ...], expected: str) -> HookFailed:
+    """The refusal of a tuple with more or fewer elements than a hook may return."""
+    error = WrongResult(op, hook, result, expected)
+    error.err_no = HookFailed.err_no  # Paddle Serving could not unpack it, and called that an unknown error
+    return error

@@ -48,11 +48,10 @@ from pipeline.paddle_serving.op_settings import settings_of
 from pipeline.process.log import keep_our_loggers, lines_written, set_up_logging
 from pipeline.process.memory import settle_memory
 from pipeline.process.processes import die_with
-from pipeline.worker.executor import Executor, Send
-from pipeline.worker.hook_results import of_init_op
+from pipeline.worker.executor import Executor, Outputs, Send
+from pipeline.worker.hooks import call_init_op
 from pipeline.worker.lifeline import hold_lifeline
 from pipeline.worker.model import Model
-from pipeline.worker.outputs import Outputs
 from pipeline.worker.package_hooks import hooks_of
 from pipeline.worker.runner import Runner
 from pipeline.worker.traces import said_by, trace_of
@@ -183,7 +182,7 @@ class Worker:
             op.client = LocalClient(model.predictor)
             op._fetch_names = op.client.fetch_names_
         op._settings = settings_of(config, op.client)
-        _init(op)
+        call_init_op(op)
         keep_our_loggers()
         model.warm_up()
         print_as_numpy_1()
@@ -226,17 +225,6 @@ def main(arguments: list[str]) -> None:
         Worker(fronts, app, start.op, start.first_instance, start.shares).run_script()
     except BaseException as exc:
         _die_of(exc, fronts[0])
-
-
-def _init(op: Op) -> None:
-    """The Op's `init_op`. Raises StartFailed with what it raised, and where."""
-    try:
-        result = op.init_op()
-    except ServingError:
-        raise
-    except BaseException as exc:  # it may raise SystemExit as well
-        raise StartFailed(f"init_op of Op {op.name} raised {said_by(exc)}\n{trace_of(exc)}") from exc
-    of_init_op(op.name, result)
 
 
 def _answer(front: Front, executor: Executor) -> None:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.api.op import Op
 from pipeline.config.config_file import LocalServiceConf, OpConfig
 from pipeline.engines import create_predictor, create_remote_predictor
-from pipeline.engines.base import Predictor, input_examples
+from pipeline.engines.base import Predictor
 from pipeline.engines.dynamic_shape import DynamicShapes
+from pipeline.engines.feeds import Array, input_examples
 from pipeline.engines.remote.remote_predictor import RemotePredictor
 from pipeline.engines.tensorrt import configured_shapes
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, text_of
 from pipeline.models.additions import PARITY_FILE
 from pipeline.models.digests import SAMPLE, replaced_files
+from pipeline.models.dtypes import BY_NAME
 from pipeline.models.serving_model import FeedPadding, Padding, ServingModel, Variable, load_serving_model
 from pipeline.models.settings import with_settings_of
-from pipeline.models.tensor_spec import DATATYPE_OF, Signature, TensorSpec
-from pipeline.worker.merge import Feed, Joining
+from pipeline.models.tensor_spec import Signature, TensorSpec
 from pipeline.worker.plan import BatchLimits
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,19 @@ MAX_BATCH_ROWS = (
 DEFAULT_BATCH_TOKENS = 8_192
 
 
+@dataclass(frozen=True)
+class Joining:
+    """What of the feeds may be padded, so that those of different lengths share a batch."""
+
+    padding: Padding | None = (
+        None  # which axes of feeds and fetches; None: feeds of one shape are joined alone
+    )
+    buckets: tuple[int, ...] | None = None  # the lengths that are padded to; None: see `plan.bucket`
+    most: int | None = None  # the greatest length that model and engine take
+    # How many axes the model declares for a feed; one with another number of them is not padded.
+    ranks: Mapping[str, int] = field(default_factory=dict)
+
+
 class Model:
     """Loads what `local_service_conf` names, or connects to `server_endpoints`.
 
@@ -45,13 +60,13 @@ class Model:
         self._config = config
         self._shapes = _shapes_of(op, config)
         self.serving_model: ServingModel | None = None
-        self._known_feeds: Feed | None = None  # the smallest of those that the warm-up has run
+        self._known_feeds: Mapping[str, Array] | None = None  # the smallest of those that the warm-up has run
         self.predictor: Predictor | None = None
         if config.server_endpoints:
             self.predictor = create_remote_predictor(op, config, instance)
             return
-        conf = config.local_service_conf
-        if conf is None or not conf.model_dir:
+        conf = config.local_model
+        if conf is None:
             return
         self.serving_model = load_serving_model(Path(folder, conf.model_dir), conf.engine)
         _refuse_failed(self.serving_model, conf.allow_failed_parity)
@@ -176,10 +191,10 @@ def _tell_replaced(model: ServingModel) -> None:
 
 
 def _specs(variables: Sequence[Variable], labels: tuple[str, ...] = ()) -> tuple[TensorSpec, ...]:
-    """labels: go to what has an axis of as many classes."""
+    """What these are for clients of KServe. labels: go to what has an axis of as many classes."""
+    specs = (TensorSpec(v.alias, BY_NAME[v.dtype].datatype, v.shape) for v in variables)
     return tuple(
-        TensorSpec(v.alias, DATATYPE_OF[v.dtype], v.shape, labels if v.shape[-1:] == (len(labels),) else ())
-        for v in variables
+        spec._replace(labels=labels) if spec.shape[-1:] == (len(labels),) else spec for spec in specs
     )
 
 

@@ -11,8 +11,7 @@ from pipeline.api.op import Op, OpRequest, RequestOp, ResponseOp
 from pipeline.errors import ServingError, WrongResult, described
 from pipeline.messages.messages import REFUSAL, Refusal
 from pipeline.paddle_serving.channel_data import ChannelData
-from pipeline.worker.hook_results import product_error
-from pipeline.worker.hooks import Hooks
+from pipeline.worker.hooks import Hooks, product_error
 
 _INT64 = range(-(1 << 63), 1 << 63)
 

@@ -1,15 +1,18 @@
-"""Runner: runs the batches of a hand-over through the model, wherever that is."""
+"""Runs the model on the feeds of a hand-over: joined into batches, run, the fetches cut apart again."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pipeline.engines.base import Predictor, other_shape
+import numpy as np
+
+from pipeline.engines.base import Predictor
+from pipeline.engines.feeds import LOD_SUFFIX, is_texts, other_shape
 from pipeline.engines.remote.remote_predictor import RemotePredictor
 from pipeline.errors import (
     DeadlineExceeded,
@@ -21,20 +24,24 @@ from pipeline.errors import (
     ServingError,
     text_of,
 )
+from pipeline.models.serving_model import FeedPadding, Padding
 from pipeline.worker.call import Call
-from pipeline.worker.hooks import Hooks
-from pipeline.worker.merge import Feed, Joining, join, split
-from pipeline.worker.plan import BatchLimits, Item, plan
+from pipeline.worker.hooks import Hooks, wrong_feed
+from pipeline.worker.model import Joining
+from pipeline.worker.plan import BatchLimits, Item, bucket, plan
 
 log = logging.getLogger(__name__)
+
+Feed = Mapping[str, Any]
 
 CALLS_UNDER_WAY = 32  # most remote calls of one hand-over at once
 # Of a remote model, and not of these feeds: halves of the batch would only fail again, and take as long.
 _REMOTE_ERRORS = (DeadlineExceeded, Overloaded, RemoteRefused, RemoteUnreachable)
+_ALONE = Item(1, 1, None)  # how the plan sees a feed that can't be joined to others
 
 
 class Piece(NamedTuple):
-    """A feed, or a slice of one, on its way through the model."""
+    """A feed of a request, or a slice of one, on its way through the model."""
 
     call: Call
     feed_number: int
@@ -44,48 +51,87 @@ class Piece(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A batch that has run. fetches: of each of its pieces, or a ServingError."""
+    """A batch that has run."""
 
     batch: list[Piece]
-    fetches: list[Any]
+    fetches: list[Any]  # of each of its pieces, or a ServingError
     took_ns: int
 
 
 class Runner:
-    """Knows the model: a predictor of this process or a remote one, the app's own `process`, or none.
-
-    limits: of a batch. runs_model: whether there is one. takes_arrays: whether a feed is a dict of arrays
-    alone; an app's own `process` and a remote Pipeline service take other values, too. set_attributes: where
-    several requests may share a call of the app's `process`, which then runs on a copy; else None.
-    """
+    """Runs an Op's model: a predictor of this process or a remote one, the app's own `process`, or none."""
 
     def __init__(
         self, hooks: Hooks, predictor: Predictor | None, limits: BatchLimits, joining: Joining
     ) -> None:
-        self.limits = limits
-        self.joining = joining
+        self.limits = limits  # of a batch
+        self._joining = joining
         self._hooks = hooks
         self._predictor = predictor
         self._remote = predictor if isinstance(predictor, RemotePredictor) and not hooks.own_process else None
         local = predictor is not None and not isinstance(predictor, RemotePredictor)
         self._declared = predictor.feeds if predictor is not None and local else ()
         self._pool = ThreadPoolExecutor(CALLS_UNDER_WAY) if self._remote is not None else None
-        self.runs_model = predictor is not None or hooks.own_process
+        self.runs_model = predictor is not None or hooks.own_process  # whether there is one
+        # Where several requests may share a call of the app's `process`, it runs on a copy of the Op, whose
+        # attributes it then sets for all of them; None elsewhere.
         shared = hooks.own_process and (limits.requests > 1 or hooks.batch_postprocess)
         self.set_attributes = hooks.set_attributes if shared else None
-        self.takes_arrays = not hooks.own_process and (self._remote is None or self._remote.merges)
+        # An app's own `process` and a remote Pipeline service take other values than arrays, too.
+        self._takes_arrays = not hooks.own_process and (self._remote is None or self._remote.merges)
 
     @property
     def one_by_one(self) -> bool:
         """Whether each batch is one request, and has run before the next one begins."""
         return self.limits.requests == 1 and self._pool is None
 
-    def has_rows(self, feed: Feed) -> bool:
+    def pieces(self, calls: Sequence[Call]) -> list[Piece]:
+        """What is to be run for these requests. One with what is no feed is given its error."""
+        pieces: list[Piece] = []
+        for call in calls:
+            if call.error is not None or call.feeds is None:
+                continue
+            first = len(pieces)
+            for number, feed in enumerate(call.feeds):
+                try:
+                    item = describe(feed, self._joining)
+                except AttributeError:  # a name that is no str
+                    item = _ALONE
+                if item.shape is None and self._takes_arrays:
+                    texts = text_arrays(feed)
+                    if texts is not None:
+                        feed = texts
+                        item = describe(feed, self._joining)
+                # What can be joined to others is a dict of arrays: only the rest may be no feed at all.
+                if item.shape is None and self._refuses(call):
+                    del pieces[first:]
+                    break
+                parts = slices(feed, item, self.limits.rows)
+                if len(parts) > 1 and not self._has_rows(feed):
+                    parts = [feed]
+                call.expect(len(parts))
+                if len(parts) == 1:
+                    pieces.append(Piece(call, number, 0, feed, item))
+                    continue
+                for at, part in enumerate(parts):
+                    pieces.append(Piece(call, number, at, part, describe(part, self._joining)))
+        return pieces
+
+    def _refuses(self, call: Call) -> bool:
+        """Whether what preprocess has returned is no feed; the request is given that as its error."""
+        feed = call.feeds if call.feed_is_list or call.feeds is None else call.feeds[0]
+        hook = "preprocess_batch" if self._hooks.batch_preprocess else "preprocess"
+        wrong = wrong_feed(self._hooks.op.name, hook, feed, arrays=self._takes_arrays)
+        call.error = wrong and self._hooks.failure(wrong, hook, call.request)
+        return wrong is not None
+
+    def _has_rows(self, feed: Feed) -> bool:
         """Whether the first axis of its arrays is the batch: only the declared shapes promise that, and a
         program may take others, too."""
         return self._hooks.own_process or other_shape(self._declared, feed) is None
 
     def plan(self, pieces: list[Piece]) -> list[list[Piece]]:
+        """The pieces in batches, in the order in which these are to be run."""
         planned = plan([piece.item for piece in pieces], self.limits) if pieces else []
         if self._hooks.own_process:  # it is given the requests of a batch in the order of their arrival
             planned = [sorted(batch) for batch in planned]
@@ -94,7 +140,7 @@ class Runner:
         return [[pieces[i] for i in batch] for batch in planned]
 
     def run(self, batches: list[list[Piece]]) -> Iterator[Run]:
-        """Each as it ends; the calls of a remote model are under way together."""
+        """Run the batches and give each as it ends; the calls of a remote model are under way together."""
         if self._pool is None or len(batches) == 1:
             yield from map(self._run_batch, batches)
             return
@@ -111,8 +157,8 @@ class Runner:
         """A fetch or a ServingError for each piece; an engine error is traced to its feed by halves."""
         left: dict[str, Any] = {}
         try:
-            merged = join([p.feed for p in batch], [p.item for p in batch], self.joining)
-            if len(batch) > 1 and not self.has_rows(merged):
+            merged = join([p.feed for p in batch], [p.item for p in batch], self._joining)
+            if len(batch) > 1 and not self._has_rows(merged):
                 return [result for piece in batch for result in self._process([piece])]
             if self._remote is not None:
                 fetches = self._remote.run(merged, deadline=max(piece.call.deadline for piece in batch))
@@ -128,7 +174,7 @@ class Runner:
                 return [self._as_model_error(exc, batch[0])]
             half = len(batch) // 2
             return self._process(batch[:half]) + self._process(batch[half:])
-        parts = split(fetches, [piece.item for piece in batch], self.joining.padding)
+        parts = split(fetches, [piece.item for piece in batch], self._joining.padding)
         if parts is None and len(batch) == 1:  # a fetch without a batch axis belongs to the only request
             parts = [fetches]
         if parts is not None:
@@ -143,10 +189,10 @@ class Runner:
         return [result for piece in batch for result in self._process([piece])]
 
     def _own_process(self, batch: list[Piece], feed: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The fetch of the app's `process`, and what it has set on `self` for others than its own request.
+        """The fetch of the app's `process`, and what it has set on `self` where that is for several requests.
 
-        It knows a batch by the first request's log_id and by what hooks have set for the last, as in Paddle
-        Serving, where preprocess of the last had run just before.
+        It is given the first request's log_id, and finds on `self` what preprocess has set for the last one:
+        in Paddle Serving that one's preprocess had run just before.
         """
         log_id = batch[0].call.request.log_id
         own = batch[-1].call.own
@@ -163,3 +209,117 @@ class Runner:
             error.err_no = exc.err_no
             return error
         return ModelFailed(f"[{name}] failed to predict. {text_of(exc)}. Please check the input dict")
+
+
+def describe(feed: object, joining: Joining) -> Item:
+    """What decides whether a feed can share a batch with others: its rows, its length, its shape.
+
+    One whose padded arrays differ in length runs alone and as it is: padding was declared for arrays that
+    belong together, and filling up the shorter one would hide the client's mistake. So does one of another
+    rank than declared, and one with offsets of sequences ("x.lod"): its rows are not instances.
+    """
+    if not isinstance(feed, dict):
+        return _ALONE
+    padded = joining.padding.feeds if joining.padding else {}
+    rows = length = -1
+    shape: list[Hashable] = []
+    for name, value in feed.items():
+        dims = value.shape if isinstance(value, np.ndarray) else ()
+        if not dims or (rows != dims[0] and rows != -1) or name.endswith(LOD_SUFFIX):
+            return _ALONE
+        rows = dims[0]
+        rule = padded.get(name)
+        if rule is not None and 0 < (axis := rule.axis) < len(dims):
+            if joining.ranks.get(name, len(dims)) != len(dims):
+                return Item(max(rows, 1), 1, None)
+            if length != dims[axis] and length != -1:
+                return Item(max(rows, 1), 1, None)
+            length = dims[axis]
+            shape += name, value.dtype.char, dims[1:axis], dims[axis + 1 :]
+        else:
+            shape += name, value.dtype.char, dims[1:]
+    if rows <= 0:
+        return _ALONE
+    return Item(rows, 1 if length < 0 else length, tuple(shape))
+
+
+def text_arrays(feed: object) -> Feed | None:
+    """The feed with its lists of texts as arrays, which can be joined; None for one without such a list."""
+    if not isinstance(feed, dict) or not any(is_texts(value) for value in feed.values()):
+        return None
+    return {name: np.array(value, object) if is_texts(value) else value for name, value in feed.items()}
+
+
+def join(feeds: Sequence[Feed], items: Sequence[Item], joining: Joining) -> dict[str, Any]:
+    """The feeds of one planned batch, rows after rows; padded axes are as long as the longest, rounded up."""
+    if len(feeds) == 1 and (not joining.padding or items[0].shape is None):
+        return dict(feeds[0])
+    merged: dict[str, Any] = {}
+    padded = joining.padding.feeds if joining.padding else {}
+    length = bucket(max([item.length for item in items]), joining.buckets, joining.most)
+    for name, first in feeds[0].items():
+        rule = padded.get(name)
+        if rule is not None and isinstance(first, np.ndarray) and 0 < rule.axis < first.ndim:
+            merged[name] = _pad([feed[name] for feed in feeds], items, rule, length)
+        else:
+            merged[name] = first if len(feeds) == 1 else np.concatenate([feed[name] for feed in feeds])
+    return merged
+
+
+def _pad(arrays: Sequence[np.ndarray], items: Sequence[Item], rule: FeedPadding, length: int) -> np.ndarray:
+    first, axis = arrays[0], rule.axis
+    if len(arrays) == 1 and items[0].length == length:
+        return first
+    shape = (sum([item.rows for item in items]), *first.shape[1:axis], length, *first.shape[axis + 1 :])
+    padded = np.zeros(shape, first.dtype) if rule.value == 0 else np.full(shape, rule.value, first.dtype)
+    start = 0
+    before = (slice(None),) * (axis - 1)
+    for array, item in zip(arrays, items, strict=True):
+        stop = start + item.rows
+        padded[(slice(start, stop), *before, slice(item.length))] = array
+        start = stop
+    return padded
+
+
+def split(
+    fetches: Mapping[str, Any], items: Sequence[Item], padding: Padding | None
+) -> list[dict[str, Any]] | None:
+    """Each item's rows of the fetches, cut back to its own length; None when a fetch has no row for each row.
+
+    A list, as an app's own `process` may return, is a fetch of a row per element.
+    The parts are copies where there are several, so that nobody's answer keeps the whole batch alive or can
+    be changed through a neighbour's.
+    """
+    rows = sum([item.rows for item in items])
+    for fetch in fetches.values():
+        if _rows(fetch) != rows:
+            return None
+    cuts = padding.fetches if padding else {}
+    parts = []
+    start = 0
+    for item in items:
+        stop = start + item.rows
+        part = {}
+        for name, fetch in fetches.items():
+            own = fetch[start:stop]
+            axis = cuts.get(name)
+            if axis is not None and item.shape is not None and 0 < axis < getattr(fetch, "ndim", 0):
+                own = own[(slice(None),) * axis + (slice(item.length),)]
+            part[name] = own.copy() if len(items) > 1 else own
+        parts.append(part)
+        start = stop
+    return parts
+
+
+def _rows(fetch: Any) -> int:
+    if isinstance(fetch, list):
+        return len(fetch)
+    return fetch.shape[0] if isinstance(fetch, np.ndarray) and fetch.ndim else -1
+
+
+def slices(feed: Feed, item: Item, most_rows: int | None) -> list[Feed]:
+    """The feed in slices of at most `most_rows` rows; itself when it has no more, or none can be told."""
+    if most_rows is None or item.shape is None or item.rows <= most_rows:
+        return [feed]
+    starts = range(0, item.rows, most_rows)
+    return [{name: array[at : at + most_rows] for name, array in feed.items()} for at in starts]

@@ -13,22 +13,28 @@ import numpy.typing as npt
 from client.protos.pipeline_service_pb2 import Tensor
 from pipeline.config.config_file import Limits
 from pipeline.errors import BadPackage, TooLarge
+from pipeline.models.dtypes import BY_PADDLE
 
 Array = npt.NDArray[Any]
 
 STRING, BYTES = 12, 13
-# elem_type -> (the field that carries it, dtype). BF16 is its uint16 bits: NumPy has no such type.
+_FIELDS = {  # of the message, by the name of the dtype that each carries
+    "int64": "int64_data",
+    "float32": "float_data",
+    "int32": "int_data",
+    "float64": "float64_data",
+    "int16": "int_data",
+    "float16": "float_data",
+    "bfloat16": "uint32_data",
+    "uint8": "uint32_data",
+    "int8": "int_data",
+    "bool": "bool_data",
+}
+# elem_type -> (the field that carries it, dtype)
 NUMERIC: dict[int, tuple[str, np.dtype[Any]]] = {
-    0: ("int64_data", np.dtype(np.int64)),
-    1: ("float_data", np.dtype(np.float32)),
-    2: ("int_data", np.dtype(np.int32)),
-    3: ("float64_data", np.dtype(np.float64)),
-    4: ("int_data", np.dtype(np.int16)),
-    5: ("float_data", np.dtype(np.float16)),
-    6: ("uint32_data", np.dtype(np.uint16)),
-    7: ("uint32_data", np.dtype(np.uint8)),
-    8: ("int_data", np.dtype(np.int8)),
-    9: ("bool_data", np.dtype(np.bool_)),
+    elem_type: (_FIELDS[dtype.name], dtype.numpy)
+    for elem_type, dtype in BY_PADDLE.items()
+    if dtype.name in _FIELDS
 }
 ELEM_TYPES = {dtype: elem_type for elem_type, (_, dtype) in NUMERIC.items()}
 NPY_KINDS = "biufcSU"  # an object or structured dtype can't come from outside

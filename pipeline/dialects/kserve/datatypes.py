@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from client.protos.kserve_v2_pb2 import InferTensorContents
 from pipeline.dialects.kserve.unread import LENGTH, objects
-from pipeline.models.tensor_spec import DATATYPES
+from pipeline.models.dtypes import BY_DATATYPE
 
 Array = npt.NDArray[Any]
 
@@ -83,13 +83,11 @@ def from_contents(contents: InferTensorContents, datatype: str, shape: Sequence[
 
 def _checked(datatype: str, shape: Sequence[int]) -> tuple[np.dtype[Any], int]:
     """dtype and number of elements."""
-    if datatype not in DATATYPES:
-        raise ValueError(f"datatype {datatype!r} is not one of {', '.join(DATATYPES)}")
+    if datatype not in BY_DATATYPE:
+        raise ValueError(f"datatype {datatype!r} is not one of {', '.join(BY_DATATYPE)}")
     if any(length < 0 for length in shape):
         raise ValueError(f"shape {list(shape)} has a negative length")
-    name = DATATYPES[datatype]
-    dtype = np.dtype({"bfloat16": "uint16", "string": "object"}.get(name, name))
-    return dtype, math.prod(shape)
+    return BY_DATATYPE[datatype].numpy, math.prod(shape)
 
 
 def _elements(data: bytes, count: int) -> list[bytes]:

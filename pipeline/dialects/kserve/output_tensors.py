@@ -8,7 +8,8 @@ import numpy as np
 
 from pipeline.dialects.kserve.datatypes import BYTES, Array
 from pipeline.errors import UnprintableAnswer
-from pipeline.models.tensor_spec import DATATYPE_OF, DATATYPES, TensorSpec
+from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
+from pipeline.models.tensor_spec import TensorSpec
 
 
 def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> tuple[str, Array]:
@@ -16,9 +17,7 @@ def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> tuple[str, Arra
     if isinstance(value, np.ndarray):
         array = value
     else:
-        dtype = (
-            None if spec is None or spec.datatype in (BYTES, "BF16") else np.dtype(DATATYPES[spec.datatype])
-        )
+        dtype = None if spec is None or spec.datatype in (BYTES, "BF16") else BY_DATATYPE[spec.datatype].numpy
         try:
             array = np.asarray(value, dtype)
         except (ValueError, TypeError, OverflowError) as exc:
@@ -29,10 +28,10 @@ def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> tuple[str, Arra
         return BYTES, array
     if spec is not None and spec.datatype == "BF16" and array.dtype == np.uint16:
         return "BF16", array
-    datatype = DATATYPE_OF.get(array.dtype.name)
-    if datatype is None:
+    known = BY_NAME.get(array.dtype.name)
+    if known is None:
         raise no_tensor(name, value)
-    return datatype, array
+    return known.datatype, array
 
 
 def no_tensor(name: str, value: Any) -> UnprintableAnswer:

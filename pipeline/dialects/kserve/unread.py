@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
 from pipeline.messages.values import Unread
-from pipeline.models.tensor_spec import DATATYPES
+from pipeline.models.dtypes import BY_DATATYPE
 
 LENGTH = struct.Struct("<I")  # before each element of a raw BYTES tensor
 _decoder = msgspec.json.Decoder(list)
@@ -120,7 +120,7 @@ def numbers(elements: list[Any], datatype: str) -> Any:
 
     Raises KServeRefusal for elements of another type.
     """
-    dtype = np.dtype(DATATYPES[datatype])
+    dtype = BY_DATATYPE[datatype].numpy
     kinds: set[type] = set(map(type, elements))
     fits = kinds <= _JSON_TYPES.get(dtype.kind, {int})
     if fits and dtype.kind in "iu" and elements:

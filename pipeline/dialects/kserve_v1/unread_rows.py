@@ -15,7 +15,7 @@ import numpy as np
 from pipeline.dialects.kserve.unread import objects
 from pipeline.errors import InvalidInput
 from pipeline.messages.values import Unread
-from pipeline.models.tensor_spec import DATATYPES
+from pipeline.models.dtypes import BY_DATATYPE
 
 _decoder = msgspec.json.Decoder(list)
 _JSON_TYPES: dict[str, set[type]] = {"b": {bool}, "f": {int, float}, "i": {int}, "u": {int}}
@@ -68,7 +68,7 @@ class UnreadRows(Unread, eq=False):
         """Of the elements in one row after the other. A number that the datatype can't hold is refused."""
         if self.datatype == "BYTES":
             return objects([self._bytes(e, at, len(elements), rows) for at, e in enumerate(elements)], [-1])
-        dtype = np.dtype(DATATYPES[self.datatype])
+        dtype = BY_DATATYPE[self.datatype].numpy
         types = _JSON_TYPES[dtype.kind]
         wrong = -1
         if not set(map(type, elements)) <= types:

@@ -17,11 +17,11 @@ from pipeline.dialects.kserve_v2.varint import varint
 from pipeline.dialects.kserve_v2.wish import WantedOutput, Wish
 from pipeline.errors import UnprintableAnswer
 from pipeline.messages.values import Part
+from pipeline.models.dtypes import RAW_ALONE
 from pipeline.models.tensor_spec import TensorSpec
 
 _json = msgspec.json.encode
 _RAW_TAG = b"\x32"  # of raw_output_contents: field 6, length-delimited
-_NOT_IN_JSON = ("FP16", "BF16")
 
 
 class Tensor(NamedTuple):
@@ -136,7 +136,7 @@ def _as_json(tensors: Iterable[Tensor], wish: Wish, version: str) -> list[Part]:
 
 
 def _data(tensor: Tensor) -> bytes:
-    if tensor.datatype in _NOT_IN_JSON:
+    if tensor.datatype in RAW_ALONE:
         raise KServeRefusal(
             f"sending {tensor.datatype} data via JSON is not supported. Please use the binary data format "
             f"for output {tensor.name}"

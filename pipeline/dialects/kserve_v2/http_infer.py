@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,10 +22,7 @@ from pipeline.dialects.kserve_v2.asked import Asked
 from pipeline.dialects.kserve_v2.inputs import Given, add, refuse_in_json
 from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
 from pipeline.dialects.kserve_v2.wish import WantedOutput
-from pipeline.models.tensor_spec import DATATYPES
-
-_ITEM_BYTES = {name: int(re.sub(r"\D", "", name) or 8) // 8 for name in DATATYPES if name != "BYTES"}
-
+from pipeline.models.dtypes import BY_DATATYPE
 
 _NO_DATA = msgspec.Raw()
 
@@ -120,7 +116,9 @@ def parse_raw(body: bytes, model: KServeModel) -> Asked:
                 f"The shape of the raw input '{spec.name}' can not be deduced because there are more than "
                 "one variable-sized dimension",
             )
-        fixed = math.prod(length for length in own if length != -1) * _ITEM_BYTES[spec.datatype]
+        fixed = (
+            math.prod(length for length in own if length != -1) * BY_DATATYPE[spec.datatype].numpy.itemsize
+        )
         own = [len(body) // max(1, fixed) if length == -1 else length for length in own]
     shape = [1, *own] if batched else own
     asked = Asked(binary=True)
@@ -183,7 +181,7 @@ def _check_source(one: _Input) -> None:
             "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
             f"'shared_memory_region' in 'parameters'. But set {' '.join(map(repr, told))}"
         )
-    if one.datatype not in DATATYPES:
+    if one.datatype not in BY_DATATYPE:
         raise KServeRefusal(f"invalid datatype for input {one.name}")
 
 

@@ -14,15 +14,13 @@ from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
 from pipeline.dialects.kserve.unread import UnreadTensor, Written
 from pipeline.dialects.kserve_v2.shared_memory import Span
 from pipeline.messages.values import Part
-from pipeline.models.tensor_spec import DATATYPES, Signature, TensorSpec
+from pipeline.models.dtypes import BY_DATATYPE, DTYPES, RAW_ALONE
+from pipeline.models.tensor_spec import Signature, TensorSpec
 
-_DTYPES = {
-    name: np.dtype({"bfloat16": "uint16"}.get(dtype, dtype)).newbyteorder("<")
-    for name, dtype in DATATYPES.items()
-    if dtype != "string"
+_NUMBERS = {  # as they travel
+    dtype.datatype: dtype.numpy.newbyteorder("<") for dtype in DTYPES if dtype.name != "string"
 }
 _MOST_LENGTH = (1 << 63) - 1  # as the protocol's messages hold them
-_NOT_IN_JSON = ("FP16", "BF16")
 _HINT = (
     " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended"
     " to each input shape. If you want to specify the full shape including the batch dim in your input dims"
@@ -43,7 +41,7 @@ class Given(msgspec.Struct, eq=False):
 
 def refuse_in_json(name: str, datatype: str) -> None:
     """Raises KServeRefusal for a datatype that JSON has no elements of."""
-    if datatype in _NOT_IN_JSON:
+    if datatype in RAW_ALONE:
         raise KServeRefusal(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data format for "
             f"input {name}"
@@ -111,7 +109,7 @@ def _checked_in_turn(model: KServeModel, request_id: str, given: dict[str, Given
         _check_names(model, request_id, newest_first, expected)
         for one in newest_first:
             if one.datatype != expected[one.name].datatype:
-                told = one.datatype if one.datatype in DATATYPES else "<invalid>"
+                told = one.datatype if one.datatype in BY_DATATYPE else "<invalid>"
                 raise of_request(
                     request_id,
                     f"inference input '{one.name}' data-type is '{told}', but model '{model.name}' expects "
@@ -188,7 +186,7 @@ def _text(shape: Sequence[int]) -> str:
 
 
 def _value(model: KServeModel, request_id: str, one: Given) -> Any:
-    if one.datatype not in DATATYPES:
+    if one.datatype not in BY_DATATYPE:
         raise of_request(request_id, f"input '{one.name}' has the datatype '{one.datatype[:40]}'")
     if one.shape and not 0 <= min(one.shape) <= max(one.shape) <= _MOST_LENGTH:
         raise of_request(request_id, f"input '{one.name}' has the shape {_text(one.shape)}")
@@ -199,7 +197,7 @@ def _value(model: KServeModel, request_id: str, one: Given) -> Any:
             data = data.read()
         unread = one.shape, one.name, model.name, request_id, as_texts
         return UnreadTensor(data, int(one.written), one.datatype, *unread)
-    dtype = _DTYPES[one.datatype]
+    dtype = _NUMBERS[one.datatype]
     expected = math.prod(one.shape) * dtype.itemsize
     given = data.size if isinstance(data, Span) else len(data)
     if given != expected:

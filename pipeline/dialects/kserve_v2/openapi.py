@@ -11,6 +11,7 @@ from pipeline.api.examples import v2_inputs
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
 from pipeline.dialects.kserve.openapi import ERROR, PARAMETERS, called, called_zh, example_row
 from pipeline.front.http.openapi import OBJECT, Schema, content, get, operation, refusals
+from pipeline.models.dtypes import RAW_ALONE
 from pipeline.models.tensor_spec import Signature, TensorSpec
 
 
@@ -61,7 +62,7 @@ def _generate(app: App, model: KServeModel) -> dict[str, Any]:
         for value in row.values()
         for element in (value if isinstance(value, list) else [value])
     )
-    halves = any(spec.datatype in ("FP16", "BF16") for spec in model.signature.inputs)
+    halves = any(spec.datatype in RAW_ALONE for spec in model.signature.inputs)
     body = content(OBJECT, row if flat and not halves else None)
     summary = f"Infer with {called(model)}: an element or a list of them for each input"
     zh = f"用{called_zh(model)}推理：每个输入一个元素或一个列表"

@@ -19,7 +19,7 @@ from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
 from pipeline.dialects.kserve_v2.wish import WantedOutput
 from pipeline.dialects.message_fields import split
 from pipeline.messages.values import Part
-from pipeline.models.tensor_spec import DATATYPES
+from pipeline.models.dtypes import BY_DATATYPE
 
 _KINDS = {  # of the parameters that the protocol gives a meaning
     "priority": ("int64_param", "uint64_param"),
@@ -166,14 +166,14 @@ def _typed(tensor: _Tensor, model: KServeModel) -> Given:
     fields = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
     shape = list(tensor.shape)
     if not fields:
-        if 0 in shape and tensor.datatype in DATATYPES:
+        if 0 in shape and tensor.datatype in BY_DATATYPE:
             return Given(tensor.name, tensor.datatype, shape, b"", Written.RAW)
         raise _without_data(tensor, model)
     if fields != [CONTENTS.get(tensor.datatype)]:
         raise KServeRefusal(
             f"unexpected explicit tensor data for input tensor '{tensor.name}' for model '{model.name}' of "
             f"type '{_TYPE_OF[fields[0]]}', expected datatype "
-            f"'{tensor.datatype if tensor.datatype in DATATYPES else '<invalid>'}'"
+            f"'{tensor.datatype if tensor.datatype in BY_DATATYPE else '<invalid>'}'"
         )
     return Given(tensor.name, tensor.datatype, shape, _raw(tensor.contents, tensor.datatype), Written.RAW)
 

@@ -8,16 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnxruntime
 
-from pipeline.engines.base import (
-    Array,
-    PredictorConf,
-    as_texts,
-    check_feeds,
-    select_fetches,
-    shares_runs,
-)
+from pipeline.engines.base import PredictorConf
 from pipeline.engines.device import resolve_device
 from pipeline.engines.dynamic_shape import DynamicShapes, Shapes
+from pipeline.engines.feeds import Array, as_texts, check_feeds, shares_runs
+from pipeline.engines.fetches import select_fetches
 from pipeline.engines.onnxruntime.onnx_config import refuse_unavailable, session_options, session_plans
 from pipeline.engines.onnxruntime.onnx_errors import error_sentence, load_sentence
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed

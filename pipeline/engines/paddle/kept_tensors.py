@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping
 
-from pipeline.engines.base import Array
+from pipeline.engines.feeds import Array
 from pipeline.engines.paddle.paddle_errors import error_sentence
 from pipeline.engines.paddle.paddle_import import paddle
 from pipeline.engines.paddle.session import Session

@@ -7,17 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipeline.engines.base import (
-    Array,
-    PredictorConf,
-    as_texts,
-    check_feeds,
-    other_shape,
-    select_fetches,
-    shares_runs,
-)
+from pipeline.engines.base import PredictorConf
 from pipeline.engines.device import Device, resolve_device
 from pipeline.engines.dynamic_shape import DynamicShapes
+from pipeline.engines.feeds import Array, as_texts, check_feeds, other_shape, shares_runs
+from pipeline.engines.fetches import select_fetches
 from pipeline.engines.paddle.kept_tensors import KeptTensors
 from pipeline.engines.paddle.paddle_config import build_config
 from pipeline.engines.paddle.paddle_errors import error_sentence

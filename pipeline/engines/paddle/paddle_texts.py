@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pipeline.engines.base import Array
+from pipeline.engines.feeds import Array
 from pipeline.engines.paddle.paddle_import import inference
 from pipeline.engines.paddle.text_program import Half, TextProgram
 

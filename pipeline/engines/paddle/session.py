@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.engines.base import LOD_SUFFIX, Array
+from pipeline.engines.feeds import LOD_SUFFIX, Array
 
 
 class Session:

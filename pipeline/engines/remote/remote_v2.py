@@ -18,7 +18,8 @@ from client.protos.kserve_v2_pb2 import (
     ModelMetadataResponse,
 )
 from pipeline.dialects.kserve.datatypes import from_contents, from_raw, to_raw
-from pipeline.engines.base import Array, check_promised, select_fetches
+from pipeline.engines.feeds import Array, check_promised
+from pipeline.engines.fetches import select_fetches
 from pipeline.engines.remote.endpoints import Endpoints
 from pipeline.engines.remote.remote_predictor import RemoteConf, RemotePredictor
 from pipeline.errors import (
@@ -30,8 +31,8 @@ from pipeline.errors import (
     RemoteUnreachable,
     ServingError,
 )
+from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
 from pipeline.models.serving_model import Variable
-from pipeline.models.tensor_spec import DATATYPE_OF, DATATYPES
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +110,9 @@ class V2Predictor(RemotePredictor):
         checked = check_promised(signature.feeds, _texts_as_objects(signature.feeds, feeds))
         for variable in signature.feeds:
             array = checked[variable.alias]
-            request.inputs.add(name=variable.name, datatype=DATATYPE_OF[variable.dtype], shape=array.shape)
+            request.inputs.add(
+                name=variable.name, datatype=BY_NAME[variable.dtype].datatype, shape=array.shape
+            )
             try:
                 request.raw_input_contents.append(to_raw(array))
             except ValueError as exc:
@@ -120,9 +123,9 @@ class V2Predictor(RemotePredictor):
 def _variables(tensors: Iterable[ModelMetadataResponse.TensorMetadata]) -> tuple[Variable, ...]:
     variables = []
     for tensor in tensors:
-        if tensor.datatype not in DATATYPES:
+        if tensor.datatype not in BY_DATATYPE:
             raise ValueError(f"{tensor.name!r} has datatype {tensor.datatype!r}")
-        dtype = DATATYPES[tensor.datatype]
+        dtype = BY_DATATYPE[tensor.datatype].name
         variables.append(Variable(tensor.name, tensor.name, dtype, tuple(tensor.shape)))
     return tuple(variables)
 

@@ -33,7 +33,7 @@ class Plan:
 
 def plan(app: App, op: str) -> Plan:
     """What is on disk now. Raises ConfigError for a version that is not there."""
-    conf = _local_model(app, op)
+    conf = app.config.op[op].local_model
     version, folders = "", []
     if conf is not None:
         directory, version = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
@@ -65,7 +65,7 @@ def holds_gil(app: App, op: str) -> bool:
 
     An Op without a model has no engine, and a remote one waits for the network without the lock.
     """
-    conf = _local_model(app, op)
+    conf = app.config.op[op].local_model
     if conf is None:
         return False
     try:
@@ -73,13 +73,6 @@ def holds_gil(app: App, op: str) -> bool:
         return engine_of(directory, conf.engine).holds_gil
     except (ConfigError, OSError):  # the worker tells what is wrong with the folder
         return True
-
-
-def _local_model(app: App, op: str) -> LocalServiceConf | None:
-    """What configures the model that the Op's own workers run; None where there is none."""
-    config = app.config.op[op]
-    conf = config.local_service_conf
-    return None if conf is None or not conf.model_dir or config.server_endpoints else conf
 
 
 def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> App:
