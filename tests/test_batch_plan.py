@@ -13,8 +13,8 @@ import pytest
 from pipeline.models.serving_model import FeedPadding, Padding
 from pipeline.worker.model import Joining
 from pipeline.worker.plan import BatchLimits, Item, bucket, plan
-from pipeline.worker.runner import describe, join, slices, split
 from pipeline.worker.run_costs import RunCosts
+from pipeline.worker.runner import describe, join, slices, split
 
 TEXT = "text"
 TENS = [[*range(i, i + 10)] for i in range(0, 40, 10)]

@@ -34,6 +34,7 @@ from pipeline.process.log import flaw_of_directory
 from pipeline.process.numpy_version import REMEDY, flaw_of_numpy
 from pipeline.process.processes import SERVER, open_standard_files, python_module
 from pipeline.process.start_signals import hold, left_at_once, survive_hangups
+from pipeline.tuning import auto
 
 log = logging.getLogger(__name__)
 
@@ -207,6 +208,7 @@ class Service:
                 "itself, and start what else it does from another script"
             )
         dag, signature = dag_of(ops, last), signature_of(ops, last)
+        config, choices = auto.resolved(config)
         return App(
             name=self.name,
             nodes=tuple(dag.nodes.values()),
@@ -218,6 +220,7 @@ class Service:
             signature=signature,
             examples=examples_of(ops, signature),
             module=spec.name if spec else "",
+            choices=choices,
         )
 
 

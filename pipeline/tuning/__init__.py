@@ -1,1 +1,1 @@
-"""`engine: auto`, `precision: auto`, `batch_size: auto`: what is the fastest here is measured, not guessed."""
+"""What `auto` in config.yml stands for: the fastest way to run a model here, measured and not guessed."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import NamedTuple
 
-from pipeline.engines.base import Predictor, input_examples
+from pipeline.engines.base import Predictor
+from pipeline.engines.feeds import input_examples
 from pipeline.errors import InvalidInput, ModelFailed
 from pipeline.tuning.choice import Point
 
