@@ -9,6 +9,7 @@ from pathlib import Path
 from pipeline.api.service import Service, WebService
 from pipeline.config.config_file import dump_config
 from pipeline.errors import ConfigError
+from pipeline.tuning import auto
 
 
 def prepare_from_arguments(service: WebService, default_config: str | Path) -> None:
@@ -35,6 +36,7 @@ def print_config(service: Service) -> None:
     """Print the configuration with the Ops' own arguments and all defaults, and leave the process."""
     try:
         _, _, config = service.resolve()
+        config, _ = auto.resolved(config)
     except ConfigError as exc:
         sys.stderr.write(f"{exc.message}\n")
         sys.exit(2)

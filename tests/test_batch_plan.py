@@ -13,6 +13,7 @@ import pytest
 from pipeline.models.serving_model import FeedPadding, Padding
 from pipeline.worker.model import Joining
 from pipeline.worker.plan import BatchLimits, Item, bucket, plan
+from pipeline.worker.run_costs import RunCosts
 from pipeline.worker.runner import describe, join, slices, split
 
 TEXT = "text"
@@ -236,3 +237,82 @@ def test_a_feed_of_many_rows_is_cut_into_pieces_in_order() -> None:
     assert np.concatenate([piece["b"] for piece in pieces]).tolist() == feed["b"].tolist()
     assert slices(feed, describe(feed, Joining()), 7) == [feed]
     assert slices(feed, describe(feed, Joining()), None) == [feed]
+
+
+LENGTHS, ROWS = (8, 16, 64, 256), (1, 2, 4, 8, 16, 32)
+
+
+def costs_of(run_s: float, token_s: float, most_rows: int = 32) -> RunCosts:
+    """Of a model whose runs have a price of their own, and whose tokens cost more in large runs."""
+    points = {
+        (rows, length): run_s + rows * length * token_s * (1 + rows * length / 2000)
+        for rows in ROWS
+        for length in LENGTHS
+    }
+    return RunCosts(points, most_rows)
+
+
+def least_s(items: Sequence[Item], limits: BatchLimits, costs: RunCosts) -> float:
+    """The time of the best of all cuts of the sorted items, each of which is tried."""
+    lengths = sorted(item.length for item in items)
+    best = [0.0]
+    for end in range(1, len(lengths) + 1):
+        sizes = range(1, min(end, limits.requests) + 1)
+        best.append(min(best[end - size] + costs.of(size, lengths[end - 1]) for size in sizes))
+    return best[-1]
+
+
+def time_of(batches: list[list[int]], items: Sequence[Item], costs: RunCosts) -> float:
+    return sum(costs.of(sum(items[i].rows for i in b), max(items[i].length for i in b)) for b in batches)
+
+
+def test_batches_are_cut_where_all_runs_together_take_the_least_time() -> None:
+    dice = random.Random(3)
+    for _ in range(60):
+        costs = costs_of(dice.choice([1e-6, 1e-4, 1e-2]), 1e-5)
+        items = texts(*(dice.randint(3, 400) for _ in range(dice.randint(1, 12))))
+        limits = BatchLimits(requests=dice.choice([2, 8]))
+        batches = plan(items, limits, costs)
+        assert sorted(itertools.chain(*batches)) == list(range(len(items)))
+        assert time_of(batches, items, costs) <= 1.02 * least_s(
+            items, limits, costs
+        )  # not each size is tried
+
+
+def test_a_dear_run_makes_large_batches_and_dear_tokens_small_ones() -> None:
+    mixed = texts(8, 9, 10, 200, 210, 220)
+    assert plan(mixed, BatchLimits(requests=32), costs_of(10.0, 1e-9)) == [[0, 1, 2, 3, 4, 5]]
+    assert plan(mixed, BatchLimits(requests=32), costs_of(1e-9, 1e-3)) == [[i] for i in range(6)]
+
+
+def test_a_cut_by_cost_keeps_to_the_limits_and_never_joins_what_has_no_shape() -> None:
+    cheap = costs_of(10.0, 1e-9)
+    assert plan(texts(*[1] * 40), BatchLimits(requests=40, rows=10), cheap) == TENS
+    assert plan(texts(10, 20, 40), BatchLimits(requests=8, tokens=40), cheap) == [[0, 1], [2]]
+    assert plan(texts(1, 1, rows=40), BatchLimits(requests=8, rows=6), cheap) == [[0], [1]]
+    assert plan([Item(1, 1, None)] * 2, BatchLimits(requests=8), cheap) == [[0], [1]]
+
+
+def test_run_costs_are_those_measured_and_a_power_in_between() -> None:
+    costs = RunCosts({(1, 16): 1.0, (4, 16): 4.0, (1, 64): 2.0, (4, 64): 16.0}, 4)
+    assert costs.of(1, 16) == 1.0
+    assert costs.of(2, 16) == pytest.approx(2.0)
+    assert costs.of(1, 32) == pytest.approx(2**0.5)
+    assert costs.of(8, 64) == pytest.approx(32.0)  # beyond the measured: in proportion
+    assert costs.of(1, 3) == 1.0
+    assert list(costs.of_length(16)) == pytest.approx([0, 1, 2, 3, 4])
+
+
+def test_run_costs_follow_real_runs_slowly_and_hardly_one_that_was_disturbed() -> None:
+    costs = RunCosts({(1, 16): 1.0}, 4)
+    costs.note(1, 16, 50.0)
+    assert costs.of(1, 16) < 1.03
+    for _ in range(200):
+        costs.note(1, 16, 2.0)
+    assert costs.of(1, 16) == pytest.approx(2.0, rel=0.01)
+
+
+@pytest.mark.parametrize("points", [{}, {(1, 16): 0.0}, {(1, 16): 1.0, (2, 32): 1.0}])
+def test_run_costs_want_a_time_for_each_size(points: dict[tuple[int, int], float]) -> None:
+    with pytest.raises(ValueError, match="run costs need"):
+        RunCosts(points, 4)

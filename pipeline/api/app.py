@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+
+import msgspec
 
 from pipeline.api.examples import Examples
 from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import ServiceConfig
 from pipeline.plugins import Plugin
+from pipeline.tuning.choice import Choice
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,8 @@ class App:
     examples: requests that the Ops say are answered.
     script: the file that called run_service; module: its name where it was started by that, as in
     `python -m app.web_service`; arguments: its sys.argv[1:]; folder: where it was started.
-    dialects: where they are, each a `Plugin`; the front adds them for workers.
+    dialects: where they are, each a `Plugin`; the front adds them for workers. choices: what was measured to
+    be the fastest, by the Ops whose sections say `auto`.
     """
 
     name: str
@@ -33,6 +38,7 @@ class App:
     examples: Examples
     module: str = ""
     dialects: tuple[Plugin, ...] = ()
+    choices: Mapping[str, Choice] = field(default_factory=dict)
 
     @property
     def default(self) -> ServedModel:
@@ -50,7 +56,8 @@ class App:
         # Without defaults: the model in a worker may have settings for keys that config.yml has not.
         config = self.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
         models = [model.to_data() for model in self.models]
-        return json.dumps({**fields, "models": models, "config": config})
+        choices = msgspec.to_builtins(self.choices)
+        return json.dumps({**fields, "models": models, "config": config, "choices": choices})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> App:
@@ -66,6 +73,7 @@ class App:
             examples=Examples(*fields["examples"]),
             module=fields["module"],
             dialects=tuple(Plugin(*given) for given in fields["dialects"]),
+            choices=msgspec.convert(fields["choices"], dict[str, Choice]),
         )
 
 

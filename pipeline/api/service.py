@@ -35,6 +35,7 @@ from pipeline.process.log import flaw_of_directory
 from pipeline.process.numpy_version import REMEDY, flaw_of_numpy
 from pipeline.process.processes import SERVER, open_standard_files, python_module
 from pipeline.process.start_signals import end_plainly, hold, left_at_once, survive_hangups
+from pipeline.tuning import auto
 
 log = logging.getLogger(__name__)
 
@@ -211,6 +212,7 @@ class Service:
             )
         dag = dag_of(ops, last, first_arrival=config.dag.channel_recv_frist_arrive)
         signature = signature_of(ops, last)
+        config, choices = auto.resolved(config)
         return App(
             name=self.name,
             models=models_of(ScriptModels(self.name, dag, signature)),
@@ -220,6 +222,7 @@ class Service:
             folder=str(Path.cwd()),
             examples=examples_of(ops, signature),
             module=spec.name if spec else "",
+            choices=choices,
         )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from pipeline.config.value_types import (
+    BatchSize,
     ClientType,
     EngineName,
     Int,
@@ -99,7 +100,7 @@ class LocalServiceConf(Section):
     engine: EngineName | None = Field(
         default=None,
         description="Engine that runs the model: paddle, onnxruntime, or one that an installed package adds; "
-        "absent: the one whose files the directory holds.",
+        "`auto`: the fastest of those that can run it here; absent: the one whose files the directory holds.",
     )
     allow_failed_parity: bool = Field(
         default=False, description="Serve the model although parity.json beside it says that a check failed."
@@ -207,10 +208,11 @@ class OpConfig(Section):
         description="Tries of this Op in all, when `timeout` is over; 0 and 1: a single one. With "
         "server_endpoints also when an endpoint fails; each try asks the next endpoint.",
     )
-    batch_size: PositiveInt = Field(
+    batch_size: BatchSize = Field(
         default=1,
-        description="Most requests merged into one predictor batch. With pipeline_grpc nothing is merged; "
-        "the more, the more calls an instance has under way together.",
+        description="Most requests merged into one predictor batch; `auto`: up to 32, as many at a time as "
+        "cost the least by the times measured here. With pipeline_grpc nothing is merged; the more, the more "
+        "calls an instance has under way together.",
     )
     auto_batching_timeout: Annotated[float, Field(allow_inf_nan=False), off_when_not_positive(0)] = Field(
         default=0.0,

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticKnownError
 
 from pipeline.plugins import ENGINES, find
@@ -42,11 +51,29 @@ def off_when_not_positive(off: int) -> BeforeValidator:
     return BeforeValidator(normalise)
 
 
+AUTO = "auto"  # of `engine` and `precision`: what is the fastest here, see pipeline/tuning
+AUTO_BATCH = -1  # `batch_size: auto`, as a number
+
+
 def _known_engine(name: str) -> str:
     engines = find(ENGINES)
-    if name not in engines:
-        raise PydanticKnownError("literal_error", {"expected": " or ".join(map(repr, engines))})
+    if name != AUTO and name not in engines:
+        expected = " or ".join(map(repr, [*engines, AUTO]))
+        raise PydanticKnownError("literal_error", {"expected": expected})
     return name
+
+
+def _batch_of(value: Any) -> Any:
+    """A number of requests, or `auto`."""
+    if isinstance(value, str) and value.strip().lower() == AUTO:
+        return AUTO_BATCH
+    return refuse_bool(value)
+
+
+def _counts(value: int) -> int:
+    if value < 1 and value != AUTO_BATCH:
+        raise PydanticKnownError("greater_than_equal", {"ge": 1})
+    return value
 
 
 Int = Annotated[int, BeforeValidator(refuse_bool)]
@@ -55,6 +82,13 @@ Port = Annotated[Int, Field(ge=1024, le=65535)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Names = Annotated[list[str], BeforeValidator(as_list)]
 Precision = Annotated[Literal["fp32", "fp16", "bf16", "int8"], BeforeValidator(lower_case)]
+BatchSize = Annotated[
+    int,
+    BeforeValidator(_batch_of),
+    AfterValidator(_counts),
+    PlainSerializer(lambda value: AUTO if value == AUTO_BATCH else value, return_type=int | str),
+    WithJsonSchema({"type": "integer", "minimum": 1}),
+]
 EngineName = Annotated[str, AfterValidator(_known_engine)]
 ClientType = Literal["brpc", "grpc", "pipeline_grpc", "local_predictor"]
 

@@ -53,6 +53,12 @@ class Engine(ModelReader, Protocol):
         """Whether Python's lock is held while a model runs, so that threads would only wait for it."""
         ...
 
+    @property
+    def any_shape(self) -> bool:
+        """Whether a shape that it has not met costs nothing, so that no batch is padded beyond its longest
+        row. One that does not say so is spared them."""
+        ...
+
     def load(
         self,
         model: ServingModel,
@@ -77,6 +83,11 @@ def engine_named(name: str) -> Engine:
         raise ConfigError(f"there is no engine {name!r} here, only {', '.join(plugins)}")
     engine: Engine = load(plugins[name])
     return engine
+
+
+def takes_any_shape(name: str) -> bool:
+    """Whether the engine of this name meets new shapes at no cost, see `Engine.any_shape`."""
+    return bool(getattr(engine_named(name), "any_shape", False))
 
 
 def engine_of(directory: Path | str, engine: str | None = None) -> Engine:

@@ -48,6 +48,8 @@ async def serve(app: App) -> int:
     start_signals.release()
     config = app.config
     log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.ops, repeat(app))))
+    for op, choice in app.choices.items():
+        log.info("Op %s, chosen by its times on this machine: %s", op, choice.line())
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(listeners.running())
         await stack.enter_async_context(scheduler.running())

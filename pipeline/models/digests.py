@@ -24,7 +24,7 @@ _BLOCKS, _BLOCK_BYTES = 256, 4096
 
 def digests_of(files: Iterable[Path]) -> dict[str, dict[str, str]]:
     """The digests of files by their names, as serving.yml has them."""
-    return {file.name: {SHA256: _sha256(file), SAMPLE: _sample(file)} for file in files}
+    return {file.name: {SHA256: _sha256(file), SAMPLE: sample_of(file)} for file in files}
 
 
 def replaced_files(model: ServingModel, digest: str) -> tuple[str, ...] | None:
@@ -41,7 +41,7 @@ def replaced_files(model: ServingModel, digest: str) -> tuple[str, ...] | None:
         raise ConfigError(
             f"{model.directory / ADDITIONS}: {KEY} is not what convert writes: convert the model again"
         )
-    made = {SHA256: _sha256, SAMPLE: _sample}[digest]
+    made = {SHA256: _sha256, SAMPLE: sample_of}[digest]
     files = {name: model.directory / name for name in recorded}
     return tuple(
         name for name, file in files.items() if not file.is_file() or made(file) != recorded[name][digest]
@@ -82,7 +82,7 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _sample(file: Path) -> str:
+def sample_of(file: Path) -> str:
     size = file.stat().st_size
     digest = hashlib.sha256(f"{size}\n".encode())
     with file.open("rb") as opened:

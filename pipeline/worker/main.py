@@ -175,7 +175,7 @@ class Worker:
         """Make an executor for each instance, of one Op and model; and what that model takes and gives."""
         config = self._app.config.op[self._op_name]
         op.concurrency_idx = None if self._shares else self._first
-        model = Model(op, config, self._app.folder, self._first)
+        model = Model(op, config, self._app.folder, self._first, self._app.choices.get(self._op_name))
         op.model = model.serving_model
         op.predictor = op._predictor = model.predictor
         if model.predictor is not None and model.serving_model is not None:
@@ -195,7 +195,12 @@ class Worker:
             fetches=() if signature is None else signature.outputs,
         )
         executors = [
-            Executor(hooks, Runner(hooks, model.predictor, model.limits, model.joining), outputs, model.probe)
+            Executor(
+                hooks,
+                Runner(hooks, model.predictor, model.limits, model.joining, model.costs()),
+                outputs,
+                model.probe,
+            )
             for _ in self._fronts
         ]
         return executors, signature

@@ -11,7 +11,7 @@ from pathlib import Path
 from pipeline.api.op import Op
 from pipeline.config.config_file import LocalServiceConf, OpConfig
 from pipeline.engines import create_predictor, create_remote_predictor
-from pipeline.engines.base import Predictor
+from pipeline.engines.base import Predictor, takes_any_shape
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, input_examples
 from pipeline.engines.remote.remote_predictor import RemotePredictor
@@ -23,7 +23,9 @@ from pipeline.models.dtypes import BY_NAME
 from pipeline.models.serving_model import FeedPadding, Padding, ServingModel, Variable, load_serving_model
 from pipeline.models.settings import with_settings_of
 from pipeline.models.tensor_spec import Signature, TensorSpec
+from pipeline.tuning.choice import Choice
 from pipeline.worker.plan import BatchLimits
+from pipeline.worker.run_costs import RunCosts
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ class Joining:
     most: int | None = None  # the greatest length that model and engine take
     # How many axes the model declares for a feed; one with another number of them is not padded.
     ranks: Mapping[str, int] = field(default_factory=dict)
+    free: bool = False  # the engine takes any shape at no cost: nothing is padded beyond the longest
 
 
 class Model:
@@ -56,8 +59,12 @@ class Model:
     An Op that has none configured has no predictor and no padding.
     """
 
-    def __init__(self, op: Op, config: OpConfig, folder: str, instance: int) -> None:
+    def __init__(
+        self, op: Op, config: OpConfig, folder: str, instance: int, choice: Choice | None = None
+    ) -> None:
+        """choice: what was measured of the model on this machine, where config.yml says `auto`."""
         self._config = config
+        self._choice = choice
         self._shapes = _shapes_of(op, config)
         self.serving_model: ServingModel | None = None
         self._known_feeds: Mapping[str, Array] | None = None  # the smallest of those that the warm-up has run
@@ -97,6 +104,15 @@ class Model:
             tokens=self._config.max_batch_tokens or DEFAULT_BATCH_TOKENS,
         )
 
+    def costs(self) -> RunCosts | None:
+        """What runs cost, by which batches are cut; None where that was not measured.
+
+        A table for each instance, which its own runs keep up to date.
+        """
+        if self._choice is None or not self._choice.points:
+            return None
+        return RunCosts(self._choice.costs(), self.limits.requests)
+
     @property
     def signature(self) -> Signature | None:
         """What the model takes and gives; None where there is none, or a remote one, or one of sequences."""
@@ -117,7 +133,12 @@ class Model:
             return Joining()
         local = self.serving_model is not None and self.predictor is not None
         ranks = {v.alias: len(v.shape) for v in self.predictor.feeds} if local and self.predictor else {}
-        return Joining(padding, tuple(self._config.length_buckets or ()), self._longest(padding), ranks)
+        buckets = tuple(self._config.length_buckets or ())
+        conf = self._config.local_model
+        on_tensorrt = conf is not None and conf.device_type == TENSORRT
+        model = self.serving_model
+        free = not buckets and not on_tensorrt and model is not None and takes_any_shape(model.engine)
+        return Joining(padding, buckets, self._longest(padding), ranks, free)
 
     def _padding(self) -> Padding | None:
         named = self._config.padding

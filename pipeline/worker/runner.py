@@ -29,6 +29,7 @@ from pipeline.worker.call import Call
 from pipeline.worker.hooks import Hooks, wrong_feed
 from pipeline.worker.model import Joining
 from pipeline.worker.plan import BatchLimits, Item, bucket, plan
+from pipeline.worker.run_costs import RunCosts
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +63,16 @@ class Runner:
     """Runs an Op's model: a predictor of this process or a remote one, the app's own `process`, or none."""
 
     def __init__(
-        self, hooks: Hooks, predictor: Predictor | None, limits: BatchLimits, joining: Joining
+        self,
+        hooks: Hooks,
+        predictor: Predictor | None,
+        limits: BatchLimits,
+        joining: Joining,
+        costs: RunCosts | None = None,
     ) -> None:
         self.limits = limits  # of a batch
+        # Of the model's runs, where they were measured: batches are cut by them.
+        self._costs = None if hooks.own_process else costs
         self._joining = joining
         self._hooks = hooks
         self._predictor = predictor
@@ -132,7 +140,7 @@ class Runner:
 
     def plan(self, pieces: list[Piece]) -> list[list[Piece]]:
         """The pieces in batches, in the order in which these are to be run."""
-        planned = plan([piece.item for piece in pieces], self.limits) if pieces else []
+        planned = plan([piece.item for piece in pieces], self.limits, self._costs) if pieces else []
         if self._hooks.own_process:  # it is given the requests of a batch in the order of their arrival
             planned = [sorted(batch) for batch in planned]
             if self.limits.requests == 1:  # and the feeds of a mini-batch, on one object, in the app's order
@@ -151,7 +159,12 @@ class Runner:
     def _run_batch(self, batch: list[Piece]) -> Run:
         started = time.perf_counter_ns()
         fetches = self._process(batch)
-        return Run(batch, fetches, time.perf_counter_ns() - started)
+        took_ns = time.perf_counter_ns() - started
+        if self._costs is not None:
+            items = [piece.item for piece in batch]
+            rows, length = sum([item.rows for item in items]), max([item.length for item in items])
+            self._costs.note(rows, length, took_ns * 1e-9)
+        return Run(batch, fetches, took_ns)
 
     def _process(self, batch: list[Piece]) -> list[Any]:
         """A fetch or a ServingError for each piece; an engine error is traced to its feed by halves."""
@@ -256,7 +269,8 @@ def join(feeds: Sequence[Feed], items: Sequence[Item], joining: Joining) -> dict
         return dict(feeds[0])
     merged: dict[str, Any] = {}
     padded = joining.padding.feeds if joining.padding else {}
-    length = bucket(max([item.length for item in items]), joining.buckets, joining.most)
+    longest = max([item.length for item in items])
+    length = longest if joining.free else bucket(longest, joining.buckets, joining.most)
     for name, first in feeds[0].items():
         rule = padded.get(name)
         if rule is not None and isinstance(first, np.ndarray) and 0 < rule.axis < first.ndim:

@@ -20,6 +20,7 @@ class OnnxRuntimeEngine:
     title = "ONNX Runtime"
     files = "*.onnx"
     holds_gil = False  # 1.31: another thread got 847 ticks while it ran
+    any_shape = True
     self_described = True
     library = Library("onnxruntime", "onnxruntime")
 

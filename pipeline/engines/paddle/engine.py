@@ -22,6 +22,7 @@ class PaddleEngine:
     title = "Paddle Inference"
     files = "*.json or *.pdmodel with *.pdiparams, __model__"
     holds_gil = True  # 3.3.1: another thread got 8 of 300 expected ticks while it ran
+    any_shape = False  # oneDNN keeps primitives for each shape
     self_described = False
     library = Library("paddle", "paddlewheel[paddle]")
 

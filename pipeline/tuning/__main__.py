@@ -1,0 +1,46 @@
+"""`python -m pipeline.tuning ANSWER`: times one way to run a model, in a process of its own.
+
+The order is read from standard input as JSON, the answer is written to the file ANSWER: what a library prints
+meanwhile is neither. A process of its own, because two frameworks in one disturb each other's threads, and
+because one that crashes on a model is no more than a candidate that can't be taken.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from pipeline.config.config_file import LocalServiceConf
+from pipeline.engines import create_predictor
+from pipeline.errors import ServingError, text_of
+from pipeline.models.serving_model import load_serving_model
+from pipeline.process.processes import die_with
+from pipeline.tuning.choice import Timed
+from pipeline.tuning.order import Order
+from pipeline.tuning.timed_runs import Grid, time_runs
+
+
+def main(answer: Path, order: Order) -> None:
+    """Writes a `Timed`, whatever happens short of a crash."""
+    started = time.perf_counter()
+    conf = LocalServiceConf.model_validate(order.conf)
+    try:
+        model = load_serving_model(Path(conf.model_dir), conf.engine)
+        predictor = create_predictor(model, conf)
+        points = time_runs(predictor, Grid(tuple(order.rows), tuple(order.lengths)), order.budget_s)
+        timed = Timed(
+            order.engine, order.precision, model.program.name, points, time.perf_counter() - started
+        )
+    except Exception as exc:
+        reason = exc.message if isinstance(exc, ServingError) else text_of(exc)
+        timed = Timed(order.engine, order.precision, refused=reason)
+    answer.write_bytes(msgspec.json.encode(timed))
+
+
+if __name__ == "__main__":
+    given = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    die_with(given.parent)
+    main(Path(sys.argv[1]), given)

@@ -1,0 +1,132 @@
+"""Replaces `auto` in a configuration by what is the fastest on this machine, measured at the first start.
+
+Only what says `auto` is looked at: an absent key means what it always did, and what config.yml names stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from pipeline.config.config_file import ServiceConfig
+from pipeline.config.op_section import LocalServiceConf, OpConfig
+from pipeline.config.value_types import AUTO, AUTO_BATCH
+from pipeline.errors import ConfigError
+from pipeline.models.serving_model import ServingModel, load_serving_model
+from pipeline.models.settings import with_settings_of
+from pipeline.models.versions import choose_version
+from pipeline.plugins import ENGINES, find
+from pipeline.tuning import kept
+from pipeline.tuning.choice import Choice, choose
+from pipeline.tuning.order import Order, timed
+from pipeline.tuning.timed_runs import LENGTHS, ROWS
+
+BATCH = 32  # most requests in a predictor batch of `batch_size: auto`; the plan cuts by what runs cost
+SMALL_S, LARGE_S = 1.0, 6.0  # for the runs of one candidate, of a small model and of a large one
+LARGE_BYTES = 64 << 20
+_CPU = (-1, 0)  # of `device_type`
+
+
+def wants_choice(section: OpConfig) -> bool:
+    """Whether the Op's section says `auto` for anything."""
+    conf = section.local_service_conf
+    of_model = conf is not None and AUTO in (conf.engine, conf.precision)
+    return section.batch_size == AUTO_BATCH or of_model
+
+
+def resolved(config: ServiceConfig) -> tuple[ServiceConfig, dict[str, Choice]]:
+    """The configuration without any `auto`, and what was chosen, by Op.
+
+    Measures where no choice is kept for this model and machine: with a progress bar on a terminal. Raises
+    ConfigError where no engine here can run a model.
+    """
+    sections, choices = dict(config.op), dict[str, Choice]()
+    for name, section in config.op.items():
+        if not wants_choice(section):
+            continue
+        choice = _choice(name, section)
+        sections[name] = with_choice(section, choice)
+        if choice is not None:
+            choices[name] = choice
+    return config.model_copy(update={"op": sections}), choices
+
+
+def with_choice(section: OpConfig, choice: Choice | None) -> OpConfig:
+    """The section with what was chosen in place of `auto`; without a choice what an absent key means."""
+    batch = BATCH if section.batch_size == AUTO_BATCH else section.batch_size
+    conf = section.local_service_conf
+    if conf is not None:
+        update: dict[str, str | None] = {}
+        if conf.engine == AUTO:
+            update["engine"] = choice.engine if choice else None
+        if conf.precision == AUTO:
+            update["precision"] = choice.precision if choice else "fp32"
+        conf = conf.model_copy(update=update)
+    return section.model_copy(update={"batch_size": batch, "local_service_conf": conf})
+
+
+def _choice(name: str, section: OpConfig) -> Choice | None:
+    """The kept choice or a new one; None where there is nothing to choose: no model here, or a GPU."""
+    conf = section.local_service_conf
+    if conf is None or not conf.model_dir or section.server_endpoints or _on_a_card(conf):
+        return None
+    directory = choose_version(Path(conf.model_dir), conf.model_version).directory
+    model = load_serving_model(directory, None if conf.engine == AUTO else conf.engine)
+    conf = with_settings_of(model, conf)
+    key, facts = kept.key_of(model, _asked(section, conf))
+    choice = kept.read(model, key)
+    if choice is None:
+        choice = choose([timed(order) for order in _with_progress(name, _orders(directory, model, conf))])
+        kept.write(model, key, facts, choice)
+    return choice
+
+
+def _on_a_card(conf: LocalServiceConf) -> bool:
+    """Whether the model runs on something else than the CPU, where `auto` means what an absent key does."""
+    return conf.device_type not in _CPU or bool(conf.devices)
+
+
+def _asked(section: OpConfig, conf: LocalServiceConf) -> str:
+    """What a choice depends on besides the model and the machine."""
+    fixed = f"{conf.thread_num} threads, ir_optim {conf.ir_optim}, mkldnn {conf.use_mkldnn}"
+    return f"engine {conf.engine}, precision {conf.precision}, {fixed}"
+
+
+def _orders(directory: Path, model: ServingModel, conf: LocalServiceConf) -> list[Order]:
+    """One for each engine that may run the model, or for the one that config.yml names."""
+    names = list(find(ENGINES)) if conf.engine == AUTO else [model.engine]
+    precision = "fp32" if conf.precision == AUTO else conf.precision
+    lengths = _lengths(model)
+    orders = []
+    for name in names:
+        try:
+            taken = load_serving_model(directory, name)
+        except ConfigError:  # it runs no file that is here
+            continue
+        weights = taken.params or taken.program
+        budget_s = LARGE_S if weights.stat().st_size > LARGE_BYTES else SMALL_S
+        update = {"engine": name, "precision": precision, "model_dir": str(directory), "model_version": None}
+        given = conf.model_copy(update=update).model_dump(mode="json", by_alias=True, exclude_unset=True)
+        orders.append(Order(name, precision, given, list(ROWS), lengths, budget_s))
+    return orders
+
+
+def _lengths(model: ServingModel) -> list[int]:
+    """The lengths that are timed: several where texts are padded, else one."""
+    if model.padding is None:
+        return [1]
+    longest = min([feed.longest[1] for feed in model.feeds if feed.longest], default=max(LENGTHS))
+    return [length for length in LENGTHS if length <= longest] or [longest]
+
+
+def _with_progress(name: str, orders: Sequence[Order]) -> Iterator[Order]:
+    """The orders one by one, with a progress bar on a terminal and a line elsewhere."""
+    console = Console(stderr=True)
+    title = f"Op {name}: timing {', '.join(order.engine for order in orders)} (once for this machine)"
+    if not console.is_terminal:
+        console.print(title, soft_wrap=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
+        yield from progress.track(orders, description=title)

@@ -1,0 +1,108 @@
+"""Where choices are kept: beside the model, or in the user's cache folder where that can't be written.
+
+A choice counts for one model on one kind of machine: the key holds a digest of the model's files, the CPU,
+the number of cores, the versions of the engines, and what the configuration leaves open. So an image that
+was started once holds the choice of all its replicas.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from pipeline.models.digests import sample_of
+from pipeline.models.serving_model import ServingModel
+from pipeline.process.control_group import usable_cores
+from pipeline.tuning.choice import Choice
+
+log = logging.getLogger(__name__)
+
+FILE = "choices.json"
+MOST_KEPT = 32  # the oldest goes first
+_DISTRIBUTIONS = ("paddlepaddle", "paddlepaddle-gpu", "onnxruntime", "onnxruntime-gpu", "openvino")
+
+
+class Kept(msgspec.Struct):
+    """A file of choices. machines: what each key was made of, for people who read the file."""
+
+    choices: dict[str, Choice] = {}
+    machines: dict[str, str] = {}
+
+
+def key_of(model: ServingModel, asked: str) -> tuple[str, str]:
+    """The key of a choice, and in words what it was made of. asked: what the configuration leaves open."""
+    files = [model.program, *([model.params] if model.params else [])]
+    facts = "; ".join([machine(), *versions(), asked, *(f"{file.name} {sample_of(file)}" for file in files)])
+    return hashlib.sha256(facts.encode()).hexdigest()[:24], facts
+
+
+def machine() -> str:
+    """The kind of this machine: its CPU's name and the cores that this process may use."""
+    name = platform.machine()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    return f"{name}, {usable_cores()} cores"
+
+
+def versions() -> list[str]:
+    """The engines' distributions that are installed, each with its version."""
+    found = []
+    for name in _DISTRIBUTIONS:
+        with contextlib.suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    return found
+
+
+def read(model: ServingModel, key: str) -> Choice | None:
+    """The choice that is kept under the key, wherever that is."""
+    for path in _places(model, key):
+        choice = _load(path).choices.get(key)
+        if choice is not None:
+            return choice
+    return None
+
+
+def write(model: ServingModel, key: str, facts: str, choice: Choice) -> Path | None:
+    """Keep a choice; returns the file, or None where there is no place that can be written."""
+    for path in _places(model, key):
+        kept = _load(path)
+        kept.choices.pop(key, None)
+        kept.choices[key], kept.machines[key] = choice, facts
+        for old in list(kept.choices)[:-MOST_KEPT]:
+            del kept.choices[old]
+            kept.machines.pop(old, None)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
+            partial.replace(path)
+        except OSError:
+            continue
+        return path
+    return None
+
+
+def _places(model: ServingModel, key: str) -> tuple[Path, Path]:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return model.directory / FILE, cache / "paddlewheel" / "choices" / f"{key}.json"
+
+
+def _load(path: Path) -> Kept:
+    """What the file holds; nothing where it is not there or damaged, for it can be measured again."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Kept)
+    except OSError:
+        return Kept()
+    except msgspec.MsgspecError as exc:
+        log.warning("%s is no file of choices (%s): measured anew", path, exc)
+        return Kept()

@@ -1,0 +1,58 @@
+"""What a timing process is asked for, and how it is asked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pipeline.process.environment import MODEL_PROCESS
+from pipeline.process.processes import python_module
+from pipeline.tuning.choice import Timed
+
+LOAD_S = 120.0  # beside the budget: a large model takes long to load
+_SAID_LINES = 3
+
+
+class Order(msgspec.Struct, frozen=True):
+    """Time one way to run a model.
+
+    conf: `local_service_conf` as config.yml would have it. rows, lengths: the sizes to time. budget_s: for
+    the runs, after the model is loaded. parent: the process with which the timing one ends.
+    """
+
+    engine: str
+    precision: str
+    conf: dict[str, Any]
+    rows: list[int]
+    lengths: list[int]
+    budget_s: float
+    parent: int = 0
+
+
+def timed(order: Order) -> Timed:
+    """Run the order in a process of its own, and wait for it. A crash or a hang is a refusal."""
+    refusal = Timed(order.engine, order.precision)
+    order = msgspec.structs.replace(order, parent=os.getpid())
+    with tempfile.TemporaryDirectory(prefix="paddlewheel-tuning-") as folder:
+        answer = Path(folder) / "timed.json"
+        try:
+            done = subprocess.run(
+                [*python_module("pipeline.tuning"), str(answer)],
+                input=msgspec.json.encode(order),
+                capture_output=True,
+                env={**MODEL_PROCESS, **os.environ},
+                timeout=LOAD_S + 2 * order.budget_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as exc:
+            return msgspec.structs.replace(refusal, refused=f"it was not through after {exc.timeout:.0f} s")
+        if answer.is_file():
+            return msgspec.json.decode(answer.read_bytes(), type=Timed)
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-_SAID_LINES:]
+        why = f"its process ended with {done.returncode}: {' '.join(said)}"
+        return msgspec.structs.replace(refusal, refused=why)

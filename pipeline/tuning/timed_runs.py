@@ -1,0 +1,66 @@
+"""Times runs of a loaded model at several numbers of rows and lengths, within a budget of time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import NamedTuple
+
+from pipeline.engines.base import Predictor
+from pipeline.engines.feeds import input_examples
+from pipeline.errors import InvalidInput, ModelFailed
+from pipeline.tuning.choice import Point
+
+ROWS = (1, 2, 4, 8, 16, 32)
+LENGTHS = (8, 16, 64, 256)
+REPEATS = 3
+_LEAST_S = 1e-7
+
+
+class Grid(NamedTuple):
+    """The sizes that are timed."""
+
+    rows: tuple[int, ...] = ROWS
+    lengths: tuple[int, ...] = LENGTHS
+
+
+def time_runs(
+    predictor: Predictor, grid: Grid, budget_s: float, clock: Callable[[], float] = time.perf_counter
+) -> tuple[Point, ...]:
+    """The best of a few runs of each size, small ones first; ends with what the budget allows.
+
+    What is left then is estimated: in proportion to the elements of the largest size that was run. Raises
+    ModelFailed and InvalidInput where not even the smallest size runs.
+    """
+    until = clock() + budget_s
+    measured: dict[tuple[int, int], float] = {}
+    for rows, length in sorted(product(*grid), key=lambda size: size[0] * size[1]):
+        expected_s = _estimate(measured, rows, length) if measured else 0.0
+        if clock() + expected_s * (1 + REPEATS) > until:
+            continue
+        try:
+            measured[rows, length] = min(_runs(predictor, rows, length, clock))
+        except (InvalidInput, ModelFailed):
+            if not measured:
+                raise
+    return tuple(
+        (rows, length, measured.get((rows, length)) or _estimate(measured, rows, length))
+        for rows, length in product(*grid)
+    )
+
+
+def _runs(predictor: Predictor, rows: int, length: int, clock: Callable[[], float]) -> Iterator[float]:
+    feeds = input_examples(predictor, rows, length)
+    predictor.run(feeds)  # the first of a shape prepares memory
+    for _ in range(REPEATS):
+        started = clock()
+        predictor.run(feeds)
+        yield max(_LEAST_S, clock() - started)
+
+
+def _estimate(measured: dict[tuple[int, int], float], rows: int, length: int) -> float:
+    """From the measured size that is nearest, in proportion to the number of elements."""
+    size = rows * length
+    near = min(measured, key=lambda known: max(known[0] * known[1], size) / min(known[0] * known[1], size))
+    return measured[near] * max(1.0, size / (near[0] * near[1]))
