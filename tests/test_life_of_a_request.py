@@ -23,6 +23,7 @@ from service_process import APPS, PATIENCE_S, ROOT, ServiceProcess, key_value, w
 
 TRACE = ROOT / "tests" / "fixtures" / "trace"
 START_S = 2 * PATIENCE_S  # as `ServiceProcess.wait_until_ready` waits
+MOST_FILES = 20  # that a reader of a key/value request opens
 AMPLE_S = 24 * 3600.0
 ROW = {"input_ids": "[[1, 2, 3]]", "token_type_ids": "[[0, 0, 0]]", "attention_mask": "[[1, 1, 1]]"}
 
@@ -41,7 +42,8 @@ LEFT_OUT = {  # calls, with all that they call in turn, for they come when they 
 }
 CONSTRUCTOR = re.compile(r"__init__(\.|$)")  # and what is written within it
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
-LINE = re.compile(r"^(\d+)\. `pipeline/([\w/]+\.py)`, ((?:script|front|worker|, | and )+): \S", re.MULTILINE)
+LINE = re.compile(r"(\d+)\. `pipeline/([\w/]+\.py)`, ((?:script|front|worker|, | and )+): \S")
+RANGE = re.compile(r"(\d+) to (\d+)\. As steps (\d+) to (\d+) above\.")
 
 
 class Entry(NamedTuple):
@@ -132,13 +134,20 @@ def listed(title: str) -> list[Entry]:
     text = (ROOT / "docs" / "design.md").read_text("utf-8")
     _, heading, below = text.partition(f"\n### {title}\n")
     assert heading, f"docs/design.md has no heading {title!r}"
-    numbered = below.partition("\n#")[0]
-    lines = LINE.findall(numbered)
-    assert [int(number) for number, _, _ in lines] == list(range(1, len(lines) + 1))
-    assert len(lines) == len(re.findall(r"^\d+\.", numbered, re.MULTILINE)), (
-        "a line is in no form that is read"
-    )
-    return [Entry(path, tuple(re.split(r", | and ", processes))) for _, path, processes in lines]
+    entries = []
+    for line in re.findall(r"^\d+.*", below.partition("\n#")[0], re.MULTILINE):
+        if same := RANGE.fullmatch(line):
+            first, last, from_step, to_step = map(int, same.groups())
+            again = listed("A key/value request over HTTP")[from_step - 1 : to_step]
+            assert (first, last) == (len(entries) + 1, len(entries) + len(again))
+            entries += again
+            continue
+        one = LINE.match(line)
+        assert one, f"a line is in no form that is read: {line}"
+        number, path, processes = one.groups()
+        entries.append(Entry(path, tuple(re.split(r", | and ", processes))))
+        assert int(number) == len(entries)
+    return entries
 
 
 def entered(calls: list[Call]) -> list[Entry]:
@@ -164,7 +173,9 @@ def test_a_request_over_http_enters_the_files_that_are_listed_in_that_order(foll
         for _ in range(2):  # once the second is answered, all that the first one did is noted
             connection.request("POST", "/test/prediction", key_value(ROW))
             assert b'"err_no":0' in connection.getresponse().read()
-    assert entered(calls) == listed("A key/value request over HTTP")
+    followed_files = listed("A key/value request over HTTP")
+    assert entered(calls) == followed_files
+    assert len(followed_files) <= MOST_FILES
 
 
 def test_a_request_of_kserve_v2_over_grpc_enters_the_files_that_are_listed_in_that_order(
