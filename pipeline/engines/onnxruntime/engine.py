@@ -20,6 +20,7 @@ class OnnxRuntimeEngine:
     files = "*.onnx"
     holds_gil = False  # 1.31: another thread got 847 ticks while it ran
     self_described = True
+    only_named = False
 
     def format_of(self, file: Path) -> str:
         return "onnx" if file.suffix == ".onnx" else ""
