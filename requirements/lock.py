@@ -37,6 +37,7 @@ def main() -> None:
     project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))
     compat = tomllib.loads((HERE.parent / "compat" / "pyproject.toml").read_text(encoding="utf-8"))
     asked = project["project"]["dependencies"] + project["build-system"]["requires"]
+    asked += project["project"]["optional-dependencies"]["openvino"]
     asked += [name for name in compat["project"]["dependencies"] if name != project["project"]["name"]]
     asked += compat["project"]["optional-dependencies"]["nlp"]
     serving = resolve(asked)

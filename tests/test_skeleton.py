@@ -24,7 +24,7 @@ BASE_IMAGE_MB = 140  # python:3.11-slim and libgomp1, unpacked
 DEMO_MODEL_MB = 6  # `du -m models/demo` after `python -m convert demo`
 IMAGE_LIMIT_MB = 1000
 INSTALL_WORDS = re.compile(r"\b(pip|apt-get|apt|apk|conda|uv)\s")
-FRAMEWORKS = {"paddle", "onnxruntime", "torch", "tokenizers"}
+FRAMEWORKS = {"paddle", "onnxruntime", "openvino", "torch", "tokenizers"}
 
 
 def pins(lock: Path) -> dict[str, str]:

@@ -98,8 +98,8 @@ class LocalServiceConf(Section):
     )
     engine: EngineName | None = Field(
         default=None,
-        description="Engine that runs the model: paddle, onnxruntime, or one that an installed package adds; "
-        "absent: the one whose files the directory holds.",
+        description="Engine that runs the model: paddle, onnxruntime, openvino, or one that an installed "
+        "package adds; absent: the one whose files the directory holds.",
     )
     allow_failed_parity: bool = Field(
         default=False, description="Serve the model although parity.json beside it says that a check failed."
