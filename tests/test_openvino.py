@@ -291,6 +291,21 @@ def test_a_model_of_the_same_name_with_other_weights_is_not_taken_from_the_cache
     assert len(list(cache.iterdir())) == 2
 
 
+@pytest.mark.skipif(
+    "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"),
+    reason="a CPU without bf16",
+)
+def test_a_model_compiled_for_one_precision_is_not_taken_for_another(
+    served: ServingModel, predictor: Predictor, cache: Path
+) -> None:
+    feeds = texts([[5, 6, 7], [8, 9]])
+    expected = predictor.run(feeds)["logits"]
+    for precision, allowed in (("fp32", 1e-5), ("bf16", 0.1), ("fp32", 1e-5), ("bf16", 0.1)):
+        again = create_predictor(served, local_conf(precision=precision))
+        np.testing.assert_allclose(again.run(feeds)["logits"], expected, atol=allowed)
+    assert len(list(cache.iterdir())) == 2
+
+
 def test_what_another_process_left_unfinished_is_made_again(
     served: ServingModel, predictor: Predictor, cache: Path
 ) -> None:

@@ -1,6 +1,6 @@
 """The cache of compiled models: OpenVINO's own files, so that a large model is loaded in half the time.
 
-    $XDG_CACHE_HOME/paddlewheel/openvino/KEY/    one for each state of a model's files
+    $XDG_CACHE_HOME/paddlewheel/openvino/KEY/    one for each state of a model's files and way to run it
 
 It is never beside the model, which may be read-only, and holds MAX_BYTES at most: the folders that were used
 longest ago are removed. What can't be cached is compiled all the same.
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 LEAST_BYTES = 64 << 20
 MAX_BYTES = 8 << 30
 _COMPLETE, _LOCK = "complete", "lock"
+_OF_THE_CPU = ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")
 
 
 def compile_onnx(core: openvino.Core, files: Sequence[Path], device: str, properties: dict[str, Any]) -> Any:
@@ -35,7 +36,8 @@ def compile_onnx(core: openvino.Core, files: Sequence[Path], device: str, proper
         size = sum(file.stat().st_size for file in files)
         if not LEAST_BYTES <= size <= MAX_BYTES // 2:
             return core.compile_model(program, device, properties)
-        with _held(_root() / _key(files), size) as folder:
+        key = _key(files, [str(core.get_property(device, name)) for name in _OF_THE_CPU], properties)
+        with _held(_root() / key, size) as folder:
             compiled = core.compile_model(program, device, {**properties, "CACHE_DIR": str(folder)})
             (folder / _COMPLETE).touch()
             return compiled
@@ -87,10 +89,13 @@ def _root() -> Path:
     return Path(home) / "paddlewheel" / "openvino"
 
 
-def _key(files: Sequence[Path]) -> str:
-    """Of the files as they are, and of OpenVINO's version."""
-    states = []
+def _key(files: Sequence[Path], cpu: Sequence[str], properties: dict[str, Any]) -> str:
+    """Of the files as they are, and of all that they are compiled by and for.
+
+    2026.4 itself takes a file that was compiled for f32 for bf16, too, and then answers with nan or crashes.
+    """
+    states: list[object] = [openvino.__version__, cpu, sorted(properties.items())]
     for file in files:
         of = file.stat()
         states.append((str(file.resolve()), of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns))
-    return hashlib.sha256(repr((openvino.__version__, states)).encode()).hexdigest()[:32]
+    return hashlib.sha256(repr(states).encode()).hexdigest()[:32]
