@@ -1,7 +1,7 @@
 """The engines beside each other: rows a second and CPU time of a row, of one BERT classifier.
 
 Two sizes of it, with random weights: the demo's (2 layers of 128) and BERT-base's (12 of 768). Each engine
-has a process of its own, and they take turns. Needs paddle2onnx here or in the environment of `make convert-env`.
+has a process of its own, and they take turns. Needs paddle2onnx, here or by `make convert-env`.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ def engine_named(name: str) -> Engine:
 
 
 def engine_of(directory: Path | str, engine: str | None = None) -> Engine:
-    """The engine that runs the serving model there. Raises ConfigError."""
-    return engine_named(find_model_files(server_folder(Path(directory)), engine).engine)
+    """The engine of the serving model there: the one named, else that of its files. Raises ConfigError."""
+    return engine_named(engine or find_model_files(server_folder(Path(directory))).engine)
 
 
 class PredictorTensorRtConf(Protocol):

@@ -124,6 +124,7 @@ class ServingModel:
     for a `__model__` with a file for each weight.
     `additions` is serving.yml as read, the keys this module does not interpret included. `failures` are what
     the parity reports beside the model tell to be wrong with it. `engine` runs the model in its `format`.
+    `variant` is the form of the model that is run in place of its own program; empty for that itself.
     """
 
     directory: Path
@@ -137,6 +138,7 @@ class ServingModel:
     labels: tuple[str, ...] = ()
     additions: Mapping[str, Any] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
+    variant: str = ""
 
 
 def load_serving_model(directory: Path | str, engine: str | None = None) -> ServingModel:
@@ -255,6 +257,12 @@ def _asked(named: str | None) -> list[ModelReader]:
     """The engines that are asked for a model: the one that is named, and those that need no name."""
     readers = _readers().values()
     return [one for one in readers if one.name == named or not getattr(one, "only_named", False)]
+
+
+def programs_of(engine: str, folder: Path) -> list[Path]:
+    """The programs in a folder that this engine runs."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return [path for path, reader, _ in _programs(files, engine) if reader.name == engine]
 
 
 def _readers() -> Mapping[str, ModelReader]:

@@ -17,9 +17,10 @@ from pipeline.engines.tensorrt import configured_shapes
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, text_of
 from pipeline.models.additions import PARITY_FILE
 from pipeline.models.digests import SAMPLE, replaced_files
-from pipeline.models.serving_model import FeedPadding, Padding, ServingModel, Variable, load_serving_model
+from pipeline.models.serving_model import FeedPadding, Padding, ServingModel, Variable
 from pipeline.models.settings import with_settings_of
 from pipeline.models.tensor_spec import DATATYPE_OF, Signature, TensorSpec
+from pipeline.models.variants import load_for_engine
 from pipeline.worker.merge import Feed, Joining
 from pipeline.worker.plan import BatchLimits
 
@@ -53,7 +54,7 @@ class Model:
         conf = config.local_service_conf
         if conf is None or not conf.model_dir:
             return
-        self.serving_model = load_serving_model(Path(folder, conf.model_dir), conf.engine)
+        self.serving_model = load_for_engine(Path(folder, conf.model_dir), conf.engine)
         _refuse_failed(self.serving_model, conf.allow_failed_parity)
         _tell_replaced(self.serving_model)
         self.predictor = create_predictor(

@@ -104,7 +104,8 @@ def _read(
 ) -> tuple[GraphFacts, Callable[[], Any]]:
     """What the graph tells, and what compiles it. Raises ConfigError for a file that can't be read."""
     if model.format == "onnx":
-        files = [model.program, *(model.directory / name for name in inspect_onnx(model.program).data_files)]
+        folder, names = model.program.parent, inspect_onnx(model.program).data_files
+        files = [model.program, *(folder / name for name in names)]
         return facts_of_onnx(model), lambda: compile_onnx(core, files, CPU, settings)
     try:
         graph = core.read_model(str(model.program))
