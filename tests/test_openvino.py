@@ -131,6 +131,21 @@ def test_a_run_that_fails_is_one_sentence_and_the_next_has_its_own_answer(
         )
 
 
+def test_where_it_cant_be_compiled_again_the_next_run_tries_it(tmp_path: Path) -> None:
+    folder = onnx_models.bare(tmp_path, "classifier")
+    predictor = create_predictor(load_serving_model(folder, "openvino"), local_conf())
+    file, away = folder / "model.onnx", tmp_path / "away.onnx"
+    file.rename(away)
+    with pytest.raises(ModelFailed, match="OpenVINO refused the feeds"):
+        predictor.run(texts([[5, 6, 7]]) | {"input_ids": np.ones((3, 5), np.int64)})
+    with pytest.raises(ModelFailed, match=r"model\.onnx can't be loaded by OpenVINO"):
+        predictor.run(texts([[5, 6, 7]]))
+    away.rename(file)
+    np.testing.assert_allclose(
+        predictor.run(texts([[5, 6, 7]]))["logits"][0], expected_logits([5, 6, 7]), atol=1e-5
+    )
+
+
 @pytest.mark.parametrize(
     ("feeds", "refusal", "told"),
     [

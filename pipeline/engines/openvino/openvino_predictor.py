@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,14 +52,16 @@ class OpenVinoPredictor:
         _refuse_texts(model, self.feeds)
         self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
         self.merges = shares_runs(model.program, facts.finder, (*facts.feeds, *facts.fetches))
-        self._program = model.program
+        self._model = model
         self._compile = compile_
         self._names = {feed.alias: feed.name for feed in self.feeds}
         self._outputs = {fetch.alias: fetch.name for fetch in self.fetches}
         self._ends = _ends(self.feeds, facts.id_limits)
         self._turn = threading.Lock()
+        self._request: Any = None  # of the compiled model; None after a run that failed
+        self._closed = False
         try:
-            self._request: Any = compile_().create_infer_request()
+            self._request = compile_().create_infer_request()
         except RuntimeError as exc:
             raise ConfigError(_cant_be_loaded(model, exc)) from exc
 
@@ -70,9 +73,7 @@ class OpenVinoPredictor:
         # Held until the run is over: its tensors have the memory of these arrays, and no reference to them.
         fed = {name: _writable(checked[alias]) for alias, name in self._names.items()}
         with self._turn:
-            request = self._request
-            if request is None:
-                raise ModelFailed("the predictor is closed")
+            request = self._ready()
             try:
                 for name, array in fed.items():
                     request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
@@ -83,20 +84,29 @@ class OpenVinoPredictor:
                 return {
                     alias: np.array(request.get_tensor(name).data) for alias, name in self._outputs.items()
                 }
-            except RuntimeError as exc:
-                self._begin_anew()
+            except Exception as exc:
+                self._request = None
+                with suppress(ModelFailed):  # it is tried again with the next run
+                    self._ready()
                 shapes = ", ".join(f"{alias} {list(array.shape)}" for alias, array in checked.items())
                 raise ModelFailed(f"OpenVINO refused the feeds {shapes}: {error_sentence(exc)}") from exc
 
     def close(self) -> None:
         """Free the model as soon as no run is under way."""
         with self._turn:
-            self._request = None
+            self._request, self._closed = None, True
 
-    def _begin_anew(self) -> None:
-        self._request = None
-        log.info("%s is compiled again, after a run that failed", self._program)
-        self._request = self._compile().create_infer_request()
+    def _ready(self) -> Any:
+        """What runs the model, compiled again where the last run failed. Raises ModelFailed."""
+        if self._closed:
+            raise ModelFailed("the predictor is closed")
+        if self._request is None:
+            log.info("%s is compiled again, after a run that failed", self._model.program)
+            try:
+                self._request = self._compile().create_infer_request()
+            except RuntimeError as exc:
+                raise ModelFailed(_cant_be_loaded(self._model, exc)) from exc
+        return self._request
 
 
 def _read(
