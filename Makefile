@@ -70,10 +70,11 @@ lock: $(SERVING)  ## Choose versions again and write requirements/*.txt
 clean:  ## Remove both environments, models and caches
 	rm -rf $(VENV) $(CONVERT_VENV) models build *.egg-info compat/build compat/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-$(SERVING): requirements/serving.txt pyproject.toml compat/pyproject.toml compat/setup.py docker/install.sh
+$(SERVING): requirements/serving.txt requirements/to-onnx.txt pyproject.toml compat/pyproject.toml compat/setup.py docker/install.sh
 	@echo "Installing the serving environment into $(VENV) (about 1 GB; a few minutes the first time)"
 	@docker/install.sh venv $(VENV) $(PYTHON)
 	@docker/install.sh serving $(VENV)
+	@docker/install.sh to-onnx $(VENV)
 	@docker/install.sh project $(VENV)
 	@touch $@
 

@@ -5,6 +5,7 @@
 #   docker/install.sh venv DIR PYTHON      a virtual environment, after checking the machine
 #   docker/install.sh serving DIR          the locked serving environment
 #   docker/install.sh onnx DIR             the part of it that a service of ONNX models needs
+#   docker/install.sh to-onnx DIR          what makes ONNX forms of Paddle models beside it, where Python is 3.11
 #   docker/install.sh gpu DIR INDEX        the same with Paddle's GPU build, from the given package index
 #   docker/install.sh project DIR          this project beside it, editable, with Paddle Serving's import names
 #   docker/install.sh package DIR          the same as a user installs it: without the sources
@@ -64,6 +65,13 @@ onnx)
     ;;
 serving)
     pip_install "$2" --requirement requirements/serving.txt
+    ;;
+to-onnx)
+    if "$2/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
+        pip_install "$2" --requirement requirements/to-onnx.txt
+    else
+        echo "paddle2onnx is for Python 3.11, so Paddle models get no ONNX form beside them"
+    fi
     ;;
 project)
     # The lock has installed every dependency and the build tool, so nothing is resolved or fetched here.

@@ -50,6 +50,9 @@ def main() -> None:
     both = resolve(asked + tested, constraints=HERE / "serving.txt")
     dev = {name: version for name, version in both.items() if name not in serving}
     write(HERE / "dev.txt", dev, "-r serving.txt\n")
+    # Beside serving where Python is 3.11: not all of them have wheels for later ones.
+    more = resolve(asked + project["dependency-groups"]["to-onnx"], constraints=HERE / "serving.txt")
+    write(HERE / "to-onnx.txt", {name: version for name, version in more.items() if name not in serving})
     # Apart from the others: the converters need older versions of what serving has, too.
     converters = HERE / "convert.txt"
     write(converters, resolve(asked + project["dependency-groups"]["convert"]))

@@ -112,7 +112,7 @@ def test_an_onnx_model_that_can_not_become_a_paddle_program_is_served_as_onnx_an
     assert convert(CLASSIFIER, "out") == 0
     told = said(capsys)
     assert f"{CLASSIFIER} is an ONNX model. Route: ONNX to Paddle, then serving model for Paddle" in told
-    assert f"{sys.executable} lacks x2paddle, onnx, which this conversion needs" in told
+    assert f"{sys.executable} lacks x2paddle" in told
     assert "Trying serving model for ONNX Runtime (ONNX Runtime runs it as it is)." in told
     model = load_serving_model("out")
     assert model.format == "onnx" and model.padding is not None
@@ -124,7 +124,7 @@ def test_an_onnx_model_that_can_not_become_a_paddle_program_is_served_as_onnx_an
 
 
 def test_an_engine_that_is_named_leaves_no_other_route(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "lacks x2paddle, onnx" in refused(capsys, CLASSIFIER, "out", "--engine", "paddle")
+    assert "lacks x2paddle" in refused(capsys, CLASSIFIER, "out", "--engine", "paddle")
     assert convert(CLASSIFIER, "out", "--engine", "onnxruntime") == 0
     assert "Trying" not in said(capsys)
 

@@ -25,7 +25,7 @@ from service_process import APPS, ServiceProcess
 
 PLUGIN = Path(__file__).parent / "fixtures" / "plugins" / "numpy_engine"
 WEIGHT, BIAS = np.array([[1, 0], [0, 2], [3, 3]], np.float32), np.array([0.5, -0.5], np.float32)
-NAMES = ("paddle", "onnxruntime", "numpy")
+NAMES = ("paddle", "onnxruntime", "openvino", "numpy")
 
 
 class Subject(NamedTuple):
@@ -61,16 +61,24 @@ def subject(request: pytest.FixtureRequest, installed: None, model_folder: Path,
     folders = {
         "paddle": lambda: models.classifier(model_folder),
         "onnxruntime": lambda: onnx_models.serving(tmp_path),
+        "openvino": lambda: onnx_models.serving(tmp_path),
         "numpy": lambda: linear_model(tmp_path / "linear"),
     }
-    return Subject(engine_named(name), load_serving_model(folders[name]()))
+    engine = engine_named(name)
+    return Subject(engine, load_serving_model(folders[name](), name if only_named(engine) else None))
+
+
+def only_named(engine: Engine) -> bool:
+    """Whether it has to be named; the engine of the fixture, which does not say, need not be."""
+    return getattr(engine, "only_named", False)
 
 
 def test_an_engine_is_found_by_the_files_that_it_runs(subject: Subject, tmp_path: Path) -> None:
     engine, model = subject
     assert model.engine == engine.name
     assert model.format == engine.format_of(model.program) != ""
-    assert engine_of(model.directory) is engine
+    assert engine_of(model.directory, engine.name) is engine
+    assert (engine_of(model.directory) is engine) is not only_named(engine)
     other = tmp_path / "tokenizer.json"
     other.write_text("{}", "utf-8")
     assert engine.format_of(other) == ""
@@ -145,7 +153,8 @@ def end_of(service: ServiceProcess) -> str:
 
 def test_an_engine_that_is_not_installed_is_refused_with_those_that_are(tmp_path: Path) -> None:
     log = end_of(served(linear_model(tmp_path / "model"), PLUGIN, wait=False, engine="nunpy"))
-    assert "local_service_conf.engine: 'nunpy' given; allowed: 'numpy' or 'onnxruntime' or 'paddle'" in log
+    assert "local_service_conf.engine: 'nunpy' given" in log
+    assert "allowed: 'numpy' or 'onnxruntime' or 'openvino' or 'paddle'" in log
 
 
 def test_without_its_package_the_model_has_no_engine(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from service_process import APPS, ServiceProcess
 
-FRAMEWORKS = ("paddle", "onnxruntime", "torch", "tokenizers")
+FRAMEWORKS = ("paddle", "onnxruntime", "openvino", "torch", "tokenizers")
 SHADOWS = ["pipeline.py", "convert.py", "client/__init__.py", "client/protos.py", "numpy_like.py"]
 
 

@@ -22,7 +22,7 @@ from pipeline.front.scheduler.scheduler import WORKER_GRACE_S
 ROOT = Path(__file__).resolve().parent.parent
 LIMITS_MB = {"paddlewheel": 225, "docker/Dockerfile": 1000, "docker/Dockerfile.onnx": 300}
 INSTALL_WORDS = re.compile(r"\b(pip|apt-get|apt|apk|conda|uv)\s")
-FRAMEWORKS = {"paddle", "onnxruntime", "torch", "tokenizers"}
+FRAMEWORKS = {"paddle", "onnxruntime", "openvino", "torch", "tokenizers"}
 
 
 def pins(lock: Path) -> dict[str, str]:
@@ -70,12 +70,13 @@ def sizes_mb(trim: ModuleType) -> dict[str, float]:
 
 class TestLocks:
     @pytest.mark.parametrize(
-        "name", ["onnx.txt", "serving.txt", "dev.txt", "convert.txt", "paddlenlp-constraints.txt"]
+        "name",
+        ["onnx.txt", "serving.txt", "to-onnx.txt", "dev.txt", "convert.txt", "paddlenlp-constraints.txt"],
     )
     def test_a_lock_holds_exact_versions_and_names_no_host(self, root: Path, name: str) -> None:
         lines = (root / "requirements" / name).read_text(encoding="utf-8").splitlines()
         packages = [line for line in lines if not line.startswith("#") and line != "-r serving.txt"]
-        assert len(packages) > 10
+        assert len(packages) > (3 if name == "to-onnx.txt" else 10)
         assert [
             line for line in packages if not re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9a-z.]*", line)
         ] == []
@@ -92,6 +93,7 @@ class TestLocks:
             (compat["optional-dependencies"]["nlp"], "serving.txt"),
             (project["project"]["dependencies"] + project["build-system"]["requires"], "onnx.txt"),
             (extras, "serving.txt"),
+            (project["dependency-groups"]["to-onnx"], "to-onnx.txt"),
             (project["dependency-groups"]["dev"], "dev.txt"),
             (
                 project["project"]["dependencies"] + extras + project["dependency-groups"]["convert"],

@@ -23,8 +23,8 @@ from pipeline.models.additions import PARITY_FILE
 from pipeline.models.serving_model import SERVER_FOLDER
 
 MODEL_FILE = "model.onnx"
-_CONVERTER = "paddle2onnx"
-_NEEDS = (_CONVERTER, "onnx", "onnxruntime")
+CONVERTER = "paddle2onnx"
+NEEDS = (CONVERTER, "onnx", "onnxruntime")
 
 
 def convert_to_onnx(
@@ -44,9 +44,9 @@ def convert_to_onnx(
     if opset not in OPSETS:
         raise ConversionError(f"opset {opset} can't be written; name one from {OPSETS[0]} to {OPSETS[-1]}.")
     check_replaceable(out)
-    conversion_python(_NEEDS)
+    conversion_python(NEEDS)
     steps.step("Reading the Paddle program")
-    program = _readable_program(source)
+    program = readable_program(source)
     settings = {
         "opset": opset,
         "paddle": paddle_version(),
@@ -60,7 +60,7 @@ def convert_to_onnx(
     if kept is not None:
         return kept
     with staged(out) as made:
-        _export(program, made / MODEL_FILE, opset, options)
+        export_onnx(program, made / MODEL_FILE, opset, options)
         steps.step("Parity of Paddle and ONNX")
         names = [fetch.name for fetch in program.fetches]
         batches = options.inputs.batches(target_of(program))
@@ -74,7 +74,7 @@ def convert_to_onnx(
     return Conversion(out, True, f"{out / MODEL_FILE} holds the ONNX model", (report,))
 
 
-def _readable_program(source: Path) -> InferenceProgram:
+def readable_program(source: Path) -> InferenceProgram:
     """The program of an inference directory or a serving model, if it is one that ONNX can express."""
     served = source / SERVER_FOLDER
     program = read_program(served if served.is_dir() else source)
@@ -88,18 +88,18 @@ def _readable_program(source: Path) -> InferenceProgram:
     size = program.params.stat().st_size if program.params else 0
     if size > PROTOBUF_BYTES:
         raise ConversionError(
-            f"{program.params} has {size / 1e9:.1f} GB of weights, more than the 2 GB that {_CONVERTER} can "
+            f"{program.params} has {size / 1e9:.1f} GB of weights, more than the 2 GB that {CONVERTER} can "
             "write; serve the model with Paddle."
         )
     if program.program.suffix not in (".json", ".pdmodel"):
         raise ConversionError(
-            f"{program.program} is not a *.json or *.pdmodel program, which {_CONVERTER} reads; "
+            f"{program.program} is not a *.json or *.pdmodel program, which {CONVERTER} reads; "
             "serve the model with Paddle."
         )
     return program
 
 
-def _export(program: InferenceProgram, file: Path, opset: int, options: ConversionOptions) -> None:
+def export_onnx(program: InferenceProgram, file: Path, opset: int, options: ConversionOptions) -> None:
     """Convert in the conversion environment; a failure is told with the operators that caused it."""
     try:
         written = run_isolated(
@@ -111,8 +111,8 @@ def _export(program: InferenceProgram, file: Path, opset: int, options: Conversi
                 "out": str(file),
                 "opset": opset,
             },
-            converter=_CONVERTER,
-            needs=_NEEDS,
+            converter=CONVERTER,
+            needs=NEEDS,
             steps=options.steps,
             timeout_s=options.step_timeout_s,
         )
@@ -120,8 +120,8 @@ def _export(program: InferenceProgram, file: Path, opset: int, options: Conversi
         lacking = run_isolated(
             "convert.paddle_onnx.paddle2onnx_step:unsupported_step",
             {"program": str(program.program)},
-            converter=_CONVERTER,
-            needs=_NEEDS,
+            converter=CONVERTER,
+            needs=NEEDS,
         )
         if not lacking["operators"] and isinstance(exc, ConverterCrashed):
             raise ConversionError(

@@ -16,7 +16,7 @@ from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines.feeds import LOD_SUFFIX
 from pipeline.engines.onnxruntime.onnx_errors import error_sentence, load_sentence
 from pipeline.errors import ConversionError, ServingError
-from pipeline.models.serving_model import load_serving_model
+from pipeline.models.serving_model import ServingModel, load_serving_model
 from pipeline.models.settings import with_settings_of
 
 Runner = Callable[[Mapping[str, Array]], Sequence[Array]]
@@ -96,14 +96,18 @@ def _onnx_runner(program: InferenceProgram) -> Runner:
 
 
 def serving_runner(directory: Path) -> Runner:
-    """Run a serving model as the service will, through its predictor with default settings and its own."""
+    """Run the serving model in a folder as the service will."""
+    return model_runner(load_serving_model(directory))
+
+
+def model_runner(model: ServingModel) -> Runner:
+    """Run a serving model through its predictor, with default settings and its own."""
     from pipeline.engines import create_predictor
 
-    model = load_serving_model(directory)
     alias_of = {feed.name: feed.alias for feed in model.feeds}
     ragged = [feed for feed in model.feeds if feed.is_lod]
     # A proof in another precision than the model asks for would prove nothing.
-    conf = LocalServiceConf.model_validate({"model_config": str(directory), "strict_precision": True})
+    conf = LocalServiceConf.model_validate({"model_config": str(model.directory), "strict_precision": True})
     predictor = create_predictor(model, with_settings_of(model, conf))
 
     def run(arrays: Mapping[str, Array]) -> list[Array]:

@@ -11,6 +11,7 @@ from typing import Any
 from convert.from_torch.convert_torch import convert_torch, describe_torch
 from convert.output.staging import staged
 from convert.output.stamp import STAMP_FILE, check_replaceable, fingerprint_of, write_stamp
+from convert.paddle_onnx.onnx_variant import add_onnx_variant, can_make_onnx
 from convert.programs.engines import onnx_runtime_version, paddle_version
 from convert.proof.max_lengths import LONGEST_TRIED
 from convert.result import Conversion, ConversionOptions, as_it_is
@@ -28,8 +29,9 @@ def convert_all(
     """Write the serving model of `source` to `out`; it says which route it takes and why.
 
     `source` is what `kind_of` knows. Where a step fails the next route is tried, unless `wanted.engine`
-    leaves none. The reports of all steps are stored. Raises ConversionError, or ParityError where outputs
-    differ, of the last route; then nothing is written.
+    leaves none. The reports of all steps are stored. A Paddle program has its ONNX form beside it, where that
+    can be had. Raises ConversionError, or ParityError where outputs differ, of the last route; then nothing
+    is written.
     """
     wanted, options = wanted or Wanted(), options or ConversionOptions()
     check_replaceable(out)
@@ -46,6 +48,8 @@ def convert_all(
     with staged(out) as made, tempfile.TemporaryDirectory(prefix="steps.", dir=made.parent) as work:
         way = Way(source, kind, wanted, told, out, Path(work), options)
         route, reports = way.first_that_goes(routes, made)
+        if route.engine == "paddle":
+            reports += add_onnx_variant(made, out, options)
         (made / STAMP_FILE).unlink()
         checked = {"source": str(Path(source).resolve())} if kind in MODEL_FILES else {}
         write_stamp(made, fingerprint, {**checked, "made_of": source, "route": list(route.steps)})
@@ -78,5 +82,6 @@ def _fingerprint(
         "longest": LONGEST_TRIED,
         "onnxruntime": onnx_runtime_version(),
         "paddle": paddle_version(),
+        "onnx_variant": can_make_onnx(),
     }
     return fingerprint_of([*wanted.files, *files_beside(source, kind)], settings)

@@ -26,9 +26,11 @@ from pipeline.config.remote_key import flaws_of_remote_key
 from pipeline.config.remote_section import completed, remote_flaws
 from pipeline.config.report import read_yaml
 from pipeline.config.tls import flaws_of
+from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError
-from pipeline.models.serving_model import load_serving_model, require_library
+from pipeline.models.serving_model import require_library
 from pipeline.models.settings import with_settings_of
+from pipeline.models.variants import load_for_engine
 from pipeline.models.versions import choose_version
 from pipeline.process.environment import FRONT_PROCESS
 from pipeline.process.log import flaw_of_directory
@@ -127,9 +129,11 @@ class Service:
                 continue
             folder = self._locate(conf.model_dir)
             try:
-                model = load_serving_model(choose_version(folder, conf.model_version).directory)
+                named = None if conf.engine == AUTO else conf.engine
+                model = load_for_engine(choose_version(folder, conf.model_version).directory, named)
                 with_settings_of(model, conf)  # the worker does it again, of the version that it loads
-                require_library(model)
+                if conf.engine != AUTO:  # else one that is not installed is no candidate
+                    require_library(model)
             except ConfigError as exc:
                 sought = self._sought(conf.model_dir) if not folder.exists() else ""
                 flaws.append(f"op.{name}.local_service_conf.model_config: {exc.message}{sought}")

@@ -54,6 +54,12 @@ class Engine(ModelReader, Protocol):
         ...
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether a process runs one batch at a time, so that instances as threads would only wait for each
+        other. One that does not say so runs several."""
+        ...
+
+    @property
     def any_shape(self) -> bool:
         """Whether a shape that it has not met costs nothing, so that no batch is padded beyond its longest
         row. One that does not say so is spared them."""
@@ -85,14 +91,19 @@ def engine_named(name: str) -> Engine:
     return engine
 
 
+def shares_a_process(engine: Engine) -> bool:
+    """Whether instances of an Op with this engine do better as threads of one process."""
+    return not engine.holds_gil and not getattr(engine, "takes_turns", False)
+
+
 def takes_any_shape(name: str) -> bool:
     """Whether the engine of this name meets new shapes at no cost, see `Engine.any_shape`."""
     return bool(getattr(engine_named(name), "any_shape", False))
 
 
 def engine_of(directory: Path | str, engine: str | None = None) -> Engine:
-    """The engine that runs the serving model there. Raises ConfigError."""
-    return engine_named(find_model_files(server_folder(Path(directory)), engine).engine)
+    """The engine of the serving model there: the one named, else that of its files. Raises ConfigError."""
+    return engine_named(engine or find_model_files(server_folder(Path(directory))).engine)
 
 
 class PredictorTensorRtConf(Protocol):

@@ -22,7 +22,7 @@ from pipeline.front import heaps
 from pipeline.front.hangup import Hangup
 from pipeline.front.listeners import Listeners
 from pipeline.front.metrics.metrics import Metrics
-from pipeline.front.pool.placement import holds_gil, placement
+from pipeline.front.pool.placement import placement, wants_processes
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.plugins import DIALECTS, find
@@ -106,7 +106,7 @@ def _describe(op: str, app: App) -> str:
         return f"{text} (no model)"
     if threads > 1:
         return text
-    if count > 1 and app.config.dag.is_thread_op and holds_gil(app, op):
+    if count > 1 and app.config.dag.is_thread_op and wants_processes(app, op):
         return f"{text} (not threads: its engine holds Python's lock while it runs)"
     return text
 

@@ -8,9 +8,9 @@ further say, differ nearly everywhere and are noticed; a single changed byte may
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 
@@ -37,15 +37,25 @@ def replaced_files(model: ServingModel, digest: str) -> tuple[str, ...] | None:
     recorded = model.additions.get(KEY)
     if recorded is None:
         return None
-    if not isinstance(recorded, dict) or not all(_is_entry(*item) for item in recorded.items()):
+    if not are_digests(recorded):
         raise ConfigError(
             f"{model.directory / ADDITIONS}: {KEY} is not what convert writes: convert the model again"
         )
+    return differing(model.directory, recorded, digest)
+
+
+def differing(folder: Path, recorded: Mapping[str, Mapping[str, str]], digest: str) -> tuple[str, ...]:
+    """The names of the files in a folder that are others than recorded, by SHA256 or SAMPLE."""
     made = {SHA256: _sha256, SAMPLE: sample_of}[digest]
-    files = {name: model.directory / name for name in recorded}
+    files = {name: folder / name for name in recorded}
     return tuple(
         name for name, file in files.items() if not file.is_file() or made(file) != recorded[name][digest]
     )
+
+
+def are_digests(recorded: object) -> TypeGuard[dict[str, dict[str, str]]]:
+    """Whether it is what `digests_of` returns."""
+    return isinstance(recorded, dict) and all(_is_entry(*item) for item in recorded.items())
 
 
 def record_digests(directory: Path) -> None:

@@ -73,9 +73,12 @@ class _Port:
 
 @dataclass(frozen=True)
 class _Node:
+    """`axis` is the attribute of that name; 0 where there is none."""
+
     operator: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    axis: int = 0
 
 
 @dataclass
@@ -115,7 +118,7 @@ class _Graph:
                 (self.inputs if number == 11 else self.outputs).append(_port(_part(value)))
 
     def _read_node(self, node: memoryview, depth: int) -> None:
-        inputs, outputs, operator = [], [], ""
+        inputs, outputs, operator, axis = [], [], "", 0
         tensors = []
         for number, value in _fields(node):
             if number == 1:
@@ -125,14 +128,19 @@ class _Graph:
             elif number == 4:
                 operator = _text(value)
             elif number == 5:
+                name = ""
                 for part, attribute in _fields(_part(value)):
-                    if part == 5:
+                    if part == 1:
+                        name = _text(attribute)
+                    elif part == 3 and name == "axis" and isinstance(attribute, int):
+                        axis = attribute
+                    elif part == 5:
                         tensors.append(_part(attribute))
                     elif part in (6, 11):
                         self._read_graph(_part(attribute), depth + 1)
         self.operators.add(operator)
         if depth == 0:
-            self.nodes.append(_Node(operator, tuple(inputs), tuple(outputs)))
+            self.nodes.append(_Node(operator, tuple(inputs), tuple(outputs), axis))
         for tensor in tensors:
             self._read_tensor(tensor, name=outputs[0] if operator == "Constant" and depth == 0 else "")
 
@@ -159,7 +167,7 @@ class _Graph:
         made_by = {output: node for node in self.nodes for output in node.outputs}
         limits: dict[str, int] = {}
         for node in self.nodes:
-            if node.operator != "Gather" or len(node.inputs) < 2:
+            if node.operator != "Gather" or len(node.inputs) < 2 or node.axis:
                 continue
             table = _origin(node.inputs[0], made_by, _TABLE_ONLY)
             feed = _origin(node.inputs[1], made_by, _SHAPE_ONLY)

@@ -99,6 +99,12 @@ class ModelReader(Protocol):
         """Feeds and fetches of a program that describes itself. Raises ConfigError for a damaged one."""
         ...
 
+    @property
+    def only_named(self) -> bool:
+        """Whether it runs a model only where `local_service_conf.engine` names it, for its files are also
+        those of another engine. One that does not say so runs what it finds."""
+        ...
+
 
 @dataclass(frozen=True)
 class ModelFiles:
@@ -118,6 +124,7 @@ class ServingModel:
     for a `__model__` with a file for each weight.
     `additions` is serving.yml as read, the keys this module does not interpret included. `failures` are what
     the parity reports beside the model tell to be wrong with it. `engine` runs the model in its `format`.
+    `variant` is the form of the model that is run in place of its own program; empty for that itself.
     """
 
     directory: Path
@@ -131,6 +138,7 @@ class ServingModel:
     labels: tuple[str, ...] = ()
     additions: Mapping[str, Any] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
+    variant: str = ""
 
 
 def load_serving_model(directory: Path | str, engine: str | None = None) -> ServingModel:
@@ -219,9 +227,9 @@ def find_model_files(folder: Path, engine: str | None = None) -> ModelFiles:
     or more than one.
     """
     files = sorted(path for path in folder.iterdir() if path.is_file())
-    programs = list(_programs(files))
+    programs = list(_programs(files, engine))
     if not programs:
-        expected = " or ".join(reader.files for reader in _readers().values())
+        expected = " or ".join(reader.files for reader in _asked(engine))
         raise ConfigError(f"{folder} holds no model: expected {expected}")
     if engine is not None:
         own = [found for found in programs if found[1].name == engine]
@@ -237,12 +245,24 @@ def find_model_files(folder: Path, engine: str | None = None) -> ModelFiles:
     return ModelFiles(program, reader.params_of(program, files), format_, reader.name)
 
 
-def _programs(files: Iterable[Path]) -> Iterator[tuple[Path, ModelReader, str]]:
-    """The files that are an engine's programs, with their format there."""
+def _programs(files: Iterable[Path], named: str | None = None) -> Iterator[tuple[Path, ModelReader, str]]:
+    """The files that are an engine's programs, with their format there; `named` is the engine asked for."""
     for path in files:
-        for reader in _readers().values():
+        for reader in _asked(named):
             if format_ := reader.format_of(path):
                 yield path, reader, format_
+
+
+def _asked(named: str | None) -> list[ModelReader]:
+    """The engines that are asked for a model: the one that is named, and those that need no name."""
+    readers = _readers().values()
+    return [one for one in readers if one.name == named or not getattr(one, "only_named", False)]
+
+
+def programs_of(engine: str, folder: Path) -> list[Path]:
+    """The programs in a folder that this engine runs."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return [path for path, reader, _ in _programs(files, engine) if reader.name == engine]
 
 
 def _readers() -> Mapping[str, ModelReader]:

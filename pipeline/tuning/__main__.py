@@ -16,7 +16,7 @@ import msgspec
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import create_predictor
 from pipeline.errors import ServingError, text_of
-from pipeline.models.serving_model import load_serving_model
+from pipeline.models.variants import load_for_engine
 from pipeline.process.processes import die_with
 from pipeline.tuning.choice import Timed
 from pipeline.tuning.order import Order
@@ -28,7 +28,7 @@ def main(answer: Path, order: Order) -> None:
     started = time.perf_counter()
     conf = LocalServiceConf.model_validate(order.conf)
     try:
-        model = load_serving_model(Path(conf.model_dir), conf.engine)
+        model = load_for_engine(Path(conf.model_dir), conf.engine)
         predictor = create_predictor(model, conf)
         points = time_runs(predictor, Grid(tuple(order.rows), tuple(order.lengths)), order.budget_s)
         timed = Timed(

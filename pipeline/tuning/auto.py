@@ -15,8 +15,9 @@ from pipeline.config.config_file import ServiceConfig
 from pipeline.config.op_section import LocalServiceConf, OpConfig
 from pipeline.config.value_types import AUTO, AUTO_BATCH
 from pipeline.errors import ConfigError
-from pipeline.models.serving_model import ServingModel, load_serving_model
+from pipeline.models.serving_model import ServingModel
 from pipeline.models.settings import with_settings_of
+from pipeline.models.variants import load_for_engine, variants_of
 from pipeline.models.versions import choose_version
 from pipeline.plugins import ENGINES, find
 from pipeline.tuning import kept
@@ -74,9 +75,10 @@ def _choice(name: str, section: OpConfig) -> Choice | None:
     if conf is None or not conf.model_dir or section.server_endpoints or _on_a_card(conf):
         return None
     directory = choose_version(Path(conf.model_dir), conf.model_version).directory
-    model = load_serving_model(directory, None if conf.engine == AUTO else conf.engine)
+    model = load_for_engine(directory, None if conf.engine == AUTO else conf.engine)
     conf = with_settings_of(model, conf)
-    key, facts = kept.key_of(model, _asked(section, conf))
+    forms = [f"{each.name} {each.digest} {each.hindrance}" for each in variants_of(directory)]
+    key, facts = kept.key_of(model, [_asked(section, conf), *forms])
     choice = kept.read(model, key)
     if choice is None:
         choice = choose([timed(order) for order in _with_progress(name, _orders(directory, model, conf))])
@@ -103,8 +105,8 @@ def _orders(directory: Path, model: ServingModel, conf: LocalServiceConf) -> lis
     orders = []
     for name in names:
         try:
-            taken = load_serving_model(directory, name)
-        except ConfigError:  # it runs no file that is here
+            taken = load_for_engine(directory, name)
+        except ConfigError:  # it runs no form of the model that is here
             continue
         weights = taken.params or taken.program
         budget_s = LARGE_S if weights.stat().st_size > LARGE_BYTES else SMALL_S

@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import platform
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -36,10 +37,15 @@ class Kept(msgspec.Struct):
     machines: dict[str, str] = {}
 
 
-def key_of(model: ServingModel, asked: str) -> tuple[str, str]:
-    """The key of a choice, and in words what it was made of. asked: what the configuration leaves open."""
+def key_of(model: ServingModel, besides: Sequence[str]) -> tuple[str, str]:
+    """The key of a choice, and in words what it was made of.
+
+    besides: what it depends on besides the model's own files and the machine.
+    """
     files = [model.program, *([model.params] if model.params else [])]
-    facts = "; ".join([machine(), *versions(), asked, *(f"{file.name} {sample_of(file)}" for file in files)])
+    facts = "; ".join(
+        [machine(), *versions(), *besides, *(f"{file.name} {sample_of(file)}" for file in files)]
+    )
     return hashlib.sha256(facts.encode()).hexdigest()[:24], facts
 
 

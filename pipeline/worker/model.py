@@ -20,9 +20,10 @@ from pipeline.errors import ConfigError, InvalidInput, ModelFailed, text_of
 from pipeline.models.additions import PARITY_FILE
 from pipeline.models.digests import SAMPLE, replaced_files
 from pipeline.models.dtypes import BY_NAME
-from pipeline.models.serving_model import FeedPadding, Padding, ServingModel, Variable, load_serving_model
+from pipeline.models.serving_model import FeedPadding, Padding, ServingModel, Variable
 from pipeline.models.settings import with_settings_of
 from pipeline.models.tensor_spec import Signature, TensorSpec
+from pipeline.models.variants import load_for_engine
 from pipeline.tuning.choice import Choice
 from pipeline.worker.plan import BatchLimits
 from pipeline.worker.run_costs import RunCosts
@@ -75,7 +76,7 @@ class Model:
         conf = config.local_model
         if conf is None:
             return
-        self.serving_model = load_serving_model(Path(folder, conf.model_dir), conf.engine)
+        self.serving_model = load_for_engine(Path(folder, conf.model_dir), conf.engine)
         _refuse_failed(self.serving_model, conf.allow_failed_parity)
         _tell_replaced(self.serving_model)
         self.predictor = create_predictor(

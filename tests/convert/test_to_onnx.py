@@ -232,9 +232,12 @@ def test_a_command_that_is_stopped_leaves_neither_files_nor_processes(work: Path
 
 
 def test_an_environment_without_the_converter_is_told_with_the_remedy(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(CONVERT_PYTHON, sys.executable)
+    hidden = "import sys; sys.modules['paddle2onnx'] = sys.modules['onnx'] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(hidden, "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     told = refused(capsys, DEMO, "onnx")
     assert told.startswith(f"{sys.executable} lacks paddle2onnx, onnx, which") and "make convert-env" in told
 

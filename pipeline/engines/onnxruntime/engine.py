@@ -21,8 +21,10 @@ class OnnxRuntimeEngine:
     files = "*.onnx"
     holds_gil = False  # 1.31: another thread got 847 ticks while it ran
     any_shape = True
+    takes_turns = False
     self_described = True
     library = Library("onnxruntime", "onnxruntime")
+    only_named = False
 
     def format_of(self, file: Path) -> str:
         return "onnx" if file.suffix == ".onnx" else ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnxruntime
 
 from pipeline.engines.base import PredictorConf
+from pipeline.engines.described import feeds_of_graph
 from pipeline.engines.device import resolve_device
 from pipeline.engines.dynamic_shape import DynamicShapes, Shapes
 from pipeline.engines.feeds import Array, as_texts, check_feeds, shares_runs
@@ -16,8 +16,8 @@ from pipeline.engines.fetches import select_fetches
 from pipeline.engines.onnxruntime.onnx_config import refuse_unavailable, session_options, session_plans
 from pipeline.engines.onnxruntime.onnx_errors import error_sentence, load_sentence
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed
-from pipeline.models.onnx_file import OnnxFacts, inspect_onnx
-from pipeline.models.serving_model import SERVER_CONF, ServingModel, Variable
+from pipeline.models.onnx_file import inspect_onnx
+from pipeline.models.serving_model import ServingModel
 
 
 class OnnxPredictor:
@@ -36,9 +36,7 @@ class OnnxPredictor:
         fetch_list: Sequence[str] = (),
     ) -> None:
         facts = inspect_onnx(model.program)
-        _refuse_unfeedable(model)
-        self.feeds = _corrected_feeds(model, facts)
-        _compare(model.fetches, facts.fetches, "fetch", model)
+        self.feeds = feeds_of_graph(model, facts.feeds, facts.fetches)
         self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
         self.merges = shares_runs(model.program, facts.finder, (*facts.feeds, *facts.fetches))
         device = resolve_device(conf)
@@ -105,38 +103,3 @@ def _session(
         )
     session.disable_fallback()  # a failed run would be tried on the CPU, by a new session
     return session
-
-
-def _refuse_unfeedable(model: ServingModel) -> None:
-    for kind, variables in (("feed", model.feeds), ("fetch", model.fetches)):
-        for variable in variables:
-            if variable.dtype == "bfloat16":
-                raise ConfigError(
-                    f"{kind} {variable.alias!r} of {model.program} is of type bfloat16, which NumPy lacks: "
-                    "export the model with float32 or float16 inputs and outputs"
-                )
-
-
-def _corrected_feeds(model: ServingModel, facts: OnnxFacts) -> tuple[Variable, ...]:
-    """The described feeds with the graph's own shapes."""
-    _compare(model.feeds, facts.feeds, "feed", model)
-    own = {variable.name: variable.shape for variable in facts.feeds}
-    return tuple(dataclasses.replace(v, shape=own[v.name], is_lod=False) for v in model.feeds)
-
-
-def _compare(declared: Sequence[Variable], own: Sequence[Variable], kind: str, model: ServingModel) -> None:
-    """Refuse a description that does not belong to the graph now, not at the first request."""
-    dtypes = {variable.name: variable.dtype for variable in own}
-    names = {variable.name for variable in declared}
-    missing = names ^ dtypes.keys() if kind == "feed" else names - dtypes.keys()
-    where = f"{model.directory / SERVER_CONF} does not fit {model.program.name}: {kind}"
-    if missing:
-        raise ConfigError(
-            f"{where} {min(missing)!r} is only in one of them; the model has {', '.join(dtypes)}"
-        )
-    for variable in declared:
-        if variable.dtype != dtypes[variable.name]:
-            raise ConfigError(
-                f"{where} {variable.alias!r} is {variable.dtype} there, and {dtypes[variable.name]} in the "
-                "model: convert the model with `python -m convert serving`"
-            )

@@ -23,8 +23,10 @@ class PaddleEngine:
     files = "*.json or *.pdmodel with *.pdiparams, __model__"
     holds_gil = True  # 3.3.1: another thread got 8 of 300 expected ticks while it ran
     any_shape = False  # oneDNN keeps primitives for each shape
+    takes_turns = False
     self_described = False
     library = Library("paddle", "paddlewheel[paddle]")
+    only_named = False
 
     def format_of(self, file: Path) -> str:
         if file.suffix == ".pdmodel" or file.name == "__model__":

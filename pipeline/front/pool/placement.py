@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.api.app import App
 from pipeline.config.config_file import LocalServiceConf
-from pipeline.engines.base import engine_of
+from pipeline.engines.base import engine_of, shares_a_process
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import CACHE_FOLDER
 from pipeline.models.versions import choose_version
@@ -57,11 +57,11 @@ def placement(app: App, op: str) -> list[range]:
 
 def shares_process(app: App, op: str) -> bool:
     """Whether instances of this Op are threads: `dag.is_thread_op` asks for it and no engine forbids it."""
-    return app.config.dag.is_thread_op and not holds_gil(app, op)
+    return app.config.dag.is_thread_op and not wants_processes(app, op)
 
 
-def holds_gil(app: App, op: str) -> bool:
-    """Whether the Op's engine keeps Python's lock while it runs, so that threads would only wait for it.
+def wants_processes(app: App, op: str) -> bool:
+    """Whether the Op's engine runs one batch at a time in a process, so that threads would only wait for it.
 
     An Op without a model has no engine, and a remote one waits for the network without the lock.
     """
@@ -70,7 +70,7 @@ def holds_gil(app: App, op: str) -> bool:
         return False
     try:
         directory, _ = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
-        return engine_of(directory, conf.engine).holds_gil
+        return not shares_a_process(engine_of(directory, conf.engine))
     except (ConfigError, OSError):  # the worker tells what is wrong with the folder
         return True
 

@@ -1,0 +1,52 @@
+"""The engine `openvino`: OpenVINO on the CPU, and the model files that it runs. Imports no framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.engines.base import Predictor, PredictorConf
+from pipeline.errors import ConfigError
+from pipeline.models.onnx_file import inspect_onnx
+from pipeline.models.serving_model import ServingModel
+from pipeline.models.signature import Variable
+from pipeline.plugins import Library
+
+ONNX, PDMODEL = "onnx", "pdmodel"
+
+
+class OpenVinoEngine:
+    """Runs .onnx files and Paddle's .pdmodel programs, where config.yml asks for it by name."""
+
+    name = "openvino"
+    title = "OpenVINO"
+    files = "*.onnx, or *.pdmodel with *.pdiparams"
+    holds_gil = False
+    takes_turns = True  # a compiled model has one stream, see openvino_predictor
+    self_described = True
+    any_shape = False  # it keeps kernels for each shape, up to a bound
+    library = Library("openvino", "paddlewheel[openvino]")
+    only_named = True  # the files are those of ONNX Runtime and of Paddle Inference, too
+
+    def format_of(self, file: Path) -> str:
+        return {".onnx": ONNX, ".pdmodel": PDMODEL}.get(file.suffix, "")
+
+    def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
+        """Beside a .pdmodel the file of the same name; an ONNX file has its weights or names their files."""
+        params = program.with_suffix(".pdiparams")
+        return params if program.suffix == ".pdmodel" and params in files else None
+
+    def signature_of(self, program: Path) -> tuple[Sequence[Variable], Sequence[Variable]]:
+        if self.format_of(program) != ONNX:
+            raise ConfigError(f"{program} does not tell its feeds: they stand in the prototxt beside it")
+        graph = inspect_onnx(program)
+        return graph.feeds, graph.fetches
+
+    def load(self, model: ServingModel, conf: PredictorConf, **placed: Any) -> Predictor:
+        from pipeline.engines.openvino.openvino_predictor import OpenVinoPredictor
+
+        return OpenVinoPredictor(model, conf, **placed)
+
+
+ENGINE = OpenVinoEngine()

@@ -1,0 +1,149 @@
+"""Variants: other forms of a serving model beside its own program, for other engines.
+
+    serving_server/variants/<name>/    model files, parity.json, variant.json
+
+They have the feeds and fetches of the model, under its names, and what stands in its serving.yml holds for
+them, too. `parity.json` has the reports that compare the variant with the model's program, `variant.json` the
+digests of its files and of those that it was made of. One that is damaged, that failed, or that was made of
+other weights than stand there now is never run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipeline.errors import ConfigError
+from pipeline.models.additions import MAX_BYTES, PARITY_FILE, failed_reports
+from pipeline.models.digests import SAMPLE, SHA256, are_digests, differing, digests_of
+from pipeline.models.serving_model import (
+    ModelFiles,
+    ServingModel,
+    find_model_files,
+    load_serving_model,
+    programs_of,
+    server_folder,
+)
+from pipeline.plugins import ENGINES, find
+
+log = logging.getLogger(__name__)
+
+FOLDER = "variants"
+RECORD = "variant.json"
+_DIGESTS, _MADE_OF = "digests", "made_of"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One form of a model.
+
+    name: of its folder, "onnx" say. engines: the names of those that can run it, in alphabetical order.
+    digest: the SHA-256 of its program as it was proved; empty where none is recorded. hindrance: why it is
+    not to be run; empty for one that answers as the model does.
+    """
+
+    name: str
+    directory: Path
+    engines: tuple[str, ...]
+    digest: str
+    hindrance: str
+
+    @property
+    def passed(self) -> bool:
+        return not self.hindrance
+
+
+def variants_of(directory: Path | str) -> tuple[Variant, ...]:
+    """Those of the serving model there, by name, whether they are to be run or not."""
+    folder = server_folder(Path(directory))
+    place = folder / FOLDER
+    if not place.is_dir():
+        return ()
+    return tuple(_variant(path, folder) for path in sorted(place.iterdir()) if path.is_dir())
+
+
+def load_for_engine(directory: Path | str, engine: str | None) -> ServingModel:
+    """The serving model there as the engine that is named runs it: its own program, else the variant of it.
+
+    Raises ConfigError, one sentence a flaw, where there is neither.
+    """
+    folder = server_folder(Path(directory))
+    if engine is None or programs_of(engine, folder):
+        return load_serving_model(directory, engine)
+    found = [variant for variant in variants_of(folder) if engine in variant.engines]
+    fitting = next((variant for variant in found if variant.passed), None)
+    if fitting is None:
+        if found:
+            why = "; ".join(f"{variant.directory}: {variant.hindrance}" for variant in found)
+            raise ConfigError(f"engine: {engine} runs no form of {folder} ({why}): convert the model again")
+        return load_serving_model(directory, engine)  # which tells that it is not this engine's
+    files = find_model_files(fitting.directory, engine)
+    log.info("engine: %s runs %s in place of the model's own program", engine, files.program)
+    return as_variant(load_serving_model(directory), fitting.name, files)
+
+
+def as_variant(model: ServingModel, name: str, files: ModelFiles) -> ServingModel:
+    """The model with the program of a variant in place of its own."""
+    return replace(
+        model,
+        program=files.program,
+        params=files.params,
+        format=files.format,
+        engine=files.engine,
+        variant=name,
+    )
+
+
+def write_record(directory: Path, files: Iterable[Path], made_of: Iterable[Path]) -> None:
+    """Write variant.json of the variant in a folder: the digests of its files and of those it was made of."""
+    record = {_DIGESTS: digests_of(files), _MADE_OF: digests_of(made_of)}
+    (directory / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _variant(directory: Path, model_folder: Path) -> Variant:
+    programs = {engine: programs_of(engine, directory) for engine in find(ENGINES)}
+    engines = tuple(engine for engine, found in programs.items() if found)
+    if not engines:
+        return Variant(directory.name, directory, (), "", "it holds no program that an engine here runs")
+    program = programs[engines[0]][0]
+    try:
+        own, made_of = _read_record(directory / RECORD)
+        hindrance = _hindrance(directory, model_folder, own, made_of)
+    except ConfigError as exc:
+        return Variant(directory.name, directory, engines, "", exc.message)
+    if program.name not in own:
+        hindrance = hindrance or f"{program.name} is not the file that was proved"
+    return Variant(directory.name, directory, engines, own.get(program.name, {}).get(SHA256, ""), hindrance)
+
+
+def _hindrance(
+    directory: Path,
+    model_folder: Path,
+    own: dict[str, dict[str, str]],
+    made_of: dict[str, dict[str, str]],
+) -> str:
+    if not (directory / PARITY_FILE).is_file():
+        return f"it has no {PARITY_FILE}, so that nobody knows whether it answers as the model does"
+    if failures := failed_reports(directory / PARITY_FILE):
+        return "; ".join(failures)
+    if changed := differing(directory, own, SAMPLE):
+        return f"{changed[0]} is damaged, or not the file that was proved"
+    if changed := differing(model_folder, made_of, SAMPLE):
+        return f"it was made of another {changed[0]} than the model has now"
+    return ""
+
+
+def _read_record(path: Path) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
+    """The digests of the variant's files, and of those that it was made of."""
+    try:
+        with path.open("rb") as file:
+            record = json.loads(file.read(MAX_BYTES))
+        own, made_of = record[_DIGESTS], record[_MADE_OF]
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise ConfigError(f"{path} can't be read ({exc})") from exc
+    if not are_digests(own) or not are_digests(made_of):
+        raise ConfigError(f"{path} holds no digests")
+    return own, made_of
