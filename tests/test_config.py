@@ -93,7 +93,8 @@ def test_all_mistakes_are_told_at_once_each_with_its_path_and_remedy() -> None:
         "dag.retry: 0 given; it must be greater than or equal to 1",
         "dag.http_errors: 'http' given; allowed: 'original' or 'status'",
         "op.bert.padding.feeds.ids.axis: 0 given; it must be greater than or equal to 1",
-        "op.bert.local_service_conf.precision: 'fp31' given; allowed: 'fp32', 'fp16', 'bf16' or 'int8'",
+        "op.bert.local_service_conf.precision: 'fp31' given; "
+        "allowed: 'fp32', 'fp16', 'bf16', 'int8' or 'auto'",
         "op.bert.local_service_conf.model_dir: unknown key; did you mean model_config?",
         "op.bert.concurency: unknown key; did you mean concurrency?",
         "limits.zzzzzz: unknown key; known here: body_bytes, bodies_bytes, response_bytes, header_count, "

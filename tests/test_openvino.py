@@ -23,7 +23,7 @@ from pipeline.engines.openvino.openvino_config import properties
 from pipeline.engines.openvino.openvino_import import openvino
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, UnusableFeed
 from pipeline.models.serving_model import ServingModel, find_model_files, load_serving_model
-from service_process import APPS, ServiceProcess
+from service_process import APPS, ServiceProcess, wait_until
 from test_onnx_predictor import expected_logits, texts
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -355,7 +355,7 @@ def test_the_cache_is_bounded_and_goes_without_where_it_cant_be_written(
 # As a service
 
 
-def test_its_instances_are_threads_of_one_process(served: ServingModel) -> None:
+def test_its_instances_have_a_process_each_and_a_refused_run_harms_no_other(served: ServingModel) -> None:
     section = {
         "local_service_conf": {"model_config": str(served.directory), "engine": "openvino"},
         "concurrency": 3,
@@ -363,7 +363,8 @@ def test_its_instances_are_threads_of_one_process(served: ServingModel) -> None:
     }
     config = {"dag": {"is_thread_op": True, "http_errors": "status"}, "op": {"model": section}}
     with ServiceProcess(APPS / "model.py", config) as service:
-        assert len(service.worker_pids()) == 1
+        wait_until(lambda: service.metric("paddlewheel_op_ready_instances") == 3, "all are ready")
+        assert len(service.worker_pids()) == 3  # threads would take turns on the one compiled model
         inputs = {name: json.dumps(array.tolist()) for name, array in texts([[5, 6, 7]]).items()}
         answer = service.predict(inputs)
         np.testing.assert_allclose(json.loads(answer["logits"])[0], expected_logits([5, 6, 7]), atol=1e-4)
@@ -375,18 +376,19 @@ def test_its_instances_are_threads_of_one_process(served: ServingModel) -> None:
 def test_without_openvino_the_start_ends_with_the_line_that_adds_it(
     served: ServingModel, tmp_path: Path
 ) -> None:
-    (tmp_path / "openvino.py").write_text(
-        "raise ModuleNotFoundError('No module', name='openvino')\n", "utf-8"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u\n"
+        "find = u.find_spec\n"
+        "u.find_spec = lambda name, package=None: None if name == 'openvino' else find(name, package)\n",
+        "utf-8",
     )
     section = {"local_service_conf": {"model_config": str(served.directory), "engine": "openvino"}}
     config = {"op": {"model": section}}
     paths = f"{tmp_path}:{Path(__file__).parents[1]}"
     with ServiceProcess(APPS / "model.py", config, env={"PYTHONPATH": paths}, wait=False) as service:
         assert service.process.wait(60) != 0
-        assert (
-            "engine: openvino needs OpenVINO, which is not installed: pip install 'paddlewheel[openvino]'"
-            in service.log
-        )
+        told = "needs OpenVINO, which is not installed here: pip install 'paddlewheel[openvino]'"
+        assert told in service.log
         assert "Traceback" not in service.log
 
 
