@@ -7,7 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-HELD_S = 0.05
+HELD_S = 0.05  # at most: until the tick before
+TICKS_PER_S = 100  # those of a tick are given together: a turn of the loop for each costs more than it does
 AT_ONCE_S = 0.05  # who comes again within this of a refusal has not waited: each tells to for longer
 GIVEN_A_TURN = 128  # of the loop, which has others to serve
 
@@ -27,8 +28,8 @@ class HeldRefusals:
         self._timer: asyncio.TimerHandle | None = None
 
     def hold(self, refuse: Refuse, now: float) -> None:
-        """Give this refusal HELD_S after `now` (time.monotonic)."""
-        self._held.append((now + HELD_S, refuse))
+        """Give this refusal HELD_S after `now` (time.monotonic), or a little earlier."""
+        self._held.append((int((now + HELD_S) * TICKS_PER_S) / TICKS_PER_S, refuse))
         if self._timer is None:
             self._set_timer(now)
 
