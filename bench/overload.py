@@ -1,4 +1,4 @@
-"""Goodput under overload: what is answered within its deadline at 1x, 2x, 5x and 10x of the peak."""
+"""Goodput under overload: what is answered within its deadline at 1x, 2x, 3x, 5x and 10x of the peak."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def card_bound() -> Subject:
 
 
 def demo() -> Subject:
-    return Subject("the demo model", ROOT / "web_service.py", default_config(), 64, (1, 2, 5))
+    return Subject("the demo model", ROOT / "web_service.py", default_config(), 64, (1, 2, 3, 5))
 
 
 SUBJECTS = {"model-bound": model_bound, "card-bound": card_bound, "demo": demo}
