@@ -17,10 +17,10 @@ from pipeline.engines.feeds import Array, input_examples
 from pipeline.engines.remote.remote_predictor import RemotePredictor
 from pipeline.engines.tensorrt import configured_shapes
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, text_of
-from pipeline.models.additions import PARITY_FILE
+from pipeline.models.additions import PARITY_FILE, FeedPadding, Padding
 from pipeline.models.digests import SAMPLE, replaced_files
 from pipeline.models.dtypes import BY_NAME
-from pipeline.models.serving_model import FeedPadding, Padding, ServingModel, Variable
+from pipeline.models.serving_model import ServingModel, Variable
 from pipeline.models.settings import with_settings_of
 from pipeline.models.tensor_spec import Signature, TensorSpec
 from pipeline.models.variants import load_for_engine

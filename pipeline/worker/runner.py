@@ -24,7 +24,7 @@ from pipeline.errors import (
     ServingError,
     text_of,
 )
-from pipeline.models.serving_model import FeedPadding, Padding
+from pipeline.models.additions import FeedPadding, Padding
 from pipeline.worker.call import Call
 from pipeline.worker.hooks import Hooks, wrong_feed
 from pipeline.worker.model import Joining

@@ -481,9 +481,9 @@ class RequestReader:
         headers = self._headers
         size = self._header_bytes = self._header_bytes + len(name) + len(value) + 4
         if size > self._most_header_bytes:
-            self._refuse(_headers_too_large(f"headers over {self._most_header_bytes} bytes"))
+            self._leave_parser(_headers_too_large(f"headers over {self._most_header_bytes} bytes"))
         if len(headers) >= self._most_headers:
-            self._refuse(_headers_too_large(f"more than {self._most_headers} headers"))
+            self._leave_parser(_headers_too_large(f"more than {self._most_headers} headers"))
         headers.setdefault(name.lower(), value)
 
     def on_headers_complete(self) -> None:
@@ -493,7 +493,7 @@ class RequestReader:
         length, most = headers.get(b"content-length", b""), self._most_body_bytes
         self._body_length = int(length) if length.isdigit() else 0
         if self._body_length > most:
-            self._refuse(_too_large(f"content-length {length.decode()} is over {most} bytes"))
+            self._leave_parser(_too_large(f"content-length {length.decode()} is over {most} bytes"))
         if b"expect" in headers:
             self.continue_due = headers[b"expect"].lower() == b"100-continue"
         guard = self._listener.guard
@@ -501,7 +501,7 @@ class RequestReader:
             try:
                 self._client = guard.client(self.url, headers.items())
             except Unauthenticated as error:
-                self._refuse(error)
+                self._leave_parser(error)
         self.in_body = True
         self._body_bytes = 0
 
@@ -509,7 +509,7 @@ class RequestReader:
         self._arrived_bytes = 0
         self._body_bytes += len(body)
         if self._body_bytes > self._most_body_bytes:
-            self._refuse(_too_large(f"the body is over {self._most_body_bytes} bytes"))
+            self._leave_parser(_too_large(f"the body is over {self._most_body_bytes} bytes"))
         if not self._body:
             self._body = body
         elif isinstance(self._body, bytearray):
@@ -546,10 +546,10 @@ class RequestReader:
         while self._listener.bodies_bytes > most:
             for connection in self._listener.largest_bodies():
                 if connection is self._connection:
-                    self._refuse(error)
+                    self._leave_parser(error)
                 connection.refuse_body(error)
 
-    def _refuse(self, error: ServingError) -> None:
+    def _leave_parser(self, error: ServingError) -> None:
         """Leave the parser with an exception, of which it keeps no cause; `_read_piece` raises the error."""
         self._refusal = error
         raise httptools.HttpParserError(error.message)

@@ -37,7 +37,10 @@ class Service(Protocol):
 
 
 class Dispatcher(HandOverEvents, Protocol):
-    """Who gives an Op's instances their work; the pool tells it what becomes of them."""
+    """Who gives an Op's instances their work: its batcher. The pool tells it what becomes of them.
+
+    Of a process that dies it hears twice: `requeue_lost` at once, `refuse_blamed` once it is known how.
+    """
 
     def dispatch_soon(self) -> None:
         """Other instances than before take work."""

@@ -79,7 +79,7 @@ class FairQueue:
             self.clients -= 1
 
 
-class Asked(Protocol):
+class AdmittedRequest(Protocol):
     """A request as admission sees it; its fields are told at `Request`."""
 
     priority: int
@@ -94,7 +94,7 @@ class LastInLine(NamedTuple):
     refuse: Callable[[ServingError], None]
 
 
-class OpQueue(Protocol):
+class QueueView(Protocol):
     """The queue before one Op, with the workers behind it, as admission sees it."""
 
     pace: Pace
@@ -125,7 +125,7 @@ class Admission:
     that is not there yet refuses nobody.
     """
 
-    def __init__(self, queues: Mapping[str, OpQueue], max_pending: int) -> None:
+    def __init__(self, queues: Mapping[str, QueueView], max_pending: int) -> None:
         """queues: by Op; whoever makes this may fill it until the first request."""
         self.fair_queue = FairQueue()
         self._queues = queues
@@ -136,7 +136,7 @@ class Admission:
         self._reckoned_dag: Dag | None = None
         self._reckoned_until = 0.0
 
-    def admit(self, request: Asked, dag: Dag, client: Client, pending: int) -> int:
+    def admit(self, request: AdmittedRequest, dag: Dag, client: Client, pending: int) -> int:
         """Count the request as one of this client's that is pending; returns its turn.
 
         dag: its way. pending: how many requests are in all. Raises Overloaded and DeadlineExceeded.
@@ -162,7 +162,9 @@ class Admission:
         paces = [queue.pace for queue in self._queues.values()]
         self._enough_s = MARGIN * sum(self._max_pending * pace.per_job_s + pace.run_s for pace in paces)
 
-    def _compare(self, request: Asked, dag: Dag, client: Client, pending: int, remaining_s: float) -> None:
+    def _compare(
+        self, request: AdmittedRequest, dag: Dag, client: Client, pending: int, remaining_s: float
+    ) -> None:
         if remaining_s <= 0.0:
             raise DeadlineExceeded("the request's deadline had passed when it arrived")
         if all(self._queues[op].idle for op in dag.ops):
@@ -188,7 +190,7 @@ class Admission:
             self._reckoned_s = _pause(self._finish_s(dag, self._max_pending, None) or _UNKNOWN_PAUSE_S)
         return self._reckoned_s
 
-    def _made_room(self, request: Asked, dag: Dag, client: Client) -> bool:
+    def _made_room(self, request: AdmittedRequest, dag: Dag, client: Client) -> bool:
         """Whether a request of a client with more than its share was refused in favour of this one.
 
         It is the last in line, and so one of whoever has queued the most.

@@ -127,8 +127,9 @@ class Line:
 
 
 class Batcher:
-    """The queue before one Op. Work-conserving: while jobs wait and an instance is idle, a hand-over leaves.
+    """The queue before one Op: while jobs wait and an instance is idle, a hand-over leaves.
 
+    An idle instance waits for a fuller batch only where `_wait` says so: 5 ms at most, or as config.yml asks.
     A job that may have killed a worker is a suspect: it goes first, and alone into an idle process.
     """
 

@@ -1,4 +1,8 @@
-"""What becomes of the jobs that a worker had when it died."""
+"""What becomes of the jobs that a worker had when it died: `op.<name>.crash_retry`.
+
+The other two retries are for time: `op.<name>.retry` in the batcher (`Batcher.timed_out`), and `dag.retry` in
+the DAG run (`DagRun.time_out`), which begins the whole request anew.
+"""
 
 from __future__ import annotations
 
