@@ -1,20 +1,23 @@
-"""What refusals cost: goodput and CPU at 64, 256 and 1,024 connections whose callers retry at once.
+"""What refusals cost: goodput, and CPU of the front, where callers retry at once.
 
-With the most pending of config.yml, 1,000, only the last has more callers than that. Levels are measured in
-turns.
+1,000 may be pending, so that only the levels of more connections have refusals. Levels are measured in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
+import urllib.request
+from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
+from bench.burning_service import ON_CARD
 from bench.load import CannotMeasure, bodies_file, wrk
 from bench.running import ROOT, RunningService, default_config, running_service
 from bench.texts import headlines, http_body
@@ -22,9 +25,38 @@ from bench.texts import headlines, http_body
 EXAMPLES = """examples:
   python -m bench.refusals
   python -m bench.refusals --rounds 5 --seconds 8
+  python -m bench.refusals --subject resting
 """
-CONNECTIONS = (64, 256, 1024)
+_MOST_PENDING = 1000
 _OVERLOADED = "3001"
+_IDLE_WITHIN_S = 30.0
+
+
+class Subject(NamedTuple):
+    """A service, and how many connections ask it, in turn."""
+
+    title: str
+    script: Path
+    config: dict[str, Any]
+    connections: tuple[int, ...]
+    env: dict[str, str] = {}
+
+
+def demo() -> Subject:
+    return Subject("the demo model", ROOT / "web_service.py", default_config(), (64, 256, 1024))
+
+
+def resting() -> Subject:
+    """Workers that use no CPU and answer little: what the front uses goes into refusals."""
+    config = {
+        "dag": {"http_errors": "status", "is_thread_op": False, "max_pending_requests": _MOST_PENDING},
+        "op": {"burn": {"concurrency": 1}},
+    }
+    script = ROOT / "bench" / "burning_service.py"
+    return Subject("an Op that sleeps for 10 ms", script, config, (64, 1024, 2000), {ON_CARD: "1"})
+
+
+SUBJECTS = {"demo": demo, "resting": resting}
 
 
 class Level(NamedTuple):
@@ -39,6 +71,7 @@ class Level(NamedTuple):
 
 
 def measured(service: RunningService, connections: int, seconds: float) -> Level:
+    _until_idle(service)
     with bodies_file([http_body(text) for text in headlines()]) as bodies:
         before, (front_s, workers_s), began = service.answered(), service.cpu_s(), time.monotonic()
         load = wrk(service.url, "/bert/prediction", connections=connections, seconds=seconds, bodies=bodies)
@@ -50,9 +83,20 @@ def measured(service: RunningService, connections: int, seconds: float) -> Level
     return Level(came.pop("ok", came.pop("0", 0.0)), refused, load.p50_ms, load.p99_ms, *cpu)
 
 
-def table_of(levels: dict[int, list[Level]]) -> Table:
+def _until_idle(service: RunningService) -> None:
+    """Return when nothing is pending of the load before, whose callers have left."""
+    until = time.monotonic() + _IDLE_WITHIN_S
+    while time.monotonic() < until:
+        with urllib.request.urlopen(f"{service.url}/metrics") as answer:
+            if b"\npaddlewheel_pending_requests 0" in answer.read():
+                return
+        time.sleep(0.1)
+    raise CannotMeasure(f"requests are still pending {_IDLE_WITHIN_S:g} s after their callers have left")
+
+
+def table_of(title: str, levels: dict[int, list[Level]]) -> Table:
     """The medians; what an answer costs is that of the fewest connections, and refusals have the rest."""
-    table = Table(title="the demo model, callers that retry at once", title_justify="left")
+    table = Table(title=f"{title}, callers that retry at once", title_justify="left")
     for heading in (
         "connections", "goodput/s", "refused/s", "p50 ms", "p99", "front CPU", "workers CPU",
         "us an answer", "us a refusal",
@@ -81,19 +125,21 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=3, help="of each load (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=5, help="of each load (default: %(default)s)")
+    parser.add_argument("--subject", choices=[*SUBJECTS], default="demo", help="default: %(default)s")
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 160)
-    levels: dict[int, list[Level]] = {connections: [] for connections in CONNECTIONS}
     try:
-        with running_service(ROOT / "web_service.py", default_config()) as service:
-            measured(service, CONNECTIONS[0], 2)
+        subject = SUBJECTS[options.subject]()
+        levels: dict[int, list[Level]] = {connections: [] for connections in subject.connections}
+        with running_service(subject.script, subject.config, os.environ | subject.env) as service:
+            measured(service, subject.connections[0], 2)
             for _ in range(options.rounds):
                 for connections, rounds in levels.items():
                     rounds.append(measured(service, connections, options.seconds))
     except CannotMeasure as exc:
         console.print(f"not measured: {exc}", style="red", markup=False)
         return 1
-    console.print(table_of(levels))
+    console.print(table_of(subject.title, levels))
     return 0
 
 
