@@ -23,7 +23,7 @@ class BertOp(Op):
         from tokenizers import BertWordPieceTokenizer  # imported here: in the worker, after it was started
 
         self.labels = np.array(self.model.labels)
-        self.tokenizer = BertWordPieceTokenizer(str(self.model.program.parent / "vocab.txt"), lowercase=True)
+        self.tokenizer = BertWordPieceTokenizer(str(self.model.directory / "vocab.txt"), lowercase=True)
 
     def set_dynamic_shape_info(self):
         names = ("input_ids", "token_type_ids", "attention_mask")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import TYPE_CHECKING
 from pipeline import __version__
 from pipeline.errors import ServingError
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
-from pipeline.process.start_signals import end_plainly, left_at_once, survive_hangups
+from pipeline.process.start_signals import INTERRUPTED, end_plainly, left_at_once, survive_hangups
 
 if TYPE_CHECKING:
     from pipeline.launch.commands import Commands
 
 EXIT_MISS = 1
+PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 MOST_CONNECTIONS = 1024  # of the load that `tune` makes
 
 
@@ -68,26 +70,30 @@ def _doctor(options: argparse.Namespace) -> int:
     return 0 if all_needed_is_there(findings) else EXIT_MISS
 
 
-def _tune(options: argparse.Namespace) -> None:
+def _tune(options: argparse.Namespace) -> int:
     from pipeline.launch.tune_command import Options, seconds_of, tune
 
-    end_plainly()
-    tune(
-        Options(
-            options.service,
-            seconds_of(options.budget),
-            seconds_of(options.p99) * 1e3 if options.p99 else None,
-            options.config,
-            options.sample,
-            options.key,
-            options.op,
-            options.engine,
-            options.precision,
-            options.connections,
-            options.report,
-            options.dry_run,
-        )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end the candidate that is running, too
+    given = Options(
+        options.service,
+        seconds_of("--budget", options.budget),
+        seconds_of("--p99", options.p99) * 1e3 if options.p99 else None,
+        options.config,
+        options.sample,
+        options.key,
+        options.op,
+        options.engine,
+        options.precision,
+        options.connections,
+        options.report,
+        options.dry_run,
     )
+    try:
+        tune(given)
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted: nothing is written\n")
+        return INTERRUPTED
+    return 0
 
 
 def _stop(options: argparse.Namespace) -> None:
@@ -209,7 +215,11 @@ def _add_tune(commands: Commands) -> None:
     parser.add_argument("--op", metavar="NAME", help="the Op to tune, where several have models")
     parser.add_argument("--engine", type=_names, default=(), metavar="A,B", help="engines (all that can)")
     parser.add_argument(
-        "--precision", type=_names, default=(), metavar="A,B", help="precisions (config.yml's alone)"
+        "--precision",
+        type=_precisions,
+        default=(),
+        metavar="A,B",
+        help="of fp32, bf16, fp16 and int8; answers differ by it (config.yml's alone)",
     )
     parser.add_argument(
         "--connections",
@@ -229,6 +239,13 @@ def _add_tune(commands: Commands) -> None:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _precisions(text: str) -> tuple[str, ...]:
+    names = _names(text)
+    if unknown := [name for name in names if name not in PRECISIONS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(PRECISIONS)}")
+    return names
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import os
 import re
 import sys
 import time
@@ -34,6 +36,7 @@ from pipeline.tuning.tune_report import as_json, choice_lines, further_lines, pr
 
 SHORTEST_S, LONGEST_S = 5.0, 24 * 3600.0
 _CHECKED = 100  # requests of a sample that are asked one by one before anything is measured
+_FEWEST, _SLOW_S = 20, 10.0  # answers on one connection that a round is long enough for; most seconds of it
 _MOST_FAILED = 0.01  # of the requests of a round; more, and the round counts for nothing
 _PROBE = (31, 29, 7)  # instances, batch and threads that a script hardly has
 
@@ -55,11 +58,11 @@ class Options(msgspec.Struct, frozen=True):
     dry_run: bool = False
 
 
-def seconds_of(text: str) -> float:
-    """A time as "50ms", "90s", "5m" or "1h". Raises ConfigError for anything else."""
+def seconds_of(option: str, text: str) -> float:
+    """The time that an option gives as "50ms", "90s", "5m" or "1h". Raises ConfigError for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", text.strip())
     if found is None or not float(found[1]):
-        raise ConfigError(f"{text!r} is no time; write it as 50ms, 90s, 5m or 1h")
+        raise ConfigError(f"{option} {text!r} is no time; write it as 50ms, 90s, 5m or 1h")
     return float(found[1]) * {"ms": 1e-3, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
@@ -71,6 +74,9 @@ def tune(options: Options) -> None:
     lines = lines_of(options.sample) if options.sample else []
     op = _op_of(config, options.op)
     text = config.read_bytes().decode("utf-8")
+    with_settings(text, op, Settings("paddle", "fp32", 1, 1, 1))  # before minutes are spent, not after
+    if not (options.dry_run or os.access(config, os.W_OK)):
+        raise ConfigError(f"{config} may not be written; --dry-run prints what would be")
     console = Console(stderr=True)
     if machine := other_machine(config):
         console.print(f"{config} was tuned on {machine}: tuning starts from that", soft_wrap=True)
@@ -197,7 +203,9 @@ class _Run:
     def _rounds(self, candidate: Candidate, round_s: float, until: float) -> list[Round]:
         """Rounds at ever more connections. Raises NotStarted where none can be used."""
         levels, warm_s = self._wanted.connections, round_s / 5
-        candidate.load(self.requests, levels[-1], round_s / 2, warm_s)  # shapes are met for the first time
+        with contextlib.suppress(NotStarted):  # shapes are met for the first time, which may take long
+            candidate.load(self.requests, levels[-1], round_s / 2, warm_s)
+        round_s = max(round_s, min(_FEWEST * candidate.answer_s(self.requests[0]), _SLOW_S))
         rounds: list[Round] = []
         before: Round | None = None
         for connections in levels:

@@ -97,8 +97,9 @@ class Script:
         dag.update(drain_delay=0, drain_timeout=1)
         op = dict(config.get("op") or {})
         if settings is not None:
-            section = dict(op.get(self.op) or {})
-            op[self.op] = settings.laid_over(section | {MODEL_SECTION: section.get(MODEL_SECTION) or {}})
+            section = op[self.op] = settings.laid_over(op[self.op])
+            if settings.precision != self._given["op"][self.op][MODEL_SECTION].get("precision", "fp32"):
+                section[MODEL_SECTION]["strict_precision"] = True  # else it would be fp32, with a warning
         config |= {"http_port": self._http_port, "rpc_port": self._rpc_port, "dag": dag, "op": op}
         self._path.write_text(yaml.safe_dump(config, allow_unicode=True), "utf-8")
 
@@ -161,6 +162,12 @@ class Candidate:
         if status == 200 and not answer.get("err_no"):
             return ""
         return str(answer.get("err_msg") or answer.get("error") or f"HTTP status {status}")
+
+    def answer_s(self, asked: Asked) -> float:
+        """How long an answer takes, on a connection of its own."""
+        begun = time.perf_counter()
+        self.refusal(asked)
+        return time.perf_counter() - begun
 
     def load(self, requests: Sequence[Asked], connections: int, seconds: float, warm_s: float) -> Round:
         """One round. Raises NotStarted where nothing was answered."""

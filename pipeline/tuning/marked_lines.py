@@ -37,17 +37,17 @@ def with_settings(text: str, op: str, settings: Settings) -> str:
     refusal = ConfigError(f"config.yml is not written a key a line, put in by hand: {by_hand}")
     try:
         root = yaml.compose(plain, yaml.SafeLoader)
-        section = _below(_below(root, "op")[1], op)[1]
-        model = _below(section, MODEL_SECTION)[1]
+        section = _below(_below(root, "op"), op)
+        model = _below(section, MODEL_SECTION)
     except (KeyError, yaml.YAMLError):
         raise refusal from None
     changes = [(section, settings.of_op()), (model, settings.of_model())]
     # From the last line up, so that numbers of lines above stay true.
-    for node, values in sorted(changes, key=lambda change: change[0].start_mark.line, reverse=True):
+    for node, values in sorted(changes, key=lambda change: _first(change[0]).line, reverse=True):
         for start, end in sorted(_places(node, values), reverse=True):
             lines[start:end] = [_commented(line) for line in lines[start:end]]
-        first = node.start_mark.line
-        lines[first:first] = _block(node.start_mark.column, values, _line_end(lines))
+        first = _first(node)
+        lines[first.line : first.line] = _block(first.column, values, _line_end(lines))
     written = "".join(lines)
     if not _says(written, plain, op, settings):
         raise refusal
@@ -101,17 +101,23 @@ def _places(node: yaml.MappingNode, keys: Mapping[str, Any]) -> Iterator[tuple[i
             yield key.start_mark.line, end.line + (1 if end.column or end.line == key.start_mark.line else 0)
 
 
+def _first(node: yaml.MappingNode) -> yaml.Mark:
+    """Where the first key of a section stands; its own mark may be that of an anchor before it."""
+    first: yaml.Mark = node.value[0][0].start_mark
+    return first
+
+
 def _commented(line: str) -> str:
     given = line.lstrip(" ")
     return line[: len(line) - len(given)] + _BEFORE + given
 
 
-def _below(node: Any, key: str) -> tuple[yaml.Node, yaml.MappingNode]:
-    """The key and the section below it. Raises KeyError where there is none, or one in braces."""
-    for found, value in node.value if isinstance(node, yaml.MappingNode) else ():
-        if str(found.value) == key and isinstance(value, yaml.MappingNode) and not value.flow_style:
-            return found, value
-    raise KeyError(key)
+def _below(node: Any, name: str) -> yaml.MappingNode:
+    """The section below a key. Raises KeyError where there is none, or one in braces."""
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        if str(key.value) == name and isinstance(value, yaml.MappingNode) and not value.flow_style:
+            return value
+    raise KeyError(name)
 
 
 def _says(written: str, plain: str, op: str, settings: Settings) -> bool:

@@ -28,6 +28,7 @@ CONNECTIONS = (1, 4, 16, 64)
 SEARCH_SHARE = 0.6  # of the budget; the finals have the rest
 START_S = 3.0  # of a candidate, as a guess from which rounds get their length
 _SHORTEST_S, _LONGEST_S = 0.3, 4.0
+_FALLS = 0.6  # of the throughput before: less is no noise
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -58,7 +59,7 @@ class Wanted(msgspec.Struct, frozen=True):
         if self.p99_ms is not None and ordered[len(ordered) // 2] > self.p99_ms:
             return False
         pace = len(last.latencies_ms) / last.seconds
-        return before is None or pace > 0.8 * len(before.latencies_ms) / before.seconds
+        return before is None or pace > _FALLS * len(before.latencies_ms) / before.seconds
 
 
 # Settings, seconds of a round, when it has to end (by the clock): what was measured of them.
