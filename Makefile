@@ -18,7 +18,7 @@ TORCH_INDEX ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check convert-env pdmodel-env test-convert bench docker docker-onnx protos lock clean
+.PHONY: help setup serve test check convert-env pdmodel-env test-convert fuzz chaos bench docker docker-onnx protos lock clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -50,6 +50,13 @@ pdmodel-env: $(PDMODEL)  ## Add an older Paddle that writes .pdmodel programs, f
 test-convert: $(DEV) convert-env $(MODELS) $(PDMODEL)  ## Tests of the conversions that need .venv-convert
 	$(PY) -m convert demo
 	$(PY) -m pytest tests/convert
+
+fuzz: $(DEV)  ## Send mutated messages to every codec and door (minutes)
+	$(PY) -m tests.fuzz
+
+chaos: $(DEV)  ## Kill, hang, flood and restart a service under load for a minute, and judge its answers
+	$(PY) -m convert demo
+	$(PY) -m tests.chaos
 
 bench: $(DEV)  ## Measure the service beside the bare predictor and a bare ASGI app (needs wrk and h2load)
 	$(PY) -m convert demo

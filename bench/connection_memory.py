@@ -12,9 +12,9 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from bench.fuzz import http2
 from bench.processes import resident_mb
 from bench.running import ROOT, RunningService, default_config, running_service
+from tests.fuzz import http2
 
 _ANSWER_S = 30.0
 

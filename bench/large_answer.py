@@ -17,7 +17,7 @@ from rich.table import Table
 
 from bench.load import CannotMeasure, Load, bodies_file, wrk
 from bench.running import ROOT, RunningService, running_service
-from tests.models import hidden_states
+from tests.support.models import hidden_states
 
 PATH = "/hidden/prediction"
 BODY = b'{"key": ["token"], "value": ["7"]}'

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-import models
-import onnx_models
 from pipeline.models.serving_model import ServingModel, load_serving_model
-from service_process import APPS, ServiceProcess
+from tests.support import models, onnx_models
+from tests.support.service_process import APPS, ServiceProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 

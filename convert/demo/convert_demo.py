@@ -24,6 +24,7 @@ from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions
 from convert.to_serving.build_serving_model import build_serving_model
 from pipeline.errors import ConversionError
+from pipeline.models.serving_model import SAMPLE_FILE, SERVER_FOLDER
 from pipeline.models.variants import variants_of
 
 ACCURACY_NEEDED = 0.65
@@ -120,6 +121,8 @@ def _convert(model: Any, rows: list[Any], out: Path, options: ConversionOptions)
             options=options,
         )
     (out / VOCABULARY_FILE).write_text(vocabulary_text(), encoding="utf-8")
+    headlines_by_feed: dict[str, Any] = pad(rows)
+    np.savez_compressed(out / SERVER_FOLDER / SAMPLE_FILE, **headlines_by_feed)
     return reports
 
 

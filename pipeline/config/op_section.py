@@ -15,6 +15,7 @@ from pipeline.config.value_types import (
     Names,
     PositiveInt,
     Precision,
+    PrecisionOrAuto,
     Seconds,
     Section,
     off_when_not_positive,
@@ -126,10 +127,11 @@ class LocalServiceConf(Section):
         description='Cards, e.g. "0,1"; instances take them round robin. Empty: the CPU.',
         pattern=r"^(\d+(,\d+)*)?$",
     )
-    precision: Precision = Field(
+    precision: PrecisionOrAuto = Field(
         default="fp32",
         description="Arithmetic of the predictor; one that the engine can't run on the device is fp32, with "
-        "a warning.",
+        "a warning. `auto`: bf16 too, where it is faster and answers as fp32 on at least 256 real rows "
+        "(sample.npz beside the model).",
     )
     strict_precision: bool = Field(
         default=False,

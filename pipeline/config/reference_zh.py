@@ -63,7 +63,8 @@ _MEANINGS = {  # by section, then by key
             "端点失败也算；每次尝试换下一个端点。"
         ),
         "batch_size": (
-            "合并进一个预测批次的最大请求数。pipeline_grpc 不合并请求；值越大，一个实例同时进行的调用越多。"
+            "合并进一个预测批次的最大请求数；`auto`：最多 32，按本机测得的时间，每次取总耗时最少的数量。"
+            "pipeline_grpc 不合并请求；值越大，一个实例同时进行的调用越多。"
         ),
         "auto_batching_timeout": (
             "未满的批次等待的毫秒数，从其中最早的请求算起；0 和 -1：只为刚得到应答的调用方稍等，最多 5 毫秒。"
@@ -119,7 +120,10 @@ _MEANINGS = {  # by section, then by key
             "各版本是名为 1、2……的 serving 模型目录。"
         ),
         "model_version": "model_config 含有多个版本时，要服务的版本；不写：加载这个 Op 时最高的版本。",
-        "engine": "运行模型的引擎：paddle、onnxruntime，或已安装的包增加的引擎；不写：按目录里的文件决定。",
+        "engine": (
+            "运行模型的引擎：paddle、onnxruntime、openvino，或已安装的包增加的引擎；"
+            "`auto`：本机能运行该模型的引擎中最快的一个；不写：按目录里的文件决定。"
+        ),
         "allow_failed_parity": "即使旁边的 parity.json 说有比对没有通过，也提供这个模型。",
         "workdir": "接受但不使用，与原版的本地预测器相同。",
         "concurrency": "接受但不使用，与原版相同（原版的示例里有它）；起作用的是 Op 的 concurrency。",
@@ -130,7 +134,11 @@ _MEANINGS = {  # by section, then by key
             "-1 由 `devices` 决定，0 cpu，1 gpu，2 tensorRT，3 arm cpu，4 xpu，5 Ascend310，6 Ascend910。"
         ),
         "devices": '卡号，例如 "0,1"；各实例轮流使用。空：CPU。',
-        "precision": "预测器的运算精度；引擎在该设备上做不到时改用 fp32，并给出警告。",
+        "precision": (
+            "预测器的运算精度；引擎在该设备上做不到时改用 fp32，并给出警告。"
+            "`auto`：bf16 更快，且在至少 256 行真实数据（模型旁的 sample.npz）上与 fp32 答案一致时，"
+            "也会选用 bf16。"
+        ),
         "strict_precision": "`precision` 或 `use_calib` 不会起作用时，结束启动，而不是警告。",
         "use_calib": "在 TensorRT 中校准 int8。",
         "use_mkldnn": "在 CPU 上使用 oneDNN；不写：由引擎决定。",

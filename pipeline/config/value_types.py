@@ -89,6 +89,7 @@ BatchSize = Annotated[
     PlainSerializer(lambda value: AUTO if value == AUTO_BATCH else value, return_type=int | str),
     WithJsonSchema({"type": "integer", "minimum": 1}),
 ]
+PrecisionOrAuto = Annotated[Literal["fp32", "fp16", "bf16", "int8", "auto"], BeforeValidator(lower_case)]
 EngineName = Annotated[str, AfterValidator(_known_engine)]
 ClientType = Literal["brpc", "grpc", "pipeline_grpc", "local_predictor"]
 

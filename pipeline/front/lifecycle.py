@@ -107,7 +107,7 @@ def _describe(op: str, app: App) -> str:
     if threads > 1:
         return text
     if count > 1 and app.config.dag.is_thread_op and wants_processes(app, op):
-        return f"{text} (not threads: its engine holds Python's lock while it runs)"
+        return f"{text} (not threads: its engine runs one batch at a time in a process)"
     return text
 
 

@@ -71,13 +71,14 @@ dag:
 op:
   $key:
     concurrency: 1      # instances, a process each with its own copy of the model
-    batch_size: 32      # most requests in one predictor batch; they never wait for it to fill
+    batch_size: auto    # as many requests in a predictor batch as cost the least here; none waits for more
 $padding
     local_service_conf:
+      engine: auto      # the fastest of those that can run the model here, timed at the first start
       client_type: local_predictor
       model_config: $model
       device_type: 0    # 0 CPU, 1 GPU, 2 TensorRT
       devices: ""       # cards, e.g. "0,1"
       thread_num: 2     # CPU threads of an instance
-      precision: fp32   # bf16 where the CPU has it
+      precision: fp32   # bf16 where the CPU has it; auto: where it is faster and proven to answer alike
 """)

@@ -38,6 +38,7 @@ from pipeline.plugins import ENGINES, Library, find, load
 
 __all__ = [
     "CACHE_FOLDER",
+    "SAMPLE_FILE",
     "EngineName",
     "FeedPadding",
     "ModelFiles",
@@ -58,6 +59,7 @@ EngineName = Literal["paddle", "onnxruntime"]
 SERVER_FOLDER, CLIENT_FOLDER = "serving_server", "serving_client"
 SERVER_CONF, CLIENT_CONF = "serving_server_conf.prototxt", "serving_client_conf.prototxt"
 ADDITIONS = "serving.yml"
+SAMPLE_FILE = "sample.npz"  # real rows, an array for each feed: what `precision: auto` is judged by
 CACHE_FOLDER = "tensorrt_cache"  # what TensorRT keeps beside a model, where config.yml names no folder for it
 
 

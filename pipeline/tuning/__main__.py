@@ -18,6 +18,7 @@ from pipeline.engines import create_predictor
 from pipeline.errors import ServingError, text_of
 from pipeline.models.variants import load_for_engine
 from pipeline.process.processes import die_with
+from pipeline.tuning.agreement import require_agreement
 from pipeline.tuning.choice import Timed
 from pipeline.tuning.order import Order
 from pipeline.tuning.timed_runs import Grid, time_runs
@@ -30,6 +31,10 @@ def main(answer: Path, order: Order) -> None:
     try:
         model = load_for_engine(Path(conf.model_dir), conf.engine)
         predictor = create_predictor(model, conf)
+        if order.agreeing:
+            fp32 = create_predictor(model, conf.model_copy(update={"precision": "fp32"}))
+            require_agreement(fp32, predictor, model.directory)
+            fp32.close()
         points = time_runs(predictor, Grid(tuple(order.rows), tuple(order.lengths)), order.budget_s)
         timed = Timed(
             order.engine, order.precision, model.program.name, points, time.perf_counter() - started

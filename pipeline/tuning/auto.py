@@ -6,6 +6,7 @@ Only what says `auto` is looked at: an absent key means what it always did, and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 from rich.console import Console
@@ -28,6 +29,7 @@ from pipeline.tuning.timed_runs import LENGTHS, ROWS
 BATCH = 32  # most requests in a predictor batch of `batch_size: auto`; the plan cuts by what runs cost
 SMALL_S, LARGE_S = 1.0, 6.0  # for the runs of one candidate, of a small model and of a large one
 LARGE_BYTES = 64 << 20
+PRECISIONS = ("fp32", "bf16")  # that `precision: auto` tries; int8 is a form of the model, made by `convert`
 _CPU = (-1, 0)  # of `device_type`
 
 
@@ -100,19 +102,27 @@ def _asked(section: OpConfig, conf: LocalServiceConf) -> str:
 def _orders(directory: Path, model: ServingModel, conf: LocalServiceConf) -> list[Order]:
     """One for each engine that may run the model, or for the one that config.yml names."""
     names = list(find(ENGINES)) if conf.engine == AUTO else [model.engine]
-    precision = "fp32" if conf.precision == AUTO else conf.precision
+    precisions = PRECISIONS if conf.precision == AUTO else (conf.precision,)
     lengths = _lengths(model)
     orders = []
-    for name in names:
+    for name, precision in product(names, precisions):
         try:
             taken = load_for_engine(directory, name)
         except ConfigError:  # it runs no form of the model that is here
             continue
         weights = taken.params or taken.program
         budget_s = LARGE_S if weights.stat().st_size > LARGE_BYTES else SMALL_S
-        update = {"engine": name, "precision": precision, "model_dir": str(directory), "model_version": None}
+        lower = conf.precision == AUTO and precision != "fp32"
+        update = {
+            "engine": name,
+            "precision": precision,
+            "model_dir": str(directory),
+            "model_version": None,
+            # An engine that would run fp32 in its place is no candidate.
+            "strict_precision": lower or conf.strict_precision,
+        }
         given = conf.model_copy(update=update).model_dump(mode="json", by_alias=True, exclude_unset=True)
-        orders.append(Order(name, precision, given, list(ROWS), lengths, budget_s))
+        orders.append(Order(name, precision, given, list(ROWS), lengths, budget_s, lower))
     return orders
 
 

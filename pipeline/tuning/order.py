@@ -22,7 +22,8 @@ class Order(msgspec.Struct, frozen=True):
     """Time one way to run a model.
 
     conf: `local_service_conf` as config.yml would have it. rows, lengths: the sizes to time. budget_s: for
-    the runs, after the model is loaded. parent: the process with which the timing one ends.
+    the runs, after the model is loaded. agreeing: whether it must answer as in fp32 on real rows.
+    parent: the process with which the timing one ends.
     """
 
     engine: str
@@ -31,6 +32,7 @@ class Order(msgspec.Struct, frozen=True):
     rows: list[int]
     lengths: list[int]
     budget_s: float
+    agreeing: bool = False
     parent: int = 0
 
 

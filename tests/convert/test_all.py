@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import models
 from convert.cli import main
 from convert.steps.conversion_environment import CONVERT_PYTHON
 from convert.steps.isolation import run_isolated
 from pipeline.engines import create_predictor
 from pipeline.models.serving_model import load_serving_model
-from service_process import APPS, ServiceProcess
+from tests.support import models
+from tests.support.service_process import APPS, ServiceProcess
 
 HERE = Path(__file__).parent
 SIZES = {

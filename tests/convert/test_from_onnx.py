@@ -10,7 +10,6 @@ import numpy as np
 import onnxruntime
 import pytest
 
-import models
 from convert.cli import main
 from convert.programs.inference_program import read_program
 from convert.programs.runners import program_runner
@@ -18,6 +17,7 @@ from convert.steps.conversion_environment import CONVERT_PYTHON
 from convert.steps.isolation import run_isolated
 from pipeline.engines import create_predictor
 from pipeline.models.serving_model import load_serving_model
+from tests.support import models
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures" / "onnx"

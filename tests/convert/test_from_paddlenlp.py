@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import models
 from convert.cli import main
 from convert.from_paddle.params_file import read_params
 from convert.steps.conversion_environment import CONVERT_PYTHON
 from convert.steps.isolation import run_isolated
 from pipeline.engines import create_predictor
 from pipeline.models.serving_model import load_serving_model
+from tests.support import models
 
 SIZES = {
     "vocab_size": 100,

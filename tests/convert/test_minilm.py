@@ -13,7 +13,7 @@ from convert.cli import main
 from convert.steps.conversion_environment import CONVERT_PYTHON, FOLDER
 from convert.steps.isolation import run_isolated
 from pipeline.models.serving_model import load_serving_model
-from service_process import ServiceProcess
+from tests.support.service_process import ServiceProcess
 
 HERE = Path(__file__).parent
 TEXTS = (

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import models
 from convert.cli import main
 from convert.programs.runners import serving_runner
 from convert.steps.conversion_environment import CONVERT_PYTHON, PDMODEL_PADDLE
@@ -19,7 +18,8 @@ from pipeline.engines import create_predictor
 from pipeline.engines.paddle.paddle_config import configure
 from pipeline.engines.shape_file import read_ranges
 from pipeline.models.serving_model import load_serving_model
-from recording_config import RecordingConfig
+from tests.support import models
+from tests.support.recording_config import RecordingConfig
 
 HERE = Path(__file__).parent
 SIZES = {

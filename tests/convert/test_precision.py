@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import yaml
 
-import onnx_models
 from convert.cli import main
 from convert.demo.headlines import read_headlines, split_headlines
 from convert.programs.inference_program import read_program, serving_folder
@@ -21,7 +20,8 @@ from convert.proof.sample_texts import text_rows
 from convert.proof.target import target_of_model
 from convert.steps.conversion_environment import CONVERT_PYTHON
 from pipeline.models.serving_model import load_serving_model
-from service_process import ServiceProcess
+from tests.support import onnx_models
+from tests.support.service_process import ServiceProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "models" / "demo"

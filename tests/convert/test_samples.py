@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import onnx_models
 from convert.cli import main
+from tests.support import onnx_models
 
 TORCH = """
 import torch

@@ -15,8 +15,6 @@ import numpy as np
 import onnxruntime
 import pytest
 
-import models
-import old_models
 from convert.cli import main
 from convert.programs.inference_program import read_program
 from convert.programs.runners import program_runner
@@ -24,6 +22,7 @@ from convert.steps.conversion_environment import CONVERT_PYTHON, FOLDER
 from pipeline.engines import create_predictor
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import ServingModel, load_serving_model
+from tests.support import models, old_models
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = str(ROOT / "models" / "demo")

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import models
 from convert.cli import main
 from convert.steps.conversion_environment import CONVERT_PYTHON
 from convert.steps.isolation import run_isolated
 from pipeline.engines import create_predictor
 from pipeline.models.serving_model import FeedPadding, load_serving_model
+from tests.support import models
 
 HERE = Path(__file__).parent
 BERT, ERNIE, ALBERT = "BertModel", "ErnieForSequenceClassification", "AlbertModel"

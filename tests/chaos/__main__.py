@@ -1,0 +1,158 @@
+"""`python -m tests.chaos`: a service under load and faults; exit code 1 when it broke a promise."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench.load import CannotMeasure
+from bench.running import default_config
+from tests.chaos import keeping_service
+from tests.chaos.answer_key import answer_key
+from tests.chaos.faults import CROWD, FAULTS, OF_DEFAULT_SERVICE, inflict
+from tests.chaos.load import Load
+from tests.chaos.questions import Questions
+from tests.chaos.report import Report
+from tests.chaos.world import World
+
+SCRIPT = Path(__file__).resolve().parent / "service.py"
+TEXTS = 1600  # pairs of them make 2.5 million questions
+RUN_TIMEOUT_S = 5  # far more than a run takes, also where cores are short
+EXAMPLES = """examples:
+  python -m tests.chaos --seconds 60
+  python -m tests.chaos --seconds 20 --faults kill,cancel --every 5
+  python -m tests.chaos --settle 300 --seconds 900 --faults none --longest 510 --growth 2     a soak
+  python -m tests.chaos --seconds 60 --keeps-state --threads --batch-size 8
+  python -m tests.chaos --seconds 10 --seed 7 --json
+"""
+
+
+async def run(options: argparse.Namespace) -> Report:
+    """Raises CannotMeasure."""
+    key = answer_key(options.texts, options.longest, options.seed)
+    questions = Questions(key)
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+        Path(folder, keeping_service.KEY_FILE).write_text(json.dumps(key))
+        world = World(options.script, _config(options), Path(folder))
+        began = time.monotonic()
+        async with world.served():
+            load = Load(world, questions, options.callers)
+            alone_s = await load.alone_s()
+            async with load.running():
+                await asyncio.sleep(options.settle)
+                before = await world.resident()
+                chance = random.Random(options.seed)
+                faults = await inflict(load, options.faults, options.seconds, options.every, chance)
+                await world.until_ready()
+                after = await world.resident()
+            await world.until_idle()
+        took_s = time.monotonic() - began
+        growth = None if options.growth is None else 1 + options.growth / 100
+        return Report(load.tally, faults, took_s, alone_s, before, after, world.broken, growth)
+
+
+def _config(options: argparse.Namespace) -> dict[str, Any]:
+    """The default configuration, with a limit that a flood exceeds, and one that a hung worker meets soon."""
+    config = default_config(options.instances)
+    config["dag"]["max_pending_requests"] = CROWD // 2
+    if options.keeps_state:
+        config["dag"]["is_thread_op"] = options.threads
+        del config["op"]["bert"]["local_service_conf"]
+        config["op"]["bert"].update(keeping_service.OP_CONFIG)
+    if options.batch_size is not None:
+        config["op"]["bert"]["batch_size"] = options.batch_size
+    if "hang" in options.faults:
+        config["op"]["bert"]["run_timeout"] = RUN_TIMEOUT_S
+    return config
+
+
+def _faults(text: str) -> list[str]:
+    names = [] if text == "none" else text.split(",")
+    unknown = [name for name in names if name not in FAULTS]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(unknown)}: not among {', '.join(FAULTS)}, which may be joined by commas, or none"
+        )
+    return names
+
+
+def _length(text: str) -> int:
+    if not 8 <= int(text) <= 510:
+        raise argparse.ArgumentTypeError(f"{text} is not from 8 to 510, the most that the demo model takes")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos",
+        description="Loads the default service over all its doors with questions whose answers are known, "
+        "and meanwhile kills, hangs and exchanges its workers, floods it, leaves it, sends it rubbish and "
+        "poison, and restarts it. Exit code 1: an answer was wrong or missing, or memory grew.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--seconds", type=float, default=60, help="of faults; each has at least one turn (default: 60)")
+    add(
+        "--faults",
+        type=_faults,
+        help=f"of {', '.join(FAULTS)}; or none (default: all, stall with --keeps-state)",
+    )
+    add("--every", type=float, default=0.5, help="seconds between a fault's end and the next (default: 0.5)")
+    add("--seed", type=int, default=1, help="of texts, victims and order (default: 1)")
+    add("--callers", type=int, default=6, help="at each door, each with one request at a time (default: 6)")
+    add("--instances", type=int, default=2, help="of the Op (default: 2)")
+    add("--texts", type=int, default=TEXTS, help=f"in the answer key (default: {TEXTS})")
+    add("--longest", type=_length, default=60, help="characters of a text, 4 or more each (default: 60)")
+    add("--settle", type=float, default=1, help="seconds of load before the first fault (default: 1)")
+    add(
+        "--growth", type=float, help="percent that memory may grow from then on (default: as a short run may)"
+    )
+    add("--script", type=Path, help="another service named bert that answers alike")
+    add("--keeps-state", action="store_true", help="a service whose hooks hand all they know on by `self`")
+    add("--threads", action="store_true", help="with --keeps-state: instances are threads of one process")
+    add("--batch-size", type=int, help="of the Op (default: config.yml's)")
+    add("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.faults is None:
+        options.faults = list(FAULTS) if options.keeps_state else OF_DEFAULT_SERVICE
+    if "stall" in options.faults and not options.keeps_state:
+        parser.error("--faults stall: only the service of --keeps-state stalls")
+    if options.script is None:
+        options.script = Path(keeping_service.__file__) if options.keeps_state else SCRIPT
+    return options
+
+
+def main(arguments: list[str]) -> int:
+    options = _options(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of the blocks that stop the service
+    try:
+        report = asyncio.run(run(options))
+    except CannotMeasure as exc:
+        console.print(f"not measured: {exc}", style="red", markup=False)
+        return 1
+    if options.json:
+        json.dump(report.as_json(), sys.stdout, ensure_ascii=False, indent=1)
+    else:
+        report.print(console)
+    return 1 if report.promises_broken() else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

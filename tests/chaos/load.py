@@ -1,0 +1,118 @@
+"""The load: callers at every door, each with its own question at a time, and the judge of what they hear."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from statistics import median
+
+import grpc
+
+from tests.chaos.doors import DOORS, OVER_HTTP, Door, HttpConnection, KeyValueHttp
+from tests.chaos.outcome import HEALTH, Kind, Outcome, Tally
+from tests.chaos.questions import Question, Questions
+from tests.chaos.world import World
+
+PATIENCE_S = 45.0  # longer than any deadline of the service: who waits longer was forgotten
+HEALTH_PATIENCE_S = 5.0
+HEALTH_EVERY_S = 0.1
+_PAUSE_S = 0.05  # after a refusal
+_LONE_REQUESTS = 200
+
+
+class Load:
+    """Asks until it is left; `tally` has what became of each question."""
+
+    def __init__(self, world: World, questions: Questions, callers: int) -> None:
+        self.world = world
+        self.questions = questions
+        self.tally = Tally()
+        self._callers = callers
+        self._stop = False
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """`callers` at each door on entry; on exit each has had its last answer."""
+        async with asyncio.TaskGroup() as group:
+            for kind in DOORS:
+                port = self.world.http_port if kind in OVER_HTTP else self.world.rpc_port
+                shared = None if kind in OVER_HTTP else kind(port)  # a channel takes many calls
+                for _ in range(self._callers):
+                    group.create_task(self._call(shared or kind(port)))
+            group.create_task(self._watch_health())
+            try:
+                yield
+            finally:
+                self._stop = True
+
+    async def alone_s(self) -> float:
+        """What a request takes while there is no other: the median."""
+        door = KeyValueHttp(self.world.http_port)
+        took_s = []
+        for _ in range(_LONE_REQUESTS):
+            began = time.monotonic()
+            await self.ask_alone(door, self.questions.next())
+            took_s.append(time.monotonic() - began)
+        await door.close()
+        return median(took_s)
+
+    async def _call(self, door: Door) -> None:
+        while not self._stop:
+            outcome = await self.ask(door, self.questions.next())
+            if outcome.kind is not Kind.ANSWERED:
+                await asyncio.sleep(_PAUSE_S)
+        await door.close()
+
+    async def _watch_health(self) -> None:
+        """Ask whether the service lives, as an orchestrator does that would else restart it."""
+        connection = HttpConnection(self.world.http_port)
+        while not self._stop:
+            began, gone_before = time.monotonic(), self.world.away
+            try:
+                async with asyncio.timeout(HEALTH_PATIENCE_S):
+                    status = await connection.get(HEALTH)
+                outcome = Outcome(Kind.ANSWERED if status == 200 else Kind.FAILED, f"status {status}")
+            except (OSError, EOFError, TimeoutError) as exc:
+                away = gone_before or self.world.away
+                outcome = Outcome(Kind.REFUSED, "restarting") if away else Outcome(Kind.FAILED, repr(exc))
+                await connection.close()
+            self.tally.note(HEALTH, outcome, began)
+            await asyncio.sleep(HEALTH_EVERY_S)
+        await connection.close()
+
+    async def ask(self, door: Door, question: Question) -> Outcome:
+        """Ask, compare, and write it down."""
+        began = time.monotonic()
+        gone_before = self.world.away
+        outcome = await self.ask_alone(door, question)
+        if outcome.kind is Kind.REFUSED and outcome.reason == "not there":
+            if gone_before or self.world.away:
+                outcome = Outcome(Kind.REFUSED, "restarting")
+            else:
+                outcome = Outcome(Kind.FAILED, "nobody was there, though the service was up")
+        self.tally.note(door.name, outcome, began)
+        return outcome
+
+    async def ask_alone(self, door: Door, question: Question) -> Outcome:
+        """Ask and compare; of "not there" the caller judges whether it may be."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                answer = await door.ask(question.texts)
+        except ConnectionRefusedError:
+            return Outcome(Kind.REFUSED, "not there")
+        except TimeoutError:
+            return Outcome(Kind.FAILED, f"no answer in {PATIENCE_S:g} s")
+        except (OSError, EOFError, ValueError, KeyError, grpc.RpcError) as exc:
+            return Outcome(Kind.FAILED, f"{type(exc).__name__}: {exc}"[:160])
+        if isinstance(answer, Outcome):
+            return answer
+        if not question.answered_by(answer):
+            return Outcome(Kind.MISMATCHED, f"{answer} in place of {question.expected}")
+        return Outcome(Kind.ANSWERED)
+
+
+def doors(world: World) -> Sequence[Door]:
+    """One of each."""
+    return [kind(world.http_port if kind in OVER_HTTP else world.rpc_port) for kind in DOORS]

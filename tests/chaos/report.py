@@ -1,0 +1,157 @@
+"""The report of a run: tables for people, JSON for machines, and which promises were broken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import mean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.chaos.outcome import Kind, Tally
+
+GROWTH = 1.25  # of a process, above what it had under load and before the faults
+# What may come on top in MB: buffers of the largest flood; what oneDNN keeps for the shapes it has met.
+FRONT_GROWTH_MB, WORKER_GROWTH_MB = 32.0, 256.0
+
+
+@dataclass
+class Report:
+    """faults: how often each was done. alone_s: what a request takes while there is no other.
+
+    before_mb, after_mb: resident memory by process, under load.
+    growth: most MB after by MB before; None for what a short run may show.
+    """
+
+    tally: Tally
+    faults: Mapping[str, int]
+    seconds: float
+    alone_s: float
+    before_mb: Mapping[str, float]
+    after_mb: Mapping[str, float]
+    broken: list[str] = field(default_factory=list)
+    growth: float | None = None
+
+    def promises_broken(self) -> list[str]:
+        """A sentence for each; none when all held."""
+        broken = list(self.broken)
+        for kind in (Kind.MISMATCHED, Kind.FAILED):
+            if count := self.tally.total(kind):
+                broken.append(f"{count} requests {kind.value}")
+        if not self.tally.total(Kind.ANSWERED):
+            broken.append("no request was answered")
+        broken += [
+            f"{name} grew from {before:.0f} to {self.after_mb[name]:.0f} MB"
+            for name, before in self.before_mb.items()
+            if self.after_mb.get(name, 0.0) > self._most_mb(name, before)
+        ]
+        return broken
+
+    def _most_mb(self, name: str, before: float) -> float:
+        if self.growth is not None:
+            return before * self.growth
+        return before * GROWTH + (FRONT_GROWTH_MB if name == "front" else WORKER_GROWTH_MB)
+
+    def as_json(self) -> dict[str, Any]:
+        tally = self.tally
+        return {
+            "seconds": round(self.seconds, 1),
+            "faults": dict(self.faults),
+            "doors": {
+                door: {**{kind.value: counts[kind] for kind in Kind}, "max_wait_s": tally.max_wait_s[door]}
+                for door, counts in tally.by_door.items()
+            },
+            "refused": dict(tally.refusals),
+            "wrong": dict(tally.faults),
+            "ms": {name: [1e3 * q for q in _quantiles(seconds)] for name, seconds in self._seconds().items()},
+            "deaths": self._deaths(),
+            "before_mb": dict(self.before_mb),
+            "after_mb": dict(self.after_mb),
+            "broken": self.promises_broken(),
+        }
+
+    def print(self, console: Console) -> None:
+        console.print(self._requests())
+        console.print(self._memory())
+        done = ", ".join(f"{name} {count}" for name, count in self.faults.items()) or "none"
+        refused = ", ".join(f"{reason} {count}" for reason, count in self.tally.refusals.most_common())
+        console.print(self._waits())
+        if self.tally.deaths:
+            console.print(self._told_deaths(), highlight=False)
+        console.print(f"faults: {done}\nrefused: {refused or 'none'}", highlight=False)
+        for reason, count in self.tally.faults.most_common(10):
+            console.print(f"{count} x {reason}", style="red", markup=False)
+        broken = self.promises_broken()
+        for sentence in broken:
+            console.print(f"BROKEN: {sentence}", style="red", markup=False)
+        if not broken:
+            console.print("all promises held", style="green")
+
+    def _requests(self) -> Table:
+        table = Table(title=f"{self.seconds:.0f} s under load and faults", title_justify="left")
+        table.add_column("door")
+        for heading in ("requests", *(kind.value for kind in Kind), "max wait s"):
+            table.add_column(heading, justify="right")
+        for door, counts in self.tally.by_door.items():
+            numbers = [sum(counts.values()), *(counts[kind] for kind in Kind)]
+            table.add_row(door, *(f"{number:,}" for number in numbers), f"{self.tally.max_wait_s[door]:.2f}")
+        totals = [self.tally.total(kind) for kind in Kind]
+        longest = max(self.tally.max_wait_s.values(), default=0.0)
+        table.add_section()
+        table.add_row("all", *(f"{number:,}" for number in (sum(totals), *totals)), f"{longest:.2f}")
+        return table
+
+    def _waits(self) -> Table:
+        table = Table("ms until an answer")
+        for heading in ("answers", "p50", "p99", "max"):
+            table.add_column(heading, justify="right")
+        for name, seconds in self._seconds().items():
+            p50, p99, most = (f"{quantile * 1e3:.0f}" for quantile in _quantiles(seconds))
+            table.add_row(name, f"{len(seconds):,}", p50, p99, most)
+        return table
+
+    def _seconds(self) -> dict[str, Sequence[float]]:
+        deaths = self.tally.deaths
+        return {
+            "usually": self.tally.usual_s,
+            "of those under way, after a worker's death": [s for death in deaths for s in death.bereft_s],
+            "the same, less its requests' time alone": [
+                s - death.retried * self.alone_s for death in deaths for s in death.bereft_s
+            ],
+        }
+
+    def _deaths(self) -> dict[str, Any]:
+        """Whether a death cost its bound at most: twice a usual wait, and a run alone for each request."""
+        usual, _, beyond = (_quantiles(seconds)[1] * 1e3 for seconds in self._seconds().values())
+        return {
+            "retried": [death.retried for death in self.tally.deaths],
+            "alone_ms": self.alone_s * 1e3,
+            "p99_less_alone_ms": beyond,
+            "bound_ms": 2 * usual,
+            "held": beyond < 2 * usual,
+        }
+
+    def _told_deaths(self) -> str:
+        deaths = self._deaths()
+        retried, held = deaths["retried"], "held" if deaths["held"] else "missed"
+        return (
+            f"killed workers: {len(retried)}, of whose requests {mean(retried):.0f} were tried again "
+            f"({min(retried)} to {max(retried)}), {deaths['alone_ms']:.1f} ms each alone; p99 less that "
+            f"{deaths['p99_less_alone_ms']:.0f} ms, twice the usual p99 {deaths['bound_ms']:.0f}: {held}"
+        )
+
+    def _memory(self) -> Table:
+        table = Table("resident memory, MB", title_justify="left")
+        table.add_column("before", justify="right")
+        table.add_column("after", justify="right")
+        for name, before in self.before_mb.items():
+            table.add_row(name, f"{before:.0f}", f"{self.after_mb.get(name, 0.0):.0f}")
+        return table
+
+
+def _quantiles(seconds: Sequence[float]) -> tuple[float, float, float]:
+    """p50, p99 and the largest."""
+    ordered = sorted(seconds) or [0.0]
+    return ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)], ordered[-1]

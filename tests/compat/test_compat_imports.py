@@ -1,0 +1,122 @@
+"""Paddle Serving's import names: they lead to our classes, whatever lies beside the app."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.service_process import APPS, ROOT, ServiceProcess
+
+COMPAT = ROOT / "compat"
+ENV = {"PYTHONPATH": f"{ROOT}:{COMPAT}"}
+
+NAMES = """
+from paddle_serving_server.web_service import Op, WebService
+from paddle_serving_server.pipeline import Op as PipelineOp, RequestOp, ResponseOp
+from paddle_serving_server.pipeline import PipelineClient, PipelineServer
+from paddle_serving_server.pipeline.operator import Op as OperatorOp, RequestOp, ResponseOp
+from paddle_serving_server.pipeline.pipeline_server import PipelineServer as Server
+from paddle_serving_server.pipeline.pipeline_client import PipelineClient as Client
+from paddle_serving_server.pipeline.channel import ChannelDataEcode, ChannelDataErrcode, ChannelDataType
+from paddle_serving_server.pipeline.error_catch import CustomException, CustomExceptionCode, ProductErrCode
+from paddle_serving_server.pipeline.proto import pipeline_service_pb2, pipeline_service_pb2_grpc
+from paddle_serving_client.io import inference_model_to_serving
+
+import client.pipeline_client
+import pipeline
+
+assert Op is PipelineOp is OperatorOp is pipeline.Op
+assert issubclass(WebService, pipeline.WebService)
+assert RequestOp is pipeline.RequestOp
+assert ResponseOp is pipeline.ResponseOp
+assert PipelineServer is Server is pipeline.PipelineServer
+assert PipelineClient is Client is client.pipeline_client.PipelineClient
+assert ChannelDataErrcode.OK.value == 0 and ChannelDataEcode is ChannelDataErrcode
+assert issubclass(CustomException, pipeline.ServingError)
+assert CustomExceptionCode.INPUT_PARAMS_ERROR.value == 5000
+assert pipeline_service_pb2.Response(err_no=3).err_no == 3
+assert "paddle" not in __import__("sys").modules
+print(pipeline.__file__)
+"""
+
+
+def run_python(
+    code: str, folder: Path, *, path: tuple[Path, ...] = (ROOT, COMPAT)
+) -> subprocess.CompletedProcess[str]:
+    """A script in `folder`, run as a user runs one."""
+    script = folder / "script.py"
+    script.write_text(code, "utf-8")
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+    command = [sys.executable, str(script)]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def test_every_name_leads_to_our_own_class_and_none_to_a_framework(tmp_path: Path) -> None:
+    done = run_python(NAMES, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(ROOT / "pipeline" / "__init__.py")
+
+
+def test_modules_of_our_names_in_the_app_folder_are_passed_over(tmp_path: Path) -> None:
+    for name in ("pipeline.py", "client.py", "convert.py"):
+        (tmp_path / name).write_text("raise ImportError('the app folder was imported')\n", "utf-8")
+    done = run_python(NAMES, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(ROOT / "pipeline" / "__init__.py")
+
+
+def test_an_app_module_that_came_first_under_our_name_is_told_of_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.py").write_text("", "utf-8")
+    done = run_python("import pipeline\nimport paddle_serving_server.web_service\n", tmp_path)
+    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("ImportError")]
+    assert f"own module pipeline ({tmp_path / 'pipeline.py'})" in sentence
+    assert sentence.endswith("rename it")
+
+
+@pytest.mark.parametrize("original", ["server", "server-gpu", "client", "app"])
+@pytest.mark.parametrize("name", ["paddle_serving_server", "paddle_serving_client", "paddle_serving_app"])
+def test_the_real_package_beside_ours_is_refused_in_one_sentence(
+    name: str, original: str, tmp_path: Path
+) -> None:
+    distribution = f"paddle-serving-{original}"
+    info = tmp_path / f"{distribution.replace('-', '_')}-0.9.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.9.0\n", "utf-8")
+    done = run_python(f"import {name}\n", tmp_path)
+    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("ImportError")]
+    assert f"{distribution} 0.9.0 is installed beside paddlewheel-compat" in sentence
+    assert f"pip uninstall {distribution}" in sentence
+
+
+def test_the_stub_reaches_a_service_and_the_bare_servicer_says_unimplemented(tmp_path: Path) -> None:
+    code = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import grpc
+from paddle_serving_server.pipeline.proto import pipeline_service_pb2, pipeline_service_pb2_grpc as rpc
+
+def ask(port):
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        request = pipeline_service_pb2.Request(key=["cmd"], value=["post_prod60"])
+        return rpc.PipelineServiceStub(channel).inference(request, timeout=30)
+
+answer = ask(%d)
+print(answer.err_no, answer.err_msg)
+server = grpc.server(ThreadPoolExecutor(1))
+rpc.add_PipelineServiceServicer_to_server(rpc.PipelineServiceServicer(), server)
+port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+try:
+    ask(port)
+except grpc.RpcError as exc:
+    print(exc.code().name)
+server.stop(None)
+"""
+    probe = APPS / "wire" / "probe.py"
+    with ServiceProcess(probe, name="probe", arguments=["{config}"], env=ENV) as service:
+        done = run_python(code % service.rpc_port, tmp_path)
+    assert done.stdout.splitlines() == ["60 post product error", "UNIMPLEMENTED"], done.stderr

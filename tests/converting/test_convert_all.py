@@ -1,0 +1,200 @@
+"""`python -m convert all` where no converter is at hand: its routes and fall-backs, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convert.cli import main
+from convert.steps.conversion_environment import CONVERT_PYTHON
+from pipeline.engines import create_predictor
+from pipeline.models.serving_model import load_serving_model
+from tests.support import models, onnx_models
+
+CLASSIFIER = onnx_models.onnx_file("classifier")
+SPEC = ("--input-spec", "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]")
+
+MODULE = '''
+import paddle
+
+
+class Sentiment(paddle.nn.Layer):
+    """Three classes from the mean of the words the mask keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.word = paddle.nn.Embedding(50, 16)
+        self.out = paddle.nn.Linear(16, 3)
+
+    def forward(self, input_ids, attention_mask):
+        kept = attention_mask.astype("float32").unsqueeze(-1)
+        return self.out((self.word(input_ids) * kept).sum(1) / kept.sum(1))
+
+
+def number():
+    return 3
+'''
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with the module `own_whole`; no converter is at hand."""
+    (tmp_path / "own_whole.py").write_text(MODULE, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_whole", raising=False)
+    monkeypatch.setenv(CONVERT_PYTHON, sys.executable)
+    return tmp_path
+
+
+def convert(*arguments: object) -> int:
+    return main(["all", *map(str, arguments)])
+
+
+def steps() -> list[str]:
+    """The steps of the proofs that stand beside the model."""
+    reports = json.loads(Path("out/serving_server/parity.json").read_text("utf-8"))
+    assert all(report["passed"] for report in reports)
+    return [report["step"] for report in reports]
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    return " ".join(f"{captured.err} {captured.out}".split())
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one sentence of a command that can't be done and writes nothing."""
+    before = sorted(path for path in Path().iterdir() if path.name != "__pycache__")
+    capsys.readouterr()
+    assert convert(*arguments) == 2
+    assert sorted(path for path in Path().iterdir() if path.name != "__pycache__") == before
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    return err.splitlines()[-1]
+
+
+def test_a_layer_of_the_users_own_is_exported_and_its_padding_found_and_proven(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert convert("own_whole:Sentiment", "out", *SPEC, "--labels", "bad,so,good") == 0
+    told = said(capsys)
+    assert (
+        "own_whole:Sentiment is a paddle.nn.Layer. Route: dynamic to static, then serving model for" in told
+    )
+    assert steps() == ["dynamic to static", "static to serving", "padding"]
+    model = load_serving_model("out")
+    assert model.labels == ("bad", "so", "good")
+    assert model.padding is not None and set(model.padding.feeds) == {"input_ids", "attention_mask"}
+    assert convert("own_whole:Sentiment", "nowhere", *SPEC, "--dry-run") == 0
+    assert "would go by dynamic to static, then serving model for Paddle Inference; else" in said(capsys)
+    assert not Path("nowhere").exists()
+
+
+def test_a_paddle_program_is_served_as_it_is(model_folder: Path) -> None:
+    for file in (models.classifier(model_folder) / "serving_server").glob("inference.*"):
+        Path("program").mkdir(exist_ok=True)
+        shutil.copy(file, "program")
+    assert convert("program", "out", "--fetch-alias", "scores") == 0
+    assert steps() == ["static to serving", "padding"]
+    assert [fetch.alias for fetch in load_serving_model("out").fetches] == ["scores"]
+
+
+def test_an_onnx_model_that_can_not_become_a_paddle_program_is_served_as_onnx_and_that_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert convert(CLASSIFIER, "out") == 0
+    told = said(capsys)
+    assert f"{CLASSIFIER} is an ONNX model. Route: ONNX to Paddle, then serving model for Paddle" in told
+    assert f"{sys.executable} lacks x2paddle" in told
+    assert "Trying serving model for ONNX Runtime (ONNX Runtime runs it as it is)." in told
+    model = load_serving_model("out")
+    assert model.format == "onnx" and model.padding is not None
+    ids = np.random.default_rng(1).integers(0, 64, (2, 7))
+    feeds = {"input_ids": ids, "token_type_ids": ids % 2, "attention_mask": ids * 0 + 1}
+    logits = create_predictor(model, models.local_conf()).run(feeds)["logits"]
+    own = create_predictor(load_serving_model(onnx_models.FIXTURES / "external"), models.local_conf())
+    np.testing.assert_allclose(logits, own.run(feeds)["logits"], atol=1e-5)
+
+
+def test_an_engine_that_is_named_leaves_no_other_route(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "lacks x2paddle" in refused(capsys, CLASSIFIER, "out", "--engine", "paddle")
+    assert convert(CLASSIFIER, "out", "--engine", "onnxruntime") == 0
+    assert "Trying" not in said(capsys)
+
+
+def test_a_model_that_ignores_its_mask_is_served_without_padding_unless_that_was_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wrong = onnx_models.onnx_file("ignores_mask")
+    assert convert(wrong, "out", "--engine", "onnxruntime") == 0
+    assert "Padding changes the answer (output 'logits' is off by" in said(capsys)
+    assert load_serving_model("out").padding is None
+    assert steps() == ["static to serving"]
+    padding = ("--padding", "input_ids=0,token_type_ids=0,attention_mask=0")
+    assert convert(wrong, "other", "--engine", "onnxruntime", *padding) == 1
+    assert not Path("other").exists()
+
+
+def test_labels_task_and_tokenizer_of_a_configuration_beside_an_onnx_model_go_along() -> None:
+    Path("hub").mkdir()
+    shutil.copy(CLASSIFIER, "hub/model.onnx")
+    labels = {"0": "Entailment", "1": "neutral", "2": "contradiction"}
+    config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "id2label": labels}
+    Path("hub/config.json").write_text(json.dumps(config), "utf-8")
+    Path("hub/tokenizer.json").write_text("{}", "utf-8")
+    assert convert("hub", "out", "--engine", "onnxruntime") == 0
+    model = load_serving_model("out")
+    assert model.labels == tuple(labels.values())
+    assert (model.additions["task"], model.additions["entailment"]) == ("sequence-classification", 0)
+    assert (model.directory / "tokenizer.json").read_text("utf-8") == "{}"
+
+
+def test_what_is_up_to_date_is_not_made_again(capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(CLASSIFIER, "model.onnx")
+    command = ("model.onnx", "out", "--engine", "onnxruntime")
+    assert convert(*command) == 0
+    made = Path("out").stat().st_ino
+    assert convert(*command) == 0
+    assert "out is up to date." in said(capsys) and Path("out").stat().st_ino == made
+    shutil.copy(onnx_models.onnx_file("perturbed"), "model.onnx")
+    assert convert(*command) == 0
+    assert Path("out").stat().st_ino != made
+    assert convert(*command, "--labels", "a,b,c") == 0
+    assert load_serving_model("out").labels == ("a", "b", "c")
+
+
+def test_the_result_can_be_checked_against_its_source_where_that_is_a_file() -> None:
+    assert convert(CLASSIFIER, "out", "--engine", "onnxruntime") == 0
+    assert main(["check", "out"]) == 0
+    assert "check" in steps()
+
+
+def test_what_is_no_model_is_told(capsys: pytest.CaptureFixture[str], model_folder: Path) -> None:
+    assert refused(capsys, "no/such", "out").startswith("no/such is not there; name a folder, a .onnx file,")
+    Path("empty").mkdir()
+    told = refused(capsys, "empty", "out")
+    assert told.startswith("empty holds no model: expected") and "or config.json with model_state" in told
+    served = models.classifier(model_folder)
+    assert refused(capsys, served, "out") == (
+        f"{served} is a serving model already; serve it, or run `python -m convert check {served}`."
+    )
+    told = refused(capsys, "own_whole:number", "out")
+    assert told == "own_whole:number returned a int, neither a paddle.nn.Layer nor a torch.nn.Module."
+    Path("w.pdparams").touch()
+    assert "w.pdparams holds weights alone; name the folder" in refused(capsys, "w.pdparams", "out")
+    told = refused(capsys, CLASSIFIER, "out", "--params", "w.pdparams")
+    assert told == f"--params is for a paddle.nn.Layer; {CLASSIFIER} is an ONNX model."
+
+
+def test_a_pytorch_factory_without_pytorch_is_told_with_the_remedy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("own_net.py").write_text("import torch\n\n\ndef net():\n    return torch.nn.Linear(2, 2)\n", "utf-8")
+    told = refused(capsys, "own_net:net", "out", "--input-spec", "x:float32[-1,2]")
+    assert told.startswith(f"{sys.executable} lacks torch, transformers") and "make convert-env" in told

@@ -1,0 +1,61 @@
+"""The command line of `python -m convert`: its help, its functions, and what it imports."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import convert
+from convert.cli import main
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ("demo", "paddle", "torch", "serving", "onnx", "to-onnx", "precision", "shapes", "check", "all")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main([command, "--help"])
+    assert leaving.value.code == 0
+    assert f"Example: python -m convert {command} " in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_help_lists_every_command_and_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    out = capsys.readouterr().out
+    assert re.findall(r"^    ([\w-]+)\s", out, re.MULTILINE) == list(COMMANDS)
+    assert "Example: python -m convert all" in out
+
+
+def test_each_command_is_a_function_of_the_package() -> None:
+    assert all(callable(getattr(convert, name)) for name in convert.__all__)
+    with pytest.raises(AttributeError, match="convert_nothing"):
+        _ = convert.convert_nothing
+
+
+@pytest.mark.parametrize("command", ["paddle", "all"])
+def test_a_script_is_refused_with_the_way_to_name_its_model(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").touch()
+    assert main([command, "net.py", "out", "--input-spec", "image:float32[-1,3,32,32]"]) == 2
+    assert "net.py is a script; name the class or function" in capsys.readouterr().err
+
+
+def test_the_command_tells_a_mistake_in_one_line_without_importing_a_framework() -> None:
+    code = (
+        "import sys; from convert.cli import main; code = main(sys.argv[1:]);"
+        "sys.exit(99 if {'paddle', 'torch', 'onnxruntime'} & set(sys.modules) else code)"
+    )
+    command = [sys.executable, "-c", code, "paddle", "m:f", "--input-spec", "ids:int65[-1]", "out"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    *progress, told = done.stderr.strip().splitlines()
+    assert told.startswith("--input-spec: dtype 'int65' in 'ids:int65[-1]'") and told.endswith(".")
+    assert "Traceback" not in "".join(progress)

@@ -1,0 +1,179 @@
+"""Services as docker/compose.yml runs them, from the images that docker/ makes, without docker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support import onnx_models
+from tests.support.command_line import paddlewheel
+from tests.support.container import UID, Container, Image, image
+from tests.support.service_process import APPS, PATIENCE_S, ROOT, is_running, wait_until
+
+ASK = """
+import json, sys, urllib.request, grpc
+from client.protos.pipeline_service_pb2 import Request, Response
+service, inputs = json.loads(sys.argv[1])
+body = json.dumps({"key": list(inputs), "value": list(inputs.values())}).encode()
+http = json.load(urllib.request.urlopen(f"http://127.0.0.1:18082/{service}/prediction", body, timeout=60))
+channel = grpc.insecure_channel("127.0.0.1:8088")
+call = channel.unary_unary("/baidu.paddle_serving.pipeline_serving.PipelineService/inference")
+request = Request(name=service, key=list(inputs), value=list(inputs.values()))
+rpc = Response.FromString(call(request.SerializeToString(), timeout=60))
+by_http = [http["err_no"], http["key"], http["value"]]
+print(json.dumps([by_http, [rpc.err_no, list(rpc.key), list(rpc.value)]]))
+"""
+TEXT = {"0": "国足客场两球取胜，提前一轮出线"}
+SIGNALLED = """
+import os, signal
+from pipeline import WebService
+WebService()
+os.kill(os.getpid(), signal.SIGTERM)
+print("SIGTERM did nothing")
+"""
+
+
+def answers(container: Container, service: str, inputs: dict[str, str]) -> tuple[list[object], list[object]]:
+    """Those over HTTP and over gRPC to one request: err_no, keys and values."""
+    http, rpc = json.loads(container.python(ASK, json.dumps([service, inputs])).splitlines()[-1])
+    return http, rpc
+
+
+def settings(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[Image]:
+    with image() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def running(built: Image) -> Iterator[Container]:
+    """Tells of each file that Python could not write, too: it is silent about them otherwise."""
+    with Container(built, {"PYTHONVERBOSE": "1"}) as container:
+        container.wait_until_healthy()
+        wait_until(lambda: container.log.count("is ready (pid") == 2, "both workers are ready")
+        yield container
+
+
+def test_it_answers_at_both_doors(running: Container) -> None:
+    http, rpc = answers(running, "bert", TEXT)
+    assert http == rpc
+    assert http[0] == 0
+
+
+def test_its_processes_have_no_capability_and_gain_none(running: Container) -> None:
+    for pid in (running.pid, *running.worker_pids()):
+        told = settings(pid)
+        assert {told[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+        assert told["NoNewPrivs"] == "1"
+    assert f"Uid:\t{UID}\t{UID}\t{UID}\t{UID}\n" in running.run("cat", "/proc/1/status").printed
+
+
+def test_memory_is_taken_from_workers_before_the_front(running: Container) -> None:
+    front, *workers = (
+        int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (running.pid, *running.worker_pids())
+    )
+    assert [score > front for score in workers] == [True, True]
+
+
+def test_its_files_can_not_be_written_and_nothing_wants_to(running: Container) -> None:
+    for folder in ("/app", "/app/models", "/opt/venv", "/etc", "/usr/lib", "/dev"):
+        assert "Read-only file system" in running.run("touch", f"{folder}/written").printed
+    assert re.findall(r"could not create '([^']*)'", running.log) == []
+    for told in ("Read-only file system'\n", "Permission denied", "not permitted", "Traceback", "WARNING ["):
+        assert told not in running.log
+    written = running.run("find", "/tmp", "/dev/shm", "-type", "f").printed
+    assert written == ""
+
+
+def test_a_killed_worker_is_replaced(running: Container) -> None:
+    victim = running.worker_pids()[0]
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: running.log.count("is ready (pid") == 3, "it is replaced")
+    assert "killed by SIGKILL" in running.log
+    assert len(running.worker_pids()) == 2
+    assert answers(running, "bert", TEXT)[0][0] == 0
+
+
+def test_a_hangup_ends_nothing(running: Container) -> None:
+    workers = running.worker_pids()
+    os.kill(running.pid, signal.SIGHUP)
+    running.wait_until_healthy()
+    assert answers(running, "bert", TEXT)[0][0] == 0
+    assert running.worker_pids() == workers
+
+
+def test_a_stop_ends_it_in_the_time_that_compose_gives(built: Image) -> None:
+    with Container(built) as container:
+        container.wait_until_healthy()
+        processes = (container.pid, *container.worker_pids())
+        os.kill(container.pid, signal.SIGTERM)
+        assert container.exit_code(container.service.stop_grace_s) == 0
+        assert [pid for pid in processes if is_running(pid)] == []
+        assert container.log.splitlines()[-1].endswith("Service bert has stopped")
+
+
+def test_a_stop_is_heard_while_process_1_still_loads_the_server(built: Image) -> None:
+    with Container(built) as container:
+        command = Path(f"/proc/{container.pid}/cmdline")
+        wait_until(lambda: b"'pipeline.front'" in command.read_bytes(), "it takes over")
+        os.kill(container.pid, signal.SIGTERM)
+        assert container.exit_code(container.service.stop_grace_s) == 0, container.log
+
+
+def test_a_stop_is_heard_while_process_1_is_still_the_script(built: Image) -> None:
+    with Container(built, command=["python", "-c", SIGNALLED]) as container:
+        assert container.exit_code(PATIENCE_S) == 128 + signal.SIGTERM, container.log
+
+
+def test_another_service_with_an_onnx_model_runs_in_the_image(built: Image, tmp_path: Path) -> None:
+    """From a folder that is mounted, with what the image has left of ONNX Runtime."""
+    shutil.copy(APPS / "model.py", tmp_path)
+    model = onnx_models.serving(tmp_path)
+    conf = {"model_config": str(Path("/srv") / model.relative_to(tmp_path)), "device_type": 0}
+    config = {"http_port": 18082, "rpc_port": 8088, "op": {"model": {"local_service_conf": conf}}}
+    (tmp_path / "config.yml").write_text(yaml.safe_dump(config), "utf-8")
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o755)
+    row = {"input_ids": "[[1, 2, 3]]", "token_type_ids": "[[0, 0, 0]]", "attention_mask": "[[1, 1, 1]]"}
+    environment = {"SERVICE_CONFIG": "/srv/config.yml"}
+    command = ["python", "/srv/model.py"]
+    with Container(built, environment, command, volumes={str(tmp_path): "/srv"}) as container:
+        container.wait_until_healthy()
+        http, rpc = answers(container, "test", row)
+        assert http == rpc
+        assert http[0] == 0
+
+
+def test_the_small_image_serves_an_onnx_model_without_paddle_and_without_sources(tmp_path: Path) -> None:
+    """As docker/Dockerfile.onnx makes it, with a folder of `paddlewheel new` mounted at /srv."""
+    service = tmp_path / "news"
+    model = onnx_models.serving(service)
+    assert paddlewheel("new", service, "--model", model).returncode == 0
+    for path in (service, *service.rglob("*")):
+        path.chmod(0o755)
+    row = {"input_ids": "[[1, 2, 3]]", "token_type_ids": "[[0, 0, 0]]", "attention_mask": "[[1, 1, 1]]"}
+    with (
+        image(ROOT / "docker/Dockerfile.onnx") as small,
+        Container(small, {"PYTHONVERBOSE": "1"}, volumes={str(service): "/srv"}) as container,
+    ):
+        assert not (small.root / "app").exists()
+        container.wait_until_healthy()
+        http, rpc = answers(container, "news", row)
+        assert http == rpc
+        assert http[0] == 0
+        assert container.run("python", "-c", "import paddle").code == 1
+        mounted = re.compile(r"could not create '(?!/srv/)([^']*)'")
+        assert mounted.findall(container.log) == []

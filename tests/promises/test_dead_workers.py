@@ -1,0 +1,34 @@
+"""What workers that have died leave behind in the front."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from tests.support.service_process import APPS, ROOT, ServiceProcess, wait_until
+
+COUNTING = """
+import gc, signal, sys
+
+def tell(*_):
+    names = [type(each).__name__ for each in gc.get_objects()]
+    sys.stdout.write(f"{names.count('WorkerProcess')} processes, {names.count('Instance')} instances\\n")
+    sys.stdout.flush()
+
+if "pipeline.front" in " ".join(sys.orig_argv):
+    signal.signal(signal.SIGUSR1, tell)
+    gc.disable()
+"""
+
+
+def test_a_worker_that_has_died_is_forgotten_without_a_collection_of_garbage(tmp_path: Path) -> None:
+    """Python imports `sitecustomize` in each of its processes."""
+    (tmp_path / "sitecustomize.py").write_text(COUNTING, "utf-8")
+    with ServiceProcess(APPS / "echo.py", env={"PYTHONPATH": f"{tmp_path}:{ROOT}"}) as service:
+        for deaths in range(1, 4):
+            service.kill_worker()
+            service.wait_for_log("died: killed by SIGKILL", deaths)
+            wait_until(lambda: service.metric("paddlewheel_op_ready_instances") == 1, "it has a successor")
+        service.process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: "instances\n" in service.log, "it has counted")
+        assert "\n1 processes, 1 instances\n" in service.log

@@ -1,0 +1,1 @@
+"""What tests share: small models, services, containers, recordings, commands."""

@@ -1,0 +1,33 @@
+"""Commands as a user gives them, and what they print."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.service_process import ROOT
+
+
+def python(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Python with these arguments, in the project's folder."""
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def paddlewheel(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """The one sentence on stderr of a command that left with exit code 2."""
+    assert done.returncode == 2, done
+    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+    return done.stderr

@@ -1,0 +1,167 @@
+"""`engine: auto` and `batch_size: auto`: what is timed, what is chosen of it, where the choice is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.engines import create_predictor
+from pipeline.errors import ConfigError, ModelFailed
+from pipeline.models.serving_model import load_serving_model
+from pipeline.tuning.choice import Timed, choose
+from pipeline.tuning.timed_runs import Grid, time_runs
+from tests.support import onnx_models
+from tests.support.models import local_conf
+from tests.support.service_process import APPS, ServiceProcess
+
+ROWS = [[number % 60 + 1] * (1 + number % 9) for number in range(40)]
+CHOSEN = "chosen by its times on this machine: onnxruntime fp32, batches of about"
+
+
+def timed(engine: str, alone_ms: float, row_ms: float, **more: Any) -> Timed:
+    """A candidate that takes so long for a row alone, and so long for each of 8."""
+    points = tuple(
+        (rows, length, (alone_ms if rows == 1 else rows * row_ms) / 1e3)
+        for rows in (1, 8)
+        for length in (16, 64)
+    )
+    return Timed(engine, "fp32", "model.onnx", points, **more)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "chosen"),
+    [
+        ([timed("slow", 2.0, 1.0), timed("fast", 1.0, 0.5)], "fast"),
+        ([timed("slow", 2.0, 1.0), Timed("broken", "fp32", refused="it has no such operator")], "slow"),
+        ([timed("even", 1.0, 0.2), timed("dear alone", 5.0, 0.19)], "even"),
+        ([timed("even", 1.0, 0.2), timed("better in batches", 1.1, 0.1)], "better in batches"),
+    ],
+)
+def test_the_fastest_is_chosen_of_those_that_can_run_the_model(candidates: list[Timed], chosen: str) -> None:
+    choice = choose(candidates)
+    assert choice.engine == chosen
+    assert choice.best_rows == 8
+    assert choice.among[0].engine == chosen
+    for one in candidates:
+        assert one.engine in choice.line()
+        assert one.refused in choice.line()
+
+
+def test_where_nothing_can_run_the_model_each_reason_is_told() -> None:
+    refused = [
+        Timed("one", "fp32", refused="it is damaged"),
+        Timed("two", "fp32", refused="it is no program"),
+    ]
+    with pytest.raises(ConfigError, match=r"one fp32: it is damaged; two fp32: it is no program"):
+        choose(refused)
+
+
+class Slow:
+    """A predictor whose clock goes on by 1 ms for each element that it runs."""
+
+    def __init__(self, predictor: Any, most_rows: int = 99) -> None:
+        self.feeds, self.fetches, self.merges = predictor.feeds, predictor.fetches, predictor.merges
+        self.now = 0.0
+        self.runs = 0
+        self._most_rows = most_rows
+
+    def run(self, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+        rows, length = feeds["input_ids"].shape
+        if rows > self._most_rows:
+            raise ModelFailed("too many rows")
+        self.runs += 1
+        self.now += 0.001 * rows * length
+        return {}
+
+    def close(self) -> None: ...
+
+    def clock(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return onnx_models.serving(tmp_path_factory.mktemp("auto"))
+
+
+def test_sizes_that_the_budget_does_not_allow_are_estimated_from_those_that_were_run(model: Path) -> None:
+    slow = Slow(create_predictor(load_serving_model(model), local_conf()))
+    points = time_runs(slow, Grid((1, 4, 32), (8, 64)), 1.0, slow.clock)
+    seconds = {(rows, length): s for rows, length, s in points}
+    assert seconds[1, 8] == pytest.approx(0.008)
+    assert seconds[32, 64] == pytest.approx(2.048)  # a run of it would have taken twice the budget
+    assert slow.now <= 1.0
+
+
+def test_a_size_that_the_model_refuses_is_estimated_too(model: Path) -> None:
+    slow = Slow(create_predictor(load_serving_model(model), local_conf()), most_rows=4)
+    points = time_runs(slow, Grid((1, 4, 8), (8,)), 10.0, slow.clock)
+    assert points[-1] == (8, 8, pytest.approx(0.064))
+
+
+def test_a_model_that_runs_at_no_size_is_refused(model: Path) -> None:
+    slow = Slow(create_predictor(load_serving_model(model), local_conf()), most_rows=0)
+    with pytest.raises(ModelFailed, match="too many rows"):
+        time_runs(slow, Grid((1, 4), (8,)), 10.0, slow.clock)
+
+
+def started(model: Path, cache: Path, **conf: Any) -> ServiceProcess:
+    conf = {"model_config": os.fspath(model), "engine": "auto", "thread_num": 1, **conf}
+    section = {"batch_size": "auto", "concurrency": 2, "local_service_conf": conf}
+    config = {"dag": {"is_thread_op": True}, "op": {"model": section}}
+    return ServiceProcess(APPS / "model.py", config, env={"XDG_CACHE_HOME": os.fspath(cache)})
+
+
+def inputs(row: list[int]) -> dict[str, str]:
+    return {
+        "input_ids": json.dumps([row]),
+        "token_type_ids": json.dumps([[0] * len(row)]),
+        "attention_mask": json.dumps([[1] * len(row)]),
+    }
+
+
+def test_a_service_measures_once_keeps_its_choice_and_answers_as_ever(model: Path, tmp_path: Path) -> None:
+    with started(model, tmp_path) as service:
+        assert "timing onnxruntime" in service.log
+        assert CHOSEN in service.log
+        with ThreadPoolExecutor(20) as pool:
+            answers = list(pool.map(lambda row: service.predict(inputs(row)), ROWS))
+        predictor = create_predictor(load_serving_model(model), local_conf())
+        for row, answer in zip(ROWS, answers, strict=True):
+            feeds = {name: np.array(json.loads(text)) for name, text in inputs(row).items()}
+            expected = predictor.run(feeds)["logits"]
+            np.testing.assert_allclose(json.loads(answer["logits"]), expected, atol=1e-5)
+    kept = json.loads((model / "serving_server" / "choices.json").read_text())
+    assert len(kept["choices"]) == 1
+    with started(model, tmp_path) as service:
+        assert "timing onnxruntime" not in service.log
+        assert CHOSEN in service.log
+
+
+def test_a_damaged_file_of_choices_is_measured_anew(tmp_path: Path) -> None:
+    model = onnx_models.serving(tmp_path)
+    file = model / "serving_server" / "choices.json"
+    file.write_text("{")
+    with started(model, tmp_path / "cache") as service:
+        assert "timing onnxruntime" in service.log
+        assert f"{file} is no file of choices" in service.log
+    assert json.loads(file.read_text())["choices"]
+
+
+def test_what_no_engine_can_run_ends_the_start_with_each_ones_reason(tmp_path: Path) -> None:
+    model = onnx_models.serving(tmp_path)
+    program = next((model / "serving_server").glob("*.onnx"))
+    program.write_bytes(program.read_bytes()[:-200])
+    conf = {"model_config": os.fspath(model), "engine": "auto"}
+    with ServiceProcess(
+        APPS / "model.py", {"op": {"model": {"local_service_conf": conf}}}, wait=False
+    ) as service:
+        assert service.exit_code() == 2
+        assert program.name in service.log
