@@ -44,9 +44,8 @@ class Example(NamedTuple):
         """From its `/openapi.json`."""
         name = document["info"]["title"]
         posted = document["paths"][_PATHS["key"].format(name=name)]["post"]
-        example = posted["requestBody"]["content"]["application/json"]["example"]
-        given = dict(zip(example["key"], example["value"], strict=True))
-        return cls(name, {} if set(given.values()) == {"..."} else given)
+        example = posted["requestBody"]["content"]["application/json"].get("example")
+        return cls(name, dict(zip(example["key"], example["value"], strict=True)) if example else {})
 
 
 def lines_of(path: Path) -> list[tuple[int, str]]:
