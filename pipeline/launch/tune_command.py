@@ -17,10 +17,12 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from pipeline.config.op_section import LocalServiceConf
 from pipeline.config.report import read_yaml
 from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import require_library
+from pipeline.models.settings import with_settings_of
 from pipeline.models.variants import load_for_engine
 from pipeline.models.versions import choose_version
 from pipeline.plugins import ENGINES, find
@@ -84,10 +86,8 @@ def tune(options: Options) -> None:
         run = _Run(options, source, lines, console)
         search, wanted, chosen = run.search()
     written = with_settings(text, op, chosen.settings)
-    measured = list(search.finals.values() or search.tried.values())
-    out = Console(width=None if sys.stdout.isatty() else 160)
     if not options.dry_run:
-        print_table(out, measured, chosen)
+        print_table(Console(width=None if sys.stdout.isatty() else 160), search.measured(), chosen)
     told = choice_lines(wanted, chosen, search.baseline())
     further = further_lines(wanted, chosen, run.missing, len(search.left_out))
     told += ["to go further:", *(f"  - {line}" for line in further)] if further else []
@@ -102,7 +102,7 @@ def tune(options: Options) -> None:
         facts = {"script": script.name, "op": op, "requests": len(run.requests)}
         report.with_suffix(".json").write_text(as_json(search, wanted, chosen, facts), "utf-8")
         title = f"Op {op} of {script.name} on {wanted.cores} cores"
-        drawn = draw(title, [*search.tried.values(), *search.finals.values()], chosen, wanted.p99_ms)
+        drawn = draw(title, search.measured(), chosen, wanted.p99_ms)
         report.with_suffix(".svg").write_text(drawn, "utf-8")
         console.print(f"everything measured: {report}.json, {report}.svg", soft_wrap=True)
 
@@ -121,28 +121,23 @@ class _Run:
         self._console = console
 
     def search(self) -> tuple[Search, Wanted, Chosen]:
+        """Raises ConfigError for what can't be tuned, and where no candidate can run the model."""
         resolved = self._source.resolved()
         section = resolved["op"][self._source.op]
         _check_section(self._source.op, resolved, section)
-        directory = choose_version(
-            Path(section[MODEL_SECTION]["model_config"]), section[MODEL_SECTION].get("model_version")
-        ).directory
-        own = section[MODEL_SECTION].get("engine")
-        baseline = settings_of(section, own or load_for_engine(directory, None).engine)
-        given = read_yaml(self._source.config)["op"][self._source.op]
-        if given.get("batch_size") == AUTO:
-            baseline = msgspec.structs.replace(baseline, batch=AUTO)
+        conf = section[MODEL_SECTION]
+        directory = choose_version(Path(conf["model_config"]), conf.get("model_version")).directory
+        baseline = self._baseline(directory, section)
         self._check_script(baseline)
         options = self._options
-        wanted = Wanted(
-            self._engines(directory, baseline.engine if _on_a_card(section[MODEL_SECTION]) else None),
+        wanted = self._wanted = Wanted(
+            self._engines(directory, baseline.engine if _on_a_card(conf) else None),
             options.precisions or (baseline.precision,),
             usable_cores(),
             options.budget_s,
             options.p99_ms,
             options.connections,
         )
-        self._wanted = wanted
         self._console.print(
             f"Op {self._source.op}: at most {wanted.most_candidates()} candidates of "
             f"{', '.join(wanted.engines)} on {wanted.cores} cores, {options.budget_s:g} s at most",
@@ -151,6 +146,18 @@ class _Run:
         with self._progress():
             search = Search(wanted, baseline, self._measure)
             return search, wanted, search.run()
+
+    def _baseline(self, directory: Path, section: dict[str, Any]) -> Settings:
+        """What config.yml says, with what the model's own serving.yml wants where that says nothing."""
+        model = load_for_engine(directory, section[MODEL_SECTION].get("engine"))
+        baseline = settings_of(section, model.engine)
+        given = read_yaml(self._source.config)["op"][self._source.op]
+        if given[MODEL_SECTION].get("precision") is None:
+            wanted = with_settings_of(model, LocalServiceConf())
+            baseline = msgspec.structs.replace(baseline, precision=wanted.precision)
+        if given.get("batch_size") == AUTO:
+            baseline = msgspec.structs.replace(baseline, batch=AUTO)
+        return baseline
 
     def _engines(self, directory: Path, own: str | None) -> tuple[str, ...]:
         """Those that can run the model; one on a graphics card keeps its own. Raises ConfigError for a named

@@ -25,7 +25,7 @@ from pipeline.tuning.kept import machine, versions
 from pipeline.tuning.settings import MODEL_SECTION, Settings
 
 _BEGIN, _END, _BEFORE = "# tuned: begin", "# tuned: end", "# before tuning: "
-_NOTED = re.compile(r"^ *# tuned: begin, by paddlewheel tune on (.*?);", re.M)
+_NOTED = re.compile(r"^ *# tuned: begin, by paddlewheel tune on (.*?)(?:;|$)", re.M)
 
 
 def with_settings(text: str, op: str, settings: Settings) -> str:
@@ -80,11 +80,15 @@ def other_machine(config: Path) -> str:
     except OSError:
         return ""
     noted = _NOTED.search(text)
-    return noted[1] if noted and noted[1] != machine() else ""
+    return noted[1] if noted and noted[1] != _machine() else ""
+
+
+def _machine() -> str:
+    return machine().replace(";", ",")  # which ends it in the line
 
 
 def _block(column: int, values: Mapping[str, Any], line_end: str) -> list[str]:
-    facts = "; ".join([machine().replace(";", ","), *versions()])
+    facts = "; ".join([_machine(), *versions()])
     told = [f"{_BEGIN}, by paddlewheel tune on {facts}"]
     told += [
         f"{key}: {value:g}" if isinstance(value, float) else f"{key}: {value}"

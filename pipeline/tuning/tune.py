@@ -103,7 +103,7 @@ class Search:
 
     def choice(self) -> Chosen:
         """What config.yml says, where that is as good as the best within what two measurements differ by."""
-        best = choose(self.finals.values() or self.tried.values(), self._wanted.p99_ms)
+        best = choose(self.measured(), self._wanted.p99_ms)
         own = self.finals.get(self._baseline)
         if own is None:
             return best
@@ -114,6 +114,10 @@ class Search:
         """What config.yml gives as it is; None where that can't be run."""
         own = self.finals.get(self._baseline) or self.tried.get(self._baseline)
         return choose([own], self._wanted.p99_ms) if own and not own.refused else None
+
+    def measured(self) -> list[Measured]:
+        """Those of the finals, else all that were tried: of what the choice is made."""
+        return list(self.finals.values() or self.tried.values())
 
     def _as_good(self, kept: Chosen, best: Chosen) -> bool:
         if kept.met != best.met:
