@@ -18,7 +18,7 @@ TORCH_INDEX ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check convert-env pdmodel-env test-convert fuzz chaos bench docker docker-onnx protos lock clean
+.PHONY: help setup serve test coverage check convert-env pdmodel-env test-convert fuzz chaos bench docker docker-onnx protos lock clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,6 +33,14 @@ serve: $(SERVING)  ## Train and convert the demo model once, then serve it on 18
 test: check  ## Linters, types, import rules, demo model, all tests
 	$(PY) -m convert demo
 	$(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile
+
+coverage: $(DEV)  ## All tests, with the lines of ours that they and the processes they start have run
+	$(PY) -m convert demo
+	$(PY) -m coverage erase
+	@status=0; \
+	$(PY) -m coverage run -m pytest -n $(TEST_PROCESSES) --dist loadfile || status=$$?; \
+	$(PY) -m coverage combine --quiet && $(PY) -m coverage report; \
+	exit $$status
 
 check: $(DEV)  ## Linters, types, import rules and the audit of pinned versions
 	$(PY) -m ruff check .

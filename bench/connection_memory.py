@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.processes import resident_mb
-from bench.running import ROOT, RunningService, default_config, running_service
+from bench.running import ROOT, default_config, running_service
 from tests.fuzz import http2
+from tests.support.service_process import ServiceProcess
 
 _ANSWER_S = 30.0
 
@@ -27,19 +28,19 @@ class Round(NamedTuple):
     later: float
 
 
-def rounds(service: RunningService, connections: int, times: int, pause_s: float) -> Iterator[Round]:
-    port = int(service.rpc_address.rpartition(":")[2])
+def rounds(service: ServiceProcess, connections: int, times: int, pause_s: float) -> Iterator[Round]:
+    port = service.rpc_port
     for _ in range(times):
         with contextlib.ExitStack() as opened:
             for _ in range(connections):
                 client = opened.enter_context(socket.create_connection(("127.0.0.1", port), _ANSWER_S))
                 client.sendall(http2.opening())
                 client.recv(65536)
-            full = resident_mb(service.front)
+            full = resident_mb(service.process.pid)
         time.sleep(1)  # the front has to notice
-        closed = resident_mb(service.front)
+        closed = resident_mb(service.process.pid)
         time.sleep(pause_s)
-        yield Round(full, closed, resident_mb(service.front))
+        yield Round(full, closed, resident_mb(service.process.pid))
 
 
 def main() -> int:
@@ -54,7 +55,7 @@ def main() -> int:
     options = parser.parse_args()
     table = Table("", "ready", "open", "closed", "later", title="resident memory of the front, MB")
     with running_service(ROOT / "web_service.py", default_config()) as service:
-        ready = resident_mb(service.front)
+        ready = resident_mb(service.process.pid)
         for number, one in enumerate(rounds(service, options.connections, options.rounds, options.pause)):
             table.add_row(str(number + 1), f"{ready:.0f}", *(f"{mb:.0f}" for mb in one))
     Console().print(table)

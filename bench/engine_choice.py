@@ -24,6 +24,7 @@ from bench.texts import headlines, http_body
 AUTO = "auto"
 SETTINGS: dict[str, dict[str, Any]] = {
     AUTO: {},
+    "auto, a process each": {"threads": False},
     "engine paddle, batch 32": {"engine": "paddle", "batch_size": 32},
     "engine onnxruntime, batch 32": {"engine": "onnxruntime", "batch_size": 32},
     "engine onnxruntime, batch 8": {"engine": "onnxruntime", "batch_size": 8},
@@ -39,6 +40,7 @@ def config_of(setting: dict[str, Any]) -> dict[str, Any]:
     config = default_config()
     section = config["op"]["bert"]
     conf = section["local_service_conf"]
+    config["dag"]["is_thread_op"] = setting.get("threads", config["dag"].get("is_thread_op", True))
     conf["engine"] = setting.get("engine", conf.get("engine"))
     section["batch_size"] = setting.get("batch_size", section["batch_size"])
     return config

@@ -16,8 +16,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bench.load import CannotMeasure, Load, bodies_file, wrk
-from bench.running import ROOT, RunningService, running_service
+from bench.running import ROOT, running_service
 from tests.support.models import hidden_states
+from tests.support.service_process import ServiceProcess
 
 PATH = "/hidden/prediction"
 BODY = b'{"key": ["token"], "value": ["7"]}'
@@ -26,12 +27,12 @@ PROBE_EVERY_MS = 5
 FACTOR = 2.0
 
 
-def probe(service: RunningService, seconds: float) -> Load:
+def probe(service: ServiceProcess, seconds: float) -> Load:
     """One connection asks /health/live every few milliseconds: a flood of probes would be the load itself."""
     return wrk(service.url, "/health/live", connections=1, seconds=seconds, delay_ms=PROBE_EVERY_MS)
 
 
-def measure(service: RunningService, seconds: float, clients: int) -> tuple[Load, Load, Load]:
+def measure(service: ServiceProcess, seconds: float, clients: int) -> tuple[Load, Load, Load]:
     """Probes while idle, probes under load, and the load itself."""
     idle = probe(service, seconds)
     with bodies_file([BODY]) as bodies, ThreadPoolExecutor(1) as pool:
@@ -67,7 +68,7 @@ def main() -> int:
             service = stack.enter_context(
                 running_service(ROOT / "bench" / "hidden_states_service.py", config)
             )
-            answer_mb = len(service.post(PATH, BODY)) / 1e6
+            answer_mb = len(service.http(PATH, BODY).body) / 1e6
             idle, loaded, load = measure(service, options.seconds, options.clients)
     except CannotMeasure as exc:
         console.print(f"not measured: {exc}", style="red", markup=False)

@@ -10,8 +10,9 @@ from rich.table import Table
 from bench.instrumented_service import ROOT
 from bench.load import CannotMeasure, bodies_file, h2load, wrk
 from bench.processes import resident_mb
-from bench.running import RunningService, default_config, running_service
+from bench.running import default_config, running_service
 from bench.texts import grpc_body, headlines, http_body
+from tests.support.service_process import ServiceProcess
 
 FRONT_LIMIT_MB = 120
 
@@ -29,9 +30,9 @@ def measure(seconds: float) -> tuple[dict[str, float], dict[str, float]]:
         return before, _resident(service)
 
 
-def _resident(service: RunningService) -> dict[str, float]:
-    workers = {f"worker {i}": resident_mb(pid) for i, pid in enumerate(service.workers)}
-    return {"front": resident_mb(service.front), **workers}
+def _resident(service: ServiceProcess) -> dict[str, float]:
+    workers = {f"worker {i}": resident_mb(pid) for i, pid in enumerate(service.worker_pids())}
+    return {"front": resident_mb(service.process.pid), **workers}
 
 
 def main() -> int:

@@ -15,10 +15,10 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from urllib.error import HTTPError
 
 from bench.load import CannotMeasure
-from bench.running import ROOT, RunningService, running_service
+from bench.running import ROOT, running_service
+from tests.support.service_process import ServiceProcess
 
 CALLERS = 4
 LIMITS = ("memory.max", "memory.limit_in_bytes")  # cgroup v2, v1
@@ -31,7 +31,7 @@ def measure(group: Path, times: int) -> list[str]:
     config = {"op": {"hungry": {"concurrency": 2}}, "dag": {"http_errors": "status", "is_thread_op": False}}
     megabytes = 2 * _limit(group) // 1_000_000
     with running_service(ROOT / "bench" / "hungry_service.py", config) as service:
-        for pid in (service.front, *service.workers):
+        for pid in (service.process.pid, *service.worker_pids()):
             (group / "cgroup.procs").write_text(str(pid))
         over = Event()
         with ThreadPoolExecutor(CALLERS) as pool:
@@ -42,7 +42,7 @@ def measure(group: Path, times: int) -> list[str]:
             finally:
                 over.set()
             meanwhile = sum((other.result() for other in others), Counter[str]())
-        deaths = service.log_text.count(DEATH)
+        deaths = service.log.count(DEATH)
     _print(told, "hungry")
     _print(meanwhile, "others")
     sys.stdout.write(f"{deaths} workers {DEATH}\n")
@@ -63,23 +63,21 @@ def _limit(group: Path) -> int:
     raise CannotMeasure(f"{group} has no memory limit; see python -m bench.out_of_memory --help")
 
 
-def _ask_on(service: RunningService, over: Event) -> Counter[str]:
+def _ask_on(service: ServiceProcess, over: Event) -> Counter[str]:
     answers: Counter[str] = Counter()
     while not over.is_set():
         answers[_ask(service, 0)] += 1
     return answers
 
 
-def _ask(service: RunningService, megabytes: int) -> str:
+def _ask(service: ServiceProcess, megabytes: int) -> str:
     """`answered`, or why not."""
     body = json.dumps({"key": ["megabytes"], "value": [str(megabytes)]}).encode()
     try:
-        service.post("/hungry/prediction", body)
-    except HTTPError as exc:
-        return f"{exc.code} {json.load(exc)['err_msg']}"
+        answer = service.http("/hungry/prediction", body)
     except OSError as exc:
         return f"no answer: {exc}"
-    return "answered"
+    return "answered" if answer.status == 200 else f"{answer.status} {answer.json['err_msg']}"
 
 
 def main() -> int:

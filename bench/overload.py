@@ -1,10 +1,9 @@
-"""Goodput under overload: what is answered within its deadline at 1x, 2x, 5x and 10x of the peak."""
+"""Goodput under overload: what is answered within its deadline at 1x, 2x, 3x, 5x and 10x of the peak."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,8 +18,9 @@ from bench.burning_service import ON_CARD
 from bench.load import CannotMeasure, bodies_file, wrk
 from bench.open_loop import Arrivals
 from bench.processes import resident_mb
-from bench.running import ROOT, RunningService, default_config, running_service
+from bench.running import ROOT, default_config, running_service
 from bench.texts import headlines, http_body
+from tests.support.service_process import ServiceProcess
 
 EXAMPLES = """examples:
   python -m bench.overload
@@ -58,7 +58,7 @@ def card_bound() -> Subject:
 
 
 def demo() -> Subject:
-    return Subject("the demo model", ROOT / "web_service.py", default_config(), 64, (1, 2, 5))
+    return Subject("the demo model", ROOT / "web_service.py", default_config(), 64, (1, 2, 3, 5))
 
 
 SUBJECTS = {"model-bound": model_bound, "card-bound": card_bound, "demo": demo}
@@ -80,18 +80,20 @@ class Level(NamedTuple):
 def curve(subject: Subject, seconds: float, deadline_ms: int) -> Iterator[Level]:
     """The levels in turn, each after its own peak: a host that others use, too, is now fast, now slow."""
     texts = [http_body(text) for text in headlines()]
-    env = os.environ | subject.env
-    with bodies_file(texts) as bodies, running_service(subject.script, subject.config, env) as service:
+    with (
+        bodies_file(texts) as bodies,
+        running_service(subject.script, subject.config, subject.env) as service,
+    ):
         closed = partial(wrk, service.url, "/bert/prediction", connections=subject.connections, bodies=bodies)
         closed(seconds=2)
         for factor in subject.factors:
             peak = closed(seconds=seconds).per_s
             arrivals = _open_loop(service, peak * factor, seconds, deadline_ms)
-            yield Level(factor, peak, arrivals, resident_mb(service.front))
+            yield Level(factor, peak, arrivals, resident_mb(service.process.pid))
 
 
-def _open_loop(service: RunningService, rate: float, seconds: float, deadline_ms: int) -> Arrivals:
-    numbers = [service.url.rpartition(":")[2], str(rate), str(seconds), str(deadline_ms)]
+def _open_loop(service: ServiceProcess, rate: float, seconds: float, deadline_ms: int) -> Arrivals:
+    numbers = [str(service.http_port), str(rate), str(seconds), str(deadline_ms)]
     command = [sys.executable, "-m", "bench.open_loop", *numbers]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:

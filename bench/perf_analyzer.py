@@ -23,7 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.load import CannotMeasure
-from bench.running import ROOT, RunningService, default_config, running_service
+from bench.running import ROOT, default_config, running_service
+from tests.support.service_process import ServiceProcess
 
 MODEL = "bert_model"
 FEEDS = ("input_ids", "token_type_ids", "attention_mask")
@@ -120,7 +121,7 @@ class Analyzer:
         return levels
 
 
-def statistics(service: RunningService) -> int:
+def statistics(service: ServiceProcess) -> int:
     """Requests that the model Op has answered, as KServe v2 tells it."""
     with urllib.request.urlopen(f"{service.url}/v2/models/{MODEL}/stats") as answer:
         (model,) = json.load(answer)["model_stats"]
@@ -162,7 +163,7 @@ def measure(analyzer: Analyzer, window_ms: int, console: Console) -> int:
 
 
 def examine(
-    analyzer: Analyzer, service: RunningService, window_ms: int, protocol: str, memory: str = "none"
+    analyzer: Analyzer, service: ServiceProcess, window_ms: int, protocol: str, memory: str = "none"
 ) -> tuple[list[Level], list[str]]:
     """One run of it over "grpc" or "http", and what can't be true in its report and in our statistics.
 

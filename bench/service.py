@@ -37,8 +37,9 @@ from bench.figures import (
 from bench.instrumented_service import FOLDER_VARIABLE, ROOT, read_inside
 from bench.load import CannotMeasure, Load, bodies_file, h2load, wrk
 from bench.processes import children, cpu_s
-from bench.running import RunningService, default_config, running_service
+from bench.running import ServiceCpu, default_config, running_service
 from bench.texts import grpc_body, headlines, http_body
+from tests.support.service_process import ServiceProcess
 
 PATH = "/bert/prediction"
 SCRIPT = ROOT / "bench" / "instrumented_service.py"
@@ -59,10 +60,11 @@ class Bench:
         self._inside = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="inside-")))
         self._bodies = stack.enter_context(bodies_file([http_body(text) for text in texts]))
         self._grpc_body = grpc_body(texts[0])
-        env = os.environ | {FOLDER_VARIABLE: str(self._inside)}
+        env = {FOLDER_VARIABLE: str(self._inside)}
         config = default_config(options.instances)
-        self._service: RunningService = stack.enter_context(running_service(SCRIPT, config, env))
-        answer = self._service.post(PATH, http_body(texts[0]))
+        self._service: ServiceProcess = stack.enter_context(running_service(SCRIPT, config, env))
+        self._cpu = ServiceCpu(self._service)
+        answer = self._service.http(PATH, http_body(texts[0])).body
         self._bare_url, self._bare_pid = stack.enter_context(bare_asgi(len(answer)))
         self._pipeline_url, self._pipeline_pid = stack.enter_context(bare_pipeline())
         self._predictor: BarePredictorProcess = stack.enter_context(bare_predictor())
@@ -103,10 +105,10 @@ class Bench:
         if warm_up:
             load(self._options.warm_up)
         inside, outcomes = read_inside(self._inside), self._service.answered()
-        front, workers = self._service.cpu_s()
+        front, workers = self._cpu.so_far_s()
         done = load(seconds)
         front, workers = (
-            now - then for now, then in zip(self._service.cpu_s(), (front, workers), strict=True)
+            now - then for now, then in zip(self._cpu.so_far_s(), (front, workers), strict=True)
         )
         inside = read_inside(self._inside).since(inside)
         # gRPC's errors are in messages and trailers, which h2load does not read: the service counts them.

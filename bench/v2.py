@@ -25,10 +25,11 @@ from rich.table import Table
 
 from bench.load import CannotMeasure, Load, h2load
 from bench.processes import cpu_s
-from bench.running import ROOT, RunningService, free_ports, running_service, stop
+from bench.running import ROOT, free_ports, running_service, stop
 from bench.texts import framed
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 from client.protos.pipeline_service_pb2 import Request
+from tests.support.service_process import ServiceProcess
 
 SIZES = {"1 KB": 1 << 10, "1 MB": 1 << 20}
 CONNECTIONS = {"1 KB": 8, "1 MB": 2}
@@ -119,14 +120,14 @@ class Bench:
         self._options = options
         config = {"op": {"op": {"concurrency": 1, "batch_size": 32}}, "dag": {"http_errors": "status"}}
         script = ROOT / "bench" / "identity_service.py"
-        self._service: RunningService = stack.enter_context(running_service(script, config))
+        self._service: ServiceProcess = stack.enter_context(running_service(script, config))
         bare: tuple[str, int] = stack.enter_context(bare_grpc())
         taken: tuple[str, int] = stack.enter_context(bare_grpc("taken"))
         self._bare = {BARE: bare, PACED: bare, TAKEN: taken}
         self._rate = 0.0  # of v2 over gRPC, when it was last measured
 
     def measure(self, name: str, subject: Subject, connections: int) -> Figure:
-        address, pid = self._service.url.removeprefix("http://"), self._service.front
+        address, pid = self._service.url.removeprefix("http://"), self._service.process.pid
         if name in (GRPC, PIPELINE):
             address = self._service.rpc_address
         elif name in self._bare:

@@ -13,7 +13,8 @@ from bench.peers.environments import environment
 from bench.peers.report import Pair, Turn
 from bench.peers.server import Door, running
 from bench.peers.table import Peer
-from bench.running import RunningService, free_ports
+from bench.running import ServiceCpu, free_ports
+from tests.support.service_process import ServiceProcess
 
 CONFIDENCE_TOLERANCE = 1e-4  # a batch's padding changes the order of sums
 _CHECKED = 256
@@ -55,8 +56,9 @@ class Subjects(NamedTuple):
 class Comparison:
     """Our service runs all the time; asked over KServe v2 where the peer is."""
 
-    def __init__(self, service: RunningService, texts: Sequence[str], instances: int, python39: str) -> None:
+    def __init__(self, service: ServiceProcess, texts: Sequence[str], instances: int, python39: str) -> None:
         self._service = service
+        self._cpu = ServiceCpu(service)
         self._texts = texts
         self._instances = instances
         self._python39 = python39
@@ -74,12 +76,12 @@ class Comparison:
             processes = stack.enter_context(running(command, venv, door, env, self._texts[0]))
             compare_answers(own.ask_all(self._texts[:_CHECKED]), door.ask_all(self._texts[:_CHECKED]))
             yield Subjects(
-                Subject(own, stack.enter_context(self._bodies(own)), lambda: sum(self._service.cpu_s())),
+                Subject(own, stack.enter_context(self._bodies(own)), lambda: sum(self._cpu.so_far_s())),
                 Subject(door, stack.enter_context(self._bodies(door)), processes.cpu_s),
             )
 
     def _own_door(self, peer: Peer) -> Door:
-        port, _ = self._service.ports
+        port = self._service.http_port
         return (
             Door(port, "/v2/models/bert/infer", V2)
             if peer.dialect is V2

@@ -197,7 +197,14 @@ class Worker:
         executors = [
             Executor(
                 hooks,
-                Runner(hooks, model.predictor, model.limits, model.joining, model.costs()),
+                Runner(
+                    hooks,
+                    model.predictor,
+                    model.limits,
+                    model.joining,
+                    model.costs(),
+                    shares_process=len(self._fronts) > 1,
+                ),
                 outputs,
                 model.probe,
             )

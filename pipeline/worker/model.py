@@ -112,7 +112,9 @@ class Model:
         """
         if self._choice is None or not self._choice.points:
             return None
-        return RunCosts(self._choice.costs(), self.limits.requests)
+        conf = self._config.local_model
+        of_one_thread = conf is not None and conf.thread_num == 1  # so its CPU time tells what a run costs
+        return RunCosts(self._choice.costs(), self.limits.requests, follows=of_one_thread)
 
     @property
     def signature(self) -> Signature | None:

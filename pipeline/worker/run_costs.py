@@ -1,8 +1,9 @@
 """What a run of a model costs, by its rows and their length: measured once, kept up to date by real runs.
 
-Pure: no clock, no predictor. On a CPU time is not proportional to rows: a run has a price of its own, so
-that single short texts are dear, and large runs leave the caches, so that one of 32 rows may cost half as
-much again, a row, as one of 8. The batch plan asks here where to cut.
+Pure: no clock, no predictor. Costs are seconds of CPU where a run has one thread, which a busy host hardly
+changes; else seconds. They are not proportional to rows: a run has a price of its own, so that single short
+texts are dear, and large runs leave the caches, so that one of 32 rows may cost half as much again, a row, as
+one of 8. The batch plan asks here where to cut.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ class RunCosts:
     logarithms); beyond the largest measured size, proportional to it.
     """
 
-    def __init__(self, points: Mapping[tuple[int, int], float], most_rows: int) -> None:
-        """most_rows: of a run that `of_length` is asked for."""
+    def __init__(
+        self, points: Mapping[tuple[int, int], float], most_rows: int, *, follows: bool = True
+    ) -> None:
+        """most_rows: of a run that `of_length` is asked for. follows: whether `note` has an effect."""
         self._rows = sorted({rows for rows, _ in points})
         self._lengths = sorted({length for _, length in points})
         missing = set(product(self._rows, self._lengths)) - points.keys()
@@ -34,6 +37,7 @@ class RunCosts:
             raise ValueError(f"run costs need a time over 0 for each size; without one: {sorted(missing)}")
         self.points = dict(points)
         self._most_rows = most_rows
+        self._follows = follows
         self._known: dict[int, list[float]] = {}
         self._noted = 0
 
@@ -55,7 +59,9 @@ class RunCosts:
         return cost * beyond
 
     def note(self, rows: int, length: int, took_s: float) -> None:
-        """A run of this size took so long: the nearest measured size moves a little towards it."""
+        """A run of this size took so much CPU: the nearest measured size moves a little towards it."""
+        if not self._follows:
+            return
         expected_s = self.of(rows, length)
         ratio = min(MOST_OFF, max(1 / MOST_OFF, took_s / expected_s))
         near = _nearest(self._rows, rows), _nearest(self._lengths, length)

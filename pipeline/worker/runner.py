@@ -69,10 +69,14 @@ class Runner:
         limits: BatchLimits,
         joining: Joining,
         costs: RunCosts | None = None,
+        *,
+        shares_process: bool = False,
     ) -> None:
+        """shares_process: whether others run in this process, so that its CPU time is not this one's."""
         self.limits = limits  # of a batch
         # Of the model's runs, where they were measured: batches are cut by them.
         self._costs = None if hooks.own_process else costs
+        self._cpu_ns = time.thread_time_ns if shares_process else time.process_time_ns
         self._joining = joining
         self._hooks = hooks
         self._predictor = predictor
@@ -157,13 +161,16 @@ class Runner:
             yield future.result()
 
     def _run_batch(self, batch: list[Piece]) -> Run:
+        costs = self._costs
+        cpu_ns = self._cpu_ns() if costs is not None else 0
         started = time.perf_counter_ns()
         fetches = self._process(batch)
         took_ns = time.perf_counter_ns() - started
-        if self._costs is not None:
+        if costs is not None:
+            cpu_ns = self._cpu_ns() - cpu_ns
             items = [piece.item for piece in batch]
             rows, length = sum([item.rows for item in items]), max([item.length for item in items])
-            self._costs.note(rows, length, took_ns * 1e-9)
+            costs.note(rows, length, cpu_ns * 1e-9)
         return Run(batch, fetches, took_ns)
 
     def _process(self, batch: list[Piece]) -> list[Any]:

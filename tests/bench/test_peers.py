@@ -13,18 +13,19 @@ from bench.peers.comparison import compare_answers
 from bench.peers.dialects import PAIRS, V2, Answer
 from bench.peers.server import Door
 from bench.peers.table import PEERS
-from bench.running import ROOT, RunningService, default_config, running_service
+from bench.running import ROOT, default_config, running_service
 from bench.texts import headlines
+from tests.support.service_process import ServiceProcess
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[RunningService]:
+def service() -> Iterator[ServiceProcess]:
     with running_service(ROOT / "web_service.py", default_config(1)) as started:
         yield started
 
 
-def test_our_answers_are_the_same_in_both_dialects(service: RunningService) -> None:
-    port, _ = service.ports
+def test_our_answers_are_the_same_in_both_dialects(service: ServiceProcess) -> None:
+    port = service.http_port
     texts = headlines()[:40]
     pairs = Door(port, "/bert/prediction", PAIRS).ask_all(texts)
     v2 = Door(port, "/v2/models/bert/infer", V2).ask_all(texts)

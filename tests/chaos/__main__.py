@@ -8,7 +8,6 @@ import json
 import random
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tests.chaos.load import Load
 from tests.chaos.questions import Questions
 from tests.chaos.report import Report
 from tests.chaos.world import World
+from tests.support.service_process import ROOT, ServiceProcess
 
 SCRIPT = Path(__file__).resolve().parent / "service.py"
 TEXTS = 1600  # pairs of them make 2.5 million questions
@@ -41,10 +41,16 @@ async def run(options: argparse.Namespace) -> Report:
     """Raises CannotMeasure."""
     key = answer_key(options.texts, options.longest, options.seed)
     questions = Questions(key)
-    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        Path(folder, keeping_service.KEY_FILE).write_text(json.dumps(key))
-        world = World(options.script, _config(options), Path(folder))
-        began = time.monotonic()
+    began = time.monotonic()
+    with ServiceProcess(
+        options.script,
+        _config(options),
+        arguments=("--config", "{config}"),
+        beside={keeping_service.KEY_FILE: json.dumps(key)},
+        folder=ROOT,
+        wait=False,
+    ) as service:
+        world = World(service)
         async with world.served():
             load = Load(world, questions, options.callers)
             alone_s = await load.alone_s()

@@ -1,26 +1,16 @@
-"""The service under test: its process, its workers, and whether it is meant to be there."""
+"""The service under chaos: whether it is meant to be there, and what it did that it must not."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import signal
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator
 from statistics import median
-from typing import Any
-
-import yaml
 
 from bench.load import CannotMeasure
-from bench.processes import children, resident_mb
-from bench.running import ROOT, free_ports
+from bench.processes import resident_mb
+from tests.support.service_process import ServiceProcess, is_running
 
 START_S = 120.0
 SAMPLES = 50
@@ -28,41 +18,28 @@ _POLL_S = 0.05
 
 
 class World:
-    """Starts and restarts the service; `service` is an async context for the time that it is served.
+    """`service` while load and faults come; `served` is an async context for the time that it is served.
 
-    folder: has its configuration. away: whether calls may find nobody: from SIGTERM until the next service
-    is ready. broken: what the service itself did that it must not.
+    away: whether calls may find nobody: from SIGTERM until the next service is ready. broken: what the
+    service itself did that it must not.
     """
 
-    def __init__(self, script: Path, config: Mapping[str, Any], folder: Path) -> None:
-        self.http_port, self.rpc_port = free_ports(2)
+    def __init__(self, service: ServiceProcess) -> None:
+        self.service = service
+        self.http_port, self.rpc_port = service.http_port, service.rpc_port
+        self.folder = service.config_path.parent
         self.away = False
         self.broken: list[str] = []
-        ports = {"http_port": self.http_port, "rpc_port": self.rpc_port}
-        file = folder / "config.yml"
-        file.write_text(yaml.safe_dump({**config, **ports}))
-        self.folder = folder
-        self._log = folder / "log"
-        self._command = [sys.executable, str(script), "--config", str(file)]
 
     @contextlib.asynccontextmanager
     async def served(self) -> AsyncIterator[None]:
         """Ready on entry; on exit stopped, which has to end well. Raises CannotMeasure."""
-        self._start()
-        try:
-            await self.until_ready()
-            yield
-            await self._stop()
-        finally:
-            self._process.kill()
-            self._process.wait()
-
-    @property
-    def front(self) -> int:
-        return self._process.pid
+        await self.until_ready()
+        yield
+        await self._stop()
 
     def workers(self) -> list[int]:
-        return children(self.front)
+        return self.service.worker_pids()
 
     async def resident(self) -> dict[str, float]:
         """MB by process: the median over a second, for a large batch has its memory only while it runs."""
@@ -75,18 +52,14 @@ class World:
 
     def _resident(self) -> dict[str, float]:
         workers = {f"worker {number}": resident_mb(pid) for number, pid in enumerate(self.workers())}
-        return {"front": resident_mb(self.front), **workers}
+        return {"front": resident_mb(self.service.process.pid), **workers}
 
     async def until_ready(self) -> None:
         """Return when every instance is ready. Raises CannotMeasure when it takes too long."""
-        until = time.monotonic() + START_S
-        while time.monotonic() < until and self._process.poll() is None:
-            with contextlib.suppress(OSError, ValueError):
-                ops = json.loads(await asyncio.to_thread(self._ask, "/health/ready"))["ops"].values()
-                if all(op["ready"] == op["instances"] for op in ops):
-                    return
-            await asyncio.sleep(_POLL_S)
-        raise CannotMeasure(f"the service is not ready:\n{self.log_tail()}")
+        try:
+            await asyncio.to_thread(self.service.wait_until_ready, START_S, every_instance=True)
+        except AssertionError as exc:
+            raise CannotMeasure(str(exc)[-4000:]) from None
 
     async def until_replaced(self, worker: int) -> None:
         """Return when the worker is gone and all instances are ready again."""
@@ -102,22 +75,23 @@ class World:
         """SIGTERM; when it has ended as it should, the same service again."""
         self.away = True
         await self._stop()
-        self._start()
+        self.service.start()
         await self.until_ready()
         await asyncio.sleep(0.5)  # channels reconnect
         self.away = False
 
     async def reload(self) -> None:
         """Have the model loaded anew; return when all workers are new ones."""
-        answer = await asyncio.to_thread(self._ask, "/v2/repository/models/bert/load", b"", START_S)
-        if answer:
-            self.broken.append(f"the model was not loaded anew: {answer[:200]!r}")
+        path = "/v2/repository/models/bert/load"
+        answer = await asyncio.to_thread(self.service.http, path, b"", timeout_s=START_S)
+        if answer.body:
+            self.broken.append(f"the model was not loaded anew: {answer.body[:200]!r}")
         await self.until_ready()
 
     async def until_idle(self) -> None:
         """Return when no request is pending; notes those that stay."""
         until = time.monotonic() + START_S
-        while (pending := await asyncio.to_thread(self._metric, "paddlewheel_pending_requests")) > 0:
+        while (pending := await asyncio.to_thread(self.service.metric, "paddlewheel_pending_requests")) > 0:
             if time.monotonic() > until:
                 self.broken.append(f"{pending:g} requests are still pending, of which nobody waits for one")
                 return
@@ -125,43 +99,18 @@ class World:
 
     async def retried(self) -> int:
         """Requests that were tried again because their worker had died, since the service's start."""
-        return int(await asyncio.to_thread(self._metric, 'paddlewheel_op_retried_total{op="bert"}'))
-
-    def log_tail(self) -> str:
-        return self._log_text()[-4000:]
-
-    def _log_text(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def _start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, cwd=ROOT, stdout=log, stderr=log)
+        return int(await asyncio.to_thread(self.service.metric, "paddlewheel_op_retried_total", op="bert"))
 
     async def _stop(self) -> None:
         workers = self.workers()
-        self._process.send_signal(signal.SIGTERM)
+        self.service.terminate()
         try:
-            code = await asyncio.to_thread(self._process.wait, START_S)
-        except subprocess.TimeoutExpired:
+            code = await asyncio.to_thread(self.service.exit_code, START_S)
+        except AssertionError:
             self.broken.append(f"the service did not end in {START_S:g} s after SIGTERM")
             return
         if code:
             self.broken.append(f"the service left with {code} after SIGTERM")
-        left = [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+        left = [pid for pid in workers if is_running(pid)]
         if left:
             self.broken.append(f"workers outlived their service: {left}")
-
-    def _ask(self, path: str, body: bytes | None = None, timeout_s: float = 5) -> bytes:
-        """What a GET, or a POST of the body, is answered with, refusals included."""
-        url = f"http://127.0.0.1:{self.http_port}{path}"
-        try:
-            with urllib.request.urlopen(url, body, timeout=timeout_s) as answer:
-                content: bytes = answer.read()
-        except urllib.error.HTTPError as exc:
-            content = exc.read()
-        return content
-
-    def _metric(self, sample: str) -> float:
-        lines = self._ask("/metrics").decode().splitlines()
-        (line,) = (line for line in lines if line.startswith(f"{sample} "))
-        return float(line.split()[1])

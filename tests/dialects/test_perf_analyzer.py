@@ -11,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.perf_analyzer import FOLDER, LEVELS, Analyzer, examine, levels_in
-from bench.running import ROOT, RunningService, default_config, running_service
+from bench.running import ROOT, default_config, running_service
+from tests.support.service_process import ServiceProcess
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[RunningService]:
+def service() -> Iterator[ServiceProcess]:
     with running_service(ROOT / "web_service.py", default_config(1)) as started:
         yield started
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_the_statistics_that_it_reports_are_true(service: RunningService, protocol: str) -> None:
+def test_the_statistics_that_it_reports_are_true(service: ServiceProcess, protocol: str) -> None:
     levels, flaws = examine(Analyzer(), service, 500, protocol)
     assert [level.concurrency for level in levels] == list(range(1, LEVELS + 1))
     assert not flaws

@@ -16,30 +16,14 @@ from tests.support.raw_answers import received_until
 from tests.support.service_process import ServiceProcess
 
 
-class Target(ServiceProcess):
-    """The service as tests.fuzz sees it."""
-
-    @property
-    def front(self) -> int:
-        return self.process.pid
-
-    @property
-    def ports(self) -> tuple[int, int]:
-        return self.http_port, self.rpc_port
-
-    @property
-    def log_text(self) -> str:
-        return self.log
-
-
 @pytest.fixture(scope="module")
-def target() -> Iterator[Target]:
-    with Target(SCRIPT, CONFIG, arguments=["--config", "{config}"]) as service:
+def target() -> Iterator[ServiceProcess]:
+    with ServiceProcess(SCRIPT, CONFIG, arguments=["--config", "{config}"]) as service:
         yield service
 
 
 @pytest.mark.parametrize("door", [http_door, grpc_door], ids=["http", "grpc"])
-def test_mutated_requests_leave_the_service_whole(target: Target, door: type) -> None:
+def test_mutated_requests_leave_the_service_whole(target: ServiceProcess, door: type) -> None:
     watched = Watched(target)
     before = watched.resident_mb
     sent = watched.fire(door(seed=7), 250)
@@ -49,7 +33,7 @@ def test_mutated_requests_leave_the_service_whole(target: Target, door: type) ->
     assert watched.resident_mb - before < 64
 
 
-def exchange(target: Target, data: bytes) -> bytes:
+def exchange(target: ServiceProcess, data: bytes) -> bytes:
     """What the gRPC port says to these bytes until it has no more to say."""
     with socket.create_connection(("127.0.0.1", target.rpc_port), timeout=10) as client:
         client.sendall(data)
@@ -61,7 +45,7 @@ def exchange(target: Target, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("data", kept("grpc-door"))
-def test_a_call_by_a_name_that_is_no_text_ends_alone(target: Target, data: bytes) -> None:
+def test_a_call_by_a_name_that_is_no_text_ends_alone(target: ServiceProcess, data: bytes) -> None:
     """One such path ends the server of grpc.aio."""
     watched = Watched(target)
     for _ in range(3):
@@ -70,7 +54,7 @@ def test_a_call_by_a_name_that_is_no_text_ends_alone(target: Target, data: bytes
     assert not watched.broken, target.log
 
 
-def test_a_call_written_by_hand_is_answered(target: Target) -> None:
+def test_a_call_written_by_hand_is_answered(target: ServiceProcess) -> None:
     """What the mutations begin with is a good call, to begin with."""
     message = Request(key=["a"], value=["b"]).SerializeToString()
     with socket.create_connection(("127.0.0.1", target.rpc_port), timeout=10) as client:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
-from bench.processes import children, resident_mb
-from client.protos.pipeline_service_pb2 import Request, Response
-from tests.fuzz.sockets import PIPELINE, Door, Sent
+from bench.processes import resident_mb
+from client.protos.pipeline_service_pb2 import Request
+from tests.fuzz.sockets import Door, Sent
+from tests.support.service_process import ServiceProcess
 
 CONFIG: dict[str, Any] = {
     "op": {"count": {"concurrency": 1}},
@@ -28,41 +27,30 @@ ANSWER_S = 10.0
 FAULTS = ("fault of ours", "Traceback", "never retrieved", "Exception in")
 
 
-class Target(Protocol):
-    """A running service of tests/fuzz/service.py."""
-
-    @property
-    def front(self) -> int: ...
-    @property
-    def ports(self) -> tuple[int, int]: ...
-    @property
-    def log_text(self) -> str: ...
-
-
 class Watched:
     """broken: what the service has done that it may never do."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._workers = children(target.front)
+    def __init__(self, service: ServiceProcess) -> None:
+        self._service = service
+        self._workers = service.worker_pids()
         self.broken: list[str] = []
 
     @property
     def resident_mb(self) -> float:
         """Of front and workers."""
-        return sum(resident_mb(pid) for pid in (self._target.front, *self._workers))
+        return sum(resident_mb(pid) for pid in (self._service.process.pid, *self._workers))
 
     def fire(self, door: Door, count: int) -> Sent:
         """One batch, and the look after it."""
-        port = self._target.ports[door.name == "grpc-door"]
+        port = self._service.rpc_port if door.name == "grpc-door" else self._service.http_port
         sent = asyncio.run(door.send(port, count))
         self._look()
         return sent
 
     def _look(self) -> None:
-        if children(self._target.front) != self._workers:
+        if self._service.worker_pids() != self._workers:
             self.broken.append("a worker was replaced")
-            self._workers = children(self._target.front)
+            self._workers = self._service.worker_pids()
         for ask in (self._ask_http, self._ask_grpc):
             try:
                 answer = ask()
@@ -71,20 +59,12 @@ class Watched:
             else:
                 if answer != "1":
                     self.broken.append(f"a good request was answered {answer!r}")
-        log = self._target.log_text
+        log = self._service.log
         self.broken += [f"the log says {fault!r}" for fault in FAULTS if fault in log]
 
     def _ask_http(self) -> str:
-        import http.client
-
-        connection = http.client.HTTPConnection("127.0.0.1", self._target.ports[0], timeout=ANSWER_S)
-        with contextlib.closing(connection):
-            connection.request("POST", "/test/prediction", b'{"key":["a"],"value":["b"]}')
-            return str(json.loads(connection.getresponse().read())["value"][0])
+        answer = self._service.http("/test/prediction", b'{"key":["a"],"value":["b"]}', timeout_s=ANSWER_S)
+        return str(answer.json["value"][0])
 
     def _ask_grpc(self) -> str:
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        with grpc.insecure_channel(f"127.0.0.1:{self._target.ports[1]}", options) as channel:
-            call = channel.unary_unary(PIPELINE.decode())
-            answer = call(Request(key=["a"], value=["b"]).SerializeToString(), timeout=ANSWER_S)
-            return Response.FromString(answer).value[0]
+        return self._service.rpc(Request(key=["a"], value=["b"]), timeout_s=ANSWER_S).value[0]

@@ -1,4 +1,4 @@
-"""ServiceProcess: a service script as a user starts it, on ports of its own, for tests to talk to."""
+"""ServiceProcess: a service script as a user starts it, on ports of its own, for tests and measurements."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 APPS = ROOT / "tests" / "apps"
 RPC_METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 PATIENCE_S = 60.0  # what a test waits at most for something that takes milliseconds on a free machine
+MEASURES_COVERAGE = "COVERAGE_PROCESS_CONFIG" in os.environ
+_SAVING_S = 10.0
 _POLL_S = 0.02
 
 
@@ -48,8 +50,9 @@ class ServiceProcess:
 
     script: a service script, or the folder of its web_service.py. config: the content of config.yml; free
     ports are put in, and it is written to a file whose path the script finds in the environment as
-    SERVICE_CONFIG, and in place of "{config}" among `arguments`. name: of the service, for `ask`. tls: what
-    is trusted and shown where the config has `tls`. stdout: where standard output goes; else into `log`.
+    SERVICE_CONFIG, and in place of "{config}" among `arguments`. beside: the contents of other files in its
+    folder, by name. name: of the service, for `ask`. tls: what is trusted and shown where the config has
+    `tls`. stdout: where standard output goes; else into `log`.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class ServiceProcess:
         *,
         name: str = "test",
         arguments: Sequence[str] = (),
+        beside: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         folder: Path | None = None,
         wait: bool = True,
@@ -74,26 +78,20 @@ class ServiceProcess:
         self.rpc_port = resolved.setdefault("rpc_port", free_port())
         self.config_path = work / "config.yml"
         self.config_path.write_text(yaml.safe_dump(resolved), "utf-8")
+        for file, content in (beside or {}).items():
+            (work / file).write_text(content, "utf-8")
         self._log_path = work / "log"
         path = Path(script)
         path = path / "web_service.py" if path.is_dir() else path
         options = [argument.replace("{config}", str(self.config_path)) for argument in arguments]
         search_path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        with self._log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, str(path), *options],
-                cwd=folder or path.parent,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": search_path,
-                    "SERVICE_CONFIG": str(self.config_path),
-                    **(env or {}),
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=log if stdout is None else stdout,
-                stderr=log,
-            )
-        self._stack.callback(self._kill)
+        own = {"PYTHONPATH": search_path, "SERVICE_CONFIG": str(self.config_path)}
+        self._command = [sys.executable, str(path), *options]
+        self._env = {**os.environ, **own, **(env or {})}
+        self._folder = folder or path.parent
+        self._stdout = stdout
+        self.start()
+        self._stack.callback(self._end)
         if wait:
             try:
                 self.wait_until_ready()
@@ -106,6 +104,18 @@ class ServiceProcess:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def start(self) -> None:
+        """Start the script, the first time or when it has ended."""
+        with self._log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                cwd=self._folder,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log if self._stdout is None else self._stdout,
+                stderr=log,
+            )
 
     def close(self) -> None:
         self._stack.close()
@@ -121,16 +131,23 @@ class ServiceProcess:
         """Everything the service has written to stdout and stderr."""
         return self._log_path.read_text("utf-8", errors="replace")
 
-    def wait_until_ready(self, timeout_s: float = 2 * PATIENCE_S) -> None:
+    @property
+    def rpc_address(self) -> str:
+        return f"127.0.0.1:{self.rpc_port}"
+
+    def wait_until_ready(self, timeout_s: float = 2 * PATIENCE_S, *, every_instance: bool = False) -> None:
         """Raises AssertionError with the log when the service ends or does not become ready."""
 
         def ready() -> bool:
             if self.process.poll() is not None:
                 raise AssertionError(f"the service left with {self.process.returncode}:\n{self.log}")
             try:
-                return self.http("/health/ready").status == 200
+                answer = self.http("/health/ready")
             except OSError:
                 return False
+            if every_instance:
+                return all(op["ready"] == op["instances"] for op in answer.json["ops"].values())
+            return answer.status == 200
 
         wait_until(ready, "the service is ready", timeout_s, on_timeout=lambda: self.log)
 
@@ -215,10 +232,9 @@ class ServiceProcess:
     def channel(self) -> grpc.Channel:
         """A connection of its own to the gRPC port."""
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
-        address = f"127.0.0.1:{self.rpc_port}"
         if self.tls is None:
-            return grpc.insecure_channel(address, options)
-        return grpc.secure_channel(address, self.tls.credentials(), options)
+            return grpc.insecure_channel(self.rpc_address, options)
+        return grpc.secure_channel(self.rpc_address, self.tls.credentials(), options)
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a sample over all label sets that have these labels; 0 when there is none."""
@@ -226,6 +242,15 @@ class ServiceProcess:
         found = pattern.findall(self.http("/metrics").body.decode())
         wanted = [f'{key}="{value}"' for key, value in labels.items()]
         return sum(float(value) for given, value in found if all(label in given for label in wanted))
+
+    def answered(self) -> dict[str, int]:
+        """Requests so far by outcome: "ok" or the err_no."""
+        counts: dict[str, int] = {}
+        for line in self.http("/metrics").body.decode().splitlines():
+            if line.startswith("paddlewheel_requests_total{"):
+                err_no = line.partition('err_no="')[2].partition('"')[0]
+                counts[err_no] = counts.get(err_no, 0) + int(float(line.rpartition(" ")[2]))
+        return counts
 
     # Its processes:
 
@@ -254,8 +279,12 @@ class ServiceProcess:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the service did not end:\n{self.log}") from None
 
-    def _kill(self) -> None:
+    def _end(self) -> None:
         workers = self.worker_pids()
+        if MEASURES_COVERAGE and self.process.poll() is None:  # who is killed saves nothing of it
+            self.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_SAVING_S)
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()

@@ -312,6 +312,13 @@ def test_run_costs_follow_real_runs_slowly_and_hardly_one_that_was_disturbed() -
     assert costs.of(1, 16) == pytest.approx(2.0, rel=0.01)
 
 
+def test_run_costs_of_several_threads_stay_as_they_were_measured() -> None:
+    costs = RunCosts({(1, 16): 1.0}, 4, follows=False)
+    for _ in range(200):
+        costs.note(1, 16, 2.0)
+    assert costs.of(1, 16) == 1.0
+
+
 @pytest.mark.parametrize("points", [{}, {(1, 16): 0.0}, {(1, 16): 1.0, (2, 32): 1.0}])
 def test_run_costs_want_a_time_for_each_size(points: dict[tuple[int, int], float]) -> None:
     with pytest.raises(ValueError, match="run costs need"):

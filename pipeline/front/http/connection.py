@@ -7,6 +7,7 @@ import fcntl
 import functools
 import http
 import logging
+import math
 import struct
 import termios
 import time
@@ -21,6 +22,7 @@ import msgspec
 from pipeline.api.examples import KEY_VALUE_EXAMPLE
 from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge, Unauthenticated
 from pipeline.front.http.half_closed import CONTINUE, HalfClosed
+from pipeline.front.http.held_refusals import AT_ONCE_S, HELD_S, Refuse
 from pipeline.front.http.listener import REQUESTS_A_TURN, Listener
 from pipeline.front.scheduler.admission import Client
 from pipeline.front.scheduler.clients import named
@@ -63,6 +65,11 @@ class HttpRequest(msgspec.Struct, eq=False):
         """Answer. head: header lines, each with its CRLF; the length and the date are put in here."""
         self._connection.respond(self, status, head, body)
 
+    def refuse_for_now(self, refuse: Refuse, deadline: float) -> None:
+        """Have `refuse` respond that there is no room: later where the client asks again at once, and has
+        the time. deadline: of the request (time.monotonic)."""
+        self._connection.refuse_for_now(self, refuse, deadline)
+
 
 class RequestTaker(Protocol):
     """The application behind the connections."""
@@ -93,6 +100,7 @@ class Connection(asyncio.Protocol):
         self._unsent_since = 0.0  # when it last saw the number change
         self._refusal: ServingError | None = None
         self._refused_at = 0.0
+        self._no_room_at = -math.inf  # when it was last told so (time.monotonic)
 
     # What arrives:
 
@@ -168,6 +176,25 @@ class Connection(asyncio.Protocol):
             self._transport.close()
         elif self._waiting or self._unparsed or self._reader.continue_due:
             self.go_on()
+
+    def refuse_for_now(self, request: HttpRequest, refuse: Refuse, deadline: float) -> None:
+        """Have a request refused for want of room, at once or HELD_S later."""
+
+        def give() -> None:
+            self._no_room_at = time.monotonic()
+            try:
+                refuse()
+            except Exception:
+                log.exception("A fault of ours in refusing %s %s", request.method, request.path)
+                self._transport.close()
+
+        now, listener = self.seen_at, self._listener
+        if listener.draining or now > self._no_room_at + AT_ONCE_S or now + HELD_S >= deadline:
+            give()
+            return
+        listener.bodies_bytes -= len(request.body)
+        request.body = b""  # many may be held
+        listener.held.hold(give, now)
 
     def _write(self, status: int, head: bytes, body: Part, method: str = "") -> None:
         start = b"%b%b%bcontent-length: %d\r\n\r\n" % (

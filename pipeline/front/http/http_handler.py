@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from pipeline.errors import OUR_FAULT, ConfigError, ServingError
+from pipeline.errors import OUR_FAULT, ConfigError, Overloaded, ServingError
 from pipeline.front.http import docs_page
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.openapi import openapi
@@ -119,7 +119,12 @@ class HttpHandler(ABC):
             if asked is None:
                 return
             asked.client = request.client
-            dag_run = self._scheduler.begin(asked, partial(self._answer, request, asked))
+            try:
+                dag_run = self._scheduler.begin(asked, partial(self._answer, request, asked))
+            except Overloaded as exc:
+                exc.__traceback__ = None  # it holds the request's inputs
+                request.refuse_for_now(partial(self._answer, request, None, exc), asked.deadline)
+                return
         except ServingError as exc:
             self._answer(request, None, exc)
         except Exception:

@@ -79,6 +79,7 @@ class HttpServer:
     async def stop_listening(self) -> None:
         """Accept what the kernel has accepted already, then close the ports. Open connections stay."""
         self._listener.draining = True
+        self._listener.held.give_all()
         loop = asyncio.get_running_loop()
         accepted = []
         for listening in self._sockets:

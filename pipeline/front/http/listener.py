@@ -10,6 +10,7 @@ from typing import Protocol
 
 from pipeline.config.config_file import Limits
 from pipeline.errors import ServingError
+from pipeline.front.http.held_refusals import HeldRefusals
 from pipeline.front.scheduler.clients import HttpGuard
 
 REQUESTS_A_TURN = 128  # of the loop, which has others to serve
@@ -46,6 +47,7 @@ class Listener:
         self.date_line = b""  # the Date header, renewed by the listener's clock
         self.bodies_bytes = 0  # of those that are arriving, or not answered yet
         self.draining = False  # each answer is the last of its connection
+        self.held = HeldRefusals()
         self.begun = 0  # requests in this turn of the loop: a connection counts up to REQUESTS_A_TURN
         # One whole answer is always allowed.
         self._most_unread_bytes = max(limits.bodies_bytes, limits.response_bytes)

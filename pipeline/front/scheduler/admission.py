@@ -12,6 +12,7 @@ from pipeline.front.scheduler.batching import Pace
 
 MARGIN = 1.5  # runs differ, and who waits at the end of a long queue waits no less in vain
 LONGEST_PAUSE_S, SHORTEST_PAUSE_S = 60.0, 0.1
+RECKONED_S = 0.005  # a wait that is told with one decimal is not reckoned for each refusal
 _UNKNOWN_PAUSE_S = 1.0
 
 
@@ -131,6 +132,9 @@ class Admission:
         self._max_pending = max_pending
         self._enough_s = 0.0  # who has more time than this is in time, however much is pending
         self._mixed = False  # whether requests of a lower priority have been seen
+        self._reckoned_s = 0.0  # see `_wait_when_full_s`
+        self._reckoned_dag: Dag | None = None
+        self._reckoned_until = 0.0
 
     def admit(self, request: Asked, dag: Dag, client: Client, pending: int) -> int:
         """Count the request as one of this client's that is pending; returns its turn.
@@ -140,7 +144,7 @@ class Admission:
         if client.limited:
             client.check()
         if pending >= self._max_pending and not self._made_room(request, dag, client):
-            wait_s = _pause(self._finish_s(dag, pending, None) or _UNKNOWN_PAUSE_S)
+            wait_s = self._wait_when_full_s(dag)
             raise Overloaded(
                 f"{pending} requests are pending, the most that dag.max_pending_requests allows; "
                 f"try again in {wait_s:.1f} s",
@@ -176,6 +180,14 @@ class Admission:
                 retry_after_s=wait_s,
             )
 
+    def _wait_when_full_s(self, dag: Dag) -> float:
+        """How long callers wait where as many are pending as may be; reckoned every RECKONED_S."""
+        now = time.monotonic()
+        if now >= self._reckoned_until or dag is not self._reckoned_dag:
+            self._reckoned_until, self._reckoned_dag = now + RECKONED_S, dag
+            self._reckoned_s = _pause(self._finish_s(dag, self._max_pending, None) or _UNKNOWN_PAUSE_S)
+        return self._reckoned_s
+
     def _made_room(self, request: Asked, dag: Dag, client: Client) -> bool:
         """Whether a request of a client with more than its share was refused in favour of this one.
 
@@ -188,7 +200,7 @@ class Admission:
             if last is None or last.client is None:
                 continue
             if last.client.pending > client.pending + 1 and last.priority >= request.priority:
-                wait_s = _pause(self._finish_s(dag, self._max_pending, None))
+                wait_s = self._wait_when_full_s(dag)
                 last.refuse(
                     Overloaded(
                         f"dag.max_pending_requests ({self._max_pending}) are pending, of this client more "

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
 import logging
 import math
 import time
+from bisect import bisect_left, insort
 from collections import deque
-from functools import partial
 from operator import attrgetter
+from typing import Any
 
 from pipeline.config.config_file import ServiceConfig
 from pipeline.errors import DeadlineExceeded, NotReady, ServingError, UnknownVersion, text_of
@@ -39,6 +39,91 @@ STUCK_AFTER_S, STUCK_RUNS = 10.0, 10  # an instance that is busy for longer than
 _IDLE_SINCE = attrgetter("idle_since")
 _READY = State.READY
 _numbers = itertools.count()
+_SWEPT_FROM = 128  # jobs in line: fewer are not looked through for those that nobody waits for any more
+
+_Entry = tuple[Any, ...]  # priority, turn, number, job; nothing where one has left
+
+
+class Line:
+    """Jobs in order of priority, then of turn, then of arrival.
+
+    A job that nobody waits for any more stays until it is met: at either end, or when the line has doubled.
+    Places are found by halving. A sorted list also moves what stands behind a new job, 8 bytes for each, but
+    most come last; who is served leaves a gap, and gaps go when half of the list is such.
+    """
+
+    def __init__(self) -> None:
+        self._entries: list[_Entry] = []
+        self._served = 0  # gaps, at the beginning of the list
+        self._sweep_at = _SWEPT_FROM
+
+    def __len__(self) -> int:
+        """Jobs in line, some of which nobody may wait for any more."""
+        return len(self._entries) - self._served
+
+    def add(self, job: Job) -> None:
+        """Have a job wait in its place."""
+        request, entries = job.dag_run.request, self._entries
+        entry = (request.priority, request.turn, job.number, job)
+        if not entries or entries[-1] < entry:
+            entries.append(entry)
+        else:
+            insort(entries, entry, lo=self._served)
+        if len(entries) >= self._sweep_at:
+            self._sweep()
+
+    def first(self) -> Job | None:
+        """The job that is served next, of those that are still wanted."""
+        entries = self._entries
+        while len(entries) > self._served:
+            job: Job = entries[self._served][-1]
+            if job.wanted:
+                return job
+            self._leave()
+        return None
+
+    def take(self, most: int) -> list[Job]:
+        """Take out the next jobs that are still wanted."""
+        jobs: list[Job] = []
+        while len(jobs) < most and (job := self.first()) is not None:
+            jobs.append(job)
+            self._leave()
+        return jobs
+
+    def last(self) -> Job | None:
+        """The job that would be served last, of those that are still wanted."""
+        entries = self._entries
+        while len(entries) > self._served:
+            job: Job = entries[-1][-1]
+            if job.wanted:
+                return job
+            entries.pop()
+        return None
+
+    def before(self, place: tuple[int, int]) -> int:
+        """How many are served before a job of this priority and turn, others of that turn not counted."""
+        return bisect_left(self._entries, place, lo=self._served) - self._served
+
+    def clear(self) -> list[Job]:
+        """Take out all."""
+        jobs = [entry[-1] for entry in self._entries[self._served :]]
+        self._entries.clear()
+        self._served = 0
+        return jobs
+
+    def _leave(self) -> None:
+        """The first in line is there no more."""
+        self._entries[self._served] = ()
+        self._served += 1
+        if 2 * self._served >= len(self._entries):
+            del self._entries[: self._served]
+            self._served = 0
+
+    def _sweep(self) -> None:
+        """Let go of gaps, and of jobs that nobody waits for any more; look again when twice as many wait."""
+        self._entries = [entry for entry in self._entries if entry and entry[-1].wanted]
+        self._served = 0
+        self._sweep_at = max(_SWEPT_FROM, 2 * len(self._entries))
 
 
 class Batcher:
@@ -74,7 +159,7 @@ class Batcher:
         self._tries = max(1, section.retry)
         self._figures = figures
         self._admission = admission
-        self._queue: list[tuple[int, int, int, Job]] = []  # priority, turn, number: the least goes first
+        self._line = Line()
         self._suspects: deque[Job] = deque()
         self._dispatching = False
         self._ripening: asyncio.TimerHandle | None = None
@@ -82,7 +167,7 @@ class Batcher:
     @property
     def waiting(self) -> int:
         """Jobs in the queue, those nobody waits for any more included."""
-        return len(self._queue) + len(self._suspects)
+        return len(self._line) + len(self._suspects)
 
     @property
     def sound(self) -> int:
@@ -108,7 +193,7 @@ class Batcher:
     def ahead(self, place: tuple[int, int] | None) -> int:
         """Jobs that are answered before one that comes now: those under way, and of the queue those before
         its place, which is its priority and the turn behind its own; None: behind them all."""
-        queued = self.waiting if place is None else sum(entry < place for entry in self._queue)
+        queued = self.waiting if place is None else self._line.before(place)
         in_flight = (handover for instance in self.pool.instances for handover in instance.in_flight)
         return queued + sum(len(handover.jobs) for handover in in_flight if not handover.abandoned)
 
@@ -128,18 +213,11 @@ class Batcher:
 
     def last(self) -> LastInLine | None:
         """The request in the queue that would be the last to run, of those that are still wanted."""
-        last = max((entry for entry in self._queue if entry[-1].wanted), default=None)
-        if last is None:
+        job = self._line.last()
+        if job is None:
             return None
-        job = last[-1]
         request = job.dag_run.request
-        return LastInLine(request.client, request.priority, partial(self._refuse, job))
-
-    def _refuse(self, job: Job, error: ServingError) -> None:
-        """Take a job out of the queue, and end its request."""
-        self._queue = [entry for entry in self._queue if entry[-1] is not job]
-        heapq.heapify(self._queue)
-        job.dag_run.end(error)
+        return LastInLine(request.client, request.priority, job.dag_run.end)
 
     def note_error(self, error: ServingError) -> None:
         """The Op has refused or failed a request."""
@@ -148,9 +226,7 @@ class Batcher:
 
     def put(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
-        now, request, number = time.monotonic(), dag_run.request, next(_numbers)
-        job = Job(dag_run, node, inputs, number, now, self._tries)
-        heapq.heappush(self._queue, (request.priority, request.turn, number, job))
+        self._line.add(Job(dag_run, node, inputs, next(_numbers), time.monotonic(), self._tries))
         if not self._dispatching:
             self.dispatch_soon()
 
@@ -158,8 +234,7 @@ class Batcher:
         if job.suspect:
             self._suspects.append(job)
         else:
-            request = job.dag_run.request
-            heapq.heappush(self._queue, (request.priority, request.turn, job.number, job))
+            self._line.add(job)
         self.dispatch_soon()
 
     def dispatch_soon(self) -> None:
@@ -176,29 +251,21 @@ class Batcher:
         now = time.monotonic()
         if self._suspects and not self._hand_over_suspects(now):
             return  # what else waits would keep the processes from ever being idle
-        while self._queue:
-            self._drop_unwanted()
-            free = self._free(now) if self._queue else []
+        while (first := self._line.first()) is not None:
+            free = self._free(first, now)
             if not free:
                 return
-            size = handover_size(len(self._queue), len(free), self._policy, self.pace.usual_s)
-            jobs = self._take(size)
-            if jobs:
-                self._send(free[0], jobs, now)
+            size = handover_size(len(self._line), len(free), self._policy, self.pace.usual_s)
+            self._send(free[0], self._take(size), now)
 
     def _refuse_all(self) -> None:
         """Refuse all that waits: no worker is left, and the service ends."""
-        jobs = [*self._suspects, *(entry[-1] for entry in self._queue)]
+        jobs = [*self._suspects, *self._line.clear()]
         self._suspects.clear()
-        self._queue.clear()
         for job in jobs:
             job.fail(NotReady(f"Op {self.op} has no worker left and none can be started: the service ends"))
 
-    def _drop_unwanted(self) -> None:
-        while self._queue and not self._queue[0][-1].wanted:
-            heapq.heappop(self._queue)
-
-    def _free(self, now: float) -> list[Instance]:
+    def _free(self, first: Job, now: float) -> list[Instance]:
         """Instances that may be given a hand-over now; the one used last is first, its caches are warm."""
         ripe: list[Instance] = []
         busy: list[Instance] = []
@@ -209,7 +276,7 @@ class Batcher:
             if instance.in_flight:
                 busy.append(instance)
                 continue
-            wait_s = self._wait(instance, now)
+            wait_s = self._wait(instance, first, now)
             shortest_s = min(shortest_s, wait_s)
             if wait_s <= 0:
                 ripe.append(instance)
@@ -221,16 +288,16 @@ class Batcher:
             ripe.sort(key=_IDLE_SINCE, reverse=True)
         return ripe
 
-    def _wait(self, instance: Instance, now: float) -> float:
+    def _wait(self, instance: Instance, first: Job, now: float) -> float:
         """Seconds until a partial hand-over may leave for this idle instance."""
-        waiting = len(self._queue)
+        waiting = len(self._line)
         if self._policy.max_queue_delay_s:
-            return ripe_in(waiting, self._queue[0][-1].queued_at, self._policy, now)
+            return ripe_in(waiting, first.queued_at, self._policy, now)
         answered, idle_since = instance.answered, instance.idle_since
         return gathered_in(waiting, answered, self._policy, idle_since, self.pace.usual_s, now)
 
     def _may_queue_behind(self, running: InFlight, now: float) -> bool:
-        size, waiting = self._policy.batch_size, len(self._queue)
+        size, waiting = self._policy.batch_size, len(self._line)
         return may_queue_behind(len(running.jobs), running.began, waiting, size, self.pace.usual_s, now)
 
     def _ripen(self) -> None:
@@ -277,13 +344,8 @@ class Batcher:
 
     def _take(self, size: int) -> list[Job]:
         """Take the next jobs that are still wanted."""
-        jobs: list[Job] = []
-        while self._queue and len(jobs) < size:
-            job = heapq.heappop(self._queue)[-1]
-            if job.wanted:
-                jobs.append(job)
-        if jobs:
-            self._admission.fair_queue.serve(jobs[-1].dag_run.request.turn)
+        jobs = self._line.take(size)
+        self._admission.fair_queue.serve(jobs[-1].dag_run.request.turn)
         return jobs
 
     # What the instances and their pool report:

@@ -1,0 +1,85 @@
+"""The line before an Op: the order in which jobs leave it, and how few are looked at for an answer."""
+
+from __future__ import annotations
+
+import random
+from typing import cast
+
+from pipeline.front.scheduler.batcher import Line
+from pipeline.front.scheduler.dag_run import Job
+
+
+class Waiting:
+    """A job, its DAG run and its request in one."""
+
+    asked = 0  # how often one was asked whether it is wanted
+
+    def __init__(self, priority: int, turn: int, number: int) -> None:
+        self.priority, self.turn, self.number = priority, turn, number
+        self.dag_run = self.request = self
+        self.left = False
+
+    @property
+    def wanted(self) -> bool:
+        Waiting.asked += 1
+        return not self.left
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return self.priority, self.turn, self.number
+
+
+def added(line: Line, job: Waiting) -> Waiting:
+    line.add(cast(Job, job))
+    return job
+
+
+def test_jobs_leave_in_order_whatever_happens_meanwhile() -> None:
+    chance = random.Random(5)
+    line, waiting, number = Line(), dict[int, Waiting](), 0
+    for step in range(20_000):
+        flood = step % 4_000 < 2_000  # the line grows, then shrinks
+        match chance.choice(["add", "add", "add" if flood else "take", "take", "leave", "last", "before"]):
+            case "add":
+                number += 1
+                place = chance.choice([0, 0, 0, 2]), number // 7 + chance.randrange(9), number
+                waiting[number] = added(line, Waiting(*place))
+            case "leave" if waiting:
+                waiting.pop(chance.choice(list(waiting))).left = True
+            case "take":
+                most = chance.randrange(1, 9)
+                taken = [job.number for job in line.take(most)]
+                assert taken == [each.number for each in in_order(waiting)[:most]]
+                for one in taken:
+                    del waiting[one]
+            case "last":
+                last = line.last()
+                assert (last and last.number) == (in_order(waiting)[-1].number if waiting else None)
+            case "before":
+                place = chance.choice([0, 2]), number // 7 + chance.randrange(9)
+                ahead = sum(each.place < place for each in waiting.values())
+                assert ahead <= line.before(place) <= len(line)
+        first = line.first()
+        assert (first and first.number) == (in_order(waiting)[0].number if waiting else None)
+        assert len(waiting) <= len(line) <= 2 * len(waiting) + 128, "those who left are let go"
+    assert {job.number for job in line.clear()} >= waiting.keys()
+    assert not len(line)
+
+
+def in_order(waiting: dict[int, Waiting]) -> list[Waiting]:
+    return sorted(waiting.values(), key=lambda each: each.place)
+
+
+def test_who_would_be_last_is_known_without_looking_through_the_line() -> None:
+    line = Line()
+    jobs = [added(line, Waiting(0, turn, turn)) for turn in range(1000)]
+    Waiting.asked = 0
+    for _ in range(100):
+        assert line.last() is cast(Job, jobs[-1])
+        assert line.before((0, 500)) == 500
+    assert Waiting.asked == 100
+    for job in jobs[500:]:
+        job.left = True
+    Waiting.asked = 0
+    assert [line.last() for _ in range(100)] == [jobs[499]] * 100
+    assert Waiting.asked == 600, "who has left is met once"
