@@ -9,72 +9,73 @@ from html import escape
 from pipeline.tuning.frontier import Chosen, Measured, Point, frontier
 
 WIDTH, HEIGHT = 900, 460
-LEFT, RIGHT, TOP, BOTTOM = 70, 870, 64, 404
+LEFT, RIGHT, TOP, BOTTOM = 70, 870, 84, 404
 _INK, _FAINT, _GRID, _LINE, _CHOSEN = "#1f2933", "#66727f", "#e3e6ea", "#2a6fdb", "#d1343c"
 
 
+class _Scale:
+    """Requests/s to the right from 0, p99 upwards on a logarithmic scale."""
+
+    def __init__(self, most_per_s: float, lowest_ms: float, highest_ms: float) -> None:
+        self.most = most_per_s * 1.08
+        self.low, self.high = math.log10(lowest_ms) - 0.1, math.log10(highest_ms) + 0.1
+
+    def x(self, per_s: float) -> float:
+        return LEFT + per_s / self.most * (RIGHT - LEFT)
+
+    def y(self, ms: float) -> float:
+        return BOTTOM - (math.log10(ms) - self.low) / (self.high - self.low) * (BOTTOM - TOP)
+
+    def ticks(self) -> Iterator[float]:
+        for power in range(math.floor(self.low), math.ceil(self.high) + 1):
+            for digit in (1, 2, 5):
+                if self.low <= math.log10(tick := digit * 10.0**power) <= self.high:
+                    yield tick
+
+
 def draw(title: str, measured: Sequence[Measured], chosen: Chosen, p99_ms: float | None) -> str:
-    """Throughput to the right, p99 upwards on a logarithmic scale. `measured` holds at least one point."""
+    """The picture; `measured` holds at least one point. p99_ms: what was asked for, a line across."""
     points = [point for one in measured if not one.refused for point in one.points()]
-    best = frontier(measured)
-    most = max(point.per_s for point in points) * 1.08
     limits = [point.p99_ms for point in points] + ([p99_ms] if p99_ms else [])
-    low, high = math.log10(min(limits)) - 0.1, math.log10(max(limits)) + 0.1
-
-    def x(per_s: float) -> float:
-        return LEFT + per_s / most * (RIGHT - LEFT)
-
-    def y(ms: float) -> float:
-        return BOTTOM - (math.log10(ms) - low) / (high - low) * (BOTTOM - TOP)
-
+    scale = _Scale(max(point.per_s for point in points), min(limits), max(limits))
+    told = _told(chosen.settings.name, chosen.point)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
         f'height="{HEIGHT}" font-family="system-ui, sans-serif" font-size="12" fill="{_INK}">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
         _text(LEFT, 28, title, size=15),
-        _text(
-            LEFT, 48, "p99 in ms over requests/s; the line is the frontier, red is what was chosen", _FAINT
-        ),
+        _text(LEFT, 48, "p99 in ms over requests/s; the line is the frontier", _FAINT),
+        _text(LEFT, 68, f"chosen: {told}", _CHOSEN),
+        *_grid(scale),
     ]
-    for ms in _ticks(low, high):
-        parts.append(f'<path d="M{LEFT} {y(ms):.1f}H{RIGHT}" stroke="{_GRID}"/>')
-        parts.append(_text(LEFT - 8, y(ms) + 4, f"{ms:g}", _FAINT, anchor="end"))
-    for part in range(1, 5):
-        per_s = most * part / 4
-        parts.append(_text(x(per_s), BOTTOM + 18, f"{per_s:.0f}/s", _FAINT, anchor="end"))
     if p99_ms:
-        parts.append(
-            f'<path d="M{LEFT} {y(p99_ms):.1f}H{RIGHT}" stroke="{_CHOSEN}" stroke-dasharray="4 3" '
-            f'class="goal"/>'
-        )
-    parts += [_dot(x(p.per_s), y(p.p99_ms), _FAINT, 2.5, "measured") for p in points]
-    line = " ".join(f"{x(p.per_s):.1f},{y(p.p99_ms):.1f}" for _, p in best)
+        y = f"{scale.y(p99_ms):.1f}"
+        parts.append(f'<path d="M{LEFT} {y}H{RIGHT}" stroke="{_CHOSEN}" stroke-dasharray="4 3"/>')
+    parts += [_dot(scale, point, _FAINT, 2.5) for point in points]
+    best = frontier(measured)
+    line = " ".join(f"{scale.x(point.per_s):.1f},{scale.y(point.p99_ms):.1f}" for _, point in best)
     parts.append(f'<polyline points="{line}" fill="none" stroke="{_LINE}" stroke-width="1.5"/>')
-    for settings, point in best:
-        parts.append(_dot(x(point.per_s), y(point.p99_ms), _LINE, 4, _told(settings.name, point)))
-    told = _told(chosen.settings.name, chosen.point)
-    at = x(chosen.point.per_s), y(chosen.point.p99_ms)
-    parts += [
-        _dot(*at, _CHOSEN, 6, told),
-        _text(at[0] - 10, at[1] - 8, told, anchor="end" if at[0] > 450 else "start"),
-    ]
-    return "\n".join([*parts, "</svg>", ""])
+    parts += [_dot(scale, point, _LINE, 4, _told(settings.name, point)) for settings, point in best]
+    return "\n".join([*parts, _dot(scale, chosen.point, _CHOSEN, 6, told), "</svg>", ""])
+
+
+def _grid(scale: _Scale) -> Iterator[str]:
+    for ms in scale.ticks():
+        y = scale.y(ms)
+        yield f'<path d="M{LEFT} {y:.1f}H{RIGHT}" stroke="{_GRID}"/>'
+        yield _text(LEFT - 8, y + 4, f"{ms:g}", _FAINT, anchor="end")
+    for part in range(1, 5):
+        per_s = scale.most * part / 4
+        yield _text(scale.x(per_s), BOTTOM + 18, f"{per_s:.0f}/s", _FAINT, anchor="end")
+
+
+def _dot(scale: _Scale, point: Point, color: str, radius: float, told: str = "") -> str:
+    at = f'cx="{scale.x(point.per_s):.1f}" cy="{scale.y(point.p99_ms):.1f}"'
+    return f'<circle {at} r="{radius:g}" fill="{color}"><title>{escape(told)}</title></circle>'
 
 
 def _told(name: str, point: Point) -> str:
     return f"{name}: {point.per_s:.0f}/s, p99 {point.p99_ms:.3g} ms at {point.connections} connections"
-
-
-def _ticks(low: float, high: float) -> Iterator[float]:
-    for power in range(math.floor(low), math.ceil(high) + 1):
-        for digit in (1, 2, 5):
-            if low <= math.log10(tick := digit * 10.0**power) <= high:
-                yield tick
-
-
-def _dot(x: float, y: float, color: str, radius: float, told: str) -> str:
-    title = f"<title>{escape(told)}</title>"
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{color}">{title}</circle>'
 
 
 def _text(x: float, y: float, text: str, fill: str = _INK, *, size: int = 12, anchor: str = "start") -> str:

@@ -16,6 +16,7 @@ import yaml
 
 from pipeline.errors import ConfigError
 from pipeline.tuning.frontier import Measured, Point, Round, choose, frontier, survivors
+from pipeline.tuning.frontier_plot import HEIGHT, WIDTH, draw
 from pipeline.tuning.kept import machine
 from pipeline.tuning.marked_lines import other_machine, with_settings, without_settings
 from pipeline.tuning.sample import Example, lines_of, requests_of
@@ -113,6 +114,18 @@ def test_where_nothing_can_run_each_reason_is_told() -> None:
         choose([Measured(SETTINGS, (), "it is damaged"), Measured(OTHER, (), "no memory")], None)
     for one in (f"{SETTINGS.name}: it is damaged", f"{OTHER.name}: no memory"):
         assert one in caught.value.message
+
+
+def test_the_picture_holds_every_point_and_names_the_choice() -> None:
+    tried = [measured(SETTINGS, (1, 100, 5), (16, 300, 20)), Measured(OTHER, (), "it crashes")]
+    drawn = ElementTree.fromstring(draw("<a title>", tried, choose(tried, 50.0), 50.0))
+    name = "{http://www.w3.org/2000/svg}"
+    dots = [(float(dot.attrib["cx"]), float(dot.attrib["cy"])) for dot in drawn.iter(f"{name}circle")]
+    assert len(set(dots)) == 2
+    assert all(0 < x < WIDTH and 0 < y < HEIGHT for x, y in dots)
+    texts = [text.text for text in drawn.iter(f"{name}text")]
+    assert f"chosen: {SETTINGS.name}: 300/s, p99 20 ms at 16 connections" in texts
+    assert "<a title>" in texts
 
 
 # The search, of a machine that is made up:
