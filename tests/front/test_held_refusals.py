@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.front.http.held_refusals import GIVEN_A_TURN, HeldRefusals
-from raw_answers import received_until
-from service_process import APPS, PATIENCE_S, ServiceProcess, key_value, wait_until
+from tests.support.raw_answers import received_until
+from tests.support.service_process import APPS, PATIENCE_S, ServiceProcess, key_value, wait_until
 
 MOST = 3
 PENDING = "paddlewheel_pending_requests"
