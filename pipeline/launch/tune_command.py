@@ -37,6 +37,7 @@ from pipeline.tuning.tune import Search, Wanted
 from pipeline.tuning.tune_report import as_json, choice_lines, further_lines, print_table
 
 SHORTEST_S, LONGEST_S = 5.0, 24 * 3600.0
+_FIRST_START_S = 120.0  # that the first start may take, however short the budget is
 _CHECKED = 100  # requests of a sample that are asked one by one before anything is measured
 _FEWEST, _SLOW_S = 20, 10.0  # answers on one connection that a round is long enough for; most seconds of it
 _MOST_FAILED = 0.01  # of the requests of a round; more, and the round counts for nothing
@@ -199,6 +200,8 @@ class _Run:
     def _measure(self, settings: Settings, round_s: float, until: float) -> Measured:
         self._tell(settings.name)
         rounds: list[Round] = []
+        if not self.requests:  # nothing has started yet: without that there is nothing to choose from
+            until = max(until, time.monotonic() + _FIRST_START_S)
         try:
             with self._source.started(settings, until) as candidate:
                 self._ask_first(candidate)
