@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +16,11 @@ import msgspec
 import pytest
 import yaml
 
+from pipeline.engines.onnxruntime.engine import ENGINE as ONNX_RUNTIME
 from pipeline.errors import ConfigError
+from pipeline.launch.tune_command import Options
+from pipeline.launch.tune_command import tune as command_tune
+from pipeline.plugins import Library
 from pipeline.tuning.frontier import Measured, Point, Round, choose, frontier, survivors
 from pipeline.tuning.frontier_plot import HEIGHT, WIDTH, draw
 from pipeline.tuning.kept import machine
@@ -25,7 +31,7 @@ from pipeline.tuning.tune import KEPT, Search, Wanted
 from tests.support import onnx_models
 from tests.support.command_line import paddlewheel, refused
 from tests.support.free_ports import free_port
-from tests.support.service_process import APPS, ServiceProcess
+from tests.support.service_process import APPS, ROOT, ServiceProcess
 
 SETTINGS = Settings("onnxruntime", "fp32", 2, 1, 32)
 OTHER = msgspec.structs.replace(SETTINGS, instances=1)
@@ -389,6 +395,40 @@ def test_a_request_that_the_service_refuses_is_told_with_its_line(service: Path)
     file.write_text(f'{good}\n{{"key":["input_ids"],"value":["[[1]]"]}}\n', "utf-8")
     told = refused_line(tune(service, "--engine", "onnxruntime", sample="bad.jsonl").stderr)
     assert f"{file} line 2 is refused by the service: " in told
+
+
+def test_what_the_script_gives_itself_is_refused(service: Path) -> None:
+    script = service / "web_service.py"
+    text = (APPS / "model.py").read_text("utf-8")
+    script.write_text(text.replace('name="model",', 'name="model", concurrency=2,'), "utf-8")
+    told = refused(paddlewheel("tune", service, "--sample", service / "sample.jsonl"))
+    assert "the script gives concurrency to Op model, which goes before config.yml" in told
+
+
+def test_an_engine_that_is_named_and_not_installed_is_told_with_its_line_of_pip(
+    service: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ONNX_RUNTIME, "library", Library("not_there_at_all", "a-package[run]"))
+    options = Options(APPS / "model.py", 60.0, config=service / "config.yml", engines=("onnxruntime",))
+    with pytest.raises(ConfigError) as caught:
+        command_tune(options)
+    assert "ONNX Runtime, which is not installed here: pip install 'a-package[run]'" in caught.value.message
+
+
+def test_what_is_interrupted_leaves_nothing_behind(service: Path) -> None:
+    before = sorted(service.iterdir())
+    given = ["--config", service / "config.yml", "--sample", service / "sample.jsonl"]
+    command = [sys.executable, "-m", "pipeline", "tune", APPS / "model.py", *given]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "onnxruntime fp32, 3 x 4" in line:  # the first candidate is being started
+                process.terminate()
+                break
+        told = process.stderr.read()
+    assert process.returncode == 130
+    assert told.endswith("Interrupted: nothing is written\n")
+    assert sorted(service.iterdir()) == before
 
 
 def test_a_folder_without_a_service_is_refused(tmp_path: Path) -> None:
