@@ -38,6 +38,7 @@ from pipeline.process.numpy_version import REMEDY, flaw_of_numpy
 from pipeline.process.processes import SERVER, open_standard_files, python_module
 from pipeline.process.start_signals import end_plainly, hold, left_at_once, survive_hangups
 from pipeline.tuning import auto
+from pipeline.tuning.marked_lines import other_machine
 
 log = logging.getLogger(__name__)
 
@@ -217,6 +218,9 @@ class Service:
         dag = dag_of(ops, last, first_arrival=config.dag.channel_recv_frist_arrive)
         signature = signature_of(ops, last)
         config, choices = auto.resolved(config)
+        source = self._config_source
+        if isinstance(source, str | Path) and (machine := other_machine(Path(source))):
+            log.warning("%s was tuned on another machine (%s): tune it here", source, machine)
         return App(
             name=self.name,
             models=models_of(ScriptModels(self.name, dag, signature)),

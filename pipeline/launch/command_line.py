@@ -1,8 +1,9 @@
-"""The command line of `paddlewheel`: make, run and stop services, list the keys, call the doctor."""
+"""The command line of `paddlewheel`: make, run, tune and stop services, list the keys, call the doctor."""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING
 from pipeline import __version__
 from pipeline.errors import ServingError
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
-from pipeline.process.start_signals import end_plainly, left_at_once, survive_hangups
+from pipeline.process.start_signals import INTERRUPTED, end_plainly, left_at_once, survive_hangups
 
 if TYPE_CHECKING:
     from pipeline.launch.commands import Commands
 
 EXIT_MISS = 1
+PRECISIONS = ("fp32", "bf16", "fp16", "int8")
+MOST_CONNECTIONS = 1024  # of the load that `tune` makes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,6 +70,32 @@ def _doctor(options: argparse.Namespace) -> int:
     return 0 if all_needed_is_there(findings) else EXIT_MISS
 
 
+def _tune(options: argparse.Namespace) -> int:
+    from pipeline.launch.tune_command import Options, seconds_of, tune
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end the candidate that is running, too
+    given = Options(
+        options.service,
+        seconds_of("--budget", options.budget),
+        seconds_of("--p99", options.p99) * 1e3 if options.p99 else None,
+        options.config,
+        options.sample,
+        options.key,
+        options.op,
+        options.engine,
+        options.precision,
+        options.connections,
+        options.report,
+        options.dry_run,
+    )
+    try:
+        tune(given)
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted: nothing is written\n")
+        return INTERRUPTED
+    return 0
+
+
 def _stop(options: argparse.Namespace) -> None:
     from pipeline.launch.stop_command import choose_services, stop
 
@@ -91,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_new(commands)
     _add_config(commands)
     _add_doctor(commands)
+    _add_tune(commands)
     _add_stop(commands)
     _add_kill(commands)
     return parser
@@ -165,6 +195,64 @@ def _add_doctor(commands: Commands) -> None:
         help="whose ports and devices are looked at (config.yml, where there is one)",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def _add_tune(commands: Commands) -> None:
+    parser = add_command(
+        commands,
+        "tune",
+        _tune,
+        "find a service's fastest settings by real requests, and write them into its config.yml",
+        "paddlewheel tune myservice --sample texts.txt --p99 50ms --budget 5m",
+    )
+    parser.add_argument("service", type=Path, metavar="SERVICE", help="folder of a service, or its script")
+    parser.add_argument("--p99", metavar="TIME", help="greatest p99, e.g. 50ms (absent: the frontier's knee)")
+    parser.add_argument(
+        "--sample", type=Path, metavar="FILE", help=".txt: a text a line; .jsonl: a body a line"
+    )
+    parser.add_argument("--key", help="key of each text (the first of the service's own example)")
+    parser.add_argument("--budget", default="5m", metavar="TIME", help="most time in all (%(default)s)")
+    parser.add_argument("--op", metavar="NAME", help="the Op to tune, where several have models")
+    parser.add_argument("--engine", type=_names, default=(), metavar="A,B", help="engines (all that can)")
+    parser.add_argument(
+        "--precision",
+        type=_precisions,
+        default=(),
+        metavar="A,B",
+        help="of fp32, bf16, fp16 and int8; answers differ by it (config.yml's alone)",
+    )
+    parser.add_argument(
+        "--connections",
+        type=_numbers,
+        default=(1, 4, 16, 64),
+        metavar="A,B",
+        help="of the load, ascending (1,4,16,64)",
+    )
+    parser.add_argument("--config", type=Path, metavar="PATH", help="in place of config.yml by the script")
+    parser.add_argument(
+        "--report", type=Path, metavar="PATH", help="PATH.json and PATH.svg (tuned, beside config.yml)"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the change of config.yml, write nothing"
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _precisions(text: str) -> tuple[str, ...]:
+    names = _names(text)
+    if unknown := [name for name in names if name not in PRECISIONS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(PRECISIONS)}")
+    return names
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers = sorted({int(name) for name in _names(text)})
+    if not numbers or numbers[0] < 1 or numbers[-1] > MOST_CONNECTIONS:
+        raise argparse.ArgumentTypeError(f"from 1 to {MOST_CONNECTIONS}, e.g. 1,4,16,64")
+    return tuple(numbers)
 
 
 def _add_stop(commands: Commands) -> None:

@@ -1,0 +1,308 @@
+"""`tune`: finds the fastest settings of a service's Op by real requests, and writes them into config.yml."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from pipeline.config.op_section import LocalServiceConf
+from pipeline.config.report import read_yaml
+from pipeline.config.value_types import AUTO
+from pipeline.errors import ConfigError
+from pipeline.models.serving_model import require_library
+from pipeline.models.settings import with_settings_of
+from pipeline.models.variants import load_for_engine
+from pipeline.models.versions import choose_version
+from pipeline.plugins import ENGINES, find
+from pipeline.process.control_group import usable_cores
+from pipeline.tuning.candidate import Candidate, NotStarted, Script, opened
+from pipeline.tuning.frontier import Chosen, Measured, Round
+from pipeline.tuning.frontier_plot import draw
+from pipeline.tuning.marked_lines import other_machine, with_settings
+from pipeline.tuning.sample import Asked, Example, lines_of, requests_of
+from pipeline.tuning.settings import MODEL_SECTION, Settings, settings_of
+from pipeline.tuning.tune import Search, Wanted
+from pipeline.tuning.tune_report import as_json, choice_lines, further_lines, print_table
+
+SHORTEST_S, LONGEST_S = 5.0, 24 * 3600.0
+_FIRST_START_S = 120.0  # that the first start may take, however short the budget is
+_CHECKED = 100  # requests of a sample that are asked one by one before anything is measured
+_FEWEST, _SLOW_S = 20, 10.0  # answers on one connection that a round is long enough for; most seconds of it
+_MOST_FAILED = 0.01  # of the requests of a round; more, and the round counts for nothing
+_PROBE = (31, 29, 7)  # instances, batch and threads that a script hardly has
+
+
+class Options(msgspec.Struct, frozen=True):
+    """The options of the command, see `--help`."""
+
+    service: Path
+    budget_s: float
+    p99_ms: float | None = None
+    config: Path | None = None
+    sample: Path | None = None
+    key: str | None = None
+    op: str | None = None
+    engines: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    connections: tuple[int, ...] = ()
+    report: Path | None = None
+    dry_run: bool = False
+
+
+def seconds_of(option: str, text: str) -> float:
+    """The time that an option gives as "50ms", "90s", "5m" or "1h". Raises ConfigError for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", text.strip())
+    if found is None or not float(found[1]):
+        raise ConfigError(f"{option} {text!r} is no time; write it as 50ms, 90s, 5m or 1h")
+    return float(found[1]) * {"ms": 1e-3, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def tune(options: Options) -> None:
+    """Raises ConfigError, before anything is measured where that can be known then."""
+    if not SHORTEST_S <= options.budget_s <= LONGEST_S:
+        raise ConfigError(f"--budget: from {SHORTEST_S:g} seconds to 24 hours, e.g. --budget 5m")
+    script, config = _files(options)
+    lines = lines_of(options.sample) if options.sample else []
+    op = _op_of(config, options.op)
+    text = config.read_bytes().decode("utf-8")
+    with_settings(text, op, Settings("paddle", "fp32", 1, 1, 1))  # before minutes are spent, not after
+    if not (options.dry_run or os.access(config, os.W_OK)):
+        raise ConfigError(f"{config} may not be written; --dry-run prints what would be")
+    console = Console(stderr=True)
+    if machine := other_machine(config):
+        console.print(f"{config} was tuned on {machine}: tuning starts from that", soft_wrap=True)
+    with opened(script, config, op) as source:
+        run = _Run(options, source, lines, console)
+        search, wanted, chosen = run.search()
+    written = with_settings(text, op, chosen.settings)
+    if not options.dry_run:
+        print_table(Console(width=None if sys.stdout.isatty() else 160), search.measured(), chosen)
+    told = choice_lines(wanted, chosen, search.baseline())
+    further = further_lines(wanted, chosen, run.missing, len(search.left_out))
+    told += ["to go further:", *(f"  - {line}" for line in further)] if further else []
+    console.print("\n".join(told), soft_wrap=True, markup=False, highlight=False)
+    if options.dry_run:
+        sys.stdout.writelines(_diff(text, written, config))
+    else:
+        config.write_bytes(written.encode("utf-8"))
+        console.print(f"written: {config}", soft_wrap=True)
+    report = options.report or (None if options.dry_run else config.parent / "tuned")
+    if report is not None:
+        facts = {"script": script.name, "op": op, "requests": len(run.requests)}
+        report.with_suffix(".json").write_text(as_json(search, wanted, chosen, facts), "utf-8")
+        title = f"Op {op} of {script.name} on {wanted.cores} cores"
+        drawn = draw(title, search.measured(), chosen, wanted.p99_ms)
+        report.with_suffix(".svg").write_text(drawn, "utf-8")
+        console.print(f"everything measured: {report}.json, {report}.svg", soft_wrap=True)
+
+
+class _Run:
+    """One tuning: what it may try, and the candidates it starts for that."""
+
+    def __init__(
+        self, options: Options, source: Script, lines: Sequence[tuple[int, str]], console: Console
+    ) -> None:
+        self.missing: dict[str, str] = {}
+        self.requests: list[Asked] = []
+        self._options = options
+        self._source = source
+        self._lines = lines
+        self._console = console
+
+    def search(self) -> tuple[Search, Wanted, Chosen]:
+        """Raises ConfigError for what can't be tuned, and where no candidate can run the model."""
+        resolved = self._source.resolved()
+        section = resolved["op"][self._source.op]
+        _check_section(self._source.op, resolved, section)
+        conf = section[MODEL_SECTION]
+        directory = choose_version(Path(conf["model_config"]), conf.get("model_version")).directory
+        baseline = self._baseline(directory, section)
+        self._check_script(baseline)
+        options = self._options
+        wanted = self._wanted = Wanted(
+            self._engines(directory, baseline.engine if _on_a_card(conf) else None),
+            options.precisions or (baseline.precision,),
+            usable_cores(),
+            options.budget_s,
+            options.p99_ms,
+            options.connections,
+        )
+        self._console.print(
+            f"Op {self._source.op}: at most {wanted.most_candidates()} candidates of "
+            f"{', '.join(wanted.engines)} on {wanted.cores} cores, {options.budget_s:g} s at most",
+            soft_wrap=True,
+        )
+        with self._progress():
+            search = Search(wanted, baseline, self._measure)
+            return search, wanted, search.run()
+
+    def _baseline(self, directory: Path, section: dict[str, Any]) -> Settings:
+        """What config.yml says, with what the model's own serving.yml wants where that says nothing."""
+        model = load_for_engine(directory, section[MODEL_SECTION].get("engine"))
+        baseline = settings_of(section, model.engine)
+        given = read_yaml(self._source.config)["op"][self._source.op]
+        if given[MODEL_SECTION].get("precision") is None:
+            wanted = with_settings_of(model, LocalServiceConf())
+            baseline = msgspec.structs.replace(baseline, precision=wanted.precision)
+        if given.get("batch_size") == AUTO:
+            baseline = msgspec.structs.replace(baseline, batch=AUTO)
+        return baseline
+
+    def _engines(self, directory: Path, own: str | None) -> tuple[str, ...]:
+        """Those that can run the model; one on a graphics card keeps its own. Raises ConfigError for a named
+        one that can't, and where none can."""
+        named = self._options.engines
+        able, reasons = [], []
+        for name in named or ((own,) if own else tuple(find(ENGINES))):
+            try:
+                model = load_for_engine(directory, name)
+            except ConfigError as exc:
+                reasons.append(f"{name}: {exc.message}")
+                continue
+            try:
+                require_library(model)
+                able.append(name)
+            except ConfigError as exc:
+                reasons.append(f"{name}: {exc.message}")
+                self.missing[name] = exc.message
+        if not able or (named and reasons):
+            raise ConfigError("no candidate can run the model here:\n" * (not able) + "\n".join(reasons))
+        return tuple(able)
+
+    def _check_script(self, baseline: Settings) -> None:
+        """Raises ConfigError where the script itself gives the Op what is to be tuned: it goes first."""
+        instances, batch, threads = _PROBE
+        probe = msgspec.structs.replace(
+            baseline, instances=instances, batch=batch, threads=threads, delay_ms=1.5
+        )
+        section = self._source.resolved(probe)["op"][self._source.op]
+        taken = settings_of(section, probe.engine)
+        asked, found = probe.of_op() | probe.of_model(), taken.of_op() | taken.of_model()
+        fixed = [key for key in asked if asked[key] != found[key]]
+        if fixed:
+            raise ConfigError(
+                f"the script gives {', '.join(fixed)} to Op {self._source.op}, which goes before config.yml: "
+                "take that out of the script, and put it into config.yml"
+            )
+
+    def _measure(self, settings: Settings, round_s: float, until: float) -> Measured:
+        self._tell(settings.name)
+        rounds: list[Round] = []
+        if not self.requests:  # nothing has started yet: without that there is nothing to choose from
+            until = max(until, time.monotonic() + _FIRST_START_S)
+        try:
+            with self._source.started(settings, until) as candidate:
+                self._ask_first(candidate)
+                rounds = self._rounds(candidate, round_s, until)
+        except NotStarted as exc:
+            return Measured(settings, (), exc.message)
+        return Measured(settings, tuple(rounds))
+
+    def _rounds(self, candidate: Candidate, round_s: float, until: float) -> list[Round]:
+        """Rounds at ever more connections. Raises NotStarted where none can be used."""
+        levels, warm_s = self._wanted.connections, round_s / 5
+        with contextlib.suppress(NotStarted):  # shapes are met for the first time, which may take long
+            candidate.load(self.requests, levels[-1], round_s / 2, warm_s)
+        round_s = max(round_s, min(_FEWEST * candidate.answer_s(self.requests[0]), _SLOW_S))
+        rounds: list[Round] = []
+        before: Round | None = None
+        for connections in levels:
+            last = candidate.load(self.requests, connections, round_s, warm_s)
+            if last.failed > _MOST_FAILED * len(last.latencies_ms):
+                if not rounds:
+                    raise NotStarted(
+                        f"{last.failed} requests failed at {connections} connections: {last.error}"
+                    )
+                break
+            rounds.append(last)
+            if time.monotonic() > until or not self._wanted.goes_on(before, last):
+                break
+            before = last
+        return rounds
+
+    def _ask_first(self, candidate: Candidate) -> None:
+        """At the first start: makes the requests, and asks them one by one. Raises ConfigError for one that
+        is refused."""
+        if self.requests:
+            return
+        example = Example.of_openapi(msgspec.json.decode(candidate.get("/openapi.json")[1]))
+        sample = self._options.sample
+        as_texts = sample is not None and sample.suffix == ".txt"
+        requests = requests_of(self._lines, as_texts=as_texts, example=example, key=self._options.key)
+        for asked in requests[:_CHECKED]:
+            if why := candidate.refusal(asked):
+                where = f"{sample} line {asked.line}" if asked.line else "the service's own example"
+                raise ConfigError(f"{where} is refused by the service: {why}")
+        self.requests = requests
+
+    def _progress(self) -> AbstractContextManager[object]:
+        columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+        shown = self._console.is_terminal
+        self._bar = Progress(*columns, console=self._console, disable=not shown, transient=True)
+        self._task: TaskID = self._bar.add_task("starting", total=self._options.budget_s)
+        self._begun = time.monotonic()
+        return self._bar
+
+    def _tell(self, name: str) -> None:
+        self._bar.update(self._task, description=name, completed=time.monotonic() - self._begun)
+        if not self._console.is_terminal:
+            self._console.print(f"{time.monotonic() - self._begun:6.1f} s  {name}", soft_wrap=True)
+
+
+def _files(options: Options) -> tuple[Path, Path]:
+    """The script and its config.yml."""
+    script = options.service / "web_service.py" if options.service.is_dir() else options.service
+    if not script.is_file():
+        raise ConfigError(f"{script} is not a file; name a service's folder or its script")
+    config = options.config or script.parent / "config.yml"
+    if not config.is_file():
+        raise ConfigError(f"{config} is not a file; name the configuration with --config")
+    return script, config
+
+
+def _op_of(config: Path, named: str | None) -> str:
+    """The Op to tune: the one that is named, else the only one with a model."""
+    sections: dict[str, Any] = read_yaml(config).get("op") or {}
+    with_model = [
+        name
+        for name, section in sections.items()
+        if isinstance(section, dict) and isinstance(section.get(MODEL_SECTION), dict)
+    ]
+    told = f"it has {', '.join(with_model) or 'none'}"
+    if named is not None and named not in with_model:
+        raise ConfigError(f"--op {named}: {config} has no such Op with a {MODEL_SECTION}; {told}")
+    if named is None and len(with_model) != 1:
+        raise ConfigError(f"{config}: name the Op to tune with --op, one with a {MODEL_SECTION}; {told}")
+    return named or with_model[0]
+
+
+def _check_section(op: str, resolved: dict[str, Any], section: dict[str, Any]) -> None:
+    if section["server_endpoints"]:
+        raise ConfigError(f"op.{op}: its model runs on server_endpoints; tune it there")
+    if not section[MODEL_SECTION]["model_config"]:
+        raise ConfigError(f"op.{op}.{MODEL_SECTION}: it names no model_config, so there is nothing to tune")
+    if resolved["build_dag_each_worker"] and resolved["worker_num"] > 1:
+        raise ConfigError(
+            "build_dag_each_worker multiplies the instances: set it to false, concurrency says their number"
+        )
+
+
+def _on_a_card(conf: dict[str, Any]) -> bool:
+    return conf["device_type"] not in (-1, 0) or bool(conf["devices"])
+
+
+def _diff(before: str, after: str, config: Path) -> list[str]:
+    lines = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    return list(difflib.unified_diff(*lines, str(config), f"{config} (tuned)"))

@@ -1,0 +1,123 @@
+"""The requests that `paddlewheel tune` sends: read from a file, and checked line by line.
+
+A `.txt` file holds one text a line; each is put under the key of the service's own example. A `.jsonl` file
+holds one body a line: of key/value (`key`, `value`), KServe v2 (`inputs`) or KServe v1 (`instances`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pipeline.errors import ConfigError
+
+MAX_BYTES = 64 << 20
+MAX_REQUESTS = 10_000
+_TOLD = 5  # lines that a message names
+_PATHS = {
+    "key": "/{name}/prediction",
+    "inputs": "/v2/models/{name}/infer",
+    "instances": "/v1/models/{name}:predict",
+}
+
+
+class Asked(NamedTuple):
+    """One request. line: of the file, 0 for the service's own example."""
+
+    line: int
+    path: str
+    body: bytes
+
+
+class Example(NamedTuple):
+    """What the service says of itself. name: of it. key_values: the request that its Ops declare; or none."""
+
+    name: str
+    key_values: Mapping[str, str]
+
+    @classmethod
+    def of_openapi(cls, document: Any) -> Example:
+        """From its `/openapi.json`."""
+        name = document["info"]["title"]
+        posted = document["paths"][_PATHS["key"].format(name=name)]["post"]
+        example = posted["requestBody"]["content"]["application/json"].get("example")
+        return cls(name, dict(zip(example["key"], example["value"], strict=True)) if example else {})
+
+
+def lines_of(path: Path) -> list[tuple[int, str]]:
+    """The lines of a sample with their numbers. Raises ConfigError for one that can't be read or has an
+    empty or malformed line."""
+    if path.suffix not in (".txt", ".jsonl"):
+        raise ConfigError(f"--sample {path}: name it *.txt (a text a line) or *.jsonl (a body a line)")
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        text = content.decode("utf-8").removesuffix("\n")
+    except OSError as exc:
+        raise ConfigError(f"--sample {path} can't be read ({exc.strerror}); name a file of requests") from exc
+    except UnicodeDecodeError as exc:
+        line = content.count(b"\n", 0, exc.start) + 1
+        raise ConfigError(f"--sample {path} line {line} is no UTF-8; save the file as UTF-8") from None
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"--sample {path} is over {MAX_BYTES} bytes; some hundred requests are enough")
+    lines = [(number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1)]
+    if not text:
+        raise ConfigError(f"--sample {path} is empty; write a request a line")
+    if len(lines) > MAX_REQUESTS:
+        raise ConfigError(f"--sample {path} has {len(lines)} lines; {MAX_REQUESTS} are the most")
+    wrong = [f"line {number} {flaw}" for number, line in lines if (flaw := _flaw(path.suffix, line))]
+    if wrong:
+        more = f" and {len(wrong) - _TOLD} more" if len(wrong) > _TOLD else ""
+        raise ConfigError(f"--sample {path}: {'; '.join(wrong[:_TOLD])}{more}: mend or delete them")
+    return lines
+
+
+def _flaw(suffix: str, line: str) -> str:
+    if not line.strip():
+        return "is empty"
+    if suffix == ".txt":
+        return ""
+    try:
+        body = msgspec.json.decode(line)
+    except msgspec.DecodeError as exc:
+        return f"is no JSON ({exc})"
+    if not isinstance(body, dict) or not any(key in body for key in _PATHS):
+        return f"is no body of a request: an object with one of {', '.join(_PATHS)}"
+    return ""
+
+
+def requests_of(
+    lines: Sequence[tuple[int, str]], *, as_texts: bool, example: Example, key: str | None = None
+) -> list[Asked]:
+    """The requests of a sample's lines, or the service's own example where there are none.
+
+    key: under which a text is put; None: the first of the example, whose other keys stay as they are.
+    """
+    path = _PATHS["key"].format(name=example.name)
+    if not lines:
+        if not example.key_values:
+            raise ConfigError("the service declares no example_key_values; give it requests with --sample")
+        return [Asked(0, path, _key_values(example.key_values))]
+    if not as_texts:
+        return [Asked(number, _path(line).format(name=example.name), line.encode()) for number, line in lines]
+    key = key or next(iter(example.key_values), None)
+    if key is None:
+        raise ConfigError(
+            "the service declares no example_key_values, so that the key of a text is not known: name it "
+            "with --key, or write bodies in a .jsonl file"
+        )
+    return [Asked(number, path, _key_values({**example.key_values, key: line})) for number, line in lines]
+
+
+def _path(line: str) -> str:
+    body = msgspec.json.decode(line)
+    return next(path for key, path in _PATHS.items() if key in body)
+
+
+def _key_values(given: Mapping[str, str]) -> bytes:
+    body = {"key": list(given), "value": list(given.values())}
+    return json.dumps(body, ensure_ascii=False).encode()
