@@ -6,6 +6,7 @@ Random ids never count: on them a model has no opinion that a lower precision co
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def _read(sample: Path) -> dict[str, Array]:
     try:
         with np.load(sample, allow_pickle=False) as arrays:
             rows = {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError) as exc:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as exc:
         raise ConfigError(f"{sample} can't be read: {exc}") from exc
     if (
         not rows

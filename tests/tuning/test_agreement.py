@@ -1,0 +1,96 @@
+"""`precision: auto`: a lower precision counts only where it answers as fp32 does, on enough real rows."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.tuning.agreement import LEAST_ROWS, SAMPLE_FILE, require_agreement
+from tests.support import onnx_models
+from tests.support.service_process import APPS, ServiceProcess
+
+Array = np.ndarray[Any, Any]
+
+
+class Answers:
+    """A predictor that answers with the feed itself, changed."""
+
+    feeds = fetches = ()
+    merges = True
+
+    def __init__(self, change: Any = lambda array: array) -> None:
+        self._change = change
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        return {"out": self._change(feeds["x"])}
+
+    def close(self) -> None: ...
+
+
+def sample(folder: Path, rows: int, *shape: int) -> Path:
+    np.savez(folder / SAMPLE_FILE, x=np.random.default_rng(1).random((rows, *shape)).astype("float32"))
+    return folder
+
+
+def others(number: int) -> Any:
+    """Turns the classes of the first rows of the first batch around."""
+    left = [number]
+
+    def change(array: Array) -> Array:
+        array = array.copy()
+        count = min(left[0], len(array))
+        array[:count] *= -1
+        left[0] -= count
+        return array
+
+    return change
+
+
+def test_the_same_classes_on_enough_rows_agree(tmp_path: Path) -> None:
+    require_agreement(Answers(), Answers(lambda array: array * 1.01), sample(tmp_path, LEAST_ROWS, 5))
+    require_agreement(Answers(), Answers(others(1)), tmp_path)  # one of 256 is 0.4 %
+
+
+@pytest.mark.parametrize(
+    ("rows", "shape", "lower", "told"),
+    [
+        (LEAST_ROWS, (5,), others(2), "'out' has the same class as in fp32 in 99.22% of 256 rows"),
+        (LEAST_ROWS - 1, (5,), None, "has 255 rows, and 256 are the least"),
+        (LEAST_ROWS, (4, 3), others(1), "'out' is off in a row: cosine -1.0000"),
+        (LEAST_ROWS, (5,), lambda array: array * np.nan, "has the same class as in fp32"),
+    ],
+    ids=["two rows of another class", "too few rows", "a row that points elsewhere", "no numbers"],
+)
+def test_what_does_not_agree_is_refused_with_the_figure(
+    tmp_path: Path, rows: int, shape: tuple[int, ...], lower: Any, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told.replace(".", r"\.")):
+        require_agreement(Answers(), Answers(lower or (lambda array: array)), sample(tmp_path, rows, *shape))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive"])
+def test_a_damaged_sample_is_told(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / SAMPLE_FILE).write_bytes(content)
+    with pytest.raises(ConfigError, match=r"sample\.npz can't be read"):
+        require_agreement(Answers(), Answers(), tmp_path)
+
+
+def started(model: Path, cache: Path) -> ServiceProcess:
+    conf = {"model_config": os.fspath(model), "engine": "openvino", "precision": "auto", "thread_num": 1}
+    config = {"op": {"model": {"local_service_conf": conf}}}
+    return ServiceProcess(APPS / "model.py", config, env={"XDG_CACHE_HOME": os.fspath(cache)})
+
+
+def test_without_real_rows_a_service_stays_with_fp32_and_says_why(tmp_path: Path) -> None:
+    with started(onnx_models.serving(tmp_path), tmp_path) as service:
+        assert "chosen by its times on this machine: openvino fp32" in service.log
+        (reason,) = re.findall(r"openvino bf16: ([^;\]]+)", service.log)
+    # A CPU without bf16 is told before the rows are looked for.
+    assert reason.startswith("sample.npz is not beside the model") or "bf16" in reason
