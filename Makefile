@@ -39,7 +39,7 @@ coverage: $(DEV)  ## All tests, with the lines of ours that they and the process
 	$(PY) -m coverage erase
 	@status=0; \
 	$(PY) -m coverage run -m pytest -n $(TEST_PROCESSES) --dist loadfile || status=$$?; \
-	$(PY) -m coverage combine --quiet && $(PY) -m coverage report; \
+	$(PY) -m coverage combine --quiet; $(PY) -m coverage report; \
 	exit $$status
 
 check: $(DEV)  ## Linters, types, import rules and the audit of pinned versions
