@@ -133,7 +133,9 @@ class Service:
                 named = None if conf.engine == AUTO else conf.engine
                 model = load_for_engine(choose_version(folder, conf.model_version).directory, named)
                 with_settings_of(model, conf)  # the worker does it again, of the version that it loads
-                if conf.engine != AUTO:  # else one that is not installed is no candidate
+                if conf.engine == AUTO:
+                    auto.require_any_engine(model.directory)
+                else:
                     require_library(model)
             except ConfigError as exc:
                 sought = self._sought(conf.model_dir) if not folder.exists() else ""

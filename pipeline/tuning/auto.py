@@ -9,14 +9,11 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import Progress
-
 from pipeline.config.config_file import ServiceConfig
 from pipeline.config.op_section import LocalServiceConf, OpConfig
 from pipeline.config.value_types import AUTO, AUTO_BATCH
 from pipeline.errors import ConfigError
-from pipeline.models.serving_model import ServingModel
+from pipeline.models.serving_model import ServingModel, require_library
 from pipeline.models.settings import with_settings_of
 from pipeline.models.variants import load_for_engine, variants_of
 from pipeline.models.versions import choose_version
@@ -55,6 +52,24 @@ def resolved(config: ServiceConfig) -> tuple[ServiceConfig, dict[str, Choice]]:
         if choice is not None:
             choices[name] = choice
     return config.model_copy(update={"op": sections}), choices
+
+
+def require_any_engine(directory: Path) -> None:
+    """Raises ConfigError, with the line for pip, where no engine that is installed runs a form of the model."""
+    missing: list[ConfigError] = []
+    for name in find(ENGINES):
+        try:
+            model = load_for_engine(directory, name)
+        except ConfigError:  # it runs no form of the model
+            continue
+        try:
+            require_library(model)
+        except ConfigError as exc:
+            missing.append(exc)
+        else:
+            return
+    if missing:
+        raise missing[0]
 
 
 def with_choice(section: OpConfig, choice: Choice | None) -> OpConfig:
@@ -108,7 +123,8 @@ def _orders(directory: Path, model: ServingModel, conf: LocalServiceConf) -> lis
     for name, precision in product(names, precisions):
         try:
             taken = load_for_engine(directory, name)
-        except ConfigError:  # it runs no form of the model that is here
+            require_library(taken)
+        except ConfigError:  # it runs no form of the model that is here, or is not installed
             continue
         weights = taken.params or taken.program
         budget_s = LARGE_S if weights.stat().st_size > LARGE_BYTES else SMALL_S
@@ -136,6 +152,9 @@ def _lengths(model: ServingModel) -> list[int]:
 
 def _with_progress(name: str, orders: Sequence[Order]) -> Iterator[Order]:
     """The orders one by one, with a progress bar on a terminal and a line elsewhere."""
+    from rich.console import Console  # imported here: most starts measure nothing
+    from rich.progress import Progress
+
     console = Console(stderr=True)
     title = f"Op {name}: timing {', '.join(order.engine for order in orders)} (once for this machine)"
     if not console.is_terminal:

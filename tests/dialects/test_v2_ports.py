@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 from collections.abc import Iterator
@@ -110,9 +111,11 @@ def test_certificates_are_those_of_the_main_ports() -> None:
     config = {"v2": v2, "tls": tls}
     with ServiceProcess(APPS / "triton.py", config, name="simple", env={"MODEL": "simple"}, tls=trusting):
         for key, path in (("http_port", "/v2"), ("metrics_port", "/metrics")):
-            secure = http.client.HTTPSConnection("127.0.0.1", v2[key], context=trusting.context(), timeout=60)
-            secure.request("GET", path)
-            assert read_answer(secure).status == 200
+            context = trusting.context()
+            secure = http.client.HTTPSConnection("127.0.0.1", v2[key], context=context, timeout=60)
+            with contextlib.closing(secure):
+                secure.request("GET", path)
+                assert read_answer(secure).status == 200
             with pytest.raises((http.client.HTTPException, OSError)):
                 page(v2[key], path)
         target = f"localhost:{v2['grpc_port']}"
