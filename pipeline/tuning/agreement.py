@@ -57,7 +57,7 @@ def _read(sample: Path) -> dict[str, Array]:
             f"{SAMPLE_FILE} is not beside the model: put {LEAST_ROWS} real rows there, an array for each feed"
         )
     try:
-        with np.load(sample, allow_pickle=False) as arrays:
+        with sample.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             rows = {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as exc:
         raise ConfigError(f"{sample} can't be read: {exc}") from exc

@@ -5,6 +5,7 @@ Only what says `auto` is looked at: an absent key means what it always did, and 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -55,7 +56,7 @@ def resolved(config: ServiceConfig) -> tuple[ServiceConfig, dict[str, Choice]]:
 
 
 def require_any_engine(directory: Path) -> None:
-    """Raises ConfigError, with the line for pip, where no engine that is installed runs a form of the model."""
+    """Raises ConfigError, with the line for pip, where no engine that is installed runs the model."""
     missing: list[ConfigError] = []
     for name in find(ENGINES):
         try:
@@ -152,12 +153,15 @@ def _lengths(model: ServingModel) -> list[int]:
 
 def _with_progress(name: str, orders: Sequence[Order]) -> Iterator[Order]:
     """The orders one by one, with a progress bar on a terminal and a line elsewhere."""
-    from rich.console import Console  # imported here: most starts measure nothing
+    title = f"Op {name}: timing {', '.join(order.engine for order in orders)} (once for this machine)"
+    if sys.stderr is None or not sys.stderr.isatty():
+        if sys.stderr is not None:
+            sys.stderr.write(f"{title}\n")
+            sys.stderr.flush()
+        yield from orders
+        return
+    from rich.console import Console  # imported here: most starts measure nothing, or have no terminal
     from rich.progress import Progress
 
-    console = Console(stderr=True)
-    title = f"Op {name}: timing {', '.join(order.engine for order in orders)} (once for this machine)"
-    if not console.is_terminal:
-        console.print(title, soft_wrap=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
+    with Progress(console=Console(stderr=True), transient=True) as progress:
         yield from progress.track(orders, description=title)

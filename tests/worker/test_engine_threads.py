@@ -206,7 +206,5 @@ def test_instances_of_a_paddle_model_are_processes_and_the_log_says_so(model_fol
     ) as service:
         wait_until(lambda: service.metric("paddlewheel_op_ready_instances") == 2, "both are ready")
         assert len(service.worker_pids()) == 2
-        assert (
-            service.log.count("Op model in 2 processes (not threads: its engine runs one batch at a time")
-            == 1
-        )
+        told = "Op model in 2 processes (not threads: its engine runs one batch at a time"
+        assert service.log.count(told) == 1

@@ -46,8 +46,11 @@ def check_config(given: Path | None) -> tuple[ServiceConfig | None, list[Finding
 def _missing_libraries(config: ServiceConfig, path: Path) -> list[Finding]:
     """A miss for each Op whose model needs a library that is not installed. Other flaws the start tells."""
     try:
-        from pipeline.models.serving_model import load_serving_model, require_library
+        from pipeline.config.value_types import AUTO
+        from pipeline.models.serving_model import require_library
+        from pipeline.models.variants import load_for_engine
         from pipeline.models.versions import choose_version
+        from pipeline.tuning.auto import require_any_engine
     except ImportError:  # told under Imports
         return []
     findings = []
@@ -57,11 +60,15 @@ def _missing_libraries(config: ServiceConfig, path: Path) -> list[Finding]:
             continue
         folder = Path(conf.model_dir) if Path(conf.model_dir).exists() else path.parent / conf.model_dir
         try:
-            model = load_serving_model(choose_version(folder, conf.model_version).directory, conf.engine)
+            directory = choose_version(folder, conf.model_version).directory
+            model = load_for_engine(directory, None if conf.engine == AUTO else conf.engine)
         except ConfigError:
             continue
         try:
-            require_library(model)
+            if conf.engine == AUTO:
+                require_any_engine(directory)
+            else:
+                require_library(model)
         except ConfigError as exc:
             remedy = "Install it, or serve an ONNX model."
             findings.append(miss(f"Model of {name}", exc.message, remedy))
