@@ -15,6 +15,7 @@ MODEL_PROCESS = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "KMP_BLOCKTIME": "0",
     "TOKENIZERS_PARALLELISM": "false",
+    "ORT_DISABLE_TELEMETRY": "1",  # ONNX Runtime 1.31 keeps an id in the home folder, and tells its makers
     "GLOG_minloglevel": "2",  # Paddle's native log; 2 lets errors through
     # GiB of freed tensors that Paddle gathers before it wakes a thread to give them back. 0 wakes the thread
     # for each: a 2 x 128 BERT then takes some 1.5 times the CPU. Small batches keep theirs, see

@@ -95,7 +95,7 @@ def test_its_files_can_not_be_written_and_nothing_wants_to(running: Container) -
     for told in ("Read-only file system'\n", "Permission denied", "not permitted", "Traceback", "WARNING ["):
         assert told not in running.log
     written = running.run("find", "/tmp", "/dev/shm", "-type", "f").printed
-    assert written == ""
+    assert re.fullmatch(r"/tmp/\.cache/paddlewheel/choices/\w+\.json\n", written)  # what `auto` has measured
 
 
 def test_a_killed_worker_is_replaced(running: Container) -> None:
