@@ -61,10 +61,14 @@ def stop(process: subprocess.Popen[Any]) -> None:
 
 
 def default_config(instances: int | None = None) -> dict[str, Any]:
-    """config.yml, or with another number of instances. Raises CannotMeasure without the demo model."""
+    """config.yml without its ports, or with another number of instances too.
+
+    Without ports, so that `running_service` takes free ones. Raises CannotMeasure without the demo model.
+    """
     if not (DEMO_MODEL / "serving_server").is_dir():
         raise CannotMeasure("models/demo is not there; run `python -m convert demo` first")
     config: dict[str, Any] = yaml.safe_load((ROOT / "config.yml").read_text(encoding="utf-8"))
+    del config["http_port"], config["rpc_port"]
     if instances is not None:
         config["op"]["bert"]["concurrency"] = instances
     return config

@@ -28,7 +28,6 @@ from pipeline.config.report import read_yaml
 from pipeline.config.tls import flaws_of
 from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError
-from pipeline.models.serving_model import require_library
 from pipeline.models.settings import with_settings_of
 from pipeline.models.variants import load_for_engine
 from pipeline.models.versions import choose_version
@@ -133,10 +132,7 @@ class Service:
                 named = None if conf.engine == AUTO else conf.engine
                 model = load_for_engine(choose_version(folder, conf.model_version).directory, named)
                 with_settings_of(model, conf)  # the worker does it again, of the version that it loads
-                if conf.engine == AUTO:
-                    auto.require_any_engine(model.directory)
-                else:
-                    require_library(model)
+                auto.require_engine(model, conf.engine)
             except ConfigError as exc:
                 sought = self._sought(conf.model_dir) if not folder.exists() else ""
                 flaws.append(f"op.{name}.local_service_conf.model_config: {exc.message}{sought}")

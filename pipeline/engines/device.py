@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from enum import Enum
 
 from pipeline.engines.base import PredictorConf
 from pipeline.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 _REFUSED_DEVICES = {3: "arm cpu", 4: "xpu", 5: "Ascend310", 6: "Ascend910"}
 
@@ -34,6 +37,19 @@ def resolve_device(conf: PredictorConf) -> Device:
             raise ConfigError(
                 f"device_type {other} ({name}) is not served: use -1, 0 cpu, 1 gpu or 2 tensorRT"
             )
+
+
+def tell_paddle_only(conf: PredictorConf, where: str) -> None:
+    """A warning for keys of `local_service_conf` that another engine than Paddle does not look at."""
+    given: dict[str, object] = {
+        "use_mkldnn": conf.use_mkldnn,
+        "mkldnn_cache_capacity": conf.mkldnn_cache_capacity,
+        "mkldnn_op_list": conf.mkldnn_op_list,
+        "mkldnn_bf16_op_list": conf.mkldnn_bf16_op_list,
+    }
+    names = [name for name, value in given.items() if value]
+    if names:
+        log.warning("%s: Paddle's own, without effect %s", ", ".join(names), where)
 
 
 def card_of(conf: PredictorConf, instance_index: int) -> int:

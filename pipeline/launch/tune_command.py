@@ -21,11 +21,9 @@ from pipeline.config.op_section import LocalServiceConf
 from pipeline.config.report import read_yaml
 from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError
-from pipeline.models.serving_model import require_library
 from pipeline.models.settings import with_settings_of
-from pipeline.models.variants import load_for_engine
+from pipeline.models.variants import load_for_engine, ways_to_run
 from pipeline.models.versions import choose_version
-from pipeline.plugins import ENGINES, find
 from pipeline.process.control_group import usable_cores
 from pipeline.tuning.candidate import Candidate, NotStarted, Script, opened
 from pipeline.tuning.frontier import Chosen, Measured, Round
@@ -164,19 +162,12 @@ class _Run:
         """Those that can run the model; one on a graphics card keeps its own. Raises ConfigError for a named
         one that can't, and where none can."""
         named = self._options.engines
-        able, reasons = [], []
-        for name in named or ((own,) if own else tuple(find(ENGINES))):
-            try:
-                model = load_for_engine(directory, name)
-            except ConfigError as exc:
-                reasons.append(f"{name}: {exc.message}")
-                continue
-            try:
-                require_library(model)
-                able.append(name)
-            except ConfigError as exc:
-                reasons.append(f"{name}: {exc.message}")
-                self.missing[name] = exc.message
+        ways = ways_to_run(directory, named or ((own,) if own else None))
+        able = [way.engine for way in ways if not way.refusal]
+        reasons = [f"{way.engine}: {way.refusal}" for way in ways if way.refusal]
+        self.missing.update(
+            (way.engine, way.refusal) for way in ways if way.model is not None and way.refusal
+        )
         if not able or (named and reasons):
             raise ConfigError("no candidate can run the model here:\n" * (not able) + "\n".join(reasons))
         return tuple(able)

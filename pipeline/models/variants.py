@@ -15,6 +15,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.errors import ConfigError
 from pipeline.models.additions import MAX_BYTES, PARITY_FILE, failed_reports
@@ -25,6 +26,7 @@ from pipeline.models.serving_model import (
     find_model_files,
     load_serving_model,
     programs_of,
+    require_library,
     server_folder,
 )
 from pipeline.plugins import ENGINES, find
@@ -83,6 +85,29 @@ def load_for_engine(directory: Path | str, engine: str | None) -> ServingModel:
     files = find_model_files(fitting.directory, engine)
     log.info("engine: %s runs %s in place of the model's own program", engine, files.program)
     return as_variant(load_serving_model(directory), fitting.name, files)
+
+
+class WayToRun(NamedTuple):
+    """An engine with the model as it runs it."""
+
+    engine: str
+    model: ServingModel | None  # None where it runs no form of the model
+    refusal: str  # why it can't be run here; with a model the engine's library is not installed. Else empty
+
+
+def ways_to_run(directory: Path | str, engines: Iterable[str] | None = None) -> list[WayToRun]:
+    """What each engine, or each of those that are named, makes of the serving model there."""
+    ways = []
+    for engine in find(ENGINES) if engines is None else engines:
+        model = None
+        refusal = ""
+        try:
+            model = load_for_engine(directory, engine)
+            require_library(model)
+        except ConfigError as exc:
+            refusal = exc.message
+        ways.append(WayToRun(engine, model, refusal))
+    return ways
 
 
 def as_variant(model: ServingModel, name: str, files: ModelFiles) -> ServingModel:

@@ -13,12 +13,12 @@ from pathlib import Path
 from pipeline.config.config_file import ServiceConfig
 from pipeline.config.op_section import LocalServiceConf, OpConfig
 from pipeline.config.value_types import AUTO, AUTO_BATCH
+from pipeline.engines.device import Device, resolve_device
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import ServingModel, require_library
 from pipeline.models.settings import with_settings_of
-from pipeline.models.variants import load_for_engine, variants_of
+from pipeline.models.variants import load_for_engine, variants_of, ways_to_run
 from pipeline.models.versions import choose_version
-from pipeline.plugins import ENGINES, find
 from pipeline.tuning import kept
 from pipeline.tuning.choice import Choice, choose
 from pipeline.tuning.order import Order, timed
@@ -28,7 +28,6 @@ BATCH = 32  # most requests in a predictor batch of `batch_size: auto`; the plan
 SMALL_S, LARGE_S = 1.0, 6.0  # for the runs of one candidate, of a small model and of a large one
 LARGE_BYTES = 64 << 20
 PRECISIONS = ("fp32", "bf16")  # that `precision: auto` tries; int8 is a form of the model, made by `convert`
-_CPU = (-1, 0)  # of `device_type`
 
 
 def wants_choice(section: OpConfig) -> bool:
@@ -55,22 +54,17 @@ def resolved(config: ServiceConfig) -> tuple[ServiceConfig, dict[str, Choice]]:
     return config.model_copy(update={"op": sections}), choices
 
 
-def require_any_engine(directory: Path) -> None:
-    """Raises ConfigError, with the line for pip, where no engine that is installed runs the model."""
-    missing: list[ConfigError] = []
-    for name in find(ENGINES):
-        try:
-            model = load_for_engine(directory, name)
-        except ConfigError:  # it runs no form of the model
-            continue
-        try:
-            require_library(model)
-        except ConfigError as exc:
-            missing.append(exc)
-        else:
-            return
-    if missing:
-        raise missing[0]
+def require_engine(model: ServingModel, engine: str | None) -> None:
+    """Raises ConfigError, with the line for pip, where the library of the model's engine is not installed.
+
+    engine: as config.yml has it; for `auto` one library of all that run the model is enough.
+    """
+    if engine != AUTO:
+        require_library(model)
+        return
+    ways = [way for way in ways_to_run(model.directory) if way.model is not None]
+    if ways and all(way.refusal for way in ways):
+        raise ConfigError(ways[0].refusal)
 
 
 def with_choice(section: OpConfig, choice: Choice | None) -> OpConfig:
@@ -89,14 +83,14 @@ def with_choice(section: OpConfig, choice: Choice | None) -> OpConfig:
 
 def _choice(name: str, section: OpConfig) -> Choice | None:
     """The kept choice or a new one; None where there is nothing to choose: no model here, or a GPU."""
-    conf = section.local_service_conf
-    if conf is None or not conf.model_dir or section.server_endpoints or _on_a_card(conf):
+    conf = section.local_model
+    if conf is None or resolve_device(conf) is not Device.CPU:
         return None
     directory = choose_version(Path(conf.model_dir), conf.model_version).directory
     model = load_for_engine(directory, None if conf.engine == AUTO else conf.engine)
     conf = with_settings_of(model, conf)
     forms = [f"{each.name} {each.digest} {each.hindrance}" for each in variants_of(directory)]
-    key, facts = kept.key_of(model, [_asked(section, conf), *forms])
+    key, facts = kept.key_of(model, [_asked(conf), *forms])
     choice = kept.read(model, key)
     if choice is None:
         choice = choose([timed(order) for order in _with_progress(name, _orders(directory, model, conf))])
@@ -104,12 +98,7 @@ def _choice(name: str, section: OpConfig) -> Choice | None:
     return choice
 
 
-def _on_a_card(conf: LocalServiceConf) -> bool:
-    """Whether the model runs on something else than the CPU, where `auto` means what an absent key does."""
-    return conf.device_type not in _CPU or bool(conf.devices)
-
-
-def _asked(section: OpConfig, conf: LocalServiceConf) -> str:
+def _asked(conf: LocalServiceConf) -> str:
     """What a choice depends on besides the model and the machine."""
     fixed = f"{conf.thread_num} threads, ir_optim {conf.ir_optim}, mkldnn {conf.use_mkldnn}"
     return f"engine {conf.engine}, precision {conf.precision}, {fixed}"
@@ -117,15 +106,12 @@ def _asked(section: OpConfig, conf: LocalServiceConf) -> str:
 
 def _orders(directory: Path, model: ServingModel, conf: LocalServiceConf) -> list[Order]:
     """One for each engine that may run the model, or for the one that config.yml names."""
-    names = list(find(ENGINES)) if conf.engine == AUTO else [model.engine]
+    ways = ways_to_run(directory, None if conf.engine == AUTO else [model.engine])
     precisions = PRECISIONS if conf.precision == AUTO else (conf.precision,)
     lengths = _lengths(model)
     orders = []
-    for name, precision in product(names, precisions):
-        try:
-            taken = load_for_engine(directory, name)
-            require_library(taken)
-        except ConfigError:  # it runs no form of the model that is here, or is not installed
+    for (name, taken, refusal), precision in product(ways, precisions):
+        if taken is None or refusal:  # it runs no form of the model that is here, or is not installed
             continue
         weights = taken.params or taken.program
         budget_s = LARGE_S if weights.stat().st_size > LARGE_BYTES else SMALL_S

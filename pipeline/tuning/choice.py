@@ -43,6 +43,10 @@ class Timed(msgspec.Struct, frozen=True):
         """Seconds a row costs in the batch that suits it best: what counts under load."""
         return _mean([min(s / rows for rows, s in self._of(length)) for length in self._compared()])
 
+    def best_rows(self) -> int:
+        """Rows of the batch in which a row costs the least, at the shortest length that is compared."""
+        return min(self._of(min(self._compared())), key=lambda run: run[1] / run[0])[0]
+
     def _compared(self) -> Sequence[int]:
         lengths = sorted({length for _, length, _ in self.points})
         return [length for length in lengths if length in USUAL_LENGTHS] or lengths[:1]
@@ -56,20 +60,28 @@ class Timed(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What was chosen for a model, and from what.
+    """What was chosen for a model: `among` has all that were tried, the chosen one first."""
 
-    best_rows: of a batch, where a row costs the least. among: all that were tried, the chosen one first.
-    """
-
-    engine: str
-    precision: str
-    points: tuple[Point, ...]
-    best_rows: int
     among: tuple[Timed, ...]
+
+    @property
+    def engine(self) -> str:
+        """As `local_service_conf.engine` names it."""
+        return self.among[0].engine
+
+    @property
+    def precision(self) -> str:
+        """As `local_service_conf.precision` names it."""
+        return self.among[0].precision
+
+    @property
+    def best_rows(self) -> int:
+        """Rows of the batch in which a row costs the least."""
+        return self.among[0].best_rows()
 
     def costs(self) -> Mapping[tuple[int, int], float]:
         """Seconds of a run, by rows and length."""
-        return {(rows, length): seconds for rows, length, seconds in self.points}
+        return {(rows, length): seconds for rows, length, seconds in self.among[0].points}
 
     def line(self) -> str:
         """The choice and its table in one line, for the log."""
@@ -94,9 +106,7 @@ def choose(candidates: Sequence[Timed]) -> Choice:
         raise ConfigError(f"no engine here can run the model: {reasons or 'none is installed'}")
     best = min(able, key=lambda one: math.sqrt(one.row_s() * one.alone_s()))
     rest = [one for one in candidates if one is not best]
-    length = min(best._compared())
-    best_rows = min(best._of(length), key=lambda run: run[1] / run[0])[0]
-    return Choice(best.engine, best.precision, best.points, best_rows, (best, *rest))
+    return Choice((best, *rest))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -110,7 +110,7 @@ class Model:
 
         A table for each instance, which its own runs keep up to date.
         """
-        if self._choice is None or not self._choice.points:
+        if self._choice is None:
             return None
         conf = self._config.local_model
         of_one_thread = conf is not None and conf.thread_num == 1  # so its CPU time tells what a run costs

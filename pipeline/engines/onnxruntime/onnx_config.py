@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import onnxruntime
 
 from pipeline.engines.base import PredictorConf
-from pipeline.engines.device import Device, card_of
+from pipeline.engines.device import Device, card_of, tell_paddle_only
 from pipeline.engines.dynamic_shape import DynamicShapes, Shapes
 from pipeline.engines.tensorrt import WORKSPACE_BYTES, cache_folder, profile_shapes
 from pipeline.errors import ConfigError
@@ -64,7 +63,7 @@ def session_plans(
     An engine may hold several profiles, but ONNX Runtime runs the first alone
     (https://github.com/microsoft/onnxruntime/pull/31624), so that a session has one.
     """
-    _tell_ignored(conf)
+    tell_paddle_only(conf, "on an ONNX model")
     if device is not Device.TENSORRT and (conf.precision != "fp32" or conf.use_calib):
         _tell_arithmetic(model, conf, device)
     if device is Device.CPU:
@@ -151,15 +150,3 @@ def _tell_arithmetic(model: ServingModel, conf: PredictorConf, device: Device) -
     if conf.strict_precision:
         raise ConfigError(f"{why}; local_service_conf.strict_precision is set")
     log.warning("%s; %s runs as it is", why, model.program)
-
-
-def _tell_ignored(conf: PredictorConf) -> None:
-    given: Mapping[str, object] = {
-        "use_mkldnn": conf.use_mkldnn,
-        "mkldnn_cache_capacity": conf.mkldnn_cache_capacity,
-        "mkldnn_op_list": conf.mkldnn_op_list,
-        "mkldnn_bf16_op_list": conf.mkldnn_bf16_op_list,
-    }
-    names = [name for name, value in given.items() if value]
-    if names:
-        log.warning("%s: Paddle's own, without effect on an ONNX model", ", ".join(names))

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from pipeline.engines.base import PredictorConf
-from pipeline.engines.device import Device, resolve_device
+from pipeline.engines.device import Device, resolve_device, tell_paddle_only
 from pipeline.engines.openvino.openvino_import import openvino
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import ServingModel
@@ -27,7 +27,7 @@ def properties(core: openvino.Core, model: ServingModel, conf: PredictorConf) ->
             f"device_type {conf.device_type} with devices {conf.devices!r}: OpenVINO runs models on the CPU "
             "here: set device_type: 0 and no devices, or remove engine: openvino"
         )
-    _tell_ignored(conf)
+    tell_paddle_only(conf, "with engine: openvino")
     precision = _precision_in_force(core, model, conf)
     return {
         # Told always: left alone, OpenVINO takes bf16 where the CPU has it, and answers differ.
@@ -71,15 +71,3 @@ def _hindrance(core: openvino.Core, conf: PredictorConf) -> str | None:
     if conf.precision == "bf16" and "BF16" not in core.get_property(CPU, "OPTIMIZATION_CAPABILITIES"):
         return "precision bf16 needs a CPU with avx512_bf16 or amx_bf16, this has neither: use fp32"
     return None
-
-
-def _tell_ignored(conf: PredictorConf) -> None:
-    given: dict[str, object] = {
-        "use_mkldnn": conf.use_mkldnn,
-        "mkldnn_cache_capacity": conf.mkldnn_cache_capacity,
-        "mkldnn_op_list": conf.mkldnn_op_list,
-        "mkldnn_bf16_op_list": conf.mkldnn_bf16_op_list,
-    }
-    names = [name for name, value in given.items() if value]
-    if names:
-        log.warning("%s: Paddle's own, without effect with engine: openvino", ", ".join(names))

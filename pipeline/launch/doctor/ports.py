@@ -47,10 +47,9 @@ def _missing_libraries(config: ServiceConfig, path: Path) -> list[Finding]:
     """A miss for each Op whose model needs a library that is not installed. Other flaws the start tells."""
     try:
         from pipeline.config.value_types import AUTO
-        from pipeline.models.serving_model import require_library
         from pipeline.models.variants import load_for_engine
         from pipeline.models.versions import choose_version
-        from pipeline.tuning.auto import require_any_engine
+        from pipeline.tuning.auto import require_engine
     except ImportError:  # told under Imports
         return []
     findings = []
@@ -65,10 +64,7 @@ def _missing_libraries(config: ServiceConfig, path: Path) -> list[Finding]:
         except ConfigError:
             continue
         try:
-            if conf.engine == AUTO:
-                require_any_engine(directory)
-            else:
-                require_library(model)
+            require_engine(model, conf.engine)
         except ConfigError as exc:
             remedy = "Install it, or serve an ONNX model."
             findings.append(miss(f"Model of {name}", exc.message, remedy))
