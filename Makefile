@@ -26,7 +26,7 @@ help:  ## List the targets
 setup: $(SERVING)  ## Make .venv and install the locked serving environment
 	@echo "$(VENV) holds the serving environment"
 
-serve: $(SERVING)  ## Train and convert the demo model once, then serve it on 18082 (HTTP) and 8088 (gRPC)
+serve: $(SERVING)  ## Convert the demo model once, then serve it on 18082 (HTTP) and 8088 (gRPC)
 	$(PY) -m convert demo
 	@exec $(PY) web_service.py
 

@@ -36,7 +36,7 @@ def main() -> int:
     baseline = baseline_accuracy(split.train, split.held_out)
     console.print(f"{len(split.train)} train and {len(split.held_out)} held-out headlines")
     console.print(f"logistic regression, characters 1-2-grams: {baseline:.3f}")
-    report = options.model / "training.json"
+    report = options.model / "accuracy.json"
     if not report.is_file():
         console.print(f"{report} is not there; run `python -m convert demo` first.")
         return 2

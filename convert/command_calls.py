@@ -15,7 +15,7 @@ Command = Callable[[argparse.Namespace, ConversionOptions], Conversion]
 def demo(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
     from convert.demo.convert_demo import convert_demo
 
-    return convert_demo(arguments.out, options=options)
+    return convert_demo(arguments.out, train_into=arguments.train, options=options)
 
 
 def paddle(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:

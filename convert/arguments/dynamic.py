@@ -19,10 +19,17 @@ def add_demo(commands: Commands) -> None:
         commands,
         "demo",
         run.demo,
-        "train the small BERT news classifier on the CPU and make its serving model",
+        "make the serving model of a small BERT news classifier",
         "python -m convert demo --out models/demo",
     )
     parser.add_argument("--out", type=Path, default=Path("models/demo"), help="folder to write (%(default)s)")
+    parser.add_argument(
+        "--train",
+        type=Path,
+        metavar="FILE",
+        help="train it first, on the CPU and in a minute or two, and keep its weights in FILE; without this "
+        "the weights that come with the project are taken",
+    )
 
 
 def add_paddle(commands: Commands) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,19 +40,9 @@ class Recipe:
     teaching: float = 0.8  # weight of the teacher's answer in a row's target; the rest is its own label
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A model in evaluation mode, its accuracy on the held-out headlines and the seconds it took."""
-
-    model: Any
-    held_out_accuracy: float
-    seconds: float
-
-
-def train(split: Split, vocabulary: Sequence[str], steps: Steps, recipe: Recipe | None = None) -> Trained:
-    """Train on `split.train`, then look at `split.held_out` once."""
+def train(split: Split, vocabulary: Sequence[str], steps: Steps, recipe: Recipe | None = None) -> Any:
+    """A BertClassifier trained on `split.train` alone, in evaluation mode."""
     recipe = recipe or Recipe()
-    start = time.monotonic()
     paddle.seed(recipe.seed)
     paddle.base.core.set_num_threads(min(MAX_THREADS, len(os.sched_getaffinity(0))))
     rng = np.random.default_rng(recipe.seed)
@@ -79,8 +68,7 @@ def train(split: Split, vocabulary: Sequence[str], steps: Steps, recipe: Recipe 
             steps.advance()
     _share_unknown(model, rows)
     model.eval()
-    accuracy = accuracy_of(model, encode(tokenizer, split.held_out), class_ids(split.held_out))
-    return Trained(model, accuracy, time.monotonic() - start)
+    return model
 
 
 def demo_tokenizer(vocabulary: Sequence[str]) -> Any:
