@@ -38,7 +38,7 @@ def paths(app: App) -> dict[str, Any]:
 def _key_value(app: App) -> dict[str, Any]:
     given = app.examples.key_values
     example = {"key": list(given), "value": list(given.values())} if given else None
-    body = content(_REQUEST, example)
+    body = content(_REQUEST, example, app.examples.bodies)
     told = operation("key/value", "Predict: a text under each key", "推理：每个键一条文本", body, _ANSWER)
     if app.config.dag.http_errors == "status":
         told["responses"] |= refusals(_ANSWER)

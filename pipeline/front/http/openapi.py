@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,8 @@ OBJECT: Schema = {"type": "object"}
 
 
 def openapi(app: App, paths: Mapping[str, Any]) -> dict[str, Any]:
-    """OpenAPI 3.1. A path has a member for its method, and `x-summary-zh` beside each summary.
+    """OpenAPI 3.1. A path has a member for its method, and `x-summary-zh` beside each summary; `x-models`
+    tells what the models of Ops take and give, see `Description.document`.
 
     paths: those of the dialects, made with the functions below.
     """
@@ -30,7 +32,7 @@ def openapi(app: App, paths: Mapping[str, Any]) -> dict[str, Any]:
         ),
     }
     title = {"title": app.name, "version": __version__, "description": "Served by Paddlewheel."}
-    document = {"openapi": "3.1.0", "info": title, "paths": {**paths, **own}}
+    document = {"openapi": "3.1.0", "info": title, "paths": {**paths, **own}, "x-models": app.described}
     if app.config.security.api_keys is None:
         return document
     schemes = {"key": {"type": "http", "scheme": "bearer"}}
@@ -53,8 +55,15 @@ def operation(
     return operation if body is None else {**operation, "requestBody": {"required": True, "content": body}}
 
 
-def content(schema: Schema, example: Any) -> Schema:
-    return {JSON: {"schema": schema, **({} if example is None else {"example": example})}}
+def content(schema: Schema, example: Any, bodies: Mapping[str, str] | None = None) -> Schema:
+    """What a POST takes. bodies: those that are an input as a whole, by media type, in base64."""
+    taken: Schema = {JSON: {"schema": schema, **({} if example is None else {"example": example})}}
+    for media, encoded in (bodies or {}).items():
+        if media.startswith("text/"):
+            taken[media] = {"schema": {"type": "string"}, "example": base64.b64decode(encoded).decode()}
+        else:
+            taken[media] = {"schema": {"type": "string", "format": "binary"}, "x-example-base64": encoded}
+    return taken
 
 
 def refusals(schema: Schema) -> dict[str, Any]:
