@@ -1,5 +1,7 @@
 """Every error of the project, and the status each has in each protocol.
 
+4xx is the client's mistake, 5xx the server's, and docs/errors.md tells which mistake is whose.
+
 ServingError                 10000 / 500 / INTERNAL
 |-- InvalidInput              5000 / 400 / INVALID_ARGUMENT    the request's content
 |   |-- BadPackage            8000 / 400                       the message around it
@@ -7,6 +9,8 @@ ServingError                 10000 / 500 / INTERNAL
 |   |-- UnprintableAnswer     7000 / 500 / INTERNAL            an Op's answer has a type that can't be sent
 |   |-- NoArray               7000 / 400                       a feed of a type that no model takes
 |   |-- UnusableFeed         10000 / 400                       a feed that this model can't be given
+|   |-- MissingFeed           5000 / 400                       a feed of the model's that is not there
+|   |-- MissingKey           10000 / 400                       a key that the Op asks for and was not sent
 |   `-- TooLarge              5000 / 413                       a limit of `limits`
 |-- UnknownService            3002 / 404 / NOT_FOUND
 |   `-- UnknownVersion        3002 / 404                       of a model
@@ -18,7 +22,8 @@ ServingError                 10000 / 500 / INTERNAL
 |-- WorkerLost                9000 / 503 / UNAVAILABLE         the worker died, and no retry is allowed
 |-- PoisonRequest             9000 / 500 / INTERNAL            it killed a worker that ran nothing else
 |-- HookFailed               10000 / 500 / INTERNAL            user code raised
-|   `-- WrongResult           7000 / 500 / INTERNAL            it returned something of another type
+|   |-- WrongResult           7000 / 500 / INTERNAL            it returned something of another type
+|   `-- ForgottenFeed         5000 / 500 / INTERNAL            it forgot one of the model's feeds
 |-- ModelFailed               9000 / 500 / INTERNAL            the engine refused to run
 |-- RemoteUnreachable         9000 / 503 / UNAVAILABLE         no endpoint of a remote Op answers
 |-- RemoteRefused        as the remote service says            its own err_no and message
@@ -29,6 +34,8 @@ ServingError                 10000 / 500 / INTERNAL
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 PRODUCT_ERR_NOS = range(50, 100)  # the app's own numbers, by Paddle Serving's custom
 MOST_CHARS = 16 << 10  # of a message that an app made: with a whole image in it, say, it helps nobody
@@ -47,6 +54,9 @@ class ServingError(Exception):
     http_status = 500
     grpc_code = "INTERNAL"
     always_status = False  # True: `http_status` also where `dag.http_errors: original` answers 200
+    clients = False  # True: the client's mistake whatever its status says, which may be another server's own
+    told = False  # whether the log has it already, with its traceback
+    kind = ""  # the name of its class, where a worker has met it and this is the front's copy
 
     @property
     def message(self) -> str:
@@ -94,6 +104,21 @@ class UnusableFeed(InvalidInput):
     """
 
     err_no = 10000
+
+
+class MissingFeed(InvalidInput):
+    """Of the model's feeds one is not there. feed: its name."""
+
+    def __init__(self, message: str, feed: str = "") -> None:
+        super().__init__(message)
+        self.feed = feed
+
+
+class MissingKey(InvalidInput, KeyError):
+    """A hook asks for a key of the request that its client has not sent."""
+
+    err_no = 10000  # Paddle Serving met it as any other error of a hook
+    __str__ = Exception.__str__  # that of KeyError is in quotes
 
 
 class TooLarge(InvalidInput):
@@ -199,6 +224,12 @@ class WrongResult(HookFailed):
         super().__init__(f"[{op}] {hook} returned {kind}{part}; expected {expected}")
 
 
+class ForgottenFeed(HookFailed):
+    """A hook of the app returned a feed that lacks one of the model's, which was not the client's to send."""
+
+    err_no = MissingFeed.err_no
+
+
 class ModelFailed(ServingError):
     """The engine refused to run this request's feeds."""
 
@@ -248,7 +279,14 @@ class ParityError(ConversionError):
     """Source and result of a conversion disagree; nothing was written."""
 
 
-def described(error: ServingError) -> tuple[int, int, str, str]:
+class Described(NamedTuple):
+    err_no: int
+    http_status: int
+    grpc_code: str
+    message: str
+
+
+def described(error: ServingError) -> Described:
     """err_no, HTTP status, gRPC code and message, as plain values whatever an app put into them.
 
     A status that is none of an error's could not be sent: 204 has no body, and what followed on the
@@ -264,12 +302,24 @@ def described(error: ServingError) -> tuple[int, int, str, str]:
         status, code = int(error.http_status), str(error.grpc_code)
     except BaseException:
         status, code = ServingError.http_status, ServingError.grpc_code
-    return (
+    return Described(
         err_no,
         status if status in _HTTP_ERRORS else ServingError.http_status,
         code if code in _GRPC_ERRORS else ServingError.grpc_code,
         message,
     )
+
+
+def is_clients(error: ServingError) -> bool:
+    """Whether an error is its client's mistake."""
+    status = described(error).http_status
+    return error.clients or (status < ServingError.http_status and status != Overloaded.http_status)
+
+
+def is_servers(error: ServingError) -> bool:
+    """Whether an error is the server's fault, not its client's and not for want of time or room."""
+    for_now = (Overloaded.http_status, NotReady.http_status, DeadlineExceeded.http_status)
+    return not is_clients(error) and described(error).http_status not in for_now
 
 
 def text_of(exc: BaseException) -> str:
@@ -286,4 +336,5 @@ def _sendable(text: object) -> str:
 
 
 OUR_FAULT = ServingError("internal error; the server's log has its reason")
+OUR_FAULT.told = True
 """What a client is told of a fault of this project's."""

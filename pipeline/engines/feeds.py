@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pipeline.errors import InvalidInput, NoArray, UnusableFeed
+from pipeline.errors import InvalidInput, MissingFeed, NoArray, UnusableFeed
 from pipeline.models.signature import Variable, sized
 
 log = logging.getLogger(__name__)
@@ -35,13 +35,13 @@ def check_feeds(
     Numbers are cast to a declared integer type (bool included) when every value survives, and to a declared
     float type when none overflows; so are numbers in arrays of objects or texts. The offsets of a ragged
     feed "x" stay beside it as "x.lod", int64 [n + 1] for n sequences. What the model lacks is left out, as
-    in Paddle Serving up to 0.8: apps give `im_shape` to models with and without it. Raises NoArray and
-    UnusableFeed for what is of no use to this model, InvalidInput for anything else that does not fit.
+    in Paddle Serving up to 0.8: apps give `im_shape` to models with and without it. Raises MissingFeed,
+    NoArray and UnusableFeed for what is of no use to this model, InvalidInput for what else does not fit.
     """
     checked = {}
     for variable in declared:
         if variable.alias not in feeds:
-            raise InvalidInput(_missing(variable, declared, feeds))
+            raise MissingFeed(_missing(variable, declared, feeds), variable.alias)
         array = feeds[variable.alias]
         if is_texts(array):
             array = np.array(array, object)
@@ -115,11 +115,16 @@ def check_promised(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> 
         raise InvalidInput(exc.message) from exc
 
 
-def other_shape(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> str | None:
-    """A sentence about the first feed whose shape is not the declared one; None where there is none."""
+def other_shape(
+    declared: Sequence[Variable], feeds: Mapping[str, Array], *, sides: bool = False
+) -> str | None:
+    """A sentence about the first feed whose shape is not the declared one; None where there is none.
+
+    sides: those of images are looked at, too.
+    """
     for variable in declared:
         array = feeds.get(variable.alias)
-        if array is not None and not _has_shape(variable, array):
+        if array is not None and not _has_shape(variable, array, sides=sides):
             return _other_shape(variable, array)
     return None
 
@@ -128,9 +133,9 @@ def _other_shape(variable: Variable, array: Array) -> str:
     return f"feed {variable.alias!r} has shape {array.shape}, expected {_expected(variable)}"
 
 
-def _has_shape(variable: Variable, array: Array) -> bool:
+def _has_shape(variable: Variable, array: Array, *, sides: bool = False) -> bool:
     # The sides of an image are the engine's to judge: detectors are exported at 608 x 608 and fed 640 x 640.
-    bound = 2 if len(variable.shape) >= IMAGE_RANK else None
+    bound = 2 if len(variable.shape) >= IMAGE_RANK and not sides else None
     return variable.is_lod or (
         array.ndim == len(variable.shape)
         and all(want in (-1, got) for want, got in zip(variable.shape[:bound], array.shape, strict=False))

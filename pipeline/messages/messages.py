@@ -112,15 +112,21 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
     http_status: int
     grpc_code: str
     message: str
+    kind: str
+    clients: bool
+    told: bool
 
     @classmethod
-    def of(cls, error: ServingError) -> Refusal:
-        return cls(*described(error))
+    def of(cls, error: ServingError, *, told: bool | None = None) -> Refusal:
+        """told: where it is not as the error says."""
+        told = error.told if told is None else told
+        return cls(*described(error), error.kind or type(error).__name__, error.clients, told)
 
     def error(self) -> ServingError:
         error = ServingError(self.message)
         error.err_no, error.http_status = self.err_no, self.http_status
         error.grpc_code = self.grpc_code
+        error.kind, error.clients, error.told = self.kind, self.clients, self.told
         return error
 
 

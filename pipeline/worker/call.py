@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.api.dag import FEED
-from pipeline.api.op import Op, OpRequest
+from pipeline.api.inputs import RequestInputs
+from pipeline.api.op import REQUEST_OP, Op, OpRequest
 from pipeline.api.request_options import NO_OPTIONS, RequestOptions
 from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, text_of
 from pipeline.messages.frames import Tail
@@ -24,6 +25,7 @@ class Call:
         "_fetches",
         "_missing",
         "answers",
+        "asked",
         "deadline",
         "direct",
         "error",
@@ -70,6 +72,11 @@ class Call:
                 self.error = exc
             except BaseException as exc:  # an object that leaves as it is loaded ends no worker either
                 self.error = HookFailed(f"input {name!r} can't be rebuilt: {text_of(exc)}")
+                self.error.__cause__ = exc
+        # What the client has sent, by key; None for an Op that is given other Ops' outputs alone.
+        self.asked: Mapping[str, Any] | None = inputs.get(FEED)
+        if type(asked := inputs.get(REQUEST_OP)) is dict:
+            self.asked = inputs[REQUEST_OP] = RequestInputs(asked)
         if share.tensors is not None and self.error is None:
             try:
                 inputs = {FEED: _joined_feed(inputs.values(), share.tensors)}
@@ -108,7 +115,7 @@ class Call:
     def skip_model(self, fetch: Any) -> None:
         """Take what preprocess has returned as the fetch: the model is not run for this request."""
         self.feeds = None
-        self._fetches = [[fetch]]
+        self._fetches = [[dict(fetch) if type(fetch) is RequestInputs else fetch]]
 
     def expect(self, slices: int) -> None:
         """Make room for the fetches of the request's next feed, which is run in so many slices."""
@@ -129,8 +136,13 @@ class Call:
 
 
 def picked(given: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Some tensors of an output, each under its new name. names: the new by the old. Raises ModelFailed."""
+    """Some tensors of an output, each under its new name. names: the new by the old.
+
+    Raises ModelFailed for one that is not there, MissingKey where it was for the client to send.
+    """
     missing = [name for name in names if name not in given]
+    if missing and isinstance(given, RequestInputs):
+        given[missing[0]]
     if missing:
         raise ModelFailed(f"there is no tensor {missing[0]!r} to pass on, only {', '.join(given)}")
     return {new: given[name] for name, new in names.items()}

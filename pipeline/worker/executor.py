@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -9,15 +10,21 @@ from typing import Any, Protocol
 from client.protos.pipeline_service_pb2 import Response
 from pipeline.api.served_models import ServedModel
 from pipeline.dialects.forms import Form
-from pipeline.errors import HookFailed, ServingError
+from pipeline.errors import HookFailed, RemoteRefused, ServingError, described, is_servers
 from pipeline.messages.frames import Tail, stow
 from pipeline.messages.messages import Outcome, Refusal, Settled, Share, Timings
 from pipeline.messages.values import NotEncodable, Part, encode
 from pipeline.models.tensor_spec import TensorSpec
 from pipeline.paddle_serving.packages import outputs_of
+from pipeline.process.log import one_line
 from pipeline.worker.call import Call, picked
 from pipeline.worker.hooks import Hooks
 from pipeline.worker.runner import Run, Runner
+from pipeline.worker.traces import cause_of
+
+log = logging.getLogger(__name__)
+
+_MOST_LOGGED = 1000  # characters of a message
 
 
 class Send(Protocol):
@@ -258,6 +265,17 @@ def _mark_sent(calls: Iterable[Call]) -> None:
         call.sent = True
 
 
+def _tell(error: ServingError, data_id: int) -> bool:
+    """Log what is the server's fault, with its traceback. Returns whether the log has the error now: what
+    clients did, or a remote service, the front tells in sums."""
+    if error.told or not is_servers(error) or isinstance(error, RemoteRefused):
+        return error.told
+    trace = cause_of(error)
+    said = one_line(described(error).message, _MOST_LOGGED)
+    log.error("request %d: %s%s", data_id, said, f"\n{trace}" if trace else "")
+    return True
+
+
 class Outputs:
     """Makes of an Op's output what the reply says of it: the response, another Op's input, or a refusal."""
 
@@ -284,7 +302,8 @@ class Outputs:
                 call.error = exc
             except BaseException as exc:  # an answer's own __repr__, say: it must not take the batch along
                 call.error = self._hooks.failure(exc, "the answer's printing", call.request)
-        return Settled(call.index, Outcome.ERROR, refusal=Refusal.of(call.error))
+        told = _tell(call.error, call.request.data_id)
+        return Settled(call.index, Outcome.ERROR, refusal=Refusal.of(call.error, told=told))
 
     def _outcome(self, call: Call) -> tuple[Outcome, list[Part]]:
         """What a call without an error comes down to, and the bytes of it. Raises what hooks, encoding and

@@ -73,6 +73,8 @@ class Hooks:
         self._postprocess = Arguments.of(op, "postprocess", given, 2)
         makes_feed = "preprocess_batch" if self.batch_preprocess else "preprocess"
         self._makes_output = "postprocess" if own_postprocess else makes_feed
+        # The hook of the app that makes the feed; empty where that is what the Op is given, as it is.
+        self.makes_feed = makes_feed if self.batch_preprocess or overrides(op, "preprocess") else ""
         self._copies_plainly = (
             not hasattr(kind, "__copy__")
             and kind.__getstate__ is object.__getstate__
@@ -157,20 +159,20 @@ class Hooks:
     def failure(self, exc: BaseException, hook: str, request: OpRequest) -> ServingError:
         """An exception of a hook as the refusal of its request.
 
-        A SystemExit is one too: a request ends no worker that others need. What the app did not do on purpose
-        is logged, what it raised with its traceback.
+        A SystemExit is one too: a request ends no worker that others need. What the app did not raise on
+        purpose is logged with its traceback, at once: what its mates do next may end the process.
         """
-        if isinstance(exc, WrongResult):
-            log.error("request %d: %s", request.data_id, exc.message)
         if isinstance(exc, ServingError):
             return exc
         trace = trace_of(exc)  # made here: logging would print its own failure instead
         log.error("request %d: %s of Op %s raised\n%s", request.data_id, hook, self.op.name, trace)
         said = text_of(exc) or type(exc).__name__ if isinstance(exc, Exception) else said_by(exc)
-        return HookFailed(
+        failed = HookFailed(
             f"Log_id: {request.log_id}  Raise_msg: {said}  "
             f"ClassName: {type(self.op).__name__}  FunctionName: {hook}"
         )
+        failed.told = True
+        return failed
 
     def _checked_or_error(self, output: Any) -> Any:
         if isinstance(output, ServingError):

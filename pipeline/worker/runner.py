@@ -13,15 +13,19 @@ import numpy as np
 
 from pipeline.engines.base import Predictor
 from pipeline.engines.feeds import LOD_SUFFIX, is_texts, other_shape
+from pipeline.engines.refusals import FeedsRefused
 from pipeline.engines.remote.remote_predictor import RemotePredictor
 from pipeline.errors import (
     DeadlineExceeded,
+    ForgottenFeed,
     InvalidInput,
+    MissingFeed,
     ModelFailed,
     Overloaded,
     RemoteRefused,
     RemoteUnreachable,
     ServingError,
+    UnusableFeed,
     text_of,
 )
 from pipeline.models.additions import FeedPadding, Padding
@@ -221,14 +225,31 @@ class Runner:
         return self._hooks.process(self._hooks.own_copy() if own is None else own, feed, log_id), {}
 
     def _as_model_error(self, exc: BaseException, piece: Piece) -> ServingError:
-        name = self._hooks.op.name
-        if self._hooks.own_process:
-            return self._hooks.failure(exc, "process", piece.call.request)
-        if isinstance(exc, InvalidInput):
-            error = InvalidInput(f"[{name}] the feed of preprocess: {exc.message}")
-            error.err_no = exc.err_no
-            return error
-        return ModelFailed(f"[{name}] failed to predict. {text_of(exc)}. Please check the input dict")
+        name, request = self._hooks.op.name, piece.call.request
+        asked = self._passed_on(piece)
+        if isinstance(exc, MissingFeed) and (asked is None or exc.feed in asked):
+            maker = self._hooks.makes_feed or "the Op before"
+            error: ServingError = ForgottenFeed(f"[{name}] {maker} made a feed that lacks one: {exc.message}")
+        elif self._hooks.own_process:
+            return self._hooks.failure(exc, "process", request)
+        elif isinstance(exc, InvalidInput):
+            where = "the feed of preprocess: " if self._hooks.makes_feed else ""
+            exc.args = (f"[{name}] {where}{exc.message}",)
+            return exc
+        else:
+            said = exc.of(piece.feed).message if isinstance(exc, FeedsRefused) else text_of(exc)
+            unequal = isinstance(exc, FeedsRefused) and exc.unequal and asked is not None
+            kind = UnusableFeed if unequal else ModelFailed
+            error = kind(f"[{name}] failed to predict. {said}. Please check the input dict")
+        error.__cause__ = exc
+        return error
+
+    def _passed_on(self, piece: Piece) -> Mapping[str, Any] | None:
+        """What the client has sent, where that is the feed: no hook makes it, or it passes on what was sent
+        under the same names. What is wrong with it is then the client's mistake. None elsewhere."""
+        asked = piece.call.asked
+        own_names = asked is not None and piece.feed and piece.feed.keys() <= asked.keys()
+        return asked if own_names or not self._hooks.makes_feed else None
 
 
 def describe(feed: object, joining: Joining) -> Item:

@@ -29,6 +29,12 @@ def trace_of(exc: BaseException) -> str:
         return f"{type(exc).__name__}, of which no traceback can be printed"
 
 
+def cause_of(error: BaseException) -> str:
+    """The traceback of what an error came of, else its own; empty for one that was never raised."""
+    exc = error.__cause__ or error
+    return trace_of(exc) if exc.__traceback__ is not None else ""
+
+
 def _leads_there(trace: TracebackType) -> bool:
     file = trace.tb_frame.f_code.co_filename
     return file.startswith((_OURS, *_RUNNERS))

@@ -83,8 +83,8 @@ def test_a_request_that_the_engine_refuses_fails_alone(threads: ServiceProcess, 
         wait_until(Path(f"{gate}.waiting").exists, "one is in preprocess")
         gate.touch()
         answers = [future.result() for future in asked]
-    assert [answer["err_no"] for answer in answers] == [0, 9000, 0, 0]
-    assert "idx=64 must be within the inclusive range" in answers[1]["err_msg"]
+    assert [answer["err_no"] for answer in answers] == [0, 10000, 0, 0]
+    assert "feed 'input_ids' holds 64; the model has -64 to 63" in answers[1]["err_msg"]
 
 
 def test_texts_go_through_a_model_that_takes_them(tmp_path: Path) -> None:

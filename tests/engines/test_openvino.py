@@ -148,9 +148,9 @@ def test_where_it_cant_be_compiled_again_the_next_run_tries_it(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("feeds", "refusal", "told"),
     [
-        ({"input_ids": 64}, ModelFailed, "feed 'input_ids' holds 64, and the model has 64 rows"),
-        ({"input_ids": -65}, ModelFailed, "feed 'input_ids' holds -65, and the model has 64 rows"),
-        ({"token_type_ids": 2}, ModelFailed, "feed 'token_type_ids' holds 2, and the model has 2 rows"),
+        ({"input_ids": 64}, UnusableFeed, "feed 'input_ids' holds 64, and the model has 64 rows"),
+        ({"input_ids": -65}, UnusableFeed, "feed 'input_ids' holds -65, and the model has 64 rows"),
+        ({"token_type_ids": 2}, UnusableFeed, "feed 'token_type_ids' holds 2, and the model has 2 rows"),
         ({"attention_mask": 1 << 31}, InvalidInput, "holds 2147483648, which is beyond the int32"),
         ({"attention_mask": -(1 << 40)}, InvalidInput, "holds -1099511627776, which is beyond the int32"),
     ],
@@ -368,7 +368,7 @@ def test_its_instances_have_a_process_each_and_a_refused_run_harms_no_other(serv
         answer = service.predict(inputs)
         np.testing.assert_allclose(json.loads(answer["logits"])[0], expected_logits([5, 6, 7]), atol=1e-4)
         refused = service.ask(inputs | {"input_ids": "[[1, 2]]"})
-        assert refused["err_no"] == ModelFailed.err_no
+        assert refused["err_no"] == UnusableFeed.err_no
         assert json.loads(service.predict(inputs)["logits"]) == json.loads(answer["logits"])
 
 

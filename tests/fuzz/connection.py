@@ -65,7 +65,7 @@ class _App:
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
         return b"content-type: text/plain\r\n", error.message.encode()
 
-    def note_refusal(self, error: ServingError) -> None:
+    def note_refusal(self, error: ServingError, client: str) -> None:
         self.refused = error
 
     def note_unread(self, why: str) -> None:

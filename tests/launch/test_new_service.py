@@ -96,10 +96,10 @@ class TestNewService:
                 assert response.err_no == 0, response.err_msg
                 assert dict(zip(response.key, response.value, strict=True)) == service.predict(texts)
 
-    def test_what_the_model_refuses_is_told_in_the_log_as_well(self, service: ServiceProcess) -> None:
+    def test_what_the_model_can_t_look_up_is_the_client_s_mistake(self, service: ServiceProcess) -> None:
         answer = service.http("/news/prediction", key_value(feeds_of([5, 10**9, 2])))
-        assert (answer.status, answer.json["err_no"]) == (500, 9000)
-        service.wait_for_log("WARNING [front] ModelFailed over http: [news] failed to predict. ")
+        assert (answer.status, answer.json["err_no"]) == (400, 10000)
+        assert "feed 'input_ids' holds 1000000000; the model has 0 to " in answer.json["err_msg"]
 
     def test_a_list_that_is_no_text_is_refused_with_the_service_s_own_example(
         self, service: ServiceProcess

@@ -113,18 +113,24 @@ class TestRefusals:
             service.wait_for_log("UnknownService")
             told = [line for line in service.log.splitlines() if "UnknownService" in line]
             assert len(told) == 1 and "INFO" in told[0] and "there is no service 'other'" in told[0]
-            assert "UnknownService: 19 more in the last 10 s" in finished(service)[-2]
+            summed = finished(service)[-2]
+            assert "UnknownService over http from 127.0.0.1: 19 more in the last 10 s, the latest: " in summed
+            assert "there is no service 'other'" in summed
 
     def test_what_the_service_can_not_do_is_a_warning_with_its_reason(self, tmp_path: Path) -> None:
         with ServiceProcess(ECHO, {"dag": {"request_timeout": 0.2}}) as service:
             assert service.ask({"action": "wait_once", "argument": str(tmp_path / "x")})["err_no"] == 6000
-            service.wait_for_log("WARNING [front] DeadlineExceeded over http: the request's deadline passed")
+            service.wait_for_log(
+                "WARNING [front] DeadlineExceeded over http from 127.0.0.1: the request's deadline passed"
+            )
             (tmp_path / "x.gate").touch()
 
     def test_what_is_no_request_is_counted_and_told(self) -> None:
         with ServiceProcess(ECHO, {"limits": {"body_bytes": 100}}) as service:
             assert service.http("/test/prediction", b"x" * 101).status == 413
-            service.wait_for_log("INFO [front] TooLarge over http: content-length 101 is over 100 bytes")
+            service.wait_for_log(
+                "INFO [front] TooLarge over http from 127.0.0.1: content-length 101 is over 100 bytes"
+            )
             assert service.metric("paddlewheel_requests_total", door="http", err_no="5000") == 1
 
     @pytest.mark.parametrize(("method", "path"), [("GET", "/v2/nothing"), ("POST", "/v2/health/live")])
@@ -133,14 +139,17 @@ class TestRefusals:
             answer = service.http(path, method=method)
             told = {404: "Not Found", 405: "Method Not Allowed"}[answer.status]
             assert answer.json == {"error": told}
-            service.wait_for_log(f"Refused over v2-http: {told}: {method} {path}")
+            service.wait_for_log(f"Refused over v2-http from 127.0.0.1: {told}: {method} {path}")
 
     def test_what_a_client_sent_can_not_begin_a_line(self) -> None:
         with ServiceProcess(ECHO) as service:
             service.http("/a%0A2026-01-01 ERROR [front] forged/b/c".replace(" ", "%20"), BODY)
             service.wait_for_log("forged")
             (line,) = [line for line in service.log.splitlines() if "forged" in line]
-        assert "INFO [front] UnknownService over http: there is nothing at /a\\n2026-01-01 ERROR" in line
+        assert (
+            "INFO [front] UnknownService over http from 127.0.0.1: there is nothing at /a\\n2026-01-01 ERROR"
+            in line
+        )
 
 
 class TestFiles:

@@ -112,7 +112,7 @@ def test_a_request_of_more_rows_than_a_batch_may_have_is_answered_whole(texts: S
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        ({**text_of(6), "input_ids": "[[1, 2, 3, 4, 5, 1000000]]"}, "got 1000000"),
+        ({**text_of(6), "input_ids": "[[1, 2, 3, 4, 5, 1000000]]"}, "holds 1000000"),
         ({**text_of(6), "attention_mask": "[[1, 1]]"}, "attention_mask"),
         ({"input_ids": "[[1]]", "token_type_ids": "[[0]]"}, "'attention_mask' is missing"),
         ({"input_id": "[[1]]", "token_type_ids": "[[0]]", "attention_mask": "[[1]]"}, "no feed 'input_id'"),

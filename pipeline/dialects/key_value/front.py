@@ -104,7 +104,7 @@ class KeyValueHttp(HttpHandler):
         self._refuse_with(status, request, error, head + retry_after(error))
 
     def _refuse_with(self, status: int, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
-        self._access_log.refused(self.name, error)
+        self._access_log.refused(self.name, error, request.peer)
         request.respond(status, JSON + head, render_error(error, JSON_FORM))
 
     def refusal(self, error: ServingError) -> tuple[bytes, bytes]:

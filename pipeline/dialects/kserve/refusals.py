@@ -21,6 +21,8 @@ HTTP_STATUSES = {
 class KServeRefusal(InvalidInput):
     """What a client of KServe v2 asked for can't be had; the message says it as Triton does."""
 
+    clients = True  # Triton has 500 for a body that it can't read
+
     def __init__(self, message: str, code: str = "INVALID_ARGUMENT") -> None:
         super().__init__(message)
         self.grpc_code = code

@@ -111,7 +111,7 @@ class V1Http(HttpHandler):
         return JSON, error_body(error.message)
 
     def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
-        self._access_log.refused(self.name, error)
+        self._access_log.refused(self.name, error, request.peer)
         head += JSON + retry_after(error)
         message = error.message
         if error.http_status in _CLIENTS_MISTAKES:

@@ -200,7 +200,7 @@ class V2Http(HttpHandler):
         return JSON, error_body(error.message)
 
     def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
-        self._access_log.refused(self.name, error)
+        self._access_log.refused(self.name, error, request.peer)
         status, _, message = for_clients(error)
         if isinstance(error, Refused):
             message = error.phrase

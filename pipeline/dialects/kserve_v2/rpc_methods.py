@@ -24,7 +24,7 @@ from pipeline.dialects.kserve_v2.shared_memory import Span
 from pipeline.dialects.kserve_v2.wish import PROTO
 from pipeline.errors import DeadlineExceeded, ServingError
 from pipeline.front.grpc.rpc_handler import Context, RpcHandler
-from pipeline.front.scheduler.clients import CALLER
+from pipeline.front.scheduler.clients import CALLER, caller
 from pipeline.front.scheduler.request import Request
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class V2Rpc(RpcHandler):
         await Stream(self._scheduler, self.request_of, context, self.name).run()
 
     async def _refuse_page(self, context: Context, error: ServingError) -> bytes:
-        self._access_log.refused(self.name, error)
+        self._access_log.refused(self.name, error, caller(context.peer()))
         return await self._refuse(context, error)
 
     async def _refuse(self, context: Context, error: ServingError) -> bytes:

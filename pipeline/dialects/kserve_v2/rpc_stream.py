@@ -15,6 +15,7 @@ from pipeline.dialects.kserve.refusals import for_clients
 from pipeline.dialects.kserve_v2.rpc_infer import InferMessage, infer_message
 from pipeline.dialects.message_fields import varint
 from pipeline.errors import OUR_FAULT, ServingError
+from pipeline.front.scheduler.clients import caller
 from pipeline.front.scheduler.dag_run import Answer, DagRun
 from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
@@ -108,7 +109,7 @@ class Stream:
         if dag_run is not None:
             self._dag_runs.discard(dag_run)
         if isinstance(answer, ServingError):
-            self._scheduler.access_log.refused(self._door, answer)
+            self._scheduler.access_log.refused(self._door, answer, caller(self._context.peer()))
             if self._strict:
                 self._fill(place, answer)
                 return

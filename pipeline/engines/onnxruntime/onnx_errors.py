@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from pipeline.engines.refusals import Beyond
+
 MAX_ERROR_CHARS = 400
 
 # "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : the sentence", and the source file's place before a sentence.
@@ -14,6 +16,19 @@ _LATER_OPSET = re.compile(r"Opset (\d+) is under development.* till opset (\d+)"
 _NO_OPERATOR = re.compile(
     r"No Op registered for (\S+) with|([\w.]*:?\w+)\(-?\d+\) is not a registered function"
 )
+# Gather's own words, and those of GatherElements.
+_BEYOND = (
+    re.compile(
+        r"idx=(?P<given>-?\d+) must be within the inclusive range \[(?P<least>-?\d+),(?P<most>-?\d+)\]"
+    ),
+    re.compile(r"within bounds \[(?P<least>-?\d+) ?, ?(?P<most>-?\d+)\].*?Actual value is (?P<given>-?\d+)"),
+)
+
+
+def looked_up(exc: Exception) -> Beyond | None:
+    """The number that a run looked up in vain; None where it failed of something else."""
+    found = next((match for pattern in _BEYOND if (match := pattern.search(str(exc)))), None)
+    return found and Beyond(int(found["given"]), int(found["least"]), int(found["most"]))
 
 
 def error_sentence(exc: Exception) -> str:

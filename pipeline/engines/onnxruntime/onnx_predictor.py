@@ -14,7 +14,8 @@ from pipeline.engines.dynamic_shape import DynamicShapes, Shapes
 from pipeline.engines.feeds import Array, as_texts, check_feeds, shares_runs
 from pipeline.engines.fetches import select_fetches
 from pipeline.engines.onnxruntime.onnx_config import refuse_unavailable, session_options, session_plans
-from pipeline.engines.onnxruntime.onnx_errors import error_sentence, load_sentence
+from pipeline.engines.onnxruntime.onnx_errors import error_sentence, load_sentence, looked_up
+from pipeline.engines.refusals import refusal
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import ServingModel
@@ -62,8 +63,8 @@ class OnnxPredictor:
         try:
             fetched = session.run(list(self._outputs.values()), named)
         except Exception as exc:
-            shapes = ", ".join(f"{alias} {list(array.shape)}" for alias, array in checked.items())
-            raise ModelFailed(f"ONNX Runtime refused the feeds {shapes}: {error_sentence(exc)}") from exc
+            reason = error_sentence(exc)
+            raise refusal("ONNX Runtime", self.feeds, checked, reason, looked_up(exc)) from exc
         return dict(zip(self._outputs, map(np.asarray, fetched), strict=True))
 
     def close(self) -> None:

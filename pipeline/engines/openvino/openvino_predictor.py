@@ -20,7 +20,8 @@ from pipeline.engines.openvino.graph import GraphFacts, facts_of, facts_of_onnx
 from pipeline.engines.openvino.openvino_config import CPU, properties
 from pipeline.engines.openvino.openvino_errors import error_sentence
 from pipeline.engines.openvino.openvino_import import openvino
-from pipeline.errors import ConfigError, InvalidInput, ModelFailed, ServingError
+from pipeline.engines.refusals import refusal
+from pipeline.errors import ConfigError, InvalidInput, ModelFailed, UnusableFeed
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import ServingModel, Variable
 
@@ -90,8 +91,7 @@ class OpenVinoPredictor:
                 self._request = None
                 with suppress(ModelFailed):  # it is tried again with the next run
                     self._ready()
-                shapes = ", ".join(f"{alias} {list(array.shape)}" for alias, array in checked.items())
-                raise ModelFailed(f"OpenVINO refused the feeds {shapes}: {error_sentence(exc)}") from exc
+                raise refusal("OpenVINO", self.feeds, checked, error_sentence(exc)) from exc
 
     def close(self) -> None:
         """Free the model as soon as no run is under way."""
@@ -153,15 +153,15 @@ class _End(NamedTuple):
 
     end: int
     why: str
-    refusal: type[ServingError]
+    error: type[InvalidInput]
 
     def check(self, alias: str, array: Array) -> None:
-        """Raise the refusal unless all numbers are in [-end, end)."""
+        """Raise the error unless all numbers are in [-end, end)."""
         if int(array.view(f"u{array.itemsize}").max()) < self.end:
             return
         least, most = int(array.min()), int(array.max())
         if least < -self.end or most >= self.end:
-            raise self.refusal(f"feed {alias!r} holds {most if most >= self.end else least}, {self.why}")
+            raise self.error(f"feed {alias!r} holds {most if most >= self.end else least}, {self.why}")
 
 
 def _ends(feeds: Sequence[Variable], id_limits: Mapping[str, int]) -> dict[str, _End]:
@@ -172,5 +172,5 @@ def _ends(feeds: Sequence[Variable], id_limits: Mapping[str, int]) -> dict[str, 
         if feed.name in id_limits and feed.numpy_dtype.kind in "iu":
             rows = id_limits[feed.name]
             # Not InvalidInput: the other engines meet it as they run.
-            ends[feed.alias] = _End(rows, f"and the model has {rows} rows to look it up in", ModelFailed)
+            ends[feed.alias] = _End(rows, f"and the model has {rows} rows to look it up in", UnusableFeed)
     return ends

@@ -10,11 +10,11 @@ from typing import Any
 from pipeline.engines.base import PredictorConf
 from pipeline.engines.device import Device, resolve_device
 from pipeline.engines.dynamic_shape import DynamicShapes
-from pipeline.engines.feeds import Array, as_texts, check_feeds, other_shape, shares_runs
+from pipeline.engines.feeds import Array, as_texts, check_feeds, shares_runs
 from pipeline.engines.fetches import select_fetches
 from pipeline.engines.paddle.kept_tensors import KeptTensors
 from pipeline.engines.paddle.paddle_config import build_config
-from pipeline.engines.paddle.paddle_errors import error_sentence
+from pipeline.engines.paddle.paddle_errors import error_sentence, looked_up
 from pipeline.engines.paddle.paddle_import import inference
 from pipeline.engines.paddle.paddle_texts import Runs, Tokenizing, bears_padding
 from pipeline.engines.paddle.program import (
@@ -26,7 +26,8 @@ from pipeline.engines.paddle.program import (
     tokenizer_of,
 )
 from pipeline.engines.paddle.session import Session
-from pipeline.errors import ConfigError, InvalidInput, ModelFailed, UnusableFeed
+from pipeline.engines.refusals import refusal
+from pipeline.errors import ConfigError, InvalidInput, ModelFailed
 from pipeline.models.serving_model import ServingModel, Variable
 
 log = logging.getLogger(__name__)
@@ -83,11 +84,7 @@ class PaddlePredictor:
         try:
             return runs.run(checked)
         except Exception as exc:
-            other = other_shape(self._fed, checked)
-            if other is not None:
-                raise UnusableFeed(f"{other}, and the program can't run it: {error_sentence(exc)}") from exc
-            shapes = ", ".join(f"{alias} {list(array.shape)}" for alias, array in checked.items())
-            raise ModelFailed(f"Paddle refused the feeds {shapes}: {error_sentence(exc)}") from exc
+            raise refusal("Paddle", self._fed, checked, error_sentence(exc), looked_up(exc)) from exc
 
     def _bears_padding(self) -> bool:
         """Whether texts of several requests may be padded to the longest of them, as the tokenizer does."""

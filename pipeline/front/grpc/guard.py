@@ -10,7 +10,7 @@ import grpc
 from pipeline.errors import Unauthenticated
 from pipeline.front.grpc.rpc_handler import Context
 from pipeline.front.metrics.access_log import AccessLog
-from pipeline.front.scheduler.clients import CALLER, KeyRing, shown_key
+from pipeline.front.scheduler.clients import CALLER, KeyRing, caller, shown_key
 
 if TYPE_CHECKING:
     from pipeline.front.grpc.private.calls import Methods
@@ -26,7 +26,7 @@ def guarded(methods: Methods, keys: KeyRing, access_log: AccessLog, open_: Colle
         try:
             CALLER.set(keys.find(shown))
         except Unauthenticated as exc:
-            access_log.refused("grpc", exc)
+            access_log.refused("grpc", exc, caller(context.peer()))
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, exc.message)
 
     return {name: method if name in open_ else _behind(admit, method) for name, method in methods.items()}

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from pipeline.errors import OUR_FAULT, Overloaded, ServingError
-from pipeline.front.scheduler.clients import CALLER, named
+from pipeline.front.scheduler.clients import CALLER, caller, named
 from pipeline.front.scheduler.dag_run import Answer
 from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
@@ -54,7 +54,7 @@ class RpcHandler(ABC):
             error = answer if isinstance(answer, ServingError) else None
             self._access_log.tell(self.name, named(context.peer(), CALLER.get()), method, began, error)
         if isinstance(answer, ServingError):
-            self._access_log.refused(self.name, answer)
+            self._access_log.refused(self.name, answer, caller(context.peer()))
             message = await self._refuse(context, answer)
         else:
             self._access_log.answered(self.name)

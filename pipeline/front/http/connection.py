@@ -35,6 +35,7 @@ LINGER_S = 10.0  # how long a refused client may go on sending before the connec
 _JOIN_BYTES = 64 * 1024  # copying more than this costs more than a second system call
 _PIECE_BYTES = 2048  # that are parsed at once, unless they are a body's
 _UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
+_IPV4_MAPPED = "::ffff:"  # before the IPv4 address of a client on a socket of IPv6
 _REQUEST_TIMEOUT = 408
 _HEADER_TOO_LARGE = 431
 _USAGE = f"Send POST /{{service}}/{{method}} with a body like {KEY_VALUE_EXAMPLE}"
@@ -76,7 +77,7 @@ class RequestTaker(Protocol):
 
     def take(self, request: HttpRequest) -> None: ...
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]: ...
-    def note_refusal(self, error: ServingError) -> None: ...
+    def note_refusal(self, error: ServingError, client: str) -> None: ...
     def note_unread(self, why: str) -> None: ...
 
 
@@ -284,7 +285,7 @@ class Connection(asyncio.Protocol):
         if isinstance(error, Unauthenticated):
             head += b"www-authenticate: Bearer\r\n"
         self._write(error.http_status, head, body)
-        self._app.note_refusal(error)
+        self._app.note_refusal(error, self.peer)
         # Not closed yet: with input unread the kernel would reset the connection, and a client that sends all
         # before it reads would never see the answer. `data_received` discards what still comes.
         if self._transport.can_write_eof():  # TLS knows no half-closed connection
@@ -348,7 +349,7 @@ class Connection(asyncio.Protocol):
     @property
     def peer(self) -> str:
         address = self._transport.get_extra_info("peername")
-        return str(address[0]) if address else "?"
+        return str(address[0]).removeprefix(_IPV4_MAPPED) if address else "?"
 
     def _unread(self) -> int:
         """Bytes that the kernel has for us: a request that was sent before we closed is still answered."""

@@ -89,9 +89,9 @@ class HttpApp:
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
         return self._routes.refusal(error, url)
 
-    def note_refusal(self, error: ServingError) -> None:
-        """A connection has refused what was no request yet."""
-        self._access_log.refused(_DOOR, error)
+    def note_refusal(self, error: ServingError, client: str) -> None:
+        """A connection has refused what was no request yet. client: its address."""
+        self._access_log.refused(_DOOR, error, client)
 
     def note_unread(self, why: str) -> None:
         """A client is sent away that does not read its answers."""

@@ -29,13 +29,13 @@ class MetricsApp:
                 raise Refused(404, request)
             check_method(request, "GET", "HEAD")
         except Refused as exc:
-            self.note_refusal(exc)
+            self.note_refusal(exc, request.peer)
             request.respond(exc.http_status, JSON, msgspec.json.encode({"error": exc.phrase}))
         else:
             request.respond(200, b"content-type: %b\r\n" % CONTENT_TYPE.encode(), self._metrics.text())
 
-    def note_refusal(self, error: ServingError) -> None:
-        self._access_log.refused(DOOR, error)
+    def note_refusal(self, error: ServingError, client: str) -> None:
+        self._access_log.refused(DOOR, error, client)
 
     def note_unread(self, why: str) -> None:
         self._access_log.warn(UNREAD, why)

@@ -5,57 +5,80 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from pipeline.errors import InvalidInput, ModelFailed, ServingError, Unauthenticated, UnknownService
+from pipeline.errors import ServingError, is_clients
 from pipeline.front.metrics.metrics import Metrics
 from pipeline.process.log import one_line
 
 log = logging.getLogger(__name__)
 
-QUIET_S = 10.0  # after a refusal is told, others of its kind are only counted for this long
+QUIET_S = 10.0  # after a refusal is told, others like it are only counted for this long
+MOST_SUMS = 256  # kept at a time; of more clients than that the refusals are summed as those of others
+OTHERS = "others"
 UNREAD = "Untaken answers"  # what `warn` tells of at every door
-_CLIENTS_MISTAKES = (InvalidInput, UnknownService, Unauthenticated)
+
+
+class Kind(NamedTuple):
+    """What refusals are summed by: those of one kind, at one door, of one client."""
+
+    name: str
+    door: str
+    client: str
+    level: int
+
+    def __str__(self) -> str:
+        return f"{self.name} over {self.door} from {self.client}" if self.door else self.name
+
+
+@dataclass(slots=True)
+class Sum:
+    """Cases since the last line about them, and the text of the latest."""
+
+    count: int = 0
+    latest: str = ""
 
 
 class AccessLog:
-    """Each request at DEBUG; refusals of ours a line a kind in ten seconds, so that no client fills the log.
+    """Each request at DEBUG; refusals at once, then as a sum every ten seconds: no client fills the log.
 
-    What a hook raised is told by its worker; what it refused is between the app and its clients. What a model
-    refused to run is told here: by mistake of the app or its clients, and the operator is to know of either.
+    What a worker has told with its traceback, a mistake of the server's, is only counted here.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         self._outcomes = metrics.outcomes
-        self._untold: dict[tuple[str, int], int] = {}  # kinds told of late, by level: cases since then
+        self._sums: dict[Kind, Sum] = {}  # of what was told of late
         self.tells_each = log.isEnabledFor(logging.DEBUG)
 
     def answered(self, door: str) -> None:
         self._outcomes[door, 0] += 1
 
-    def refused(self, door: str, error: ServingError) -> None:
+    def refused(self, door: str, error: ServingError, client: str) -> None:
+        """client: its address, and the name of its API key."""
         self._outcomes[door, error.err_no] += 1
-        kind = type(error)
-        if kind is ServingError:  # of a worker
-            if error.err_no != ModelFailed.err_no:
-                return
-            kind = ModelFailed
-        if self._is_due(kind.__name__, _level(kind)):
-            log.log(_level(kind), "%s over %s: %s", kind.__name__, door, one_line(error.message))
+        if error.told:
+            return
+        name, level = error.kind or type(error).__name__, _level(error)
+        kind = Kind(name, door, client, level)
+        if kind not in self._sums and len(self._sums) >= MOST_SUMS:
+            kind = Kind(name, door, OTHERS, level)
+        self._tell(kind, error.message)
 
     def warn(self, kind: str, text: str) -> None:
         """A line for what no request is refused with."""
-        if self._is_due(kind, logging.WARNING):
-            log.warning("%s: %s", kind, text)
+        self._tell(Kind(kind, "", "", logging.WARNING), text)
 
-    def _is_due(self, name: str, level: int) -> bool:
-        """Whether to tell of a case of its kind; if not, it is counted."""
-        kind = name, level
-        if kind in self._untold:
-            self._untold[kind] += 1
-            return False
-        self._untold[kind] = 0
-        asyncio.get_running_loop().call_later(QUIET_S, self._tell_untold, kind)
-        return True
+    def _tell(self, kind: Kind, text: str) -> None:
+        """Tell of a case, or count it where one like it was told of late."""
+        known = self._sums.get(kind)
+        if known is not None:
+            known.count += 1
+            known.latest = text
+            return
+        self._sums[kind] = Sum()
+        log.log(kind.level, "%s: %s", kind, one_line(text))
+        asyncio.get_running_loop().call_later(QUIET_S, self._tell_sum, kind)
 
     def tell(self, door: str, peer: str, what: str, began: float, error: ServingError | None) -> None:
         """A line for one request; `began`: time.monotonic. To be called where `tells_each` says so."""
@@ -65,17 +88,20 @@ class AccessLog:
 
     def close(self) -> None:
         """Tell what has only been counted yet."""
-        for kind in list(self._untold):
-            self._tell_untold(kind)
+        for kind in list(self._sums):
+            self._tell_sum(kind)
 
-    def _tell_untold(self, kind: tuple[str, int]) -> None:
-        count = self._untold.pop(kind, 0)
-        if count:
-            name, level = kind
-            log.log(level, "%s: %d more in the last %g s", name, count, QUIET_S)
-            self._untold[kind] = 0
-            asyncio.get_running_loop().call_later(QUIET_S, self._tell_untold, kind)
+    def _tell_sum(self, kind: Kind) -> None:
+        told = self._sums.pop(kind, Sum())
+        if told.count:
+            log.log(
+                kind.level, "%s: %d more in the last %g s, the latest: %s",
+                kind, told.count, QUIET_S, one_line(told.latest),
+            )  # fmt: skip
+            self._sums[kind] = Sum()
+            asyncio.get_running_loop().call_later(QUIET_S, self._tell_sum, kind)
 
 
-def _level(kind: type[ServingError]) -> int:
-    return logging.INFO if issubclass(kind, _CLIENTS_MISTAKES) else logging.WARNING
+def _level(error: ServingError) -> int:
+    """A client's mistake is for whoever looks for it; what the service could not do is for its operator."""
+    return logging.INFO if is_clients(error) else logging.WARNING

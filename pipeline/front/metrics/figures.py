@@ -10,15 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pipeline.errors import (
-    BadPackage,
-    DeadlineExceeded,
-    InvalidInput,
-    Overloaded,
-    ServingError,
-    Unauthenticated,
-    UnknownService,
-)
+from pipeline.errors import DeadlineExceeded, Overloaded, ServingError, is_clients
 from pipeline.messages.messages import Timings
 
 _NS = 1_000_000_000
@@ -76,14 +68,13 @@ class Failures:
     def note(self, error: ServingError) -> None:
         if error.err_no in _OF_TIME_AND_ROOM:
             self.rejected += 1
-        elif error.err_no in _OF_REQUESTS:
+        elif is_clients(error):
             self.other += 1
         else:
             self.broken += 1
 
 
 _OF_TIME_AND_ROOM = Overloaded.err_no, DeadlineExceeded.err_no
-_OF_REQUESTS = InvalidInput.err_no, BadPackage.err_no, UnknownService.err_no, Unauthenticated.err_no
 
 
 @dataclass(slots=True)

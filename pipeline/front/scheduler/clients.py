@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 import time
+import urllib.parse
 from collections.abc import Callable, Collection, Iterable
 from contextvars import ContextVar
 
@@ -153,6 +154,15 @@ class HttpGuard:
 def named(peer: str, client: Client | None) -> str:
     """An address as the log tells it: with the name of the client's API key."""
     return f"{peer} ({client.name})" if client is not None and client.name else peer
+
+
+def caller(peer: str) -> str:
+    """Who makes a gRPC call, as sums tell it: without the port, which each connection has anew.
+
+    peer: what gRPC calls it, ipv4:10.0.0.1:40000 or ipv6:%5B::1%5D:40000.
+    """
+    address = urllib.parse.unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
+    return named(address or "?", CALLER.get())
 
 
 CALLER: ContextVar[Client | None] = ContextVar("caller", default=None)
