@@ -1,5 +1,6 @@
 """Feeds from a key/value request, under the name that new services import: see `pipeline.api.feeds`."""
 
-from pipeline.api.feeds import example_body, read_feeds
+from pipeline.api.examples import example_body
+from pipeline.api.feeds import read_feeds
 
 __all__ = ["example_body", "read_feeds"]

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
@@ -22,7 +23,8 @@ class App:
     """What the front knows of a service, and what a worker needs to run the script again.
 
     name: of the service. models: what clients may ask for; the first is meant where a request names none.
-    examples: requests that the Ops say are answered.
+    examples: requests that the Ops say are answered. raw_bodies: by media type the input that the body of an
+    HTTP request is as a whole. described: what the models of Ops take and give, see `Description.document`.
     script: the file that called run_service; module: its name where it was started by that, as in
     `python -m app.web_service`; arguments: its sys.argv[1:]; folder: where it was started.
     dialects: where they are, each a `Plugin`; the front adds them for workers. choices: what was measured to
@@ -37,6 +39,8 @@ class App:
     folder: str
     examples: Examples
     module: str = ""
+    raw_bodies: Mapping[str, str] = field(default_factory=dict)
+    described: Mapping[str, Any] = field(default_factory=dict)
     dialects: tuple[Plugin, ...] = ()
     choices: Mapping[str, Choice] = field(default_factory=dict)
 
@@ -72,6 +76,8 @@ class App:
             folder=fields["folder"],
             examples=Examples(*fields["examples"]),
             module=fields["module"],
+            raw_bodies=fields["raw_bodies"],
+            described=fields["described"],
             dialects=tuple(Plugin(*given) for given in fields["dialects"]),
             choices=msgspec.convert(fields["choices"], dict[str, Choice]),
         )

@@ -156,7 +156,7 @@ def signature_of(ops: Mapping[str, Op], last: Op) -> Signature:
     flaws: list[str] = []
     inputs: dict[str, TensorSpec] = {}
     answering = answering_op(last)
-    takers = [op for op in ops.values() if any(isinstance(given, RequestOp) for given in op.input_ops)]
+    takers = takers_of(ops)
     most = max((op.max_batch_size for op in takers), default=0)
     for op in takers:
         for spec in _declared(op, "input_tensors", most, flaws):
@@ -166,6 +166,16 @@ def signature_of(ops: Mapping[str, Op], last: Op) -> Signature:
     if flaws:
         raise ConfigError("\n".join(flaws))
     return Signature(tuple(inputs.values()), outputs, most)
+
+
+def takers_of(ops: Mapping[str, Op]) -> list[Op]:
+    """The Ops that are given the request."""
+    return [op for op in ops.values() if any(isinstance(given, RequestOp) for given in op.input_ops)]
+
+
+def raw_bodies_of(ops: Mapping[str, Op]) -> dict[str, str]:
+    """By media type the input that the body of an HTTP request is as a whole."""
+    return {media.lower(): name for op in takers_of(ops) for media, name in op.raw_bodies.items()}
 
 
 def _declared(op: Op, attribute: str, most: int, flaws: list[str]) -> tuple[TensorSpec, ...]:

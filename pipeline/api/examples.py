@@ -2,39 +2,83 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
-from pipeline.api.op import Op, RequestOp
+from pipeline.api.dag import takers_of
+from pipeline.api.op import Op
+from pipeline.engines.feeds import IMAGE_RANK
 from pipeline.errors import ConfigError
-from pipeline.models.dtypes import RAW_ALONE
+from pipeline.models.dtypes import BY_NAME, RAW_ALONE
+from pipeline.models.signature import Variable, sized
 from pipeline.models.tensor_spec import Signature, TensorSpec
 
 KEY_VALUE_EXAMPLE = '{"key": ["0"], "value": ["..."]}'
 LONGEST_EXAMPLE = 400  # characters of one in the message of a refusal: in a longer one nobody finds anything
-_ANY_LENGTH = 3  # of an axis that may have any
-_MOST_ELEMENTS = 4096  # an image's worth of ones helps nobody
-_ONE: dict[str, Any] = {"BYTES": "text", "BOOL": True, "FP16": 1.0, "FP32": 1.0, "FP64": 1.0}
+MOST_ELEMENTS = 4096  # of a feed that is made up: an image's worth of ones helps nobody
+_ANY_LENGTH, _ANY_SIDE = 3, 32  # of an axis that may have any, and of an image's
+_ONE: dict[str, Any] = {"BYTES": "text", "BOOL": True, "FP16": 1.0, "BF16": 1.0, "FP32": 1.0, "FP64": 1.0}
 
 
 class Examples(NamedTuple):
-    """row: of the declared tensors, as one instance of KServe v1. key_values: of the key/value doors."""
+    """row: of the declared tensors, as one instance of KServe v1. key_values: of the key/value doors. bodies:
+    those that are an input as a whole, by media type, in base64."""
 
     row: dict[str, Any] = {}
     key_values: dict[str, str] = {}
+    bodies: dict[str, str] = {}
+
+
+class ExampleRequest(NamedTuple):
+    """A POST that the service answers."""
+
+    path: str
+    body: bytes
+    media: str = "application/json"
+
+    def command(self, address: str, file: str = "") -> str:
+        """It as a line for a shell. file: where the body is; empty: it stands in the line itself."""
+        url = f"{address}{self.path}"
+        if not file:
+            return f"curl -s {url} -d {shlex.quote(self.body.decode())}"
+        told = "" if self.media == "application/json" else f" -H 'content-type: {self.media}'"
+        return f"curl -s {url}{told} --data-binary @{shlex.quote(file)}"
+
+
+def requests_of(name: str, signature: Signature, examples: Examples) -> dict[str, ExampleRequest]:
+    """By door an example for the service of this name; by media type one whose body is an input."""
+    quoted = quote(name)
+    v1, v2 = f"/v1/models/{quoted}:predict", f"/v2/models/{quoted}/infer"
+    found = {
+        media: ExampleRequest(v1, base64.b64decode(text), media) for media, text in examples.bodies.items()
+    }
+    if examples.key_values:
+        body = message_of(examples.key_values)
+        found["http"] = ExampleRequest(f"/{quoted}/prediction", body.encode())
+    row = examples.key_values if signature.open else row_of(signature, examples.row)
+    if row:
+        found["v1-http"] = ExampleRequest(v1, _json({"instances": [row]}))
+        if inputs := v2_inputs(signature, row):
+            found["v2-http"] = ExampleRequest(v2, _json({"inputs": inputs}))
+    return found
 
 
 def examples_of(ops: Mapping[str, Op], signature: Signature) -> Examples:
     """What the Ops that are given the request declare. Raises ConfigError with all flaws."""
-    takers = [op for op in ops.values() if any(isinstance(given, RequestOp) for given in op.input_ops)]
+    takers = takers_of(ops)
     names = [spec.name for spec in signature.inputs]
-    examples = Examples({}, {})
+    examples = Examples({}, {}, {})
     flaws = []
     for op in takers:
         examples.row.update(op.example)
         examples.key_values.update(op.example_key_values)
+        for media, body in op.example_bodies.items():
+            examples.bodies[media] = base64.b64encode(body).decode()
         flaws += [
             f"Op {op.name}: example: {name!r} is no input; input_tensors has {', '.join(names) or 'none'}"
             for name in op.example
@@ -54,11 +98,16 @@ def examples_of(ops: Mapping[str, Op], signature: Signature) -> Examples:
     return examples
 
 
-def message_of(key_values: Mapping[str, str], otherwise: str) -> str:
-    """A key/value message in JSON with what the Ops declare; `otherwise` where that is nothing, or long."""
+def message_of(key_values: Mapping[str, str]) -> str:
+    """A key/value message in JSON."""
     message = {"key": list(key_values), "value": list(key_values.values())}
-    text = json.dumps(message, ensure_ascii=False) if key_values else otherwise
-    return text if len(text) <= LONGEST_EXAMPLE else otherwise
+    return json.dumps(message, ensure_ascii=False)
+
+
+def short_message(key_values: Mapping[str, str]) -> str:
+    """The message that Ops declare, as a refusal shows it: another where that is nothing, or long."""
+    text = message_of(key_values) if key_values else KEY_VALUE_EXAMPLE
+    return text if len(text) <= LONGEST_EXAMPLE else KEY_VALUE_EXAMPLE
 
 
 def row_of(signature: Signature, given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -92,14 +141,64 @@ def v2_inputs(signature: Signature, row: Mapping[str, Any]) -> list[dict[str, An
     return inputs
 
 
-def _made_up(spec: TensorSpec, shape: tuple[int, ...]) -> Any:
-    lengths = [_ANY_LENGTH if length == -1 else length for length in shape]
-    if math.prod(lengths) > _MOST_ELEMENTS or spec.datatype == "BF16":
+def example_body(feeds: Sequence[Variable]) -> str:
+    """A key/value message in JSON with one row of ones for every feed of a model, however large that is."""
+    return message_of({feed.alias: _text(feed) for feed in feeds})
+
+
+def feed_texts(feeds: Sequence[Variable]) -> dict[str, str] | None:
+    """The values in `example_body` by feed; None where they are too many for somebody to look at."""
+    if any(math.prod(_shape_of(feed)) > MOST_ELEMENTS for feed in feeds):
         return None
-    value = _ONE.get(spec.datatype, 1)
-    for length in reversed(lengths):
+    return {feed.alias: _text(feed) for feed in feeds}
+
+
+def short_body(feeds: Sequence[Variable]) -> str:
+    """`example_body` where it fits the message of a refusal, else what each feed takes."""
+    body = "" if feed_texts(feeds) is None else example_body(feeds)
+    told = ", ".join(f"{feed.alias} {_told(feed)}" for feed in feeds)
+    return body if 0 < len(body) <= LONGEST_EXAMPLE else told
+
+
+def short_example(feed: Variable) -> str:
+    """The same for one feed."""
+    text = "" if feed_texts([feed]) is None else _text(feed)
+    return text if 0 < len(text) <= LONGEST_EXAMPLE else _told(feed)
+
+
+def _text(feed: Variable) -> str:
+    """One row as a JSON list of ones."""
+    return json.dumps(_nested(_shape_of(feed), _ONE.get(BY_NAME[feed.dtype].datatype, 1)))
+
+
+def _shape_of(feed: Variable) -> tuple[int, ...]:
+    longest = feed.longest[1] if feed.longest else _ANY_SIDE
+    return sized(feed.shape, 1, min(longest, _any_length(len(feed.shape))))
+
+
+def _any_length(rank: int) -> int:
+    return _ANY_SIDE if rank >= IMAGE_RANK else _ANY_LENGTH
+
+
+def _told(feed: Variable) -> str:
+    return f"{feed.dtype} {list(feed.shape)}"
+
+
+def _made_up(spec: TensorSpec, shape: tuple[int, ...]) -> Any:
+    lengths = [_any_length(len(spec.shape)) if length == -1 else length for length in shape]
+    if math.prod(lengths) > MOST_ELEMENTS or spec.datatype == "BF16":
+        return None
+    return _nested(lengths, _ONE.get(spec.datatype, 1))
+
+
+def _nested(shape: Sequence[int], value: Any) -> Any:
+    for length in reversed(shape):
         value = [value] * length
     return value
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
 
 
 def _shape(value: Any) -> list[int]:

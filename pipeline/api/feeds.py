@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.engines.feeds import Array, check_promised
+from pipeline.api.examples import short_body, short_example
+from pipeline.engines.feeds import LOD_SUFFIX, Array, check_promised
 from pipeline.errors import InvalidInput
 from pipeline.models.serving_model import Variable
-from pipeline.models.signature import sized
 
 _PRINTED = re.compile(r"\s*array\((\[.*\])(?:,\s*(?:dtype=[\w']+|shape=\([\d, ]*\)))*\)\s*", re.DOTALL)
 _POINT = re.compile(r"\.(?!\d)")  # NumPy prints 1.0 as 1.
@@ -31,44 +31,42 @@ def read_feeds(
     request, ids and their mask say: padding would hide that they don't. Raises InvalidInput that names the
     feed.
     """
-    feeds = {}
+    feeds: dict[str, Any] = {}
     for variable in variables:
         given = inputs.get(variable.alias)
         if given is None:
-            example = example_body(variables)
-            raise InvalidInput(f"feed {variable.alias!r} is missing; send each under its name: {example}")
+            hint = short_body(variables)
+            raise InvalidInput(f"feed {variable.alias!r} is missing; send each under its name: {hint}")
         feeds[variable.alias] = _from_text(given, variable) if isinstance(given, str) else given
+        if variable.is_lod:
+            lod = variable.alias + LOD_SUFFIX
+            feeds[lod] = inputs.get(lod, _one_sequence(feeds[variable.alias]))
     checked = check_promised(variables, feeds)
     if all(variable.has_rows for variable in variables):
-        _check_equal("rows", {name: array.shape[:1] for name, array in checked.items()})
+        rows = {v.alias: checked[v.alias].shape[:1] for v in variables if not v.is_lod}
+        _check_equal("rows", rows)
     _check_equal("shape", {name: checked[name].shape for name in alike})
     return checked
-
-
-def example_body(variables: Sequence[Variable], length: int = 3) -> str:
-    """A JSON body with one row of ones for every feed; -1 is `length`, long rows are shortened to `...`."""
-    values = [_example(variable, length) for variable in variables]
-    return json.dumps(
-        {"key": [variable.alias for variable in variables], "value": values}, ensure_ascii=False
-    )
 
 
 def _from_text(text: str, variable: Variable) -> Array:
     """The array of a JSON list. A number that the feed's dtype can't hold exactly is refused where it is
     of integers; floats are rounded."""
     where = f"feed {variable.alias!r}"
-    if variable.dtype in ("bfloat16", "string"):
-        raise InvalidInput(f"{where} is {variable.dtype}, which has no form as text; send it as a tensor")
+    if variable.dtype == "string":
+        return _strings(text, variable)
     try:
         numbers = np.asarray(json.loads(_as_json(text, where)))
     except (ValueError, RecursionError):
         raise InvalidInput(
-            f"{where} is not a list of numbers with rows of equal length, like {_example(variable, 3)}"
+            f"{where} is not a list of numbers with rows of equal length, like {short_example(variable)}"
         ) from None
     if numbers.size == 0:
-        raise InvalidInput(f"{where} is an empty list; it takes one like {_example(variable, 3)}")
+        raise InvalidInput(f"{where} is an empty list; it takes one like {short_example(variable)}")
     if numbers.dtype.kind not in "biuf":
         raise InvalidInput(f"{where} holds something that is no number {variable.dtype} can hold")
+    if variable.dtype == "bfloat16":
+        return _bfloat16(numbers)
     wanted = variable.numpy_dtype
     with np.errstate(invalid="ignore", over="ignore"):  # what doesn't survive is refused below
         array = numbers.astype(wanted)
@@ -77,6 +75,32 @@ def _from_text(text: str, variable: Variable) -> Array:
         worst = numbers[~survived].flat[0]
         raise InvalidInput(f"{where} holds {worst.item()}, which is no {variable.dtype}")
     return array
+
+
+def _strings(text: str, variable: Variable) -> Array:
+    """The array of a JSON list of texts."""
+    try:
+        array = np.array(json.loads(text), object)
+    except (ValueError, RecursionError):
+        array = np.empty(0, object)
+    if not array.size or not all(isinstance(element, str) for element in array.flat):
+        raise InvalidInput(
+            f"feed {variable.alias!r} is not a list of texts with rows of equal length, like "
+            f"{short_example(variable)}"
+        )
+    return array
+
+
+def _bfloat16(numbers: Array) -> Array:
+    """The bits of the numbers, the nearest ones that bfloat16 has; ties go to the even."""
+    with np.errstate(over="ignore"):
+        bits = numbers.astype(np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(numbers), bits >> 16, rounded).astype(np.uint16)
+
+
+def _one_sequence(array: Any) -> Any:
+    return np.array([0, len(array)]) if isinstance(array, np.ndarray) and array.ndim else None
 
 
 def _as_json(text: str, where: str) -> str:
@@ -96,11 +120,3 @@ def _check_equal(what: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
     if len(set(shapes.values())) > 1:
         given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
         raise InvalidInput(f"the feeds differ in {what}: {given}; they belong together and must be equal")
-
-
-def _example(variable: Variable, length: int) -> str:
-    shape = sized(variable.shape, 1, length)
-    if np.prod(shape) > 16:
-        return "[" * len(shape) + "1, 1, ..." + "]" * len(shape)
-    ones = np.ones(shape, "int64" if variable.numpy_dtype.kind in "iu" else variable.numpy_dtype)
-    return json.dumps(ones.tolist())

@@ -67,19 +67,24 @@ class Op:
     client: Any = None  # of a local model, Paddle Serving's call: predict(feed=..., fetch=..., batch=True)
     _fetch_names: Sequence[str] = ()  # what an overridden `process` gives it as `fetch`
     model: ServingModel | None = None  # what it runs: its folder, labels, feeds and fetches
-    input_tensors: ClassVar[Mapping[str, str]] = {}
+    input_tensors: Mapping[str, str] = {}
     """Optional: the request as KServe v2 clients send it, e.g. `{"text": "BYTES [-1]"}`: by name the
     datatype and the shape, -1 for any length. Hooks find arrays under these names; of BYTES, of `bytes`.
     Where no Op that is given the request declares any, a BYTES tensor is a key/value text or a list."""
-    output_tensors: ClassVar[Mapping[str, str]] = {}
+    output_tensors: Mapping[str, str] = {}
     """Optional: what KServe v2 clients are answered with, where this Op's output is the answer."""
     output_labels: ClassVar[Mapping[str, Sequence[str]]] = {}
     """Optional: by output the names of its classes, for clients that ask for a classification."""
-    example: ClassVar[Mapping[str, Any]] = {}
+    example: Mapping[str, Any] = {}
     """Optional: one row of the `input_tensors` that is answered, as JSON has it, e.g. `{"text": "国足客场"}`;
     shown in /openapi.json and to clients whose request is refused. Without it: ones, and the text "text"."""
-    example_key_values: ClassVar[Mapping[str, str]] = {}
+    example_key_values: Mapping[str, str] = {}
     """Optional: the same for key/value clients, where they send other keys, e.g. `{"0": "国足客场"}`."""
+    raw_bodies: Mapping[str, str] = {}
+    """Optional: by media type the input that the body of an HTTP request is as a whole, e.g.
+    `{"image/*": "image", "text/csv": "rows"}`; hooks find its bytes under that name."""
+    example_bodies: Mapping[str, bytes] = {}
+    """Optional: by media type a body of such a request."""
     max_batch_size: ClassVar[int] = 0
     """Where tensors are declared: most rows of a request, which all tensors then have on their first axis;
     0: the first axis is none of rows."""
@@ -189,6 +194,10 @@ class Op:
     def set_dynamic_shape_info(self) -> None:
         """Called at construction; sets `self.dynamic_shape_info` to
         `{"min_input_shape": {tensor: shape}, "max_input_shape": ..., "opt_input_shape": ...}`."""
+
+    def set_model_info(self, model: ServingModel) -> None:
+        """Called with the model that the Op runs, before clients are told of it and in each worker before
+        `init_op`; may set what depends on it, `self.input_tensors` say. Raises ConfigError."""
 
     def preprocess(self, input_dicts: dict[str, Any], data_id: int = 0, log_id: int = 0) -> Any:
         """A request to a feed or a list of feeds: `(feed, is_skip_process, prod_errcode, prod_errinfo)`, or

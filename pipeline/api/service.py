@@ -15,19 +15,26 @@ from typing import Any
 import numpy as np
 
 from pipeline.api.app import App, write_app
-from pipeline.api.dag import collect_ops, dag_of, signature_of
+from pipeline.api.dag import collect_ops, dag_of, raw_bodies_of, signature_of
 from pipeline.api.examples import examples_of
 from pipeline.api.missing_models import notes_of_missing_models
-from pipeline.api.op import Op, RequestOp, ResponseOp
+from pipeline.api.op import Op, RequestOp, ResponseOp, overrides
 from pipeline.api.served_models import ScriptModels, models_of
 from pipeline.config.api_keys import flaws_of_keys
-from pipeline.config.config_file import OpConfig, ServiceConfig, check_service_name, load_config
+from pipeline.config.config_file import (
+    LocalServiceConf,
+    OpConfig,
+    ServiceConfig,
+    check_service_name,
+    load_config,
+)
 from pipeline.config.remote_key import flaws_of_remote_key
 from pipeline.config.remote_section import completed, remote_flaws
 from pipeline.config.report import read_yaml
 from pipeline.config.tls import flaws_of
 from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError
+from pipeline.models.serving_model import ServingModel
 from pipeline.models.settings import with_settings_of
 from pipeline.models.variants import load_for_engine
 from pipeline.models.versions import choose_version
@@ -129,8 +136,7 @@ class Service:
                 continue
             folder = self._locate(conf.model_dir)
             try:
-                named = None if conf.engine == AUTO else conf.engine
-                model = load_for_engine(choose_version(folder, conf.model_version).directory, named)
+                model = _model_of(conf, folder)
                 with_settings_of(model, conf)  # the worker does it again, of the version that it loads
                 auto.require_engine(model, conf.engine)
             except ConfigError as exc:
@@ -213,6 +219,7 @@ class Service:
                 "it is started in, and its workers run the script again; call run_service in the script "
                 "itself, and start what else it does from another script"
             )
+        described = _told_of_models(ops, config)
         dag = dag_of(ops, last, first_arrival=config.dag.channel_recv_frist_arrive)
         signature = signature_of(ops, last)
         config, choices = auto.resolved(config)
@@ -227,6 +234,8 @@ class Service:
             arguments=tuple(sys.argv[1:]),
             folder=str(Path.cwd()),
             examples=examples_of(ops, signature),
+            raw_bodies=raw_bodies_of(ops),
+            described=described,
             module=spec.name if spec else "",
             choices=choices,
         )
@@ -291,6 +300,27 @@ class PipelineServer(Service):
     def run_server(self) -> None:
         """Serves until SIGTERM or SIGINT, see `Service.serve`."""
         self.serve()
+
+
+def _model_of(conf: LocalServiceConf, folder: Path) -> ServingModel:
+    """The version that is to be served, as the engine that is named runs it. Raises ConfigError."""
+    named = None if conf.engine == AUTO else conf.engine
+    return load_for_engine(choose_version(folder, conf.model_version).directory, named)
+
+
+def _told_of_models(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, Any]:
+    """Have each Op that wants to know its model told of it; what the models take and give, by Op.
+
+    Raises ConfigError.
+    """
+    described = {}
+    for name, op in ops.items():
+        conf = config.op[name].local_model
+        if conf is not None and overrides(op, "set_model_info"):
+            model = _model_of(conf, Path(conf.model_dir))
+            op.set_model_info(model)
+            described[name] = {"labels": list(model.labels), **model.description.document()}
+    return described
 
 
 def _not_served(name: str, section: OpConfig) -> list[str]:

@@ -43,11 +43,21 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _new(options: argparse.Namespace) -> None:
+    from pipeline.launch.new_description import Asked
     from pipeline.launch.new_service import NewApp, write_app
 
-    app = NewApp.of(
-        options.directory, options.model, options.name, http_port=options.http_port, rpc_port=options.rpc_port
+    asked = Asked(
+        options.input,
+        options.output,
+        options.preset,
+        options.resize,
+        options.crop,
+        options.columns,
+        options.labels,
+        options.top_k,
     )
+    ports = {"http_port": options.http_port, "rpc_port": options.rpc_port}
+    app = NewApp.of(options.directory, options.model, options.name, asked=asked, **ports)
     write_app(app)
     sys.stdout.write(app.next_steps())
 
@@ -160,11 +170,62 @@ def _add_new(commands: Commands) -> None:
         type=Path,
         required=True,
         metavar="SERVING_DIR",
-        help="what `python -m convert serving` wrote",
+        help="what `python -m convert serving` wrote, or a folder with an ONNX model alone",
     )
+    _add_description(parser)
     parser.add_argument("--name", help="of the service, the first part of its URL (the name of DIR)")
     parser.add_argument("--http-port", type=int, default=18082, metavar="PORT", help="HTTP (%(default)s)")
     parser.add_argument("--rpc-port", type=int, default=8088, metavar="PORT", help="gRPC (%(default)s)")
+
+
+def _add_description(parser: argparse.ArgumentParser) -> None:
+    """What a model's serving.yml is to say of its inputs and outputs."""
+    parser.add_argument(
+        "--input",
+        default="",
+        choices=("image", "text", "table", "tensor"),
+        help="what clients send (as the model's serving.yml says, else tensors)",
+    )
+    parser.add_argument(
+        "--output",
+        default="",
+        choices=("classes", "multilabel", "tokens", "tensor"),
+        help="what they get (labels, where an output has scores of classes)",
+    )
+    parser.add_argument("--labels", default="", metavar="A,B|FILE", help="names of the classes, in order")
+    parser.add_argument(
+        "--top-k", type=int, default=0, metavar="N", help="best labels with scores (image: 5)"
+    )
+    parser.add_argument(
+        "--preset",
+        default="",
+        choices=("torchvision", "paddle", "timm", "plain"),
+        help="how images were made inputs in training (torchvision; grey: plain)",
+    )
+    parser.add_argument(
+        "--resize", type=_sides, default=(), metavar="N|HxW", help="the shorter side, or both (as the preset)"
+    )
+    parser.add_argument(
+        "--crop",
+        type=_sides,
+        default=(),
+        metavar="N|HxW",
+        help="the middle (as the preset, the model's sides)",
+    )
+    parser.add_argument(
+        "--columns",
+        type=_names,
+        default=(),
+        metavar="A,B",
+        help="of a table, in the order of the feed",
+    )
+
+
+def _sides(text: str) -> tuple[int, ...]:
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and int(side) for side in sides):
+        raise argparse.ArgumentTypeError(f"{text!r} is no side like 256, nor two like 224x320")
+    return tuple(map(int, sides))
 
 
 def _add_config(commands: Commands) -> None:

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import textwrap
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from urllib.parse import quote
 
 import yaml
 
-from pipeline.api.feeds import example_body
+from pipeline.api.dag import signature_of
+from pipeline.api.examples import ExampleRequest, example_body, examples_of, requests_of
+from pipeline.api.op import Op, RequestOp
 from pipeline.config.config_file import check_service_name, load_config
 from pipeline.errors import ConfigError
-from pipeline.launch.new_service_templates import CONFIG, LABELLED_POSTPROCESS, PLAIN_POSTPROCESS, SCRIPT
-from pipeline.models.dtypes import BY_NAME
-from pipeline.models.serving_model import ServingModel, Variable, load_serving_model
+from pipeline.launch.new_description import NOTHING_ASKED, Asked, remark_of, with_description
+from pipeline.launch.new_service_templates import CONFIG, SCRIPT
+from pipeline.models.additions import write_additions
+from pipeline.models.serving_model import ADDITIONS, ServingModel, load_serving_model
 from pipeline.models.versions import choose_version
+from pipeline.ops.described import DescribedOp
 
 SCRIPT_NAME, CONFIG_NAME = "web_service.py", "config.yml"
-_DECLARED = """\
-    # What clients of KServe v1 and v2 send and get; edit it with preprocess and postprocess.
-"""
-_LOD = """\
-    # The model has sequences of unequal length (LoD), which KServe can't declare.
-"""
+LONGEST_COMMAND = 400  # characters of a body in a command; a longer one gets a file of its own
 
 
 @dataclass(frozen=True)
 class NewApp:
-    """What is written to `directory`. `model_path` is what config.yml says: relative where it is below."""
+    """What is written to `directory`. `model_path` is what config.yml says: relative where it is below.
+
+    `describes` says that the model's serving.yml is written, too.
+    """
 
     directory: Path
     name: str
@@ -39,23 +41,34 @@ class NewApp:
     model_path: Path
     http_port: int
     rpc_port: int
+    describes: bool = False
 
     @classmethod
     def of(
-        cls, directory: Path, model: Path, name: str | None = None, *, http_port: int, rpc_port: int
+        cls,
+        directory: Path,
+        model: Path,
+        name: str | None = None,
+        *,
+        asked: Asked = NOTHING_ASKED,
+        http_port: int,
+        rpc_port: int,
     ) -> NewApp:
         """Look at everything before anything is written. Raises ConfigError in one sentence."""
         folder = directory.resolve()
         name = name or folder.name
         _check_name(name)
-        serving_model = load_serving_model(choose_version(model).directory)
+        found = load_serving_model(choose_version(model).directory)
+        serving_model = with_description(found, asked)
         _check_aliases(serving_model)
         path = model.parent.resolve() / model.name  # a link to the current version stays one
         if path.is_relative_to(folder):
             path = path.relative_to(folder)
         _check_room(folder, path)
-        app = cls(directory, name, serving_model, path, http_port, rpc_port)
+        describes = serving_model is not found
+        app = cls(directory, name, serving_model, path, http_port, rpc_port, describes)
         load_config(yaml.safe_load(app.config()))
+        _ = app.example
         return app
 
     def config(self) -> str:
@@ -71,47 +84,57 @@ class NewApp:
 
     def script(self) -> str:
         """The text of web_service.py."""
-        classified = _classified(self.model)
-        if classified is None:
-            postprocess = PLAIN_POSTPROCESS.substitute(fetch=self.model.fetches[0].alias)
-        else:
-            postprocess = LABELLED_POSTPROCESS.substitute(fetch=classified.alias)
-        return SCRIPT.substitute(
-            name=self.name,
-            question=self.question(),
-            tensors=self._tensors(classified is not None),
-            imports="" if classified is None else "import numpy as np\n\n",
-            labels="" if classified is None else _labels(self.model.labels),
-            alike=_alike(self.model),
-            postprocess=postprocess,
-        )
+        given, answered = self._op.input_tensors, self._op.output_tensors
+        aliases = [[variable.alias for variable in many] for many in (self.model.feeds, self.model.fetches)]
+        names = [list(declared) or own for declared, own in zip((given, answered), aliases, strict=True)]
+        inputs, outputs = (_in_docstring(", ".join(many)) for many in names)
+        question = _in_docstring(self.question())
+        return SCRIPT.substitute(name=self.name, question=question, inputs=inputs, outputs=outputs)
 
-    def _tensors(self, labelled: bool) -> str:
-        """What clients of KServe send and get: the model's own feeds and fetches."""
-        feeds, fetches = self.model.feeds, self.model.fetches
-        if any(variable.is_lod for variable in (*feeds, *fetches)):
-            return _LOD
-        label = [("label", "BYTES [-1]")] if labelled else []
-        text = _DECLARED + _assigned("input_tensors", [_declared(feed) for feed in feeds])
-        text += _assigned("output_tensors", label + [_declared(fetch) for fetch in fetches])
-        body = example_body(feeds)
-        if "..." not in body:
-            example = json.loads(body)
-            pairs = list(zip(example["key"], example["value"], strict=True))
-            text += _assigned("example_key_values", pairs)
-        return text
+    @cached_property
+    def _op(self) -> DescribedOp:
+        op = DescribedOp(name=self.name, input_ops=[RequestOp()])
+        op.set_model_info(self.model)
+        return op
+
+    @cached_property
+    def example(self) -> ExampleRequest:
+        """The request that the user is shown. Raises ConfigError where the model can't be served so."""
+        ops: dict[str, Op] = {self.name: self._op}
+        signature = signature_of(ops, self._op)
+        found = requests_of(self.name, signature, examples_of(ops, signature))
+        kinds = self.model.description.kinds
+        if "image" in kinds:
+            return found["image/png"]
+        if kinds != {"tensor"}:
+            return found["v1-http"]
+        path = f"/{quote(self.name)}/prediction"
+        return ExampleRequest(path, example_body(self.model.feeds).encode())
+
+    @property
+    def example_file(self) -> str:
+        """The name of the file that has the example's body; empty where the command itself has it."""
+        if self.example.media == "image/png":
+            return "example.png"
+        return "example.json" if len(self.example.body) > LONGEST_COMMAND else ""
 
     def question(self) -> str:
-        """A command that asks the running service."""
-        url = f"localhost:{self.http_port}/{self.name}/prediction"
-        return f"curl -s {url} -d {shlex.quote(example_body(self.model.feeds))}"
+        """A command that asks the running service, from the folder in which `new` was called."""
+        file = str(self.directory / self.example_file) if self.example_file else ""
+        return self.example.command(f"localhost:{self.http_port}", file)
 
     def next_steps(self) -> str:
         """What to type now, for the terminal."""
+        files = [SCRIPT_NAME, CONFIG_NAME, *filter(None, [self.example_file])]
+        script = shlex.quote(str(self.directory / SCRIPT_NAME))
+        remark = remark_of(self.model.description)
+        told = f"{remark} " if remark else ""
+        if self.describes:
+            told += f"{self.model.directory / ADDITIONS} says so now; edit it there.\n"
         return (
-            f"{self.directory} holds {SCRIPT_NAME} and {CONFIG_NAME}. Start the service:\n\n"
-            f"  cd {shlex.quote(str(self.directory))}\n  python3 {SCRIPT_NAME}\n\n"
-            f"and ask it:\n\n  {self.question()}\n"
+            f"{self.directory} holds {', '.join(files[:-1])} and {files[-1]}. Start the service:\n\n"
+            f"  python3 {script}\n\nand ask it:\n\n  {self.question()}\n"
+            + (f"\n{told.rstrip()}\n" if told else "")
         )
 
 
@@ -138,12 +161,17 @@ def padding_remark(model: ServingModel) -> str:
 
 
 def write_app(app: NewApp) -> None:
-    """Write both files. Raises ConfigError when the folder can't be written or holds one of them by now."""
+    """Write the files. Raises ConfigError when the folder can't be written or holds one of them by now."""
+    contents = {CONFIG_NAME: app.config().encode(), SCRIPT_NAME: app.script().encode()}
+    if app.example_file:
+        contents[app.example_file] = app.example.body
+    if app.describes:
+        write_additions(app.model.directory / ADDITIONS, app.model.additions)
     try:
         app.directory.mkdir(parents=True, exist_ok=True)
-        for name, text in ((CONFIG_NAME, app.config()), (SCRIPT_NAME, app.script())):
-            with (app.directory / name).open("x", encoding="utf-8") as file:
-                file.write(text)
+        for name, content in contents.items():
+            with (app.directory / name).open("xb") as file:
+                file.write(content)
     except OSError as exc:
         raise ConfigError(f"{exc.filename or app.directory} can't be written ({exc.strerror})") from exc
 
@@ -181,38 +209,8 @@ def _check_room(folder: Path, model_path: Path) -> None:
         )
 
 
-def _classified(model: ServingModel) -> Variable | None:
-    """The only fetch with one score per label; None without labels or where it can't be told."""
-    scores = [f for f in model.fetches if len(f.shape) == 2 and f.shape[1] == len(model.labels)]
-    return scores[0] if model.labels and len(scores) == 1 else None
-
-
-def _alike(model: ServingModel) -> str:
-    """The argument of read_feeds for feeds that are padded together."""
-    padded = [feed for feed in model.feeds if model.padding and feed.alias in model.padding.feeds]
-    if len(padded) < 2 or len({feed.shape for feed in padded}) > 1:
-        return ""
-    return f", alike={json.dumps([feed.alias for feed in padded])}"
-
-
-def _declared(variable: Variable) -> tuple[str, str]:
-    return variable.alias, f"{BY_NAME[variable.dtype].datatype} {list(variable.shape)}"
-
-
-def _assigned(name: str, pairs: Sequence[tuple[str, str]]) -> str:
-    """The assignment of a dict in a class, on one line where it fits."""
-    items = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in pairs]
-    line = f"    {name} = {{{', '.join(items)}}}\n"
-    if len(line) <= 100:
-        return line
-    return f"    {name} = {{\n" + "".join(f"        {item},\n" for item in items) + "    }\n"
-
-
-def _labels(labels: Sequence[str]) -> str:
-    """The assignment, on one line where it fits."""
-    texts = [json.dumps(label, ensure_ascii=False) for label in labels]
-    line = f"LABELS = [{', '.join(texts)}]\n"
-    return line if len(line) <= 100 else "LABELS = [\n" + "".join(f"    {text},\n" for text in texts) + "]\n"
+def _in_docstring(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
 
 
 def _yaml(text: str) -> str:

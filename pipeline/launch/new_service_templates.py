@@ -12,28 +12,29 @@ SCRIPT = Template('''\
 
 from pathlib import Path
 
-${imports}from pipeline import Op, WebService
-from pipeline.feeds import read_feeds
+from pipeline import WebService
+from pipeline.ops.described import DescribedOp
 from pipeline.script import prepare_from_arguments
 
 CONFIG = Path(__file__).resolve().parent / "config.yml"
-$labels
 
-class ModelOp(Op):
-$tensors
-    def init_op(self):
-        """Runs once in each worker process: import and load tokenizers and the like here."""
+
+class ModelOp(DescribedOp):
+    """Takes $inputs, and gives $outputs.
+
+    So says serving.yml beside the model, as far as it says anything; these names are what clients see.
+    """
 
     def preprocess(self, input_dicts, data_id, log_id):
         """A request to the model's feeds, one row or several. Raise pipeline.InvalidInput to refuse it."""
-        (inputs,) = input_dicts.values()  # {key: value} of the request
-        # Edit here: tokenize inputs["text"], decode an image, scale numbers.
-        # Until then the client sends "[[1, 2, 3]]" under each feed's name, or a tensor.
-        return read_feeds(inputs, self.predictor.feeds$alike)
+        (inputs,) = input_dicts.values()  # {name: value} of the request
+        # Edit here: look at `inputs`, change them, or make {feed: array} of them yourself.
+        return self.feeds_of(inputs)
 
     def postprocess(self, input_dicts, fetch_dict, data_id, log_id):
         """The model's rows for this request to its answer: arrays alone, or str values alone."""
-$postprocess
+        # Edit here: a threshold, other names, what else your clients want to know.
+        return self.answer_of(fetch_dict)
 
 
 class ModelService(WebService):
@@ -46,17 +47,6 @@ if __name__ == "__main__":
     prepare_from_arguments(service, CONFIG)
     service.run_service()
 ''')
-
-PLAIN_POSTPROCESS = Template("""\
-        # Edit here: fetch_dict["$fetch"].argmax(axis=-1), a threshold, names of classes.
-        return fetch_dict\
-""")
-
-LABELLED_POSTPROCESS = Template("""\
-        # Edit here: a threshold, the best three, scores as probabilities.
-        best = fetch_dict["$fetch"].argmax(axis=-1)
-        return {"label": np.array(LABELS)[best], **fetch_dict}\
-""")
 
 CONFIG = Template("""\
 # The service $name. `python3 web_service.py --print-config` prints every key with its value.

@@ -17,7 +17,17 @@ from pipeline.models.signature import Variable
 
 PARITY_FILE = "parity.json"
 # Those of serving.yml that are interpreted.
-KEYS = {"batched", "digests", "labels", "local_service_conf", "max_lengths", "padding", "parity"}
+KEYS = {
+    "batched",
+    "digests",
+    "inputs",
+    "labels",
+    "local_service_conf",
+    "max_lengths",
+    "outputs",
+    "padding",
+    "parity",
+}
 MAX_LENGTHS = "max_lengths"
 MAX_BYTES = 1 << 20
 
@@ -59,6 +69,19 @@ def read_additions(path: Path) -> dict[str, Any]:
         if near:
             raise ConfigError(f"{path}: unknown key {key!r}, did you mean {near[0]!r}?")
     return document
+
+
+def write_additions(path: Path, document: Mapping[str, Any]) -> None:
+    """Put the document in the place of serving.yml at once. Raises ConfigError when that can't be written."""
+    text = yaml.safe_dump(dict(document), allow_unicode=True, sort_keys=False)
+    partial = path.with_name(f".{path.name}.new")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as exc:
+        raise ConfigError(f"{path} can't be written ({exc.strerror})") from exc
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def failed_reports(path: Path) -> tuple[str, ...]:

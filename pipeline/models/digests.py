@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import yaml
-
 from pipeline.errors import ConfigError
+from pipeline.models.additions import write_additions
 from pipeline.models.serving_model import ADDITIONS, ServingModel, load_serving_model
 
 KEY = "digests"
@@ -69,16 +68,7 @@ def record_digests(directory: Path) -> None:
     recorded = (model.directory / name for name in model.additions[KEY])
     own = [model.program, *([model.params] if model.params else [])]
     made = digests_of(dict.fromkeys([*own, *filter(Path.is_file, recorded)]))
-    path = model.directory / ADDITIONS
-    text = yaml.safe_dump({**model.additions, KEY: made}, allow_unicode=True, sort_keys=False)
-    partial = path.with_name(f".{path.name}.new")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as exc:
-        raise ConfigError(f"{path} can't be written ({exc.strerror})") from exc
-    finally:
-        partial.unlink(missing_ok=True)
+    write_additions(model.directory / ADDITIONS, {**model.additions, KEY: made})
 
 
 def _is_entry(name: object, entry: Any) -> bool:

@@ -33,7 +33,7 @@ class OnnxFacts:
 
     `finder` is an operator that gives as many rows as it finds, or None. `id_limits` gives for a feed that is
     looked up in an embedding the number of its rows. `data_files` are the files that hold weights, as the
-    graph names them: paths relative to it.
+    graph names them: paths relative to it. `makers` gives for a fetch the operator that makes it.
     """
 
     feeds: tuple[Variable, ...]
@@ -41,6 +41,7 @@ class OnnxFacts:
     finder: str | None
     id_limits: Mapping[str, int]
     data_files: tuple[str, ...]
+    makers: Mapping[str, str] = field(default_factory=dict)
 
 
 def inspect_onnx(path: Path) -> OnnxFacts:
@@ -59,6 +60,7 @@ def inspect_onnx(path: Path) -> OnnxFacts:
         finder=min(FINDERS & graph.operators, default=None),
         id_limits=graph.id_limits(),
         data_files=tuple(sorted(graph.data_files)),
+        makers=graph.makers(),
     )
 
 
@@ -161,6 +163,12 @@ class _Graph:
         self.tables[name] = dims[0] if dims else 0
         if external:
             self.data_files.add(location)
+
+    def makers(self) -> dict[str, str]:
+        """By output the operator that makes it; what only hands it on does not count."""
+        made_by = {output: node for node in self.nodes for output in node.outputs}
+        names = {port.name: _origin(port.name, made_by, _TABLE_ONLY) for port in self.outputs}
+        return {name: made_by[origin].operator for name, origin in names.items() if origin in made_by}
 
     def id_limits(self) -> dict[str, int]:
         """By input of ids, the rows of the smallest table in which they are looked up."""

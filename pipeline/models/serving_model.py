@@ -33,6 +33,7 @@ from pipeline.models.additions import (
     read_additions,
     with_max_lengths,
 )
+from pipeline.models.description import Description, describe
 from pipeline.models.signature import Variable, read_signature, signature_text
 from pipeline.plugins import ENGINES, Library, find, load
 
@@ -124,7 +125,8 @@ class ServingModel:
 
     `directory` is the folder of the model files. `params` is None for ONNX, for programs without weights and
     for a `__model__` with a file for each weight.
-    `additions` is serving.yml as read, the keys this module does not interpret included. `failures` are what
+    `description` is what clients send and get. `additions` is serving.yml as read, the keys this module does
+    not interpret included. `failures` are what
     the parity reports beside the model tell to be wrong with it. `engine` runs the model in its `format`.
     `variant` is the form of the model that is run in place of its own program; empty for that itself.
     """
@@ -138,6 +140,7 @@ class ServingModel:
     format: str = "pir"
     engine: str = "paddle"
     labels: tuple[str, ...] = ()
+    description: Description = field(default_factory=Description)
     additions: Mapping[str, Any] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
     variant: str = ""
@@ -158,6 +161,7 @@ def load_serving_model(directory: Path | str, engine: str | None = None) -> Serv
     else:
         feeds, fetches = _described_by_itself(files)
     feeds = with_max_lengths(feeds, additions.get(MAX_LENGTHS), folder / ADDITIONS)
+    labels = parse_labels(additions.get("labels"), folder / ADDITIONS)
     return ServingModel(
         directory=folder,
         program=files.program,
@@ -167,7 +171,8 @@ def load_serving_model(directory: Path | str, engine: str | None = None) -> Serv
         padding=parse_padding(additions.get("padding"), feeds, fetches, folder / ADDITIONS),
         format=files.format,
         engine=files.engine,
-        labels=parse_labels(additions.get("labels"), folder / ADDITIONS),
+        labels=labels,
+        description=describe(additions, feeds, fetches, labels, folder / ADDITIONS),
         additions=additions,
         failures=failed_reports(folder / PARITY_FILE),
     )

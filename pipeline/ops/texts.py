@@ -29,6 +29,29 @@ def each(function: Callable[[T], R], items: Iterable[T]) -> list[R | ServingErro
     return results
 
 
+def named_texts(inputs: Mapping[str, Any], name: str, max_chars: int | None) -> list[str]:
+    """The texts under a name: one, a list, or the elements of a tensor; else those under "0", "1", ...
+
+    max_chars: the most of one; None: any number. Raises InvalidInput for what is no text, with its number.
+    """
+    given = inputs.get(name)
+    if given is None:
+        numbered = [inputs[str(number)] for number in range(len(inputs)) if str(number) in inputs]
+        if not numbered:
+            raise InvalidInput(f"'{name}' is missing: send a text under this name")
+        given = numbered
+    elements = given.ravel().tolist() if isinstance(given, np.ndarray) else given
+    many = list(elements) if isinstance(elements, list | tuple) else [elements]
+    if not many:
+        raise InvalidInput(f"'{name}' has no text")
+    texts = [_decoded(element, number, name) for number, element in enumerate(many)]
+    for number, text in enumerate(texts):
+        if fault := _fault(text, max_chars):
+            where = f"'{name}'" if len(texts) == 1 else f"text {number} of '{name}'"
+            raise InvalidInput(f"{where} {fault}")
+    return texts
+
+
 def numbered_texts(inputs: Mapping[str, Any], max_chars: int) -> list[str]:
     """The texts under the keys "0", "1", ..., in order, or the elements of a tensor `text`.
 
@@ -59,16 +82,16 @@ def numbered_texts(inputs: Mapping[str, Any], max_chars: int) -> list[str]:
     return texts
 
 
-def _decoded(element: Any, number: int) -> Any:
+def _decoded(element: Any, number: int, name: str = TENSOR) -> Any:
     try:
         return element.decode() if isinstance(element, bytes) else element
     except UnicodeDecodeError as exc:
         raise InvalidInput(
-            f"element {number} of '{TENSOR}' is no UTF-8: {exc.reason} at byte {exc.start}"
+            f"element {number} of '{name}' is no UTF-8: {exc.reason} at byte {exc.start}"
         ) from None
 
 
-def _fault(text: Any, max_chars: int) -> str:
+def _fault(text: Any, max_chars: int | None) -> str:
     """What is wrong with it; empty when nothing is."""
     if not isinstance(text, str):
         return f"is no text but {type(text).__name__}"
@@ -76,7 +99,7 @@ def _fault(text: Any, max_chars: int) -> str:
         return "is empty"
     if 2 * text.count("\ufffd") > len(text):
         return "is hardly anything but U+FFFD: it was sent in GBK, say; send UTF-8"
-    if len(text) > max_chars:
+    if max_chars is not None and len(text) > max_chars:
         return f"has {len(text)} characters, {max_chars} are allowed"
     return ""
 

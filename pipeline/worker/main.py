@@ -181,6 +181,8 @@ class Worker:
             op.client = LocalClient(model.predictor)
             op._fetch_names = op.client.fetch_names_
         op._settings = settings_of(config, op.client)
+        if op.model is not None:
+            op.set_model_info(op.model)
         call_init_op(op)
         keep_our_loggers()
         model.warm_up()

@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from pipeline.api.feeds import example_body, read_feeds
+from pipeline.api.examples import example_body
+from pipeline.api.feeds import read_feeds
 from pipeline.errors import InvalidInput
 from pipeline.models.serving_model import Variable
 
@@ -16,6 +17,20 @@ HALVES = Variable("halves", "halves", "bfloat16", (-1, 2))
 IDS = Variable("input_ids", "input_ids", "int64", (-1, -1))
 MASK = Variable("mask", "mask", "int64", (-1, -1))
 IMAGE = Variable("image", "image", "float32", (-1, 3, -1, -1))
+WORD = Variable("word", "word", "string", (-1, 1))
+EVERY_KIND = [
+    PIXELS,
+    HALVES,
+    IDS,
+    IMAGE,
+    WORD,
+    Variable("frames", "frames", "float32", (-1, -1, 6)),
+    Variable("board", "board", "bool", (8, 4)),
+    Variable("photo", "photo", "float32", (-1, 3, 224, 224)),
+    Variable("words", "words", "int64", (-1, 1), is_lod=True),
+    Variable("short", "short", "int64", (-1, -1), longest=(1, 2)),
+    Variable("rate", "rate", "float64", ()),
+]
 
 
 class TestFeeds:
@@ -47,11 +62,27 @@ class TestFeeds:
         with pytest.raises(InvalidInput, match=r"'input_ids' was shortened .* pack_tensor_format=True"):
             read_feeds({"input_ids": repr(np.zeros((1, 2000), np.int64))}, [IDS])
 
-    def test_a_dtype_without_a_text_form_asks_for_a_tensor(self) -> None:
-        with pytest.raises(InvalidInput, match=r"'halves' is bfloat16, .* tensor"):
-            read_feeds({"halves": "[[1, 2]]"}, [HALVES])
+    def test_numbers_for_bfloat16_become_its_bits(self) -> None:
+        read = read_feeds({"halves": "[[1, -2.5]]"}, [HALVES])["halves"]
+        assert (read.dtype, read.tolist()) == (np.uint16, [[0x3F80, 0xC020]])
         bits = np.zeros((1, 2), np.uint16)
         assert read_feeds({"halves": bits}, [HALVES])["halves"] is bits
+
+    @pytest.mark.parametrize("given", ["text", "[1]", "[]", '["a", ["b"]]', "[" * 50_000])
+    def test_what_is_no_list_of_texts_is_no_feed_of_strings(self, given: str) -> None:
+        assert read_feeds({"word": '[["a"], ["b"]]'}, [WORD])["word"].tolist() == [["a"], ["b"]]
+        with pytest.raises(InvalidInput, match=r"'word' is not a list of texts .* \[\[\"text\"\]\]"):
+            read_feeds({"word": given}, [WORD])
+
+    @pytest.mark.parametrize("variable", EVERY_KIND, ids=lambda variable: variable.alias)
+    def test_the_example_of_every_kind_of_feed_is_read(self, variable: Variable) -> None:
+        example = json.loads(example_body([variable]))
+        read = read_feeds(dict(zip(example["key"], example["value"], strict=True)), [variable])
+        assert read[variable.alias].ndim == len(variable.shape)
+        with pytest.raises(InvalidInput) as refused:
+            read_feeds({}, [variable])
+        assert "..." not in refused.value.message
+        assert len(refused.value.message) < 600
 
     def test_feeds_with_different_numbers_of_rows_are_refused(self) -> None:
         with pytest.raises(InvalidInput, match=r"differ in rows: input_ids \[2\], mask \[1\]"):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipeline.config.config_file import load_config
@@ -50,10 +52,15 @@ def described_model(
 
 
 class TestWhatNewWrites:
-    def test_both_files_and_nothing_else(self, described: Path, tmp_path: Path) -> None:
+    def test_two_files_and_the_body_of_an_example_that_is_too_long_for_a_command(
+        self, described: Path, tmp_path: Path
+    ) -> None:
         done = new(tmp_path / "app", "--model", described)
         assert done.returncode == 0, done.stderr
-        assert sorted(path.name for path in (tmp_path / "app").iterdir()) == ["config.yml", "web_service.py"]
+        written = ["config.yml", "example.json", "web_service.py"]
+        assert sorted(path.name for path in (tmp_path / "app").iterdir()) == written
+        example = json.loads((tmp_path / "app" / "example.json").read_text("utf-8"))
+        assert np.shape(json.loads(example["value"][0])) == (1, 3, 32, 32)
         config = load_config(tmp_path / "app" / "config.yml")
         assert (config.http_port, config.rpc_port) == (18082, 8088)
         conf = config.op["app"].local_service_conf
@@ -70,7 +77,7 @@ class TestWhatNewWrites:
     def test_it_imports_no_framework(self, classifier: ServingModel, tmp_path: Path) -> None:
         code = (
             "import sys; from pipeline.launch.command_line import main; main(sys.argv[1:]); "
-            "sys.exit(bool({'paddle', 'onnxruntime', 'torch'} & set(sys.modules)))"
+            "sys.exit(bool({'paddle', 'onnxruntime', 'torch', 'PIL', 'tokenizers'} & set(sys.modules)))"
         )
         command = [
             sys.executable,
@@ -101,23 +108,6 @@ class TestWhatNewWrites:
         assert list(load_config(tmp_path / "app" / "config.yml").op) == [name]
         script = ast.parse((tmp_path / "app" / "web_service.py").read_text(encoding="utf-8"))
         assert name in {node.value for node in ast.walk(script) if isinstance(node, ast.Constant)}
-
-    def test_labels_of_any_text_stay_what_they_are(self, tmp_path: Path) -> None:
-        labels = ('say "no"', "back\\slash", "两\n行")
-        model = described_model(tmp_path / "model", [IDS], ["scores"], labels)
-        assert new(tmp_path / "app", "--model", model).returncode == 0
-        script = ast.parse((tmp_path / "app" / "web_service.py").read_text(encoding="utf-8"))
-        (assigned,) = (
-            node.value
-            for node in script.body
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LABELS"
-        )
-        assert tuple(ast.literal_eval(assigned)) == labels
-
-    def test_labels_that_belong_to_no_single_output_are_left_to_the_user(self, tmp_path: Path) -> None:
-        model = described_model(tmp_path / "model", [IDS], ["left", "right"], ("a", "b", "c"))
-        assert new(tmp_path / "app", "--model", model).returncode == 0
-        assert "LABELS" not in (tmp_path / "app" / "web_service.py").read_text(encoding="utf-8")
 
 
 class TestWhatNewRefuses:

@@ -17,7 +17,7 @@ import tritonclient.http as v2_http
 from client.pipeline_client import PipelineClient
 from client.protos.pipeline_service_pb2 import Request, Tensor
 from client.values import parse_value
-from pipeline.api.feeds import example_body
+from pipeline.api.examples import example_body
 from pipeline.models.serving_model import ServingModel
 from tests.support import models, onnx_models
 from tests.support.command_line import paddlewheel
@@ -114,15 +114,17 @@ class TestNewService:
     ) -> None:
         metadata = service.http("/v2/models/news").json
         assert metadata["inputs"][0] == {"name": "input_ids", "datatype": "INT64", "shape": [-1, -1]}
-        assert [output["name"] for output in metadata["outputs"]] == ["label", "logits"]
+        assert [output["name"] for output in metadata["outputs"]] == ["label", "score", "logits"]
         ids = [[5, 9, 2], [7, 1, 3]]
         rows = [{"input_ids": row, "token_type_ids": [0] * 3, "attention_mask": [1] * 3} for row in ids]
         answer = service.http("/v1/models/news:predict", json.dumps({"instances": rows}))
         by_key_value = service.predict(feeds_of(*ids))
         logits = np.array(parse_value(by_key_value["logits"]))
         np.testing.assert_allclose([one["logits"] for one in answer.json["predictions"]], logits, atol=1e-5)
-        labels = [one["label"] for one in answer.json["predictions"]]
-        assert labels == parse_value(by_key_value["label"])
+        for name in ("label", "score"):
+            assert [one[name] for one in answer.json["predictions"]] == pytest.approx(
+                parse_value(by_key_value[name])
+            )
 
     def test_every_example_of_its_description_is_answered(self, service: ServiceProcess) -> None:
         paths = service.http("/openapi.json").json["paths"]

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from client.protos.pipeline_service_pb2 import Request as RequestMessage
 from pipeline.api.dag import MESSAGE
-from pipeline.api.examples import KEY_VALUE_EXAMPLE, message_of
+from pipeline.api.examples import KEY_VALUE_EXAMPLE, short_message
 from pipeline.config.config_file import Limits
 from pipeline.dialects.json_nesting import check_depth, check_objects
 from pipeline.dialects.key_value.answers import JSON as JSON_FORM
@@ -47,6 +47,7 @@ from pipeline.errors import (
 from pipeline.front.grpc.rpc_handler import Context, RpcHandler
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import JSON, HttpHandler, retry_after
+from pipeline.front.http.raw_bodies import raw_input
 from pipeline.front.scheduler.clients import CALLER
 from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import TICKS_PER_S, Scheduler
@@ -68,8 +69,9 @@ class KeyValueHttp(HttpHandler):
         super().__init__(scheduler)
         self._service = scheduler.app.name
         self._limits = scheduler.app.config.limits
-        self._example = message_of(scheduler.app.examples.key_values, KEY_VALUE_EXAMPLE)
+        self._example = short_message(scheduler.app.examples.key_values)
         self._parse = pass_http_on if scheduler.takes_messages else parse_http
+        self._raw_bodies = {} if scheduler.takes_messages else scheduler.app.raw_bodies
         self._statuses = scheduler.app.config.dag.http_errors == "status"
 
     def _read(self, request: HttpRequest) -> Request | None:
@@ -85,7 +87,11 @@ class KeyValueHttp(HttpHandler):
         service, method = named
         if service != self._service:
             raise UnknownService(f"Service name error: there is no service {service!r}; {self._usage()}")
-        asked = self._parse(request.body, service, method, self._limits, self._example)
+        raw = None if request.body[:1] == b"{" else raw_input(request, self._raw_bodies)
+        if raw is None:
+            asked = self._parse(request.body, service, method, self._limits, self._example)
+        else:
+            asked = Request(service, method, raw, form=JSON_FORM)
         asked.deadline = self._scheduler.deadline(_timeout_s(request), request.began)
         return asked
 
@@ -146,7 +152,7 @@ class KeyValueRpc(RpcHandler):
         super().__init__(scheduler)
         self._service = scheduler.app.name
         self._limits = scheduler.app.config.limits
-        self._example = message_of(scheduler.app.examples.key_values, KEY_VALUE_EXAMPLE)
+        self._example = short_message(scheduler.app.examples.key_values)
         self._parse = pass_proto_on if scheduler.takes_messages else parse_proto
         predict = partial(self._predict, METHOD, self._request)
         self.methods = {METHOD: grpc.unary_unary_rpc_method_handler(predict)}

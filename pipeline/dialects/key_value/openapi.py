@@ -38,7 +38,7 @@ def paths(app: App) -> dict[str, Any]:
 def _key_value(app: App) -> dict[str, Any]:
     given = app.examples.key_values
     example = {"key": list(given), "value": list(given.values())} if given else None
-    body = content(_REQUEST, example)
+    body = content(_REQUEST, example, app.examples.bodies)
     summary, zh = "Predict: a text under each key", "推理：每个键一条文本"
     told = operation("key/value", summary, zh, body, _ANSWER, model=app.default.name)
     if app.config.dag.http_errors == "status":

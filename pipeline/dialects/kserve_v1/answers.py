@@ -37,7 +37,7 @@ def render(
     if not asked.rows:
         return [b'{"predictions":%b}' % _json([values])]
     names = list(values)
-    rows = zip(*values.values(), strict=True) if names else [()] * asked.rows
+    rows = zip(*values.values(), strict=True) if names else [()] * max(0, asked.rows)
     return [b'{"predictions":%b}' % _json([dict(zip(names, row, strict=True)) for row in rows])]
 
 
@@ -46,7 +46,7 @@ def _value(name: str, value: Any, spec: TensorSpec | None, wish: V1Wish) -> Any:
     if not wish.rows and spec is None and isinstance(value, _PLAIN):
         return value
     datatype, array = tensor_of(name, value, spec)
-    if wish.rows and array.shape[:1] != (wish.rows,):
+    if wish.rows > 0 and array.shape[:1] != (wish.rows,):
         raise UnprintableAnswer(
             f"output {name!r} has the shape {list(array.shape)}, which is no row for each of the "
             f"{wish.rows} instances; declare output_tensors that begin with -1 where they are rows"

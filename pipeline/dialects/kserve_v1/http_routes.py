@@ -15,11 +15,12 @@ from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
 from pipeline.dialects.kserve.refusals import error_body
 from pipeline.dialects.kserve_v1.instances import parse
+from pipeline.dialects.kserve_v1.wish import AS_ANSWERED, V1Wish
 from pipeline.dialects.kserve_v1.wish import JSON as JSON_FORM
-from pipeline.dialects.kserve_v1.wish import V1Wish
 from pipeline.errors import ServingError
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import JSON, HttpHandler, Refused, check_method, retry_after
+from pipeline.front.http.raw_bodies import raw_input
 from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 
@@ -61,19 +62,28 @@ class V1Http(HttpHandler):
         request.respond(200 if ready else 503, JSON, _json({"name": model.name, "ready": ready}))
 
     def _asked(self, request: HttpRequest, model: KServeModel, version: str) -> Request:
+        raw = None if request.body[:1] == b"{" else self._raw(request, model)
+        made = self._parsed(request, model) if raw is None else _of_raw(raw, model)
+        made.model = model.name
+        made.deadline = self._scheduler.deadline(began=request.began)
+        made.version = version
+        return made
+
+    def _raw(self, request: HttpRequest, model: KServeModel) -> dict[str, Any] | None:
+        takes = not model.op and not model.takes_messages
+        return raw_input(request, self._scheduler.app.raw_bodies if takes else {})
+
+    def _parsed(self, request: HttpRequest, model: KServeModel) -> Request:
         given = parse(request.body, model.signature, self._limits)
         inputs: dict[str, Any] = dict(given.fields)
         if model.takes_messages:
             inputs = as_message(model.name, inputs)
         made = Request(model.name, "predict", inputs, form=JSON_FORM)
         made.wish = V1Wish(given.rows, given.by_columns)
-        made.model = model.name
         made.rows = max(1, given.rows)
         if given.parameters:
             parameters = {sendable(n): checked_parameter(n, v) for n, v in given.parameters.items()}
             made.options = RequestOptions(parameters=parameters)
-        made.deadline = self._scheduler.deadline(began=request.began)
-        made.version = version
         return made
 
     def _usage(self, path: str) -> str:
@@ -109,3 +119,9 @@ class V1Http(HttpHandler):
         if isinstance(error, Refused) and error.allowed:
             head += b"allow: %b\r\n" % ", ".join(error.allowed).encode()
         request.respond(error.http_status, head, error_body(message))
+
+
+def _of_raw(inputs: dict[str, Any], model: KServeModel) -> Request:
+    """The request whose body is an input as a whole, of as many instances as its answer has rows."""
+    wish = V1Wish(AS_ANSWERED if model.signature.has_rows else 0, by_columns=False)
+    return Request(model.name, "predict", inputs, form=JSON_FORM, wish=wish)

@@ -39,7 +39,8 @@ def paths(app: App, models: KServeModels) -> dict[str, Any]:
 
 def _predict(app: App, model: KServeModel) -> dict[str, Any]:
     row = example_row(app, model)
-    body = content(_request(model.signature), {"instances": [row]} if row else None)
+    bodies = {} if model.op else app.examples.bodies
+    body = content(_request(model.signature), {"instances": [row]} if row else None, bodies)
     summary = f"Predict with {called(model)}: an object for each instance"
     zh = f"用{called_zh(model)}推理：每个实例一个对象"
     told = operation("v1", summary, zh, body, _answer(model.signature), model=model.name)

@@ -7,9 +7,12 @@ from typing import NamedTuple
 JSON = "kserve_v1.json"
 """The form of an answer: {"predictions": [...]}, or {"outputs": {...}}."""
 
+AS_ANSWERED = -1
+"""How many instances there are, where the front has not looked: as many as the answer has rows."""
+
 
 class V1Wish(NamedTuple):
     """In which form the instances were sent, for they are answered in the same."""
 
-    rows: int  # how many instances were sent, 0 where the only one has no axis of rows
+    rows: int  # how many instances were sent, or AS_ANSWERED; 0 where the only one has no axis of rows
     by_columns: bool  # they were sent as `inputs`, and are answered as `outputs`

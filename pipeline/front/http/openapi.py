@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,8 +69,15 @@ def operation(
     return operation if body is None else {**operation, "requestBody": {"required": True, "content": body}}
 
 
-def content(schema: Schema, example: Any) -> Schema:
-    return {JSON: {"schema": schema, **({} if example is None else {"example": example})}}
+def content(schema: Schema, example: Any, bodies: Mapping[str, str] | None = None) -> Schema:
+    """What a POST takes. bodies: those that are an input as a whole, by media type, in base64."""
+    taken: Schema = {JSON: {"schema": schema, **({} if example is None else {"example": example})}}
+    for media, encoded in (bodies or {}).items():
+        if media.startswith("text/"):
+            taken[media] = {"schema": {"type": "string"}, "example": base64.b64decode(encoded).decode()}
+        else:
+            taken[media] = {"schema": {"type": "string", "format": "binary"}, "x-example-base64": encoded}
+    return taken
 
 
 def refusals(schema: Schema) -> dict[str, Any]:

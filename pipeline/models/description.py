@@ -1,0 +1,384 @@
+"""What a model takes and gives in its callers' words: `inputs` and `outputs` of its serving.yml.
+
+    inputs:
+      image: {kind: image, preset: torchvision}
+    outputs:
+      logits: {kind: classes, top_k: 5}
+
+An input stands under the name by which clients send it, an output under the alias of its fetch. A feed that
+no input names is a tensor under its own alias. Without `outputs` scores of as many classes as there are
+labels become labels, and every fetch is answered as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from pipeline.config.report import describe_mistakes
+from pipeline.config.value_types import PositiveInt, Section
+from pipeline.errors import ConfigError
+from pipeline.models.image_presets import completed
+from pipeline.models.signature import Variable
+
+S = TypeVar("S", bound=Section)
+
+# The keys of an image that its preset fills in.
+_OF_PRESET = {"resize", "crop", "resampling", "library", "channels", "layout", "mean", "std"}
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Sides = Annotated[list[PositiveInt], BeforeValidator(_as_list), Field(min_length=1, max_length=2)]
+PerChannel = Annotated[list[float], BeforeValidator(_as_list), Field(min_length=1, max_length=4)]
+
+
+class ImageInput(Section):
+    """An image file: decoded, turned upright, resized, cropped and normalised for one feed."""
+
+    kind: Literal["image"] = "image"
+    feed: str = Field(default="", description="Alias of the feed; absent: the only one.")
+    preset: Literal["torchvision", "paddle", "timm", "plain"] = Field(
+        default="torchvision",
+        description="What the keys below are where they are absent: the evaluation transform of torchvision, "
+        "PaddleClas or timm; plain: resized to the feed's sides, values from 0 to 1.",
+    )
+    resize: Sides | None = Field(
+        default=None, description="The shorter side, or [height, width]; absent: by preset and crop."
+    )
+    crop: Sides | None = Field(
+        default=None, description="[height, width] of the middle; absent: by preset, the sides of the feed."
+    )
+    resampling: Literal["nearest", "bilinear", "bicubic", "lanczos"] | None = Field(
+        default=None, description="How pixels are made when resizing; absent: by preset."
+    )
+    library: Literal["pillow", "opencv"] | None = Field(
+        default=None,
+        description="Whose arithmetic resizes: pillow averages what it makes smaller, opencv (bilinear) does "
+        "not; absent: by preset.",
+    )
+    channels: Literal["rgb", "bgr", "grey"] | None = Field(
+        default=None, description="Order of the colours; absent: rgb, or grey for a feed with one channel."
+    )
+    layout: Literal["nchw", "nhwc"] | None = Field(
+        default=None, description="Whether the channels come before the pixels; absent: as the feed's shape."
+    )
+    divisor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=255.0, description="Each value, 0 to 255, is divided by it; not for feeds of whole numbers."
+    )
+    mean: PerChannel | None = Field(default=None, description="Then subtracted, by channel.")
+    std: PerChannel | None = Field(default=None, description="Then divided by, by channel.")
+    orientation: Literal["exif", "stored"] = Field(
+        default="exif", description="exif: turned upright as the camera noted; stored: as the pixels lie."
+    )
+    max_pixels: PositiveInt = Field(
+        default=50_000_000, description="Width times height of the largest image that is decoded."
+    )
+
+
+class TextInput(Section):
+    """A text: tokenized for the feeds of a language model, or given to a feed of strings as it is."""
+
+    kind: Literal["text"] = "text"
+    feed: str = Field(default="", description="Alias of a feed of strings; absent: texts are tokenized.")
+    tokenizer: str = Field(
+        default="", description="File beside the model; absent: tokenizer.json, else vocab.txt (WordPiece)."
+    )
+    lowercase: bool | None = Field(
+        default=None, description="Of vocab.txt; absent: as tokenizer_config.json says, else true."
+    )
+    ids: str = Field(default="input_ids", description="Alias of the feed of token ids.")
+    types: str = Field(default="token_type_ids", description="Alias of the feed of segments, if it is there.")
+    mask: str = Field(default="attention_mask", description="Alias of the feed of the mask, if it is there.")
+    max_tokens: PositiveInt | None = Field(
+        default=None,
+        description="Most tokens of a text; absent: as max_lengths says, else 512.",
+    )
+    too_long: Literal["refuse", "truncate"] = Field(
+        default="refuse", description="What becomes of a text with more tokens."
+    )
+
+
+class Column(Section):
+    """A column of a table."""
+
+    name: str = Field(description="Under which clients send it.")
+    type: Literal["number", "integer", "text"] = Field(default="number", description="What its cells hold.")
+    feed: str = Field(default="", description="Alias of a feed of its own; absent: that of the table.")
+    missing: Literal["refuse", "nan"] = Field(
+        default="refuse", description="What an empty cell of a number is: a mistake, or no number (NaN)."
+    )
+    example: str = Field(default="", description="A cell as CSV has it, for the examples at /docs.")
+
+
+class TableInput(Section):
+    """Rows of named columns, as JSON objects or CSV, for one feed or a feed each."""
+
+    kind: Literal["table"] = "table"
+    feed: str = Field(default="", description="Alias of the feed of all columns; absent: the only one.")
+    columns: Annotated[list[Column], Field(min_length=1)] = Field(description="In the order of the feed.")
+
+
+class TensorInput(Section):
+    """A feed as it is, under its own alias."""
+
+    kind: Literal["tensor"] = "tensor"
+
+
+class ClassesOutput(Section):
+    """Scores of classes, one of which is meant: the best label and its score."""
+
+    kind: Literal["classes"] = "classes"
+    activation: Literal["auto", "softmax", "none"] = Field(
+        default="auto",
+        description="What makes probabilities of the fetch; auto: softmax, unless a row's sum is 1 already.",
+    )
+    chosen: str = Field(
+        default="", description="Alias of a fetch with the name or number of the class that the model chose."
+    )
+    top_k: PositiveInt = Field(
+        default=1, description="More than 1: also so many labels with their scores, the best first."
+    )
+    labels: list[str] | None = Field(default=None, description="Names of the classes; absent: the model's.")
+    raw: bool = Field(default=False, description="Whether the fetch is answered as well.")
+
+
+class MultiLabelOutput(Section):
+    """Scores of classes, any number of which are meant: the labels over a threshold."""
+
+    kind: Literal["multilabel"] = "multilabel"
+    activation: Literal["sigmoid", "none"] = Field(
+        default="sigmoid", description="What makes probabilities of the fetch."
+    )
+    threshold: float = Field(default=0.5, description="Least score of a label that is meant.")
+    labels: list[str] | None = Field(default=None, description="Names of the classes; absent: the model's.")
+    raw: bool = Field(default=False, description="Whether the fetch is answered as well.")
+
+
+class TokensOutput(Section):
+    """Scores of classes for each token: its best label."""
+
+    kind: Literal["tokens"] = "tokens"
+    labels: list[str] | None = Field(default=None, description="Names of the classes; absent: the model's.")
+    raw: bool = Field(default=False, description="Whether the fetch is answered as well.")
+
+
+class LabelOutput(Section):
+    """The class that the model has chosen itself, by its name or number."""
+
+    kind: Literal["label"] = "label"
+    labels: list[str] | None = Field(
+        default=None, description="Names of classes that are numbers, from 0; absent: the model's, if any."
+    )
+
+
+class TensorOutput(Section):
+    """A fetch as it is."""
+
+    kind: Literal["tensor"] = "tensor"
+
+
+Input = ImageInput | TextInput | TableInput | TensorInput
+Output = ClassesOutput | MultiLabelOutput | TokensOutput | LabelOutput | TensorOutput
+Scored = ClassesOutput | MultiLabelOutput | TokensOutput
+
+INPUTS: Mapping[str, type[Input]] = {
+    "image": ImageInput,
+    "text": TextInput,
+    "table": TableInput,
+    "tensor": TensorInput,
+}
+OUTPUTS: Mapping[str, type[Output]] = {
+    "classes": ClassesOutput,
+    "multilabel": MultiLabelOutput,
+    "tokens": TokensOutput,
+    "label": LabelOutput,
+    "tensor": TensorOutput,
+}
+INPUTS_KEY, OUTPUTS_KEY = "inputs", "outputs"
+
+
+@dataclass(frozen=True)
+class Description:
+    """The inputs by name and the outputs by fetch; what serving.yml leaves out of an input is filled in."""
+
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+    outputs: Mapping[str, Output] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Which kinds of input there are."""
+        return frozenset(given.kind for given in self.inputs.values())
+
+    def document(self) -> dict[str, Any]:
+        """In plain values, as clients are told it."""
+        return {
+            key: {name: one.model_dump(mode="json", exclude_none=True) for name, one in described.items()}
+            for key, described in ((INPUTS_KEY, self.inputs), (OUTPUTS_KEY, self.outputs))
+        }
+
+
+def describe(
+    additions: Mapping[str, Any],
+    feeds: Sequence[Variable],
+    fetches: Sequence[Variable],
+    labels: Sequence[str],
+    path: Path,
+) -> Description:
+    """What serving.yml, at `path`, says of a model's inputs and outputs. Raises ConfigError for a flaw."""
+    inputs = _entries(additions.get(INPUTS_KEY), INPUTS, f"{path}: {INPUTS_KEY}")
+    outputs = _entries(additions.get(OUTPUTS_KEY), OUTPUTS, f"{path}: {OUTPUTS_KEY}")
+    filled = {
+        name: _filled_input(name, given, feeds, f"{path}: {INPUTS_KEY}.{name}")
+        for name, given in inputs.items()
+    }
+    taken = [feed for name, given in filled.items() for feed in feeds_of(name, given, feeds)]
+    _refuse_twice(taken, f"{path}: {INPUTS_KEY}")
+    rest = {v.alias: TensorInput() for v in feeds if v.alias not in taken}
+    if clash := rest.keys() & filled.keys():
+        raise ConfigError(
+            f"{path}: {INPUTS_KEY}.{min(clash)}: the model has another feed of this name, which no input "
+            "names: call the input otherwise"
+        )
+    if additions.get(OUTPUTS_KEY) is None:
+        return Description({**filled, **rest}, default_outputs(fetches, labels))
+    for alias, wanted in outputs.items():
+        _check_output(alias, wanted, fetches, labels, f"{path}: {OUTPUTS_KEY}.{alias}")
+    return Description({**filled, **rest}, outputs)
+
+
+def default_outputs(fetches: Sequence[Variable], labels: Sequence[str]) -> dict[str, Output]:
+    """What each fetch is answered as, where nobody says it: the only one with a score a label as labels."""
+    scores = [f for f in fetches if len(f.shape) in (2, 3) and f.shape[-1] == len(labels)]
+    outputs: dict[str, Output] = {fetch.alias: TensorOutput() for fetch in fetches}
+    if labels and len(scores) == 1:
+        (only,) = scores
+        outputs[only.alias] = TokensOutput(raw=True) if len(only.shape) == 3 else ClassesOutput(raw=True)
+    return outputs
+
+
+def feeds_of(name: str, given: Input, feeds: Sequence[Variable]) -> list[str]:
+    """The aliases of the feeds that an input is for."""
+    if isinstance(given, TensorInput):
+        return [name]
+    if isinstance(given, TableInput):
+        return list(dict.fromkeys(column.feed for column in given.columns))
+    if isinstance(given, TextInput) and not given.feed:
+        aliases = {variable.alias for variable in feeds}
+        return [alias for alias in (given.ids, given.types, given.mask) if alias in aliases]
+    return [given.feed]
+
+
+def labels_of(output: Scored | LabelOutput, labels: Sequence[str]) -> tuple[str, ...]:
+    """The names of an output's classes. labels: those of the model."""
+    return tuple(labels if output.labels is None else output.labels)
+
+
+def _entries(value: object, kinds: Mapping[str, type[S]], where: str) -> dict[str, S]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(name, str) and name for name in value):
+        raise ConfigError(f"{where} is not a mapping of names, each with its kind")
+    entries: dict[str, S] = {}
+    flaws = []
+    for name, given in value.items():
+        kind = given.get("kind") if isinstance(given, dict) else None
+        if kind not in kinds:
+            flaws.append(f"{where}.{name}: kind is {kind!r}; allowed: {', '.join(kinds)}")
+            continue
+        model = kinds[str(kind)]
+        try:
+            entries[name] = model.model_validate(given)
+        except ValidationError as exc:
+            flaws.append(describe_mistakes(f"{where}.{name}", exc, model, {}))
+    if flaws:
+        raise ConfigError("\n".join(flaws))
+    return entries
+
+
+def _filled_input(name: str, given: Input, feeds: Sequence[Variable], where: str) -> Input:
+    """The input with what it leaves out. Raises ConfigError where the model has no such feed."""
+    if isinstance(given, TableInput):
+        return _filled_table(given, feeds, where)
+    if isinstance(given, TextInput):
+        variable = _feed(given.feed or given.ids, feeds, where)
+        wanted = "string" if given.feed else "int64"
+        if given.feed and variable.dtype != wanted:
+            raise ConfigError(f"{where}.feed: {variable.alias} takes {variable.dtype}, not {wanted}")
+        return given
+    if isinstance(given, ImageInput):
+        variable = _feed(given.feed or _only(feeds, where), feeds, where)
+        told = {key: getattr(given, key) for key in given.model_fields_set & _OF_PRESET}
+        filled = completed(given.preset, told, variable, where)
+        return given.model_copy(update={**filled, "feed": variable.alias})
+    _feed(name, feeds, where)
+    return given
+
+
+def _filled_table(given: TableInput, feeds: Sequence[Variable], where: str) -> TableInput:
+    shared = given.feed or ("" if all(c.feed for c in given.columns) else _only(feeds, where))
+    columns = [column.model_copy(update={"feed": column.feed or shared}) for column in given.columns]
+    _refuse_twice([column.name for column in columns], f"{where}.columns")
+    for alias in dict.fromkeys(column.feed for column in columns):
+        variable = _feed(alias, feeds, where)
+        own = [column for column in columns if column.feed == alias]
+        _check_columns(own, variable, where)
+    return given.model_copy(update={"feed": shared, "columns": columns})
+
+
+def _check_columns(columns: Sequence[Column], feed: Variable, where: str) -> None:
+    width = feed.shape[1] if len(feed.shape) > 1 else 1
+    if len(feed.shape) > 2 or width not in (-1, len(columns)):
+        raise ConfigError(
+            f"{where}: {len(columns)} columns are for feed {feed.alias}, which takes {list(feed.shape)}"
+        )
+    for column in columns:
+        if (column.type == "text") is not (feed.dtype == "string"):
+            raise ConfigError(
+                f"{where}.columns: {column.name!r} is {column.type}, but feed {feed.alias} takes {feed.dtype}"
+            )
+
+
+def _check_output(
+    alias: str, wanted: Output, fetches: Sequence[Variable], labels: Sequence[str], where: str
+) -> None:
+    fetch = next((variable for variable in fetches if variable.alias == alias), None)
+    if fetch is None:
+        raise ConfigError(f"{where}: the model has only {', '.join(v.alias for v in fetches)}")
+    if isinstance(wanted, TensorOutput | LabelOutput):
+        return
+    if isinstance(wanted, ClassesOutput) and wanted.chosen not in ("", *(v.alias for v in fetches)):
+        known = ", ".join(variable.alias for variable in fetches)
+        raise ConfigError(f"{where}.chosen: the model has no fetch {wanted.chosen!r}, only {known}")
+    names = labels_of(wanted, labels)
+    if names and fetch.shape and fetch.shape[-1] not in (-1, len(names)):
+        raise ConfigError(
+            f"{where}: there are {len(names)} labels for {fetch.shape[-1]} classes; name each class once"
+        )
+
+
+def _feed(alias: str, feeds: Sequence[Variable], where: str) -> Variable:
+    found = next((variable for variable in feeds if variable.alias == alias), None)
+    if found is None:
+        known = ", ".join(variable.alias for variable in feeds)
+        raise ConfigError(f"{where}: the model has no feed {alias!r}, only {known}")
+    return found
+
+
+def _only(feeds: Sequence[Variable], where: str) -> str:
+    if len(feeds) != 1:
+        names = ", ".join(variable.alias for variable in feeds)
+        raise ConfigError(f"{where}: the model has the feeds {names}; say which by `feed`")
+    return feeds[0].alias
+
+
+def _refuse_twice(names: Sequence[str], where: str) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{where}: {twice} stands there twice")

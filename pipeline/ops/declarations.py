@@ -1,0 +1,111 @@
+"""What clients are told of the inputs and outputs that serving.yml describes, and an example of each."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pipeline.api.examples import feed_texts
+from pipeline.models.description import (
+    Column,
+    ImageInput,
+    Input,
+    Output,
+    TableInput,
+    TensorOutput,
+    TextInput,
+)
+from pipeline.models.dtypes import BY_NAME
+from pipeline.models.serving_model import ServingModel, Variable
+from pipeline.ops.labels import answer_shapes
+from pipeline.ops.tables import CSV
+
+# 8 x 8 pixels, red to the right and green downwards, for the examples of services of images.
+EXAMPLE_IMAGE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAbElEQVR42g3JQQEAMAgDMcQgBjEVcRIQUzEVw2PL"
+    "N1VFF1Oo2MJFiiuqmm6mUbONmzTXP4YeZtCwg4cMNz9EixESKywiTj+WXmbRsouXLLc/TJsxMmtsYs4/QocJChsc"
+    "Ei4/jj7m0LGHjxx3PPMZXwHXVs66AAAAAElFTkSuQmCC"
+)
+EXAMPLE_TEXT = "text"
+_DATATYPES = {"number": "FP32", "integer": "INT64", "text": "BYTES"}
+_CELLS = {"number": "1.0", "integer": "1", "text": "text"}
+
+
+class Declared(NamedTuple):
+    """What clients are told of one input.
+
+    tensors: as KServe declares them. row: an example as KServe v1 has it, ones where it says nothing. texts:
+    an example for key/value; None where it would be too large. raw_bodies: by media type the name under which
+    hooks find a body that is the input as a whole, and bodies: by media type one such.
+    """
+
+    tensors: Mapping[str, str]
+    row: Mapping[str, Any]
+    texts: Mapping[str, str] | None
+    raw_bodies: Mapping[str, str] = {}
+    bodies: Mapping[str, bytes] = {}
+
+
+class DescribedFetch(NamedTuple):
+    """A fetch that is answered. prefix: of the answer's names, where several fetches give labels."""
+
+    fetch: Variable
+    output: Output
+    prefix: str
+
+
+def declared_input(name: str, given: Input, model: ServingModel) -> Declared:
+    if isinstance(given, ImageInput):
+        text = {name: base64.b64encode(EXAMPLE_IMAGE).decode()}
+        return Declared({name: "BYTES [-1]"}, text, text, {"image/*": name}, {"image/png": EXAMPLE_IMAGE})
+    if isinstance(given, TextInput):
+        text = {name: EXAMPLE_TEXT}
+        return Declared({name: "BYTES [-1]"}, text, text)
+    if isinstance(given, TableInput):
+        columns = given.columns
+        tensors = {column.name: f"{_DATATYPES[column.type]} [-1]" for column in columns}
+        texts = {column.name: column.example or _CELLS[column.type] for column in columns}
+        row = {column.name: _value(column, texts[column.name]) for column in columns}
+        return Declared(tensors, row, texts, {"text/csv": CSV}, {"text/csv": _csv(texts)})
+    (feed,) = (variable for variable in model.feeds if variable.alias == name)
+    return Declared({name: f"{BY_NAME[feed.dtype].datatype} {list(feed.shape)}"}, {}, feed_texts([feed]))
+
+
+def declared_outputs(model: ServingModel) -> Iterator[tuple[str, str]]:
+    """Names and declarations of the outputs, those with labels first."""
+    for fetch, output, prefix in described_fetches(model):
+        for name, (datatype, shape) in answer_shapes(fetch, output, prefix).items():
+            if row_by_row(model):
+                shape = (-1, *shape[1:])
+            yield name, f"{datatype or BY_NAME[fetch.dtype].datatype} {list(shape)}"
+
+
+def described_fetches(model: ServingModel) -> list[DescribedFetch]:
+    """What is answered, labels first."""
+    outputs = model.description.outputs
+    several = sum(not isinstance(output, TensorOutput) for output in outputs.values()) > 1
+    fetches = [fetch for fetch in model.fetches if fetch.alias in outputs]
+    fetches.sort(key=lambda fetch: isinstance(outputs[fetch.alias], TensorOutput))
+    return [
+        DescribedFetch(fetch, outputs[fetch.alias], f"{fetch.alias}_" if several else "") for fetch in fetches
+    ]
+
+
+def row_by_row(model: ServingModel) -> bool:
+    """Whether the rows of a request are run one by one, for the model was exported for one row alone."""
+    one = bool(model.feeds) and all(feed.shape[:1] == (1,) for feed in model.feeds)
+    return one and model.description.kinds != {"tensor"}
+
+
+def _csv(texts: Mapping[str, str]) -> bytes:
+    lines = io.StringIO(newline="")
+    csv.writer(lines, lineterminator="\n").writerows([texts, texts.values()])
+    return lines.getvalue().encode()
+
+
+def _value(column: Column, text: str) -> Any:
+    kinds: Mapping[str, Any] = {"number": float, "integer": int, "text": str}
+    return kinds[column.type](text)

@@ -1,0 +1,198 @@
+"""Image files of a request, decoded and made a model's input as its training made them.
+
+The arithmetic is that of the library that a preset names: torchvision's resize, crop and normalise over
+Pillow, PaddleClas's over OpenCV. Pillow is imported when a reader is made: in a worker.
+"""
+
+from __future__ import annotations
+
+import binascii
+import io
+import json
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.errors import ConfigError, InvalidInput, TooLarge
+from pipeline.models.description import ImageInput
+from pipeline.models.signature import Variable
+from pipeline.ops.opencv_resize import opencv_resize
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")  # the others' decoders are rarely asked for, and less proven
+MISSING = "images are decoded by Pillow, which is not installed here: pip install 'paddlewheel[images]'"
+_CONTROL = set(range(32)) - set(b"\t\r\n")
+_HEAD = 64  # bytes in which every format has one that no text has
+_MODES = {"rgb": "RGB", "bgr": "RGB", "grey": "L"}
+
+
+class ImageReader:
+    """Reads one input of a request: one image, or several."""
+
+    def __init__(self, name: str, given: ImageInput, feed: Variable) -> None:
+        """Raises ConfigError where Pillow is not installed."""
+        try:
+            from PIL import Image
+        except ImportError as exc:
+            raise ConfigError(MISSING) from exc
+        # It warns of what `max_pixels` allows, once in each process; more than that is refused here.
+        warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+        self._name = name
+        self._given = given
+        self._dtype = feed.numpy_dtype
+
+    def read(self, inputs: Mapping[str, Any]) -> Array:
+        """The feed, a row for each image. Raises InvalidInput and TooLarge, with the image's number."""
+        if self._name not in inputs:
+            raise InvalidInput(
+                f"{self._name!r} is missing: send an image ({', '.join(FORMATS)}) as base64, or its bytes as "
+                "the body, with its content-type"
+            )
+        files = _files(inputs[self._name], self._name)
+        rows = [self._row(data, where) for data, where in files]
+        if len({row.shape for row in rows}) > 1:
+            raise InvalidInput(
+                f"the images of {self._name!r} differ in size; send them in requests of their own"
+            )
+        return np.stack(rows)
+
+    def _row(self, data: bytes, where: str) -> Array:
+        given = self._given
+        image = decoded(data, where, given)
+        pixels = cropped(resized(image, given), given)
+        if given.channels == "bgr":
+            pixels = pixels[:, :, ::-1]
+        values = self._normalised(pixels)
+        return np.ascontiguousarray(values.transpose(2, 0, 1) if given.layout == "nchw" else values)
+
+    def _normalised(self, pixels: Array) -> Array:
+        if self._dtype.kind != "f":
+            return pixels.astype(self._dtype)
+        # Each step is rounded to float32, as torchvision's tensors are.
+        values = pixels.astype(np.float32) / np.float32(self._given.divisor)
+        values -= np.array(self._given.mean, np.float32)
+        values /= np.array(self._given.std, np.float32)
+        return values.astype(self._dtype, copy=False)
+
+
+def decoded(data: bytes, where: str, given: ImageInput) -> Image:
+    """The image in its colours, upright. Raises InvalidInput for bytes that are none, and TooLarge."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
+            pixels = opened.width * opened.height
+            if pixels > given.max_pixels:
+                raise TooLarge(
+                    f"{where} has {opened.width} x {opened.height} pixels; {given.max_pixels} are allowed "
+                    "(max_pixels in serving.yml): send a smaller one"
+                )
+            image: Image.Image = opened.convert(_MODES[str(given.channels)])
+            return _upright(image) if given.orientation == "exif" else image
+    except Image.DecompressionBombError as exc:
+        raise TooLarge(f"{where} is too large to be decoded ({exc}): send a smaller one") from None
+    except UnidentifiedImageError:
+        raise InvalidInput(f"{where} is no image: send one of {', '.join(FORMATS)}") from None
+    except (OSError, ValueError, SyntaxError, EOFError, OverflowError, MemoryError) as exc:
+        # Pillow's decoders raise each of these for a broken file.
+        raise InvalidInput(f"{where} is a broken image ({exc}): send it whole") from None
+
+
+def resized(image: Image, given: ImageInput) -> Array:
+    """uint8 [height, width, channels]: the shorter side, or both, as the input's `resize` says."""
+    width, height = image.size
+    if given.resize is not None:
+        height, width = _target(height, width, given)
+    if given.library == "opencv":
+        pixels = _pixels(image)
+        return pixels if pixels.shape[:2] == (height, width) else opencv_resize(pixels, height, width)
+    if (width, height) != image.size:
+        from PIL import Image as pillow
+
+        image = image.resize((width, height), pillow.Resampling[str(given.resampling).upper()])
+    return _pixels(image)
+
+
+def cropped(pixels: Array, given: ImageInput) -> Array:
+    """The middle of [height, width]; black around what is smaller."""
+    crop = given.crop
+    if crop is None:
+        return pixels
+    lacking = [max(0, side - own) for side, own in zip(crop, pixels.shape[:2], strict=True)]
+    if any(lacking):
+        pixels = np.pad(pixels, [*((lack // 2, (lack + 1) // 2) for lack in lacking), (0, 0)])
+    left_over = [own - side for own, side in zip(pixels.shape[:2], crop, strict=True)]
+    # Where the middle is between two pixels, torchvision takes the even one and PaddleClas the first.
+    top, left = (odd // 2 if given.library == "opencv" else round(odd / 2) for odd in left_over)
+    return pixels[top : top + crop[0], left : left + crop[1]]
+
+
+def _target(height: int, width: int, given: ImageInput) -> tuple[int, int]:
+    assert given.resize is not None
+    if len(given.resize) == 2:
+        return given.resize[0], given.resize[1]
+    shorter, (short, long) = given.resize[0], sorted((height, width))
+    # torchvision cuts off what PaddleClas rounds.
+    longer = round(long * (shorter / short)) if given.library == "opencv" else int(shorter * long / short)
+    return (shorter, longer) if height <= width else (longer, shorter)
+
+
+def _pixels(image: Image) -> Array:
+    pixels = np.asarray(image, np.uint8)
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
+def _upright(image: Image) -> Image:
+    """Turned as the file's EXIF says; as it lies where that is broken."""
+    from PIL import ImageOps
+
+    try:
+        return ImageOps.exif_transpose(image)
+    except (OSError, ValueError, SyntaxError, KeyError, TypeError, ZeroDivisionError):
+        return image
+
+
+def _files(value: Any, name: str) -> list[tuple[bytes, str]]:
+    """The bytes of each image, and how a sentence calls it."""
+    if isinstance(value, np.ndarray):
+        values = value.ravel().tolist()
+    elif isinstance(value, str) and value.lstrip().startswith("["):
+        values = _of_json(value, name)
+    else:
+        values = value if isinstance(value, list) else [value]
+    if not values:
+        raise InvalidInput(f"{name!r} has no image")
+    alone = len(values) == 1
+    told = [repr(name) if alone else f"image {number} of {name!r}" for number in range(len(values))]
+    return [(_bytes(one, where), where) for one, where in zip(values, told, strict=True)]
+
+
+def _of_json(text: str, name: str) -> list[Any]:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidInput(f"{name!r} is neither base64 nor a JSON list of such texts") from None
+    return values if isinstance(values, list) else [values]
+
+
+def _bytes(value: Any, where: str) -> bytes:
+    """A file's bytes as they are, or of base64, also after `data:image/png;base64,`."""
+    if isinstance(value, str):
+        value = value.encode()
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidInput(f"{where} is a {type(value).__name__}; send an image as base64")
+    data = bytes(value)
+    if _CONTROL & set(data[:_HEAD]) or not data[:_HEAD].isascii():
+        return data
+    if data.startswith(b"data:"):
+        data = data.partition(b",")[2]
+    try:
+        return binascii.a2b_base64(b"".join(data.split()), strict_mode=True)
+    except binascii.Error as exc:
+        raise InvalidInput(f"{where} is no base64 ({exc}), nor the bytes of an image") from None

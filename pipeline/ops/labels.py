@@ -1,0 +1,138 @@
+"""Scores of a model made labels: the best, the best few, all over a threshold, one for each token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import ServingError
+from pipeline.models.description import (
+    ClassesOutput,
+    LabelOutput,
+    MultiLabelOutput,
+    Output,
+    TensorOutput,
+    TokensOutput,
+    labels_of,
+)
+from pipeline.models.signature import Variable
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Answer = dict[str, Any]
+
+_SUM_ERROR = 1e-3  # of probabilities in float16
+
+
+class OutputPrinter:
+    """Makes the part of an answer that comes of one fetch."""
+
+    def __init__(self, fetch: Variable, output: Output, prefix: str, labels: Sequence[str]) -> None:
+        """prefix: of the answer's names, where several fetches give labels. labels: the model's."""
+        self._alias = fetch.alias
+        self._output = output
+        self._prefix = prefix
+        names = () if isinstance(output, TensorOutput) else labels_of(output, labels)
+        self._labels = np.array(names) if names else None
+
+    def answer(self, fetches: Mapping[str, Array]) -> Answer:
+        """Raises ServingError where the model gives another number of classes than there are labels."""
+        output, fetch = self._output, fetches[self._alias]
+        if isinstance(output, TensorOutput):
+            return {self._alias: fetch}
+        if isinstance(output, LabelOutput):
+            return {f"{self._prefix}label": self._chosen(fetch)}
+        made = self._labelled(output, fetch)
+        if isinstance(output, ClassesOutput) and output.chosen:
+            made["label"] = self._chosen(fetches[output.chosen])
+        named = {f"{self._prefix}{name}": value for name, value in made.items()}
+        return {**named, self._alias: fetch} if output.raw else named
+
+    def _labelled(self, output: ClassesOutput | MultiLabelOutput | TokensOutput, fetch: Array) -> Answer:
+        labels = self._names(fetch.shape[-1])
+        if isinstance(output, TokensOutput):
+            return {"label": labels[fetch.argmax(-1)]}
+        scores = fetch.reshape(-1, fetch.shape[-1]).astype(np.float32)
+        if isinstance(output, MultiLabelOutput):
+            return _over_threshold(scores, labels, output)
+        return _best(_probabilities(scores, output.activation), labels, output.top_k)
+
+    def _names(self, classes: int) -> Array:
+        if self._labels is None:
+            return np.array([str(number) for number in range(classes)])
+        if len(self._labels) != classes:
+            raise ServingError(
+                f"the model gives {classes} scores in {self._alias!r}, and serving.yml has "
+                f"{len(self._labels)} labels"
+            )
+        return self._labels
+
+    def _chosen(self, fetch: Array) -> Array:
+        chosen = fetch.reshape(len(fetch), -1)[:, 0]
+        if chosen.dtype.kind in "iu" and self._labels is not None:
+            if chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self._labels):
+                raise ServingError(f"the model chose class {chosen.max()} of {len(self._labels)} labels")
+            return self._labels[chosen]
+        return np.array([_text(one) for one in chosen.tolist()])
+
+
+def answer_shapes(fetch: Variable, output: Output, prefix: str) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+    """Datatype and shape of what `OutputPrinter` makes of a fetch; empty datatype: the fetch's own."""
+    own = {fetch.alias: ("", fetch.shape)}
+    if isinstance(output, TensorOutput):
+        return own
+    made: dict[str, tuple[str, tuple[int, ...]]] = {"label": ("BYTES", (-1,))}
+    if isinstance(output, MultiLabelOutput):
+        made = {"labels": ("BYTES", (-1, -1)), "scores": ("FP32", (-1, -1))}
+    elif isinstance(output, TokensOutput):
+        made = {"label": ("BYTES", (-1, -1))}
+    elif isinstance(output, ClassesOutput):
+        made["score"] = ("FP32", (-1,))
+        if output.top_k > 1:
+            many = (-1, min(output.top_k, fetch.shape[-1]) if fetch.shape[-1] > 0 else -1)
+            made |= {"labels": ("BYTES", many), "scores": ("FP32", many)}
+    named = {f"{prefix}{name}": told for name, told in made.items()}
+    return {**named, **own} if getattr(output, "raw", False) else named
+
+
+def _best(scores: Array, labels: Array, count: int) -> Answer:
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    best = np.take_along_axis(scores, order, 1)
+    answer = {"label": labels[order[:, 0]], "score": best[:, 0]}
+    return answer if count == 1 else {**answer, "labels": labels[order], "scores": best}
+
+
+def _over_threshold(scores: Array, labels: Array, output: MultiLabelOutput) -> Answer:
+    """The labels of each row, the best first; rows with fewer than the longest end with empty ones."""
+    if output.activation == "sigmoid":
+        scores = _sigmoid(scores)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    sorted_scores = np.take_along_axis(scores, order, 1)
+    meant = sorted_scores >= output.threshold
+    most = int(meant.sum(1).max(initial=0))
+    kept = meant[:, :most]
+    names = np.where(kept, labels[order][:, :most], "")
+    return {"labels": names, "scores": np.where(kept, sorted_scores[:, :most], np.float32(0))}
+
+
+def _probabilities(scores: Array, activation: str) -> Array:
+    if activation == "none":
+        return scores
+    with np.errstate(over="ignore", invalid="ignore"):  # of infinite logits
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        softmax = np.asarray(powers / powers.sum(axis=1, keepdims=True))
+        if activation == "softmax":
+            return softmax
+        # Row by row: the answer to one must not depend on another.
+        done = (scores >= 0).all(axis=1) & (np.abs(scores.sum(axis=1) - 1) < _SUM_ERROR)
+        return np.where(done[:, None], scores, softmax)
+
+
+def _sigmoid(scores: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return np.asarray(1 / (1 + np.exp(-scores)), np.float32)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

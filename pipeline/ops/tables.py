@@ -1,0 +1,151 @@
+"""Rows of a table in a request: JSON values by column, or CSV, made the feeds of a model."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import InvalidInput, TooLarge
+from pipeline.models.description import Column, TableInput
+from pipeline.models.signature import Variable
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+CSV = "csv"  # the name under which hooks find the body of a request that is CSV
+_LARGEST = {"number": float(np.finfo(np.float32).max), "integer": (1 << 63) - 1}
+MOST_ROWS = 100_000  # of one request: each cell is an object of Python's
+
+
+class TableReader:
+    """Reads the rows of a request into the feeds that its columns are for."""
+
+    def __init__(self, given: TableInput, feeds: Sequence[Variable]) -> None:
+        self._columns = given.columns
+        self._feeds = [feed for feed in feeds if any(c.feed == feed.alias for c in given.columns)]
+
+    def read(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """A row of each feed for each row of the table. Raises InvalidInput with row and column."""
+        cells = _of_csv(inputs[CSV], self._columns) if CSV in inputs else self._of_values(inputs)
+        arrays = {column.name: _array(column, cells[column.name]) for column in self._columns}
+        return {feed.alias: self._feed(feed, arrays) for feed in self._feeds}
+
+    def _feed(self, feed: Variable, arrays: Mapping[str, Array]) -> Array:
+        own = [arrays[column.name] for column in self._columns if column.feed == feed.alias]
+        if len(feed.shape) == 1:
+            return own[0].astype(feed.numpy_dtype)
+        return np.stack(own, axis=1).astype(feed.numpy_dtype)
+
+    def _of_values(self, inputs: Mapping[str, Any]) -> dict[str, list[Any]]:
+        names = [column.name for column in self._columns]
+        missing = [name for name in names if name not in inputs]
+        if missing:
+            raise InvalidInput(f"column {missing[0]!r} is missing; a row has the columns {', '.join(names)}")
+        cells = {column.name: _values(inputs[column.name], column) for column in self._columns}
+        counts = {name: len(values) for name, values in cells.items()}
+        if len(set(counts.values())) > 1:
+            told = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise InvalidInput(f"the columns have unequal numbers of rows: {told}")
+        if not next(iter(counts.values())):
+            raise InvalidInput("the request has no row")
+        return cells
+
+
+def _values(given: Any, column: Column) -> list[Any]:
+    """The cells of a column: of a tensor, or of a text with one of them or a JSON list."""
+    if isinstance(given, np.ndarray):
+        return given.ravel().tolist()
+    if isinstance(given, list):
+        return given
+    if isinstance(given, str):
+        text = given.strip()
+        if text.startswith("[") and (column.type != "text" or text.startswith('["')):
+            try:
+                values = json.loads(text)
+            except (ValueError, RecursionError):
+                raise InvalidInput(f"column {column.name!r} is no list of values in JSON") from None
+            return values if isinstance(values, list) else [values]
+        return [given if column.type == "text" else text]
+    return [given]
+
+
+def _of_csv(data: Any, columns: Sequence[Column]) -> dict[str, list[Any]]:
+    """The cells by column, in whatever order the first line names them; other columns are left out."""
+    try:
+        text = bytes(data).decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise InvalidInput(f"the CSV is no UTF-8: {exc.reason} at byte {exc.start}") from None
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    cells: dict[str, list[Any]] = {column.name: [] for column in columns}
+    try:
+        header = [name.strip() for name in next(lines, [])]
+        places = {name: _place(name, header) for name in cells}
+        for row in lines:
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise InvalidInput(
+                    f"line {lines.line_num} of the CSV has {len(row)} cells, its first line {len(header)}"
+                )
+            for name, place in places.items():
+                cells[name].append(row[place])
+            if len(cells[columns[0].name]) > MOST_ROWS:
+                raise TooLarge(f"the CSV has over {MOST_ROWS} rows; send it in parts")
+    except csv.Error as exc:
+        raise InvalidInput(f"line {lines.line_num} of the CSV can't be read: {exc}") from None
+    if not cells[columns[0].name]:
+        raise InvalidInput("the CSV has no row below the names of its columns")
+    return cells
+
+
+def _place(name: str, header: Sequence[str]) -> int:
+    found = [place for place, own in enumerate(header) if own == name]
+    if len(found) == 1:
+        return found[0]
+    wrong = "names no column" if not found else "names two columns"
+    raise InvalidInput(f"the first line of the CSV {wrong} {name!r}; it has {', '.join(header)[:200]}")
+
+
+def _array(column: Column, cells: Sequence[Any]) -> Array:
+    made = [_cell(column, cell, row) for row, cell in enumerate(cells)]
+    return np.array(made, object if column.type == "text" else None)
+
+
+def _cell(column: Column, cell: Any, row: int) -> Any:
+    if column.type == "text":
+        return _text(column, cell, row)
+    if cell is None or (isinstance(cell, str) and not cell.strip()):
+        if column.missing == "nan":
+            return math.nan
+        raise _wrong(column, row, "is empty")
+    try:
+        number = float(cell) if column.type == "number" else int(cell)
+    except (TypeError, ValueError, OverflowError):
+        raise _wrong(column, row, f"is {str(cell)[:40]!r}, which is no {column.type}") from None
+    if isinstance(cell, float) and column.type == "integer" and number != cell:
+        raise _wrong(column, row, f"is {cell}, which is no integer")
+    if math.isnan(number) and column.missing == "refuse":
+        raise _wrong(column, row, "is no number (NaN)")
+    if abs(number) > _LARGEST[column.type]:
+        raise _wrong(column, row, f"is {str(cell)[:40]}, beyond what a model takes")
+    return number
+
+
+def _text(column: Column, cell: Any, row: int) -> str:
+    if isinstance(cell, bytes):
+        try:
+            return cell.decode()
+        except UnicodeDecodeError:
+            raise _wrong(column, row, "is no UTF-8") from None
+    if not isinstance(cell, str):
+        raise _wrong(column, row, f"is a {type(cell).__name__}, which is no text")
+    return cell
+
+
+def _wrong(column: Column, row: int, what: str) -> InvalidInput:
+    return InvalidInput(f"row {row}: column {column.name!r} {what}")
