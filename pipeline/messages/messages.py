@@ -14,6 +14,7 @@ import msgspec
 
 from pipeline.api.request_options import RequestOptions
 from pipeline.errors import ServingError, described
+from pipeline.models.model_card import ModelCard
 from pipeline.models.tensor_spec import Signature
 
 REFUSAL = "@refusal"  # the input of an overridden ResponseOp in place of an output: the fields of a Refusal
@@ -91,10 +92,14 @@ class HandOver(Message):
 
 
 class Ready(Message):
-    """From a process: all its instances take hand-overs. signature: of its model, None without one."""
+    """From a process: all its instances take hand-overs.
+
+    signature: of its model, None without one that can be told. card: None without a model of its own.
+    """
 
     kind = 3
     signature: Signature | None
+    card: ModelCard | None = None
 
 
 class Failed(Message):

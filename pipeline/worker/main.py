@@ -40,7 +40,6 @@ from pipeline.messages.messages import (
     Timings,
 )
 from pipeline.messages.values import Part
-from pipeline.models.tensor_spec import Signature
 from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 from pipeline.paddle_serving.local_client import LocalClient
 from pipeline.paddle_serving.numpy_1 import install_numpy_1_names, print_as_numpy_1
@@ -140,10 +139,10 @@ class Worker:
     def serve(self, web_service: service.Service) -> NoReturn:
         """Make the Op ready, say so, and answer hand-overs. Leaves the process at end of file."""
         keep_our_loggers()
-        executors, signature = self._executors(self._find_op(web_service))
+        executors, ready = self._executors(self._find_op(web_service))
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
         settle_memory()
-        self._fronts[0].tell(Ready(signature))
+        self._fronts[0].tell(ready)
         threads = [
             # In a copy of this context: NumPy keeps print options there, ours and those that the app set.
             threading.Thread(target=copy_context().run, args=(_answer_or_die, *served))
@@ -171,8 +170,8 @@ class Worker:
             )
         return ops[self._op_name]
 
-    def _executors(self, op: Op) -> tuple[list[Executor], Signature | None]:
-        """Make an executor for each instance, of one Op and model; and what that model takes and gives."""
+    def _executors(self, op: Op) -> tuple[list[Executor], Ready]:
+        """Make an executor for each instance, of one Op and model; and what the front is told of that."""
         config = self._app.config.op[self._op_name]
         op.concurrency_idx = None if self._shares else self._first
         model = Model(op, config, self._app.folder, self._first, self._app.choices.get(self._op_name))
@@ -212,7 +211,7 @@ class Worker:
             )
             for _ in self._fronts
         ]
-        return executors, signature
+        return executors, Ready(signature, model.card)
 
 
 def main(arguments: list[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from pipeline.api.op import Op
 from pipeline.config.config_file import LocalServiceConf, OpConfig
 from pipeline.engines import create_predictor, create_remote_predictor
-from pipeline.engines.base import Predictor, takes_any_shape
+from pipeline.engines.base import Predictor, engine_named, takes_any_shape
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, input_examples
 from pipeline.engines.remote.remote_predictor import RemotePredictor
@@ -20,6 +20,7 @@ from pipeline.errors import ConfigError, InvalidInput, ModelFailed, text_of
 from pipeline.models.additions import PARITY_FILE, FeedPadding, Padding
 from pipeline.models.digests import SAMPLE, replaced_files
 from pipeline.models.dtypes import BY_NAME
+from pipeline.models.model_card import ModelCard
 from pipeline.models.serving_model import ServingModel, Variable
 from pipeline.models.settings import with_settings_of
 from pipeline.models.tensor_spec import Signature, TensorSpec
@@ -31,6 +32,7 @@ from pipeline.worker.run_costs import RunCosts
 log = logging.getLogger(__name__)
 
 TENSORRT = 2  # of `device_type`
+FULL_PRECISION = "fp32"
 WARMUP_LENGTHS = (16, 64)
 MAX_BATCH_ROWS = (
     1024  # of one request to a model that is asked by itself, where the configuration has no limit
@@ -69,6 +71,7 @@ class Model:
         self._shapes = _shapes_of(op, config)
         self.serving_model: ServingModel | None = None
         self._known_feeds: Mapping[str, Array] | None = None  # the smallest of those that the warm-up has run
+        self._precision = FULL_PRECISION
         self.predictor: Predictor | None = None
         if config.server_endpoints:
             self.predictor = create_remote_predictor(op, config, instance)
@@ -79,9 +82,11 @@ class Model:
         self.serving_model = load_for_engine(Path(folder, conf.model_dir), conf.engine)
         _refuse_failed(self.serving_model, conf.allow_failed_parity)
         _tell_replaced(self.serving_model)
+        settings = with_settings_of(self.serving_model, conf)
+        self._precision = settings.precision
         self.predictor = create_predictor(
             self.serving_model,
-            with_settings_of(self.serving_model, conf),
+            settings,
             instance_index=instance,
             dynamic_shapes=self._shapes,
             fetch_list=config.fetch_list or conf.fetch_list,
@@ -128,6 +133,17 @@ class Model:
         by_rows = predictor.merges and all(feed.has_rows for feed in feeds)
         most = (self.limits.rows or MAX_BATCH_ROWS) if by_rows else 0
         return Signature(_specs(feeds), _specs(fetches, self.serving_model.labels), most)
+
+    @property
+    def card(self) -> ModelCard | None:
+        """What people are told of the model; None where it is not here."""
+        model = self.serving_model
+        if model is None:
+            return None
+        engine = str(getattr(engine_named(model.engine), "title", model.engine))
+        precision = "" if self._precision == FULL_PRECISION else f", {self._precision}"
+        task = model.additions.get("task", "")
+        return ModelCard(f"{engine}{precision}", task if isinstance(task, str) else "", model.labels)
 
     @property
     def joining(self) -> Joining:

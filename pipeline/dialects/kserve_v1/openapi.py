@@ -32,7 +32,7 @@ def paths(app: App, models: KServeModels) -> dict[str, Any]:
     for model in models.all():
         below = f"/v1/models/{quote(model.name)}"
         paths[f"{below}:predict"] = {"post": _predict(app, model)}
-        paths[below] = get("v1", "Whether the model is ready", "模型是否就绪")
+        paths[below] = get("v1", "Whether the model is ready", "模型是否就绪", model=model.name)
     paths["/v1/models"] = get("v1", "Names of the models", "模型名称")
     return paths
 
@@ -43,7 +43,7 @@ def _predict(app: App, model: KServeModel) -> dict[str, Any]:
     body = content(_request(model.signature), {"instances": [row]} if row else None, bodies)
     summary = f"Predict with {called(model)}: an object for each instance"
     zh = f"用{called_zh(model)}推理：每个实例一个对象"
-    told = operation("v1", summary, zh, body, _answer(model.signature))
+    told = operation("v1", summary, zh, body, _answer(model.signature), model=model.name)
     told["responses"] |= refusals(ERROR)
     return told
 

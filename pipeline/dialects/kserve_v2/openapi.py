@@ -22,10 +22,11 @@ def paths(app: App, models: KServeModels) -> dict[str, Any]:
         paths[f"{below}/infer"] = {"post": _infer(app, model)}
         if _may_generate(model):
             paths[f"{below}/generate"] = {"post": _generate(app, model)}
-        paths[below] = get("v2", "Inputs and outputs of the model", "模型的输入与输出")
-        paths[f"{below}/ready"] = get("v2", "200 when the model is ready", "就绪时返回 200", None)
-        paths[f"{below}/config"] = get("v2", "Configuration of the model", "模型配置")
-        paths[f"{below}/stats"] = get("v2", "Statistics of the model", "模型统计")
+        name = model.name
+        paths[below] = get("v2", "Inputs and outputs of the model", "模型的输入与输出", model=name)
+        paths[f"{below}/ready"] = get("v2", "200 when the model is ready", "就绪时返回 200", None, model=name)
+        paths[f"{below}/config"] = get("v2", "Configuration of the model", "模型配置", model=name)
+        paths[f"{below}/stats"] = get("v2", "Statistics of the model", "模型统计", model=name)
     return paths | {
         "/v2": get("v2", "Name, version and extensions of the server", "服务器的名称、版本与扩展"),
         "/v2/health/live": get("v2", "200 while the server answers", "服务器存活时返回 200", None),
@@ -44,7 +45,7 @@ def _infer(app: App, model: KServeModel) -> dict[str, Any]:
     inputs = v2_inputs(model.signature, row) if row else None
     body = content(_request(model.signature), {"inputs": inputs} if inputs else None)
     summary, zh = f"Infer with {called(model)}: tensors", f"用{called_zh(model)}推理：张量"
-    told = operation("v2", summary, zh, body, _answer(model.signature))
+    told = operation("v2", summary, zh, body, _answer(model.signature), model=model.name)
     told["responses"] |= refusals(ERROR)
     return told
 
@@ -66,7 +67,7 @@ def _generate(app: App, model: KServeModel) -> dict[str, Any]:
     body = content(OBJECT, row if flat and not halves else None)
     summary = f"Infer with {called(model)}: an element or a list of them for each input"
     zh = f"用{called_zh(model)}推理：每个输入一个元素或一个列表"
-    told = operation("v2", summary, zh, body, OBJECT)
+    told = operation("v2", summary, zh, body, OBJECT, model=model.name)
     told["responses"] |= refusals(ERROR)
     return told
 

@@ -16,6 +16,7 @@ import msgspec
 from pipeline.errors import OUR_FAULT, ConfigError, Overloaded, ServingError
 from pipeline.front.http import docs_page
 from pipeline.front.http.connection import HttpRequest
+from pipeline.front.http.model_cards import model_cards
 from pipeline.front.http.openapi import openapi
 from pipeline.front.metrics.access_log import UNREAD
 from pipeline.front.metrics.metrics import CONTENT_TYPE
@@ -61,10 +62,11 @@ class HttpApp:
         self._scheduler = scheduler
         self._access_log = scheduler.access_log
         self._routes = routes
+        self._paths = paths
         self._pages: dict[str, Page] = {
             "/health/live": lambda: (200, JSON, b'{"live":true}'),
             "/health/ready": self._readiness,
-            "/openapi.json": lambda: (200, JSON, msgspec.json.encode(openapi(scheduler.app, paths()))),
+            "/openapi.json": self._openapi,
             "/docs": lambda: (200, *docs_page.page()),
             "/metrics": lambda: (200, _TEXT, scheduler.metrics.text()),
         }
@@ -96,6 +98,10 @@ class HttpApp:
     def note_unread(self, why: str) -> None:
         """A client is sent away that does not read its answers."""
         self._access_log.warn(UNREAD, why)
+
+    def _openapi(self) -> tuple[int, bytes, bytes]:
+        document = openapi(self._scheduler.app, self._paths(), model_cards(self._scheduler))
+        return 200, JSON, msgspec.json.encode(document)
 
     def _readiness(self) -> tuple[int, bytes, bytes]:
         ready = self._scheduler.ready

@@ -16,11 +16,11 @@ Schema = dict[str, Any]
 OBJECT: Schema = {"type": "object"}
 
 
-def openapi(app: App, paths: Mapping[str, Any]) -> dict[str, Any]:
-    """OpenAPI 3.1. A path has a member for its method, and `x-summary-zh` beside each summary; `x-models`
-    tells what the models of Ops take and give, see `Description.document`.
+def openapi(app: App, paths: Mapping[str, Any], models: Mapping[str, Any]) -> dict[str, Any]:
+    """OpenAPI 3.1. A path has a member for its method, and `x-summary-zh` beside each summary.
 
-    paths: those of the dialects, made with the functions below.
+    paths: those of the dialects, made with the functions below. models: a card of each, see `model_cards`;
+    an operation names the model that it asks as `x-model`.
     """
     own = {
         "/health/live": get("health", "The process answers", "进程存活"),
@@ -32,7 +32,13 @@ def openapi(app: App, paths: Mapping[str, Any]) -> dict[str, Any]:
         ),
     }
     title = {"title": app.name, "version": __version__, "description": "Served by Paddlewheel."}
-    document = {"openapi": "3.1.0", "info": title, "paths": {**paths, **own}, "x-models": app.described}
+    document = {
+        "openapi": "3.1.0",
+        "info": title,
+        "paths": {**paths, **own},
+        "x-models": models,
+        "x-rpc-port": app.config.ports().get("rpc_port"),
+    }
     if app.config.security.api_keys is None:
         return document
     schemes = {"key": {"type": "http", "scheme": "bearer"}}
@@ -40,18 +46,26 @@ def openapi(app: App, paths: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get(
-    tag: str, summary: str, zh: str, answer: Schema | None = OBJECT, content: str = JSON
+    tag: str, summary: str, zh: str, answer: Schema | None = OBJECT, content: str = JSON, model: str = ""
 ) -> dict[str, Any]:
-    return {"get": operation(tag, summary, zh, None, answer, content)}
+    return {"get": operation(tag, summary, zh, None, answer, content, model)}
 
 
 def operation(
-    tag: str, summary: str, zh: str, body: Schema | None, answer: Schema | None, content: str = JSON
+    tag: str,
+    summary: str,
+    zh: str,
+    body: Schema | None,
+    answer: Schema | None,
+    content: str = JSON,
+    model: str = "",
 ) -> dict[str, Any]:
     good: Schema = {"description": "Answered"}
     if answer is not None:
         good["content"] = {content: {"schema": answer}}
     operation = {"tags": [tag], "summary": summary, "x-summary-zh": zh, "responses": {"200": good}}
+    if model:
+        operation["x-model"] = model
     return operation if body is None else {**operation, "requestBody": {"required": True, "content": body}}
 
 

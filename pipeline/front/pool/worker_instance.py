@@ -40,7 +40,6 @@ from pipeline.messages.messages import (
     Share,
 )
 from pipeline.messages.values import Part
-from pipeline.models.tensor_spec import Signature
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +97,7 @@ class Host(Protocol):
     failure: Failed | None
     ready_at: float
 
-    def became_ready(self, signature: Signature | None) -> None: ...
+    def became_ready(self, told: Ready) -> None: ...
     def kill(self, because: str) -> None: ...
 
 
@@ -371,7 +370,7 @@ class Instance:
             if type(message) is Reply:
                 yield from self._take_reply(message, tail)
             elif isinstance(message, Ready):
-                self.process.became_ready(message.signature)
+                self.process.became_ready(message)
             elif isinstance(message, Probed):
                 self._take_probe(message.failure)
             elif isinstance(message, Failed):

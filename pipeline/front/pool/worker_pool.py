@@ -15,6 +15,7 @@ from pipeline.front.pool.placement import Plan
 from pipeline.front.pool.starts import Starts
 from pipeline.front.pool.worker_instance import HandOverEvents, Instance, State
 from pipeline.front.pool.worker_process import WorkerProcess
+from pipeline.models.model_card import ModelCard
 from pipeline.models.tensor_spec import Signature
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class WorkerPool:
     in which work is offered to them.
     plan: what the processes run; `size` is 0 without one, when the Op is unloaded.
     signature: what the Op's model is fed and fetched; None until one is ready, and for an Op without a model.
+    card: what people are told of that model; None as long, and for a model elsewhere.
     given_up: starts kept failing, and the service ends.
     abandoned: set when an instance has a call that nobody waits for any more.
     """
@@ -73,6 +75,7 @@ class WorkerPool:
         self.given_up = False
         self.restarts = 0
         self.signature: Signature | None = None
+        self.card: ModelCard | None = None
         self.abandoned = asyncio.Event()
         self.plan = plan
         self._loaded = True
@@ -281,7 +284,8 @@ class WorkerPool:
             started.set_result(None)
 
     def _serves(self, process: WorkerProcess) -> None:
-        self.signature = process.signature
+        if process.told is not None:
+            self.signature, self.card = process.told.signature, process.told.card
         self._back_off.started()
         self._was_complete = self._was_complete or self.ready == self.size
         log.info("Worker %s is ready (pid %d)", process.name, process.pid)

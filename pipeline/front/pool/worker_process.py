@@ -19,8 +19,7 @@ from pipeline.front.metrics.metrics import resident_bytes
 from pipeline.front.pool.oom import oom_kills
 from pipeline.front.pool.placement import shares_process
 from pipeline.front.pool.worker_instance import HandOverEvents, Instance, Job, State, TimeLimits
-from pipeline.messages.messages import Failed, Start
-from pipeline.models.tensor_spec import Signature
+from pipeline.messages.messages import Failed, Ready, Start
 from pipeline.process.environment import MODEL_PROCESS
 from pipeline.process.processes import WORKER, python_module
 
@@ -49,7 +48,7 @@ class WorkerProcess:
     `start` spawns it; `stop` and death end it; it is not started twice.
     reserved: a single request has it to itself, its other instances are given nothing meanwhile.
     version: of its model, empty for an Op without one.
-    signature: what its model is fed and fetched, once it is ready; None for an Op without one.
+    told: what it said of its model when it became ready; None before.
     ready_at, ready_bytes: when that was, 0 before, and its resident memory then.
     failure: why it could not start.
     refused: requests that are told how it died once that is known.
@@ -68,7 +67,7 @@ class WorkerProcess:
         self.refused: list[Job] = []
         self.ready_at = 0.0
         self.ready_bytes = 0.0
-        self.signature: Signature | None = None
+        self.told: Ready | None = None
         self._app = app
         self._keeper = keeper
         self._killed_because = ""
@@ -138,9 +137,9 @@ class WorkerProcess:
         while calls := [i.abandoned for i in self.instances if i.abandoned is not None]:
             await asyncio.wait(calls)
 
-    def became_ready(self, signature: Signature | None) -> None:
+    def became_ready(self, told: Ready) -> None:
         """Note that the worker is ready: from now on all its instances take hand-overs."""
-        self.signature = signature
+        self.told = told
         self._cancel_start_timer()
         self.ready_at = time.monotonic()
         self.ready_bytes = resident_bytes(self.pid)

@@ -1,6 +1,7 @@
-"""The page at /docs: lists the operations of /openapi.json, and sends what one edits in their examples.
+"""The page at /docs: a model's card, fields for what it takes, its answer, and every operation to try.
 
-It is one document that loads nothing from anywhere; its policy lets the browser run nothing else.
+It is one document that loads nothing from anywhere; its policy lets the browser run nothing else. All that it
+shows comes of /openapi.json and /health/ready.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
+# One script in this order: each file uses what those before it define, and when it is called the others.
+_SCRIPTS = ("words", "elements", "kept", "requests", "inputs", "answers", "card", "doors", "page")
 
 
 @cache
 def page() -> tuple[bytes, bytes]:
     """Header lines and body."""
-    script = (_FOLDER / "page.js").read_bytes()
+    script = b"\n".join((_FOLDER / f"{name}.js").read_bytes() for name in _SCRIPTS)
     style = (_FOLDER / "page.css").read_bytes()
     body = (_FOLDER / "page.html").read_bytes().replace(b"@style@", style).replace(b"@script@", script)
     policy = (

@@ -1,163 +1,109 @@
-"use strict";
+// The page: loads the description, and shows the model that is chosen.
 
-const WORDS = {
-  en: {
-    other: "中文", lead: "Edit an example and send it to this service.", send: "Send", sending: "Sending…",
-    body: "Body (JSON)", answer: "Answer", command: "The same with curl", empty: "(empty)",
-    missing: "No example is known for this one: the Op can declare it as example or example_key_values.",
-    key: "API key", use: "Use", unkeyed: "The service asks for an API key.", unknown: "The service does not know this API key.",
-    failed: "Not answered: ", unread: "openapi.json can't be read: ",
-    tags: { "key/value": "Key/value", v1: "KServe v1", v2: "KServe v2", health: "Health and figures" },
-  },
-  zh: {
-    other: "English", lead: "修改示例并发送给本服务。", send: "发送", sending: "发送中…",
-    body: "请求体（JSON）", answer: "应答", command: "等价的 curl 命令", empty: "（空）",
-    missing: "没有已知的示例：可以在 Op 中用 example 或 example_key_values 声明。",
-    key: "API 密钥", use: "使用", unkeyed: "本服务需要 API 密钥。", unknown: "本服务不认识这个 API 密钥。",
-    failed: "没有得到应答：", unread: "无法读取 openapi.json：",
-    tags: { "key/value": "键值接口", v1: "KServe v1", v2: "KServe v2", health: "健康检查与指标" },
-  },
-};
-
-let language = (navigator.language || "en").toLowerCase().startsWith("zh") ? "zh" : "en";
 let description = null;
+let shown = null; // the model that is shown, and the element with its state
+const answers = new Map(); // the last answer by model
 
-function make(tag, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
-}
-
-function operationsOf(paths) {
-  return Object.entries(paths).flatMap(([path, methods]) =>
-    Object.entries(methods).map(([method, told]) => ({ path, method: method.toUpperCase(), ...told })));
-}
-
-function pretty(text) {
-  if (text.length > 200000) return text.slice(0, 200000) + " …";
-  if (/(^|[^\d.])\d{16,}/.test(text)) return text; // JavaScript would round such a number
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2).replace(/\[\s+([^\[\]{}]*?)\s+\]/g,
-      (whole, inner) => inner.length < 2000 ? `[${inner.replace(/\s*\n\s*/g, " ")}]` : whole);
-  } catch {
-    return text;
+function attemptElement(model) {
+  const section = make("section", { className: "attempt" }, make("h2", { textContent: words.attempt }));
+  if (!model.operation) {
+    section.append(make("p", { textContent: words.unasked }));
+    return section;
   }
-}
-
-function keyHeader() {
-  const key = document.getElementById("key").value.trim();
-  return key === "" ? {} : { authorization: `Bearer ${key}` };
-}
-
-function quoted(text) {
-  return "'" + text.replaceAll("'", "'\\''") + "'";
-}
-
-function command(url, body) {
-  const data = body === null ? "" : ` \\\n  -H 'content-type: application/json' \\\n  -d ${quoted(body)}`;
-  const key = "authorization" in keyHeader() ? ' \\\n  -H "authorization: Bearer $API_KEY"' : "";
-  return `curl -s ${quoted(url)}${key}${data}`;
-}
-
-function opened(operation) {
-  const words = WORDS[language];
-  const url = new URL("." + operation.path, document.baseURI).href;
-  const content = operation.requestBody && operation.requestBody.content["application/json"];
-  const send = make("button", { type: "button", className: "send", textContent: words.send });
-  const state = make("span", { role: "status" });
-  const curl = make("pre");
-  const answer = make("pre", { hidden: true });
-  const parts = [];
-  let input = null;
-  if (content) {
-    const example = "example" in content ? pretty(JSON.stringify(content.example)) : "";
-    input = make("textarea", { value: example, spellcheck: false });
-    input.rows = Math.min(20, example.split("\n").length + 1);
-    parts.push(make("label", {}, words.body, input));
-    if (!example) parts.push(make("p", { textContent: words.missing }));
-  }
-  const body = () => input === null ? null : input.value;
-  const told = () => {
-    curl.textContent = command(url, input === null ? null : input.value.trim().replace(/\s*\n\s*/g, " "));
+  const form = inputForm(model, () => changed());
+  const place = make("div", { className: "place" });
+  const showAnswer = () => {
+    place.replaceChildren(...(answers.has(model.name) ? [answerElement(answers.get(model.name), model)] : []));
   };
-  if (input !== null) input.addEventListener("input", told);
-  told();
-
-  send.addEventListener("click", async () => {
-    send.disabled = true;
-    state.className = "";
-    state.textContent = words.sending;
-    const began = performance.now();
-    try {
-      const headers = { ...keyHeader(), ...(input === null ? {} : { "content-type": "application/json" }) };
-      const response = await fetch(url, { method: operation.method, body: body(), headers });
-      const text = await response.text();
-      state.className = response.ok ? "good" : "bad";
-      state.textContent = `${response.status} ${response.statusText}, ${(performance.now() - began).toFixed(1)} ms`;
-      answer.textContent = text === "" ? words.empty : pretty(text);
-    } catch (error) {
-      state.className = "bad";
-      state.textContent = words.failed + error.message;
-      answer.textContent = "";
-    }
-    answer.hidden = answer.textContent === "";
-    send.disabled = false;
+  const { send, state, go } = sender(() => requestOf(model, form, true), (told) => {
+    if (told === null) answers.delete(model.name);
+    else answers.set(model.name, told);
+    showAnswer();
   });
-  parts.push(make("div", { className: "row" }, send, state), answer,
-    make("label", { textContent: words.command }), curl);
-  return make("div", { className: "body" }, ...parts);
+  const reset = make("button", { type: "button", className: "link", textContent: words.reset });
+  const empty = { curl: "", Python: "" };
+  const commands = commandBox(() => {
+    const request = requestOf(model, form, false);
+    return request === null ? empty : commandTexts(request);
+  });
+  const changed = () => {
+    reset.hidden = !form.edited();
+    commands.refresh();
+  };
+  reset.addEventListener("click", () => {
+    form.reset();
+    changed();
+  });
+  changed();
+  showAnswer();
+  sendsOnCtrlEnter(form.element, go);
+  section.append(form.element, make("div", { className: "row" }, send, state, reset,
+    make("small", { className: "hint", textContent: words.again })), place, commands.element);
+  return section;
 }
 
-function listed(operation, open) {
-  const summary = make("summary", {},
-    make("span", { className: "method", textContent: operation.method }),
-    make("span", { className: "path", textContent: decodeURI(operation.path) }),
-    make("span", { className: "told", textContent: language === "zh" ? operation["x-summary-zh"] : operation.summary }));
-  const details = make("details", { open }, summary);
-  const fill = () => { if (details.open && details.childElementCount === 1) details.append(opened(operation)); };
-  details.addEventListener("toggle", fill);
-  fill();
-  return details;
+// The name of the model that is shown, to be changed where there are others.
+function nameElement(models, chosen) {
+  if (models.length < 2) return make("h2", { textContent: chosen.name });
+  const select = make("select", { id: "model" }, ...models.map((model) => make("option", {
+    value: model.name, selected: model === chosen,
+    textContent: `${model.name} (${model.op ? filled(words.alone, model.op) : words.service})`,
+  })));
+  select.addEventListener("change", () => {
+    keepEdit("page", "model", select.value);
+    show();
+    document.getElementById("model").focus();
+  });
+  select.setAttribute("aria-label", words.choose);
+  return make("h2", {}, select);
 }
 
 function show() {
-  const words = WORDS[language];
+  document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
   document.getElementById("key-label").textContent = words.key;
   document.getElementById("use-key").textContent = words.use;
-  document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
   document.getElementById("language").textContent = words.other;
-  document.getElementById("lead").textContent = description !== null ? words.lead
-    : "authorization" in keyHeader() ? words.unknown : words.unkeyed;
+  const lead = document.getElementById("lead");
+  lead.textContent = description !== null ? "" : apiKey() === "" ? words.unkeyed : words.unknown;
+  lead.hidden = description !== null;
   if (description === null) return;
   document.getElementById("title").textContent = document.title = description.info.title;
-  const groups = new Map();
-  for (const operation of operationsOf(description.paths)) {
-    const tag = operation.tags[0];
-    if (!groups.has(tag)) groups.set(tag, []);
-    groups.get(tag).push(operation);
+  const models = modelsOf(description);
+  const model = models.find((one) => one.name === edit("page", "model")) || models[0] || null;
+  const parts = [];
+  shown = null;
+  if (model !== null) {
+    const card = cardElement(model, nameElement(models, model));
+    shown = { model, state: card.state };
+    parts.push(card.element, attemptElement(model));
   }
-  const sections = [...groups].map(([tag, operations], group) => make("section", {},
-    make("h2", { textContent: words.tags[tag] || tag }),
-    ...operations.map((operation, at) => listed(operation, group === 0 && at === 0))));
-  document.getElementById("operations").replaceChildren(...sections);
+  parts.push(make("section", { className: "doors" }, make("h2", { textContent: words.doors }),
+    ...doorElements(description, model)));
+  document.getElementById("main").replaceChildren(...parts);
+  askReadiness();
 }
-
-document.getElementById("language").addEventListener("click", () => {
-  language = language === "zh" ? "en" : "zh";
-  show();
-});
 
 async function load() {
   try {
     const response = await fetch(new URL("openapi.json", document.baseURI), { headers: keyHeader() });
     if (response.status === 401) document.getElementById("keyed").hidden = false;
     description = response.ok ? await response.json() : null;
+    if (description !== null) openKept(description.info.title);
     show();
   } catch (error) {
-    document.getElementById("lead").textContent = WORDS[language].unread + error.message;
+    document.getElementById("lead").textContent = words.unread + error.message;
   }
 }
 
-document.getElementById("use-key").addEventListener("click", load);
-document.getElementById("key").addEventListener("keydown", (event) => { if (event.key === "Enter") load(); });
+document.getElementById("language").addEventListener("click", () => {
+  speak(language === "zh" ? "en" : "zh");
+  writeKept(KEPT_LANGUAGE, language);
+  show();
+});
+document.getElementById("keyed").addEventListener("submit", (event) => {
+  event.preventDefault();
+  load();
+});
+const askReadiness = watchReadiness(() => shown);
+speak(readKept(KEPT_LANGUAGE) || (navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en"));
 load();

@@ -1,0 +1,108 @@
+// An answer as people read it: the labels of the first row with bars, and all of it as JSON.
+
+const MOST_BARS = 10;
+const SHARES = ["score", "confidence", "probability", "prob"];
+
+function pretty(text) {
+  if (text.length > 200000) return text.slice(0, 200000) + " …";
+  if (/(^|[^\d.])\d{16,}/.test(text)) return text; // JavaScript would round such a number
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2).replace(/\[\s+([^\[\]{}]*?)\s+\]/g,
+      (whole, inner) => inner.length < 2000 ? `[${inner.replace(/\s*\n\s*/g, " ")}]` : whole);
+  } catch {
+    return text;
+  }
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+// What a refusal says; empty where it says nothing.
+function refusalOf(answer) {
+  if (answer === null || typeof answer !== "object") return "";
+  const text = answer.error || answer.err_msg || answer.message;
+  return typeof text === "string" ? text : "";
+}
+
+function isList(value, type) {
+  return Array.isArray(value) && value.length > 0 && value.every((one) => typeof one === type);
+}
+
+function shares(scores) {
+  const sum = scores.reduce((all, one) => all + one, 0);
+  if (Math.abs(sum - 1) < 0.001 && scores.every((one) => one >= 0)) return scores;
+  const most = Math.max(...scores);
+  const powers = scores.map((one) => Math.exp(one - most));
+  const all = powers.reduce((sum, one) => sum + one, 0);
+  return powers.map((one) => one / all);
+}
+
+// Groups of labels in a row of an answer: {name, bars: [{label, share}], total}; a share is null where none is told.
+function groupsOf(row, model) {
+  if (row === null || typeof row !== "object" || Array.isArray(row)) return [];
+  const groups = [];
+  for (const [name, value] of Object.entries(row)) {
+    const prefix = name.replace(/labels?$/, "");
+    if (name.endsWith("labels") && Array.isArray(value) && Array.isArray(row[`${prefix}scores`])) {
+      const scores = row[`${prefix}scores`];
+      groups.push({ name, of: prefix, bars: value.map((label, at) => ({ label: String(label), share: scores[at] })) });
+    } else if (name.endsWith("label") && typeof value === "string") {
+      const share = SHARES.map((key) => row[prefix + key]).find((one) => typeof one === "number");
+      groups.push({ name, of: prefix, bars: [{ label: value, share: share ?? null }] });
+    } else if (isList(value, "string") && name.endsWith("label")) {
+      groups.push({ name, of: prefix, tokens: value });
+    }
+  }
+  const several = groups.filter((group) => group.name.endsWith("labels"));
+  // The best label by itself says less than a list of them.
+  const kept = groups.filter((group) => group.bars === undefined || several.includes(group)
+    || !several.some((other) => other.of === group.of));
+  return kept.length ? kept : scoredGroups(row, model);
+}
+
+// Scores of as many classes as the model has labels, where an answer has them alone.
+function scoredGroups(row, model) {
+  const labels = model.labels || [];
+  return Object.entries(row)
+    .filter(([, value]) => labels.length > 1 && isList(value, "number") && value.length === labels.length)
+    .map(([name, value]) => ({ name, bars: shares(value).map((share, at) => ({ label: labels[at], share })) }));
+}
+
+function barOf({ label, share }) {
+  const width = Math.min(1, Math.max(0, share ?? 0));
+  const fill = make("span", { className: "fill" });
+  fill.style.width = `${100 * width}%`;
+  return make("li", {},
+    make("span", { className: "name", textContent: label }),
+    make("span", { className: "share", textContent: share === null ? "" : `${(100 * share).toFixed(1)} %` }),
+    ...(share === null ? [] : [make("span", { className: "bar" }, fill)]));
+}
+
+function groupElement(group) {
+  if (group.tokens) {
+    return make("ul", { className: "tokens" }, ...group.tokens.map((text) => make("li", { textContent: text })));
+  }
+  if (!group.bars.length) return make("p", { className: "caption", textContent: words.none });
+  const bars = [...group.bars].sort((one, other) => (other.share ?? 0) - (one.share ?? 0));
+  const list = make("ol", { className: "bars" }, ...bars.slice(0, MOST_BARS).map(barOf));
+  if (bars.length <= MOST_BARS) return list;
+  return make("div", {}, make("p", { className: "caption", textContent: filled(words.scores, bars.length) }), list);
+}
+
+// told: what `sendRequest` returned.
+function answerElement(told, model) {
+  const answer = parsed(told.text);
+  const json = make("pre", { className: "json", tabIndex: 0, textContent: told.text === "" ? words.empty : pretty(told.text) });
+  if (!told.good || (answer !== null && answer.err_no)) {
+    return make("div", { className: "answer whole" }, make("p", { className: "refusal", textContent: refusalOf(answer) }), json);
+  }
+  const rows = answer !== null && Array.isArray(answer.predictions) ? answer.predictions : [];
+  const groups = rows.length ? groupsOf(rows[0], model) : [];
+  if (!groups.length) return make("div", { className: "answer whole" }, json);
+  return make("div", { className: "answer" }, make("div", { className: "labels" }, ...groups.map(groupElement)), json);
+}

@@ -1,0 +1,114 @@
+// The card of a model: what it is, and whether it is ready.
+
+const MOST_LABELS = 12;
+const READY_EVERY_MS = 5000;
+
+// The models of the description, each with the operation that its fields are sent to, if there is one.
+function modelsOf(description) {
+  const operations = operationsOf(description.paths);
+  return Object.entries(description["x-models"] || {}).map(([name, card]) => {
+    const own = operations.filter((operation) => operation["x-model"] === name);
+    const operation = Object.keys(BODIES).map((tag) => own.find((one) => one.tag === tag && one.requestBody)).find(Boolean);
+    const content = operation ? operation.requestBody.content : {};
+    const json = content[JSON_MEDIA] || {};
+    const v2 = own.find((one) => one.tag === "v2" && one.path.endsWith("/infer"));
+    return {
+      ...card, name, operation, media: Object.keys(content),
+      row: rowOf(json.example), schema: schemaOf(json.schema),
+      inputsOfV2: exampleOf(v2)?.inputs,
+      keyValues: asMapping(exampleOf(own.find((one) => one.tag === "key/value"))),
+    };
+  });
+}
+
+function operationsOf(paths) {
+  return Object.entries(paths).flatMap(([path, methods]) =>
+    Object.entries(methods).map(([method, told]) => ({ path, method: method.toUpperCase(), tag: told.tags[0], ...told })));
+}
+
+function exampleOf(operation) {
+  return operation?.requestBody?.content[JSON_MEDIA]?.example;
+}
+
+function asMapping(example) {
+  return example && Object.fromEntries(example.key.map((key, at) => [key, example.value[at]]));
+}
+
+function rowOf(example) {
+  return example?.instances ? example.instances[0] : asMapping(example);
+}
+
+function schemaOf(schema) {
+  return schema?.properties?.instances?.items?.properties || {};
+}
+
+function fact(name, ...values) {
+  return [make("dt", { textContent: name }), make("dd", {}, ...values)];
+}
+
+function labelList(labels) {
+  const item = (label) => make("li", { textContent: label });
+  const list = make("ul", { className: "chips" }, ...labels.slice(0, MOST_LABELS).map(item));
+  const rest = labels.slice(MOST_LABELS);
+  if (!rest.length) return [list];
+  const more = make("button", { type: "button", className: "link", textContent: filled(words.more, rest.length) });
+  more.addEventListener("click", () => {
+    list.append(...rest.map(item));
+    more.remove();
+  });
+  return [list, more];
+}
+
+// What the model is for: as its conversion has noted it, else as its fields and labels let one know.
+function taskOf(model) {
+  if (model.task) return words.tasks[model.task] || model.task;
+  const kinds = new Set(Object.values(model.inputs || {}).map((input) => input.kind));
+  const [kind] = kinds.size ? kinds : new Set(fieldsOf(model).map((field) => field.kind));
+  return model.labels && kinds.size < 2 && words.tasks[kind] || "";
+}
+
+function cardElement(model, name) {
+  const state = make("span", { className: "state" });
+  const task = taskOf(model);
+  const facts = [
+    ...(task ? fact(words.task, task) : []),
+    ...(model.engine ? fact(words.engine, model.engine) : []),
+    ...fact(words.version, model.version),
+    ...fact(words.state, state),
+  ];
+  if (model.labels) {
+    const [name, list] = fact(`${words.labels} (${model.labels.length})`, ...labelList(model.labels));
+    list.className = "wide";
+    facts.push(name, list);
+  }
+  return { element: make("section", { className: "card" }, name, make("dl", {}, ...facts)), state };
+}
+
+// What /health/ready says of the Ops that a model's requests go through.
+function showReadiness(told, model, state) {
+  const ops = model.ops.map((op) => told.ops[op]).filter(Boolean);
+  const ready = ops.length === model.ops.length && ops.every((op) => op.ready > 0);
+  const count = (name) => ops.reduce((sum, op) => sum + op[name], 0);
+  state.className = `state ${ready ? "good" : "bad"}`;
+  const text = `${ready ? words.ready : words.starting}, ${filled(words.instances, count("ready"), count("instances"))}`;
+  if (state.textContent !== text) state.textContent = text;
+}
+
+// Asks as long as somebody looks. shown: the model and where its state stands, of the moment.
+function watchReadiness(shown) {
+  const ask = async () => {
+    if (document.visibilityState !== "visible" || shown() === null) return;
+    try {
+      const response = await fetch(absolute("/health/ready"), { headers: keyHeader() });
+      const told = await response.json();
+      const now = shown();
+      if (now !== null && told.ops) showReadiness(told, now.model, now.state);
+    } catch {
+      const now = shown();
+      if (now !== null) Object.assign(now.state, { className: "state bad", textContent: words.starting });
+    }
+  };
+  setInterval(ask, READY_EVERY_MS);
+  document.addEventListener("visibilitychange", ask);
+  return ask;
+}

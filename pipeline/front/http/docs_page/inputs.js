@@ -1,0 +1,256 @@
+// Fields for what a model takes: a text, a number, an image, a tensor as JSON.
+//
+// Each has `parts`, its value as pieces of JSON (see requests.js), which throws a Mistake where there is none.
+
+class Mistake extends Error {}
+
+const ROW = "row"; // the kind of a field that is all of a row, where nothing is known of its members
+
+// What a field is made of: its name, what is told of it, its kind and its example as a value of JSON.
+function fieldsOf(model) {
+  const described = Object.entries(model.inputs || {});
+  const row = model.row || {};
+  if (described.length) {
+    return described.flatMap(([name, input]) => input.kind === "table"
+      ? input.columns.map((column) => ({ name: column.name, kind: column.type, optional: column.missing === "nan", example: row[column.name] }))
+      : [{ name, kind: input.kind, told: told(model.schema[name]), example: row[name] }]);
+  }
+  const names = new Set([...Object.keys(model.schema), ...Object.keys(row)]);
+  if (!names.size) return [{ name: words.row, kind: ROW, example: {} }];
+  return [...names].map((name) => {
+    const schema = model.schema[name];
+    return { name, kind: kindOf(schema, row[name]), told: told(schema), example: row[name] };
+  });
+}
+
+function told(schema) {
+  return schema && !/^BYTES$/.test(schema.description || "") ? schema.description || "" : "";
+}
+
+function kindOf(schema, example) {
+  if (schema === undefined) return typeof example === "string" ? "text" : "tensor";
+  if (schema.anyOf || schema.type === "string") return "text";
+  return schema.type === "integer" ? "integer" : schema.type === "number" ? "number" : "tensor";
+}
+
+// The element of a field, with its label and the place for what is wrong with it.
+function field(given, control, ...beside) {
+  const mistake = make("p", { className: "mistake", id: newId(), hidden: true });
+  mistake.setAttribute("role", "alert");
+  control.id = newId();
+  control.setAttribute("aria-describedby", mistake.id);
+  const label = make("label", { htmlFor: control.id }, make("b", { textContent: given.name }));
+  if (given.told) label.append(" ", make("small", { textContent: given.told }));
+  const wrong = (text) => {
+    mistake.textContent = text;
+    mistake.hidden = text === "";
+    control.setAttribute("aria-invalid", String(text !== ""));
+  };
+  return { name: given.name, kind: given.kind, control, wrong, element: make("div", { className: `field ${given.kind}` }, label, control, ...beside, mistake) };
+}
+
+const NUMBER = /^-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
+
+const READERS = {
+  text: (text) => JSON.stringify(text),
+  // As it was typed: JavaScript would round a large one.
+  number: (text) => {
+    if (!NUMBER.test(text.trim())) throw new Mistake(words.mistakes.number);
+    return text.trim().replace(/^(-?)\./, (_, sign) => `${sign}0.`).replace(/\.(?=e|$)/i, "").replace(/^(-?)0+(?=\d)/, "$1");
+  },
+  integer: (text) => {
+    if (!/^-?\d+$/.test(text.trim())) throw new Mistake(words.mistakes.integer);
+    return text.trim().replace(/^(-?)0+(?=\d)/, "$1");
+  },
+  tensor: (text) => {
+    try {
+      JSON.parse(text);
+    } catch (error) {
+      throw new Mistake(filled(words.mistakes.json, error.message));
+    }
+    return onOneLine(text);
+  },
+};
+
+READERS[ROW] = READERS.tensor;
+
+function onOneLine(json) {
+  return json.trim().replace(/(?<=[[{])\s*\n\s*|\s*\n\s*(?=[\]}])/g, "").replace(/\s*\n\s*/g, " ");
+}
+
+function writtenField(given, place, changed) {
+  const asText = given.kind === "text" || typeof given.example === "string";
+  const example = given.example === undefined ? "" : asText ? String(given.example) : JSON.stringify(given.example);
+  const long = given.kind === "text" || given.kind === "tensor" || given.kind === ROW;
+  const control = make(long ? "textarea" : "input", { spellcheck: false, autocomplete: "off" });
+  if (long) control.rows = given.kind === "text" ? 3 : 4;
+  else control.inputMode = given.kind === "integer" ? "numeric" : "decimal";
+  if (given.kind === "text") control.dir = "auto";
+  const made = field(given, control);
+  const show = () => { control.value = edit(place, given.name) ?? example; };
+  control.addEventListener("input", () => {
+    made.wrong("");
+    keepEdit(place, given.name, control.value === example ? undefined : control.value);
+    changed();
+  });
+  show();
+  return {
+    ...made,
+    parts: () => [given.optional && control.value.trim() === "" ? "null" : READERS[given.kind](control.value)],
+    reset: () => {
+      keepEdit(place, given.name, undefined);
+      made.wrong("");
+      show();
+    },
+    edited: () => control.value !== example,
+  };
+}
+
+// An image:
+
+const PREVIEW_PX = 320;
+
+function imageField(given, place, changed) {
+  const control = make("input", { type: "file", accept: "image/*" });
+  const canvas = make("canvas", { hidden: true });
+  const caption = make("p", { className: "caption" });
+  const box = make("div", { className: "drop" }, canvas, caption);
+  const made = field(given, control, box);
+  let picked = null;
+  const show = async () => {
+    const file = picked || sampleFile(given.example);
+    canvas.hidden = true;
+    caption.textContent = words.pick;
+    if (file === null) return;
+    let bitmap;
+    try {
+      bitmap = await createImageBitmap(file);
+    } catch {
+      caption.textContent = filled(words.unseen, file.name);
+      return;
+    }
+    draw(bitmap, canvas);
+    const size = [bitmap.width, bitmap.height];
+    caption.textContent = picked === null ? `${filled(words.sample, ...size)}. ${words.pick}`
+      : filled(words.picked, file.name, ...size);
+  };
+  const take = (files) => {
+    if (!files.length) return;
+    picked = files[0];
+    made.wrong("");
+    changed();
+    show();
+  };
+  control.addEventListener("change", () => take(control.files));
+  box.addEventListener("dragover", (event) => event.preventDefault());
+  box.addEventListener("drop", (event) => {
+    event.preventDefault();
+    take(event.dataTransfer.files);
+  });
+  made.element.addEventListener("paste", (event) => take(event.clipboardData.files));
+  show();
+  return {
+    ...made,
+    parts: () => {
+      if (picked !== null) return ['"', picked, '"'];
+      if (typeof given.example !== "string") throw new Mistake(words.mistakes.file);
+      return [JSON.stringify(given.example)];
+    },
+    picked: () => picked,
+    reset: () => {
+      picked = null;
+      control.value = "";
+      made.wrong("");
+      show();
+    },
+    edited: () => picked !== null,
+  };
+}
+
+function sampleFile(base64) {
+  try {
+    return new File([Uint8Array.from(atob(base64), (character) => character.charCodeAt(0))], "example.png");
+  } catch {
+    return null;
+  }
+}
+
+// On a canvas, which takes no source that the page's policy would have to allow.
+function draw(bitmap, canvas) {
+  const scale = PREVIEW_PX / Math.max(bitmap.width, bitmap.height);
+  canvas.width = Math.max(1, Math.round(bitmap.width * scale));
+  canvas.height = Math.max(1, Math.round(bitmap.height * scale));
+  const context = canvas.getContext("2d");
+  context.imageSmoothingEnabled = scale < 1;
+  context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+  bitmap.close();
+  canvas.hidden = false;
+}
+
+// All fields of a model:
+
+function inputForm(model, changed) {
+  const fields = fieldsOf(model).map((given) =>
+    given.kind === "image" ? imageField(given, model.name, changed) : writtenField(given, model.name, changed));
+  const table = Object.values(model.inputs || {}).some((input) => input.kind === "table");
+  return {
+    element: make("div", { className: table ? "fields table" : "fields" }, ...fields.map((one) => one.element)),
+    fields,
+    edited: () => fields.some((one) => one.edited()),
+    reset: () => fields.forEach((one) => one.reset()),
+  };
+}
+
+// The request that the fields make; null where one of them has a mistake, which it then shows. aloud: and has the focus.
+function requestOf(model, form, aloud) {
+  const members = [];
+  let wrong = null;
+  for (const one of form.fields) {
+    try {
+      if (one.kind === ROW) members.push(...membersOf(one.parts()[0]));
+      else members.push([one.name, one.parts()]);
+    } catch (error) {
+      if (!(error instanceof Mistake)) throw error;
+      wrong = wrong || one;
+      if (aloud) one.wrong(error.message);
+    }
+  }
+  if (wrong !== null) {
+    if (aloud) wrong.control.focus();
+    return null;
+  }
+  const url = absolute(model.operation.path);
+  const [only] = form.fields;
+  const file = form.fields.length === 1 && only.picked ? only.picked() : null;
+  if (file !== null && model.media.some((media) => media.startsWith("image/"))) {
+    return { url, method: "POST", media: file.type || "application/octet-stream", parts: [file] };
+  }
+  return { url, method: "POST", media: JSON_MEDIA, parts: BODIES[model.operation.tag](members) };
+}
+
+function membersOf(row) {
+  const members = JSON.parse(row);
+  if (members === null || typeof members !== "object" || Array.isArray(members)) throw new Mistake(words.mistakes.row);
+  return Object.entries(members).map(([name, value]) => [name, [JSON.stringify(value)]]);
+}
+
+function joined(lists, between) {
+  return lists.flatMap((list, at) => at ? [between, ...list] : list);
+}
+
+// Neighbouring texts as one.
+function merged(parts) {
+  return parts.reduce((all, part) => {
+    const last = all[all.length - 1];
+    if (!isFile(part) && typeof last === "string") return [...all.slice(0, -1), last + part];
+    return [...all, part];
+  }, []);
+}
+
+// The body of one row, by the door that it is sent to.
+const BODIES = {
+  v1: (members) => merged(['{"instances": [{',
+    ...joined(members.map(([name, parts]) => [`${JSON.stringify(name)}: `, ...parts]), ", "), "}]}"]),
+  "key/value": (members) => merged([`{"key": ${JSON.stringify(members.map(([name]) => name))}, "value": [`,
+    ...joined(members.map(([, parts]) => parts[0].startsWith('"') ? parts : [JSON.stringify(parts[0])]), ", "), "]}"]),
+};
