@@ -12,7 +12,7 @@ from bench.load import CannotMeasure
 from bench.peers.comparison import compare_answers
 from bench.peers.dialects import PAIRS, V2, Answer
 from bench.peers.server import Door
-from bench.peers.table import PEERS
+from bench.peers.subjects import SUBJECTS, Peer
 from bench.running import ROOT, default_config, running_service
 from bench.texts import headlines
 from tests.support.service_process import ServiceProcess
@@ -39,7 +39,9 @@ def test_other_answers_are_told_before_anything_is_timed(other: Answer) -> None:
         compare_answers([Answer("sports", 0.9)], [other])
 
 
-@pytest.mark.parametrize("environment", sorted({peer.environment for peer in PEERS}))
+@pytest.mark.parametrize(
+    "environment", sorted({subject.environment for subject in SUBJECTS if isinstance(subject, Peer)})
+)
 def test_a_peer_is_pinned_and_its_lock_names_no_host(root: Path, environment: str) -> None:
     lines = (root / "requirements" / "peers" / f"{environment}.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]
