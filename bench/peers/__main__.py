@@ -78,14 +78,14 @@ class Run:
                 for row in self._rows(comparison, subject, scenario):
                     self._report.put(row)
             except CannotMeasure as exc:
-                self._report.left_out[told] = str(exc).splitlines()[0]
+                self._report.left_out[told] = str(exc).splitlines()[0].rstrip(": ")
                 self._console.print(f"{told} is left out: {exc}", markup=False)
             progress.advance(task, self._options.rounds * len(scenario.connections))
             if self._report.rows:
                 write(self._report, self._options.json)
 
     def _rows(self, comparison: Comparison, subject: Subject, scenario: Scenario) -> list[Row]:
-        """One for each number of connections. Rounds go over all of them, so that each has some of any drift."""
+        """One for each number of connections; a round goes over all, so that each has some of any drift."""
         seconds = self._options.seconds * SLOWER.get(scenario.model, 1)
         pairs: dict[int, list[Pair]] = {count: [] for count in scenario.connections}
         with comparison.with_subject(subject) as (ours, theirs, choice):

@@ -1,4 +1,4 @@
-"""Where a comparison is written: beside its JSON, and in docs/ as the plot and the tables of benchmarks.md."""
+"""Where a comparison is written: a file of JSON with tables and plot beside it, and the pages of docs/."""
 
 from __future__ import annotations
 

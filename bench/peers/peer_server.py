@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.load import CannotMeasure
 from bench.peers.environments import environment
 from bench.peers.ours import instances
 from bench.peers.scenarios import Model
@@ -38,7 +39,12 @@ def peer_server(peer: Peer, model: Model, texts: Sequence[str], python39: str) -
     }
     door = Door(port, peer.path, peer.dialect)
     command = [str(venv / "bin" / program), *arguments]
-    with running(command, door, _activated(venv) | peer.env | asked, texts[0]) as server:
+    env = _activated(venv) | peer.env | asked
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(running(command, door, env, texts[0]))
+        except CannotMeasure:  # once more: PyTriton's two processes miss each other now and then
+            server = stack.enter_context(running(command, door, env, texts[0]))
         yield PeerServer(server, door)
 
 

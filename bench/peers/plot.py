@@ -1,4 +1,4 @@
-"""Draws a comparison as an SVG: bars of requests a second to ours, a panel for each model and kind of texts."""
+"""Draws a comparison as an SVG: requests a second to ours as bars, for each model and kind of texts."""
 
 from __future__ import annotations
 
