@@ -21,7 +21,7 @@ from bench.processes import children, cpu_s, resident_mb
 _START_S = 180.0
 _POLL_S = 0.05
 _STOP_S = 10.0
-_AT_ONCE = 32
+_AT_ONCE = 16
 
 
 class Door:
