@@ -63,17 +63,8 @@ def _python(app: str, *arguments: str) -> tuple[str, ...]:
 
 
 def _mosec(batch: int) -> Peer:
-    command = _python(
-        "mosec_app",
-        "--address",
-        "127.0.0.1",
-        "--port",
-        "{port}",
-        "--log-level",
-        "warning",
-        "--timeout",
-        "30000",
-    )
+    options = ("--address", "127.0.0.1", "--port", "{port}", "--log-level", "warning", "--timeout", "30000")
+    command = _python("mosec_app", *options)
     name = f"Mosec, batches of {batch}"
     return Peer(f"mosec-{batch}", name, "mosec", command, "/inference", batch=batch, wait_ms=1)
 
