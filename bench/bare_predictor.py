@@ -16,18 +16,25 @@ import numpy as np
 
 from pipeline.config.config_file import load_config
 from pipeline.engines import create_predictor
-from pipeline.models.serving_model import load_serving_model
+from pipeline.models.variants import load_for_engine
 
 
 class BarePredictor:
-    """Tokenizer and predictor of the default service, configured by its `op.bert.local_service_conf`."""
+    """Tokenizer and predictor of the default service, configured by its `op.bert.local_service_conf`.
 
-    def __init__(self, model_directory: Path, config: Path) -> None:
+    engine: another than that of the model's own files. precision: another than the configuration's.
+    """
+
+    def __init__(
+        self, model_directory: Path, config: Path, engine: str | None = None, precision: str | None = None
+    ) -> None:
         from tokenizers import BertWordPieceTokenizer
 
-        model = load_serving_model(model_directory)
+        model = load_for_engine(model_directory, engine)
         conf = load_config(config).op["bert"].local_service_conf
         assert conf is not None
+        if precision is not None:
+            conf = conf.model_copy(update={"precision": precision, "strict_precision": True})
         self.labels = model.labels
         self._predictor = create_predictor(model, conf)
         self._tokenizer: Any = BertWordPieceTokenizer(str(model.directory / "vocab.txt"), lowercase=True)

@@ -19,7 +19,7 @@ from rich.table import Table
 from bench.instrumented_service import ROOT
 from bench.load import bodies_file, wrk
 from bench.running import default_config, running_service
-from bench.texts import headlines, http_body
+from bench.texts import headlines, http_body, mixed_lengths
 
 AUTO = "auto"
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -46,15 +46,6 @@ def config_of(setting: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def mixed(texts: list[str]) -> list[str]:
-    """Texts of 5 to 400 characters, most of them short: headlines cut, and joined."""
-    made = []
-    for number in range(400):
-        length = min(400, 5 + int(20 * 1.008 ** (number % 380)))
-        made.append("，".join(texts[number : number + 1 + length // 20])[:length])
-    return made
-
-
 def main() -> None:
     """Print a table of medians, with each setting's ratio to `auto`."""
     parser = argparse.ArgumentParser(
@@ -65,7 +56,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--mixed", action="store_true", help="texts of 5 to 400 characters, not headlines")
     options = parser.parse_args()
-    texts = mixed(headlines()) if options.mixed else headlines()
+    texts = mixed_lengths() if options.mixed else headlines()
     found: dict[tuple[str, int], list[tuple[float, float, float, float]]] = defaultdict(list)
     with contextlib.ExitStack() as stack, Progress(console=Console(stderr=True)) as progress:
         bodies = stack.enter_context(bodies_file([http_body(text) for text in texts]))

@@ -1,7 +1,7 @@
 """The engines beside each other: rows a second and CPU time of a row, of one BERT classifier.
 
 Two sizes of it, with random weights: the demo's (2 layers of 128) and BERT-base's (12 of 768). Each engine
-has a process of its own, and they take turns. Needs paddle2onnx, here or by `make convert-env`.
+has a process of its own, and they take turns (bench/bert_models.py makes the models).
 """
 
 from __future__ import annotations
@@ -22,20 +22,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from bench.bert_models import NAMES, SIZES, make_models
+from convert.demo.vocabulary import vocabulary
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import create_predictor
-from pipeline.models.serving_model import Variable, load_serving_model, write_serving_model
+from pipeline.models.serving_model import load_serving_model
 
-SIZES: dict[str, dict[str, int]] = {
-    "demo": {},
-    "base": {"hidden": 768, "layers": 12, "heads": 12, "feed_forward": 3072},
-}
-VOCABULARY, CLASSES = 21_128, 15
-NAMES = ("input_ids", "token_type_ids", "attention_mask")
 SHAPES = tuple((rows, length) for length in (16, 64) for rows in (1, 8, 32))
 EXAMPLES = """examples:
   python -m bench.engines
-  python -m bench.engines --sizes base --threads 1 --rounds 5 --models /tmp/models
+  python -m bench.engines --sizes 12x768 --threads 1 --rounds 5 --models /tmp/models
 """
 
 
@@ -55,29 +51,6 @@ SUBJECTS = (
     Subject("OpenVINO", "onnx", "openvino", "fp32"),
     Subject("OpenVINO bf16", "onnx", "openvino", "bf16"),
 )
-
-
-def make_models(folder: Path, size: str) -> None:
-    """The serving models `paddle` and `onnx` of one size, if they are not there."""
-    if (folder / "onnx").is_dir():
-        return
-    from convert.demo.bert_classifier import BertClassifier, BertSize
-    from convert.from_paddle.export import export_layer
-    from convert.paddle_onnx.to_onnx import MODEL_FILE, convert_to_onnx
-    from convert.programs.engines import import_paddle
-    from convert.programs.input_spec import TensorSpec
-    from convert.result import ConversionOptions
-
-    import_paddle().seed(1)
-    model = BertClassifier(BertSize(VOCABULARY, CLASSES, **SIZES[size]))
-    model.eval()
-    with tempfile.TemporaryDirectory() as work:
-        program = export_layer(model, [TensorSpec(n, "int64", (-1, -1)) for n in NAMES], Path(work, "paddle"))
-        convert_to_onnx(Path(work, "paddle"), Path(work, "onnx"), options=ConversionOptions(lengths=(16,)))
-        feeds = [Variable(name, name, "int64", (-1, -1)) for name in NAMES]
-        fetches = [Variable(f.name, "logits", f.dtype, f.shape) for f in program.fetches]
-        write_serving_model(folder / "paddle", program.program, program.params, feeds, fetches)
-        write_serving_model(folder / "onnx", Path(work, "onnx", MODEL_FILE), None, feeds, fetches)
 
 
 class Run(NamedTuple):
@@ -100,7 +73,7 @@ def serve(model: Path, engine: str, precision: str, threads: int) -> None:
 
 
 def _run(predictor: Any, rows: int, length: int, seconds: float) -> Run:
-    ids = np.random.default_rng(rows * length).integers(1, VOCABULARY, (rows, length))
+    ids = np.random.default_rng(rows * length).integers(1, len(vocabulary()), (rows, length))
     feeds = dict(zip(NAMES, (ids, np.zeros_like(ids), np.ones_like(ids)), strict=True))
     for _ in range(3):
         logits = predictor.run(feeds)["logits"]
@@ -178,7 +151,7 @@ def main(arguments: Sequence[str]) -> int:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--sizes", default="demo,base", help="of demo, base (default: %(default)s)")
+    parser.add_argument("--sizes", default=",".join(SIZES), help="of 2x128, 12x768 (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of each engine (default: %(default)s)")
     parser.add_argument(
         "--rounds", type=int, default=3, help="turns, of which the median counts (default: %(default)s)"

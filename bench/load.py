@@ -7,14 +7,15 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 _SCRIPT = Path(__file__).parent / "rotating_bodies.lua"
+_SHORT_SCRIPT = Path(__file__).parent / "short_texts.lua"
 _RPC = "baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 _GRPC_HEADERS = ("content-type: application/grpc", "te: trailers")
 _SUCCEEDED = 1  # of a line of h2load's log: start in us, status, time in us
@@ -68,13 +69,37 @@ def wrk(
         | {"BENCH_PATH": path, "BENCH_DELAY_MS": str(delay_ms)}
         | ({"BENCH_BODIES": str(bodies)} if bodies else {})
     )
-    duration, timeout = f"-d{_whole(seconds)}s", f"--timeout={timeout_s}s"
-    command = [_tool("wrk"), "-t1", f"-c{connections}", duration, timeout, f"-s{_SCRIPT}", url]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    options = ["-t1", f"-c{connections}", f"-d{_whole(seconds)}s", f"--timeout={timeout_s}s", f"-s{_SCRIPT}"]
+    return Load(**_wrk([*options, url], env))
+
+
+class ShortTexts(NamedTuple):
+    """Latencies of the short texts among others, in ms; how many were timed; errors of all."""
+
+    timed: int
+    p50_ms: float
+    p99_ms: float
+    errors: int
+
+
+def wrk_short_texts(
+    url: str, path: str, *, connections: int, seconds: float, bodies: Path, short: Path, timeout_s: int = 10
+) -> ShortTexts:
+    """Post the bodies in turn, of which those in the file `short` are timed."""
+    env = os.environ | {"BENCH_PATH": path, "BENCH_BODIES": str(bodies), "BENCH_SHORT": str(short)}
+    env["BENCH_CONNECTIONS"] = str(connections)
+    options = [f"-t{connections}", f"-c{connections}", f"-d{_whole(seconds)}s", f"--timeout={timeout_s}s"]
+    return ShortTexts(**_wrk([*options, f"-s{_SHORT_SCRIPT}", url], env))
+
+
+def _wrk(arguments: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+    """What its script says at the end, in a line of JSON."""
+    done = subprocess.run([_tool("wrk"), *arguments], env=env, capture_output=True, text=True, check=False)
     line = next((line for line in done.stdout.splitlines() if line.startswith("JSON ")), None)
     if done.returncode or line is None:
         raise CannotMeasure(f"wrk left with {done.returncode}: {done.stderr or done.stdout}")
-    return Load(**json.loads(line.removeprefix("JSON ")))
+    said: dict[str, Any] = json.loads(line.removeprefix("JSON "))
+    return said
 
 
 def h2load(

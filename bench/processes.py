@@ -19,6 +19,12 @@ def cpu_s(pids: Iterable[int]) -> float:
     return ticks * _TICK_S
 
 
+def busy_s() -> float:
+    """User and system time of everything that runs on this machine so far, in seconds."""
+    user, nice, system, _, _, irq, soft_irq = map(int, Path("/proc/stat").read_text().split()[1:8])
+    return (user + nice + system + irq + soft_irq) * _TICK_S
+
+
 def resident_mb(pid: int) -> float:
     """Resident memory in MB (10^6 bytes)."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])

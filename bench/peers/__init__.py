@@ -1,1 +1,1 @@
-"""The demo model served by other serving software, and asked in turns with ours."""
+"""Our service in turns with other serving software, and with the limit that a loop without a server sets."""

@@ -1,73 +1,127 @@
-"""Loads the demo served by other serving software in turns with our service: same model, texts and cores.
+"""Loads our service, other serving software, and loops without a server, in turns: same models, texts, cores.
 
-Each peer has an environment of its own below build/peers, made at its first run; the same predictor,
-tokenizer and threads, as many instances and batches as large as config.yml says. What can't be installed
-or started is told and left out.
+Models with random weights are made below build/peers at the first run, and so is an environment for each
+peer. What can't be installed or started is told and left out. Only ratios within a round count: the host's
+speed drifts.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
 
+import msgspec
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from bench.load import CannotMeasure
 from bench.peers.comparison import Comparison
-from bench.peers.report import Rounds, print_table
-from bench.peers.table import LEFT_OUT, PEERS
-from bench.running import ROOT, default_config, running_service
-from bench.texts import headlines
+from bench.peers.environments import FOLDER
+from bench.peers.figures import Pair, Report, Row
+from bench.peers.ours import OurService, our_service
+from bench.peers.pages import write, write_docs
+from bench.peers.report import print_tables
+from bench.peers.scenarios import MODELS, WORKLOADS, Model, Scenario, model_of, scenarios
+from bench.peers.subjects import LEFT_OUT, OURS, SUBJECTS, Subject, subjects_of
+from bench.peers.turns import pair
+from pipeline.tuning.kept import machine, versions
 
+SLOWER = {"12x768": 3}  # times as long a turn: one text takes ten milliseconds and more
 EXAMPLES = """examples:
-  python -m bench.peers
-  python -m bench.peers --peers mosec litserve --connections 64
-  python -m bench.peers --peers mosec --wait-ms 5 --rounds 3     another wait than its best
+  python -m bench.peers --models 2x128 --subjects mosec-8 mosec-32 --connections 20 64     a few minutes
+  python -m bench.peers                                        everything: two hours
+  python -m bench.peers --add --subjects ray --rounds 5        one subject anew, the others as they were
+  python -m bench.peers --print --docs                         plot and tables of what was measured, in docs/
 """
 
 
-def measure(options: argparse.Namespace, console: Console) -> Rounds:
-    """Every peer that can be measured. Raises CannotMeasure when our service can't."""
-    config = default_config()
-    rounds: Rounds = {}
-    chosen = [peer for peer in PEERS if peer.key in (options.peers or [peer.key])]
-    with (
-        running_service(ROOT / "web_service.py", config) as service,
-        Progress(console=console, transient=True) as progress,
-    ):
-        instances = config["op"]["bert"]["concurrency"]
-        comparison = Comparison(service, headlines(), instances, options.python39)
-        for peer in chosen:
-            task = progress.add_task(peer.name, total=options.rounds * len(options.connections))
-            wait_ms = peer.wait_ms if options.wait_ms is None else options.wait_ms
+class Run:
+    """What is asked for, and the report that it goes into."""
+
+    def __init__(self, options: argparse.Namespace, report: Report, console: Console) -> None:
+        self._options = options
+        self._report = report
+        self._console = console
+
+    def measure(self) -> None:
+        """Raises CannotMeasure when our service can't be measured."""
+        options = self._options
+        asked = scenarios(options.models, options.workloads, options.connections)
+        with Progress(console=self._console, transient=True) as progress:
+            task = progress.add_task("", total=sum(map(self._turns, asked)))
+            for key, some in groupby(asked, key=lambda scenario: scenario.model):
+                progress.update(task, description=f"{key}: model and our service")
+                model = model_of(key)
+                with our_service(OURS, model, WORKLOADS[asked[0].workload]()[0]) as own:
+                    self._report.choose(own.choice)
+                    for scenario in some:
+                        self._scenario(own, model, scenario, progress, task)
+
+    def _turns(self, scenario: Scenario) -> int:
+        return len(self._subjects(scenario)) * self._options.rounds * len(scenario.connections)
+
+    def _subjects(self, scenario: Scenario) -> list[Subject]:
+        return subjects_of(scenario.model, self._options.subjects)
+
+    def _scenario(
+        self, own: OurService, model: Model, scenario: Scenario, progress: Progress, task: TaskID
+    ) -> None:
+        comparison = Comparison(own, model, WORKLOADS[scenario.workload](), self._options.python39)
+        for subject in self._subjects(scenario):
+            told = f"{subject.name} with {scenario.model}, {scenario.workload} texts"
+            progress.update(task, description=told)
+            self._report.left_out.pop(told, None)
             try:
-                with comparison.with_peer(peer, wait_ms) as pair:
-                    for number in range(options.rounds):
-                        for connections in options.connections:
-                            turns = pair.turns(connections, options.seconds, ours_first=number % 2 == 0)
-                            rounds.setdefault((peer.name, connections), []).append(turns)
-                            progress.advance(task)
+                for row in self._rows(comparison, subject, scenario):
+                    self._report.put(row)
             except CannotMeasure as exc:
-                console.print(f"{peer.name} is left out: {exc}", markup=False)
-    return rounds
+                self._report.left_out[told] = str(exc).splitlines()[0].rstrip(": ")
+                self._console.print(f"{told} is left out: {exc}", markup=False)
+            progress.advance(task, self._options.rounds * len(scenario.connections))
+            if self._report.rows:
+                write(self._report, self._options.json)
+
+    def _rows(self, comparison: Comparison, subject: Subject, scenario: Scenario) -> list[Row]:
+        """One for each number of connections; a round goes over all, so that each has some of any drift."""
+        seconds = self._options.seconds * SLOWER.get(scenario.model, 1)
+        pairs: dict[int, list[Pair]] = {count: [] for count in scenario.connections}
+        with comparison.with_subject(subject) as (ours, theirs, choice):
+            for number in range(self._options.rounds):
+                for count, found in pairs.items():
+                    ours_first = number % 2 == 0
+                    found.append(pair(ours.measured, theirs.measured, count, seconds, ours_first=ours_first))
+            if choice is not None:
+                self._report.choose(choice)
+            return [
+                Row(
+                    scenario.model, scenario.workload, count, subject.key, subject.name, theirs.start_s,
+                    ours.start_s, tuple(found),
+                )
+                for count, found in pairs.items()
+            ]  # fmt: skip
 
 
-def main() -> int:
-    options = _parser().parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 200)
+    report = Report(left_out=dict(LEFT_OUT))
+    if (options.add or options.print) and options.json.is_file():
+        report = msgspec.json.decode(options.json.read_bytes(), type=Report)
     try:
-        rounds = measure(options, console)
+        if not options.print:
+            report.machine, report.versions, report.seconds = machine(), versions(), options.seconds
+            Run(options, report, console).measure()
+        if not report.rows:
+            raise CannotMeasure(f"{options.json} holds no figures")
+        print_tables(console, report)
+        if options.docs:
+            write_docs(report)
     except CannotMeasure as exc:
         console.print(f"not measured: {exc}", style="red", markup=False)
         return 1
-    for name, reason in LEFT_OUT.items():
-        console.print(f"{name} is left out: {reason}", markup=False)
-    title = (
-        f"closed loop, {options.rounds} rounds of {options.seconds:g} s each in turns, {os.cpu_count()} cores"
-    )
-    print_table(console, rounds, title)
     return 0
 
 
@@ -76,14 +130,30 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m bench.peers", description=__doc__, epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    keys = [peer.key for peer in PEERS]
-    parser.add_argument("--peers", nargs="+", choices=keys, metavar="PEER", help=f"of {', '.join(keys)}")
-    parser.add_argument("--connections", type=int, nargs="+", default=[1, 32], help="default: 1 32")
-    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=3, help="of a turn (default: %(default)s)")
+    for option, known in (
+        ("--models", MODELS),
+        ("--workloads", tuple(WORKLOADS)),
+        ("--subjects", tuple(subject.key for subject in SUBJECTS)),
+    ):
+        told = f"of {', '.join(known)} (default: all)"
+        parser.add_argument(option, nargs="+", choices=known, default=known, metavar="NAME", help=told)
+    parser.add_argument("--connections", type=int, nargs="+", help="default: 1 20 64, and 256 for 2x128")
+    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument(
-        "--wait-ms", type=float, help="that peers wait for a batch to fill (default: its best)"
+        "--seconds",
+        type=float,
+        default=2,
+        help="of a turn, 3 times as many for 12x768 (default: %(default)s)",
     )
+    parser.add_argument(
+        "--json", type=Path, default=FOLDER / "report.json",
+        help="file for all figures, with .md and .svg beside it (default: build/peers/report.json)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--add", action="store_true", help="keep what that file has, but for what is measured"
+    )
+    parser.add_argument("--print", action="store_true", help="measure nothing: show what that file has")
+    parser.add_argument("--docs", action="store_true", help="write plot and tables into docs/, too")
     parser.add_argument(
         "--python39", default="python3.9", metavar="PATH", help="for Paddle Serving (default: %(default)s)"
     )

@@ -1,59 +1,112 @@
-"""The table of all comparisons."""
+"""The tables of a comparison: on the terminal with every figure, and in Markdown, in English and Chinese."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-
-class Turn(NamedTuple):
-    """One load of ours or the peer's. CPU of all its processes, ms per request."""
-
-    per_s: float
-    p50_ms: float
-    p99_ms: float
-    cpu_ms: float
-    errors: int
+from bench.peers.figures import Report, Row, Turn
+from bench.peers.plot import told_scenarios
+from bench.peers.wording import Words, title_of, words_in
 
 
-class Pair(NamedTuple):
-    """Two turns, one right after the other."""
-
-    ours: Turn
-    theirs: Turn
-
-
-Rounds = dict[tuple[str, int], list[Pair]]  # by peer and connections
-
-
-def print_table(console: Console, rounds: Rounds, title: str) -> None:
-    """A line for each peer and number of connections: medians, and the ratios of pairs with their spread."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("ours beside")
-    for heading in ("connections", "requests/s", "ours/peer", "p50 ms", "ours/peer", "p99 ms", "ours/peer",
-                    "CPU ms", "ours/peer", "errors"):  # fmt: skip
-        table.add_column(heading, justify="right")
-    for (name, connections), pairs in rounds.items():
-        table.add_row(
-            name, str(connections),
-            *_both(pairs, lambda turn: turn.per_s, ",.0f"),
-            *_both(pairs, lambda turn: turn.p50_ms, ".2f"),
-            *_both(pairs, lambda turn: turn.p99_ms, ".2f"),
-            *_both(pairs, lambda turn: turn.cpu_ms, ".3f"),
-            f"{sum(pair.ours.errors for pair in pairs)} | {sum(pair.theirs.errors for pair in pairs)}",
-        )  # fmt: skip
-    console.print(table)
-    console.print(
-        "ours | the peer's, medians of the rounds; ratios of each round's pair: median (least to most)"
-    )
+def print_tables(console: Console, report: Report) -> None:
+    """One for each scenario: medians of the rounds, and the ratios with their spread."""
+    words = words_in("en")
+    for scenario in report.scenarios():
+        model, workload, connections = scenario
+        rows = report.of(scenario)
+        title = f"{title_of(model, workload, words)}, {connections} connections"
+        table = Table("", title=title, title_justify="left")
+        for heading in (words.per_s, "to ours", *words.costs, *([words.short_texts] if _timed(rows) else [])):
+            table.add_column(heading, justify="right")
+        for row in rows:
+            table.add_row(row.name, _per_s(row), _spread(row.ratios()), *_costs(row, timed=_timed(rows)))
+        console.print(table)
+    console.print(_facts(report, words), markup=False)
 
 
-def _both(pairs: Sequence[Pair], figure: Callable[[Turn], float], form: str) -> tuple[str, str]:
-    ours, theirs = ([figure(turn) for turn in turns] for turns in zip(*pairs, strict=True))
-    ratios = [own / other for own, other in zip(ours, theirs, strict=True)]
-    both = f"{median(ours):{form}} | {median(theirs):{form}}"
-    return both, f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+def markdown(report: Report, language: str) -> str:
+    """A table for each model and kind of texts."""
+    words = words_in(language)
+    tables = [_markdown_table(report, scenario, words) for scenario in told_scenarios(report)]
+    return "\n\n".join([*tables, _facts(report, words)])
+
+
+def _markdown_table(report: Report, scenario: tuple[str, str, int], words: Words) -> str:
+    model, workload, told = scenario
+    counts = sorted(count for key, kind, count in report.scenarios() if (key, kind) == (model, workload))
+    ratios = {
+        count: {row.key: _ratio(row) for row in report.of((model, workload, count))} for count in counts
+    }
+    rows = report.of(scenario)
+    timed = _timed(rows)
+    headings = ["", *(f"@{count}" for count in counts), words.per_s, *words.costs]
+    lines = [headings + ([words.short_texts] if timed else [])]
+    lines.append(["---"] * len(lines[0]))
+    for row in rows:
+        beside = [ratios[count].get(row.key, "") for count in counts]
+        name = words.subjects.get(row.key, row.name)
+        lines.append([name, *beside, _per_s(row), *_costs(row, timed=timed)])
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return f"**{title_of(model, workload, words)}.** {words.told.format(told)}\n\n{table}"
+
+
+def _per_s(row: Row) -> str:
+    return _figure(row.theirs(lambda turn: turn.per_s), ",.0f")
+
+
+def _ratio(row: Row) -> str:
+    """In bold where another server is ahead of ours."""
+    told = f"{row.ratio():.2f}"
+    return f"**{told}**" if row.ratio() > 1 and not row.is_limit and not row.is_ours else told
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    return f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def _costs(row: Row, *, timed: bool) -> list[str]:
+    """What a row ends with. timed: with the short texts of a mix, if theirs were timed."""
+    cells = [
+        _figure(row.theirs(lambda turn: turn.p50_ms), ".1f"),
+        _figure(row.theirs(lambda turn: turn.p99_ms), ".1f"),
+        _figure(row.theirs(lambda turn: turn.cpu_ms), ".2f"),
+        _figure(row.theirs(lambda turn: turn.rss_mb), ",.0f"),
+        f"{row.start_s:.1f}",
+        str(row.errors()),
+    ]
+    return cells + ([_short_texts(row)] if timed else [])
+
+
+def _timed(rows: Sequence[Row]) -> bool:
+    return any(row.theirs(_short) is not None for row in rows)
+
+
+def _short(turn: Turn) -> float | None:
+    return turn.short_p99_ms
+
+
+def _short_texts(row: Row) -> str:
+    """Their p99 among the others, and alone."""
+    among, alone = row.theirs(_short), row.theirs(lambda turn: turn.alone_p99_ms)
+    return "" if among is None or alone is None else f"{among:.1f}, {alone:.1f}"
+
+
+def _figure(value: float | None, form: str) -> str:
+    """Empty for one that there is not."""
+    return "" if value is None else format(value, form)
+
+
+def _facts(report: Report, words: Words) -> str:
+    """Machine, what else ran, choices, and who is missing."""
+    rounds = min(len(row.pairs) for row in report.rows)
+    lines = [
+        words.machine.format(report.machine, rounds, report.seconds, *report.others()),
+        *(words.choice.format(each.model, each.engine, each.precision) for each in report.choices),
+        *(words.left_out.format(name, reason) for name, reason in report.left_out.items()),
+    ]
+    return "\n".join(f"- {line}" for line in lines)

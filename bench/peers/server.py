@@ -1,4 +1,4 @@
-"""A peer's server: its processes, and requests to it."""
+"""A server that is measured: its processes, when it first answers, and requests to it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import http.client
 import os
 import signal
 import subprocess
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.load import CannotMeasure
 from bench.peers.dialects import Answer, Dialect
-from bench.processes import children, cpu_s
-from pipeline.process.environment import MODEL_PROCESS
+from bench.processes import children, cpu_s, resident_mb
 
-_START_S = 120.0
+_START_S = 180.0
+_POLL_S = 0.05
 _STOP_S = 10.0
-_AT_ONCE = 32
+_AT_ONCE = 16
 
 
 class Door:
@@ -35,7 +35,7 @@ class Door:
 
     def ask(self, text: str) -> Answer:
         """Raises OSError or HTTPException without an answer, ValueError or KeyError for what is none."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
         with contextlib.closing(connection):
             headers = {"content-type": "application/json"}
             connection.request("POST", self.path, self.dialect.body(text), headers)
@@ -46,19 +46,22 @@ class Door:
         return self.dialect.answer(content)
 
     def ask_all(self, texts: Sequence[str]) -> list[Answer]:
-        """Many at once, so that they share batches."""
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return list(pool.map(self.ask, texts))
+        """Many at once, so that they share batches. Raises CannotMeasure where one is not answered."""
+        try:
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                return list(pool.map(self.ask, texts))
+        except (OSError, http.client.HTTPException, ValueError, KeyError) as exc:
+            raise CannotMeasure(f"a text was not answered at {self.url}{self.path}: {exc}") from exc
 
 
 class Processes:
-    """A server's first process and all that came of it."""
+    """First processes and all that came of them."""
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, *first: int) -> None:
         self._first = first
 
     def all(self) -> list[int]:
-        found = [self._first]
+        found = [*self._first]
         for pid in found:
             with contextlib.suppress(OSError):
                 found += children(pid)
@@ -68,34 +71,32 @@ class Processes:
         """So far."""
         return cpu_s(self.all())
 
+    def resident_mb(self) -> float:
+        """Of all together; a page that several share counts for each."""
+        return sum(map(resident_mb, self.all()))
+
+
+class Server(NamedTuple):
+    """start_s: from its command to its first answer."""
+
+    processes: Processes
+    start_s: float
+
 
 @contextlib.contextmanager
-def running(
-    command: Sequence[str], venv: Path, door: Door, env: Mapping[str, str], text: str
-) -> Iterator[Processes]:
-    """Start it as in an activated environment; wait until it answers `text`. Raises CannotMeasure."""
+def running(command: Sequence[str], door: Door, env: Mapping[str, str], text: str) -> Iterator[Server]:
+    """Start it in a folder of its own; wait until it answers `text`. Raises CannotMeasure."""
     with tempfile.TemporaryDirectory(prefix="peer-") as folder, tempfile.TemporaryFile("w+b") as log:
+        began = time.monotonic()
         process = subprocess.Popen(
-            command, cwd=folder, env=_activated(venv) | env, stdout=log, stderr=log, start_new_session=True
+            command, cwd=folder, env=dict(env), stdout=log, stderr=log, start_new_session=True
         )  # a group of its own: Paddle Serving ends its own when it fails
         processes = Processes(process.pid)
         try:
             _wait_until_answered(process, lambda: door.ask(text), log.fileno())
-            yield processes
+            yield Server(processes, time.monotonic() - began)
         finally:
             _stop(process, processes)
-
-
-def _activated(venv: Path) -> dict[str, str]:
-    """What a shell has there, and what our workers have set."""
-    libraries = os.pathsep.join(
-        filter(None, [sysconfig.get_config_var("LIBDIR"), os.getenv("LD_LIBRARY_PATH")])
-    )
-    return {
-        **MODEL_PROCESS, **os.environ, "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "VIRTUAL_ENV": str(venv),
-        "LD_LIBRARY_PATH": libraries,  # Triton's Python backend loads libpython
-    }  # fmt: skip
 
 
 def _wait_until_answered(process: subprocess.Popen[bytes], ask: Callable[[], Answer], log: int) -> None:
@@ -106,7 +107,7 @@ def _wait_until_answered(process: subprocess.Popen[bytes], ask: Callable[[], Ans
             ask()
         except (OSError, http.client.HTTPException, ValueError, KeyError) as exc:
             why = str(exc)
-            time.sleep(0.2)
+            time.sleep(_POLL_S)
         else:
             return
     size = os.fstat(log).st_size

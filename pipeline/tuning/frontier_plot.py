@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from pipeline.tuning.frontier import Chosen, Measured, Point, frontier
+from pipeline.tuning.svg import FAINT, GRID, LINE, MARK, page, text
 
 WIDTH, HEIGHT = 900, 460
 LEFT, RIGHT, TOP, BOTTOM = 70, 870, 84, 404
-_INK, _FAINT, _GRID, _LINE, _CHOSEN = "#1f2933", "#66727f", "#e3e6ea", "#2a6fdb", "#d1343c"
 
 
 class _Scale:
@@ -40,33 +40,30 @@ def draw(title: str, measured: Sequence[Measured], chosen: Chosen, p99_ms: float
     scale = _Scale(max(point.per_s for point in points), min(limits), max(limits))
     told = _told(chosen.settings.name, chosen.point)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-        f'height="{HEIGHT}" font-family="system-ui, sans-serif" font-size="12" fill="{_INK}">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        _text(LEFT, 28, title, size=15),
-        _text(LEFT, 48, "p99 in ms over requests/s; the line is the frontier", _FAINT),
-        _text(LEFT, 68, f"chosen: {told}", _CHOSEN),
+        text(LEFT, 28, title, size=15),
+        text(LEFT, 48, "p99 in ms over requests/s; the line is the frontier", FAINT),
+        text(LEFT, 68, f"chosen: {told}", MARK),
         *_grid(scale),
     ]
     if p99_ms:
         y = f"{scale.y(p99_ms):.1f}"
-        parts.append(f'<path d="M{LEFT} {y}H{RIGHT}" stroke="{_CHOSEN}" stroke-dasharray="4 3"/>')
-    parts += [_dot(scale, point, _FAINT, 2.5) for point in points]
+        parts.append(f'<path d="M{LEFT} {y}H{RIGHT}" stroke="{MARK}" stroke-dasharray="4 3"/>')
+    parts += [_dot(scale, point, FAINT, 2.5) for point in points]
     best = frontier(measured)
     line = " ".join(f"{scale.x(point.per_s):.1f},{scale.y(point.p99_ms):.1f}" for _, point in best)
-    parts.append(f'<polyline points="{line}" fill="none" stroke="{_LINE}" stroke-width="1.5"/>')
-    parts += [_dot(scale, point, _LINE, 4, _told(settings.name, point)) for settings, point in best]
-    return "\n".join([*parts, _dot(scale, chosen.point, _CHOSEN, 6, told), "</svg>", ""])
+    parts.append(f'<polyline points="{line}" fill="none" stroke="{LINE}" stroke-width="1.5"/>')
+    parts += [_dot(scale, point, LINE, 4, _told(settings.name, point)) for settings, point in best]
+    return page(WIDTH, HEIGHT, [*parts, _dot(scale, chosen.point, MARK, 6, told)])
 
 
 def _grid(scale: _Scale) -> Iterator[str]:
     for ms in scale.ticks():
         y = scale.y(ms)
-        yield f'<path d="M{LEFT} {y:.1f}H{RIGHT}" stroke="{_GRID}"/>'
-        yield _text(LEFT - 8, y + 4, f"{ms:g}", _FAINT, anchor="end")
+        yield f'<path d="M{LEFT} {y:.1f}H{RIGHT}" stroke="{GRID}"/>'
+        yield text(LEFT - 8, y + 4, f"{ms:g}", FAINT, anchor="end")
     for part in range(1, 5):
         per_s = scale.most * part / 4
-        yield _text(scale.x(per_s), BOTTOM + 18, f"{per_s:.0f}/s", _FAINT, anchor="end")
+        yield text(scale.x(per_s), BOTTOM + 18, f"{per_s:.0f}/s", FAINT, anchor="end")
 
 
 def _dot(scale: _Scale, point: Point, color: str, radius: float, told: str = "") -> str:
@@ -76,8 +73,3 @@ def _dot(scale: _Scale, point: Point, color: str, radius: float, told: str = "")
 
 def _told(name: str, point: Point) -> str:
     return f"{name}: {point.per_s:.0f}/s, p99 {point.p99_ms:.3g} ms at {point.connections} connections"
-
-
-def _text(x: float, y: float, text: str, fill: str = _INK, *, size: int = 12, anchor: str = "start") -> str:
-    style = f'font-size="{size}" text-anchor="{anchor}" fill="{fill}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>'

@@ -1,36 +1,80 @@
-"""What bench/peers believes: pinned peers, and our service asked in both of its dialects."""
+"""What bench/peers believes: pinned peers, answers that are alike, ratios of turns side by side, and pages
+that say what was measured."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
+import msgspec
+import numpy as np
 import pytest
+from tokenizers import BertWordPieceTokenizer
 
 from bench.load import CannotMeasure
 from bench.peers.comparison import compare_answers
 from bench.peers.dialects import PAIRS, V2, Answer
-from bench.peers.server import Door
-from bench.peers.table import PEERS
-from bench.running import ROOT, default_config, running_service
-from bench.texts import headlines
-from tests.support.service_process import ServiceProcess
+from bench.peers.figures import Choice, Pair, Report, Row, Turn
+from bench.peers.loops import EVERYTHING, cut
+from bench.peers.ours import OurService, our_service
+from bench.peers.pages import DOCS, LANGUAGES, with_tables, write
+from bench.peers.plot import draw
+from bench.peers.scenarios import MIXED, PLAN, SHORT, model_of, scenarios
+from bench.peers.subjects import OURS, SUBJECTS, Peer, subjects_of
+from bench.peers.wording import words_in
+from bench.texts import headlines, mixed_lengths
+
+SCENARIO = ("2x128", SHORT, 64)
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[ServiceProcess]:
-    with running_service(ROOT / "web_service.py", default_config(1)) as started:
+def service() -> Iterator[OurService]:
+    with our_service(OURS, model_of("demo"), headlines()[0]) as started:
         yield started
 
 
-def test_our_answers_are_the_same_in_both_dialects(service: ServiceProcess) -> None:
-    port = service.http_port
+def turn(per_s: float, *, asked: bool = True, errors: int = 0) -> Turn:
+    latency = 64e3 / per_s if asked else None
+    return Turn(per_s, 1e3 / per_s, 300, 0.1, latency, latency, errors)
+
+
+def row(key: str, theirs: list[float], ours: list[float], *, asked: bool = True) -> Row:
+    pairs = [Pair(turn(own), turn(their, asked=asked)) for own, their in zip(ours, theirs, strict=True)]
+    return Row(*SCENARIO, key, key.title(), 1.5, 2.5, tuple(pairs))
+
+
+@pytest.fixture
+def report() -> Report:
+    return Report(
+        machine="a machine, 2 cores",
+        seconds=2,
+        rows=[
+            row("mosec-8", [400, 900, 500], [800, 600, 1000]),
+            row("ray", [100, 100, 100], [1000, 1000, 1000]),
+            row("loop", [2000, 2000, 2000], [1000, 1000, 1000], asked=False),
+        ],
+        choices=[Choice("2x128", "ours", "onnxruntime", "fp32", 3.0)],
+        left_out={"TorchServe": "it is archived"},
+    )
+
+
+def test_our_answers_are_the_same_in_both_dialects(service: OurService) -> None:
     texts = headlines()[:40]
-    pairs = Door(port, "/bert/prediction", PAIRS).ask_all(texts)
-    v2 = Door(port, "/v2/models/bert/infer", V2).ask_all(texts)
-    compare_answers(pairs, v2)
+    pairs = service.door(PAIRS).ask_all(texts)
+    compare_answers(pairs, service.door(V2).ask_all(texts))
     assert len({answer.label for answer in pairs}) > 1
+
+
+def test_our_service_is_started_as_auto_chooses_and_tells_what_it_takes(service: OurService) -> None:
+    assert service.choice.engine != "auto"
+    assert service.choice.precision == "fp32"
+    processes = service.server.processes
+    assert len(processes.all()) > 1
+    assert processes.resident_mb() > 10
+    assert processes.cpu_s() > 0
+    assert service.server.start_s > 0
 
 
 @pytest.mark.parametrize("other", [Answer("culture", 0.9), Answer("sports", 0.8)])
@@ -39,9 +83,101 @@ def test_other_answers_are_told_before_anything_is_timed(other: Answer) -> None:
         compare_answers([Answer("sports", 0.9)], [other])
 
 
-@pytest.mark.parametrize("environment", sorted({peer.environment for peer in PEERS}))
+def test_a_lower_precision_may_answer_a_few_texts_otherwise() -> None:
+    ours = [Answer("sports", 0.9)] * 100
+    compare_answers(ours, [Answer("sports", 0.8)] * 96 + [Answer("culture", 0.5)] * 4, lower=True)
+    with pytest.raises(CannotMeasure, match="6 times"):
+        compare_answers(ours, [Answer("sports", 0.8)] * 94 + [Answer("culture", 0.5)] * 6, lower=True)
+
+
+@pytest.mark.parametrize(
+    "environment", sorted({subject.environment for subject in SUBJECTS if isinstance(subject, Peer)})
+)
 def test_a_peer_is_pinned_and_its_lock_names_no_host(root: Path, environment: str) -> None:
     lines = (root / "requirements" / "peers" / f"{environment}.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert pins
     assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9a-z.]*", line)] == []
+
+
+def test_mixed_texts_are_as_long_as_the_pages_say() -> None:
+    texts = mixed_lengths()
+    assert {min(map(len, texts)), max(map(len, texts))} == {5, 400}
+    tokenizer = BertWordPieceTokenizer(str(model_of("demo").directory / "vocab.txt"), lowercase=True)
+    tokens = [len(encoded.ids) for encoded in tokenizer.encode_batch(texts)]
+    assert round(np.mean(tokens)) == 57
+    assert round(np.percentile(tokens, 90)) == 112
+
+
+@pytest.mark.parametrize(("window", "batch"), [(1, 1), (20, 8), (64, 32), (EVERYTHING, 8)])
+def test_a_loop_runs_each_text_once_in_batches_from_its_window(window: int, batch: int) -> None:
+    texts = [f"{number}" + "字" * (number * 7 % 90) for number in range(200)]
+    batches = cut(texts, window, batch)
+    assert sorted(text for some in batches for text in some) == sorted(texts)
+    assert max(map(len, batches)) == batch
+    for some in batches:
+        numbers = [texts.index(text) // (window or len(texts)) for text in some]
+        assert len(set(numbers)) == 1
+        assert some == sorted(some, key=len)
+
+
+def test_a_plan_is_narrowed_by_what_is_asked_for() -> None:
+    (only,) = scenarios(["2x128"], [MIXED], None)
+    assert only == ("2x128", MIXED, PLAN["2x128", MIXED])
+    assert [each.connections for each in scenarios(["2x128"], [SHORT, MIXED], [7])] == [(7,), (7,)]
+    large, small = (
+        [subject.key for subject in subjects_of(model, ("mosec-8", "ours-auto-precision"))]
+        for model in ("12x768", "2x128")
+    )
+    assert large == ["ours-auto-precision", "mosec-8"]
+    assert small == ["mosec-8"]
+
+
+def test_a_ratio_is_that_of_turns_side_by_side(report: Report) -> None:
+    ours, mosec, *_ = report.of(SCENARIO)
+    assert mosec.ratios() == [0.5, 1.5, 0.5]
+    assert mosec.ratio() == 0.5
+    assert ours.ratio() == 1
+    assert len(ours.pairs) == 9
+
+
+def test_what_is_measured_anew_takes_the_place_of_what_was(report: Report) -> None:
+    report.put(row("ray", [500], [1000]))
+    found = {each.key: each.ratio() for each in report.of(SCENARIO)}
+    assert found == {"ours": 1, "mosec-8": 0.5, "ray": 0.5, "loop": 2}
+
+
+def test_a_report_is_written_with_tables_and_plots_and_read_again(report: Report, tmp_path: Path) -> None:
+    write(report, tmp_path / "report.json")
+    assert msgspec.json.decode((tmp_path / "report.json").read_bytes(), type=Report) == report
+    endings = ["report.json", "report.md", "report.svg", "report_zh.md", "report_zh.svg"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == endings
+    table = (tmp_path / "report.md").read_text("utf-8")
+    assert "| Mosec-8 | 0.50 | 500 | 128.0 | 128.0 | 2.00 | 300 | 1.5 | 0 |" in table
+    assert "| Loop | 2.00 | 2,000 |  |  |" in table
+    assert "TorchServe" in table
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_plot_has_a_bar_for_each_subject_as_long_as_its_ratio(report: Report, language: str) -> None:
+    bars, title = ".//{*}rect[@height='13']", words_in(language).plot
+    drawing = ElementTree.fromstring(draw(report, language))
+    widths = [float(bar.attrib["width"]) for bar in drawing.findall(bars)]
+    assert np.allclose(np.array(widths) / widths[0], [1, 0.5, 0.1, 2], atol=0.01)
+    texts = [text.text for text in drawing.findall(".//{*}text")]
+    assert title in texts
+    assert "0.50  (500/s)" in texts
+
+
+def test_a_page_without_a_place_for_the_tables_is_told(report: Report) -> None:
+    with pytest.raises(CannotMeasure, match="no place"):
+        with_tables("# A page\n", report, "en")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_pages_say_what_the_json_beside_them_has(language: str) -> None:
+    measured = msgspec.json.decode((DOCS / "peers.json").read_bytes(), type=Report)
+    page = (DOCS / f"benchmarks{LANGUAGES[language]}.md").read_text("utf-8")
+    assert page == with_tables(page, measured, language)
+    assert (DOCS / f"peers{LANGUAGES[language]}.svg").read_text("utf-8") == draw(measured, language)
+    assert {each.key for each in measured.rows} <= {subject.key for subject in SUBJECTS}

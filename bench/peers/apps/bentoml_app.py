@@ -6,16 +6,14 @@ from typing import Any
 
 import bentoml
 
-from bench.peers.apps.classifier import Classifier, demo_op
-
-_OP = demo_op()
+from bench.peers.apps.classifier import BATCH, INSTANCES, Classifier
 
 
-@bentoml.service(workers=_OP.concurrency, traffic={"timeout": 30})
+@bentoml.service(workers=INSTANCES, traffic={"timeout": 30})
 class TextClassifier:
     def __init__(self) -> None:
         self.classifier = Classifier()
 
-    @bentoml.api(batchable=True, max_batch_size=_OP.batch_size, max_latency_ms=1000)
+    @bentoml.api(batchable=True, max_batch_size=BATCH, max_latency_ms=1000)
     def classify(self, text: list[str]) -> list[dict[str, Any]]:
         return self.classifier.classify(text)

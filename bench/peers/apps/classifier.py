@@ -1,7 +1,4 @@
-"""What every peer serves: the demo with the tokenizer, the predictor and the threads that ours has.
-
-Batches are as large as ours may be; they wait for company as long as the peer does best with.
-"""
+"""What every peer serves: a model with the tokenizer, the predictor and the threads that ours has."""
 
 from __future__ import annotations
 
@@ -12,17 +9,12 @@ from typing import Any
 import numpy as np
 
 from bench.bare_predictor import BarePredictor
-from pipeline.config.config_file import OpConfig, load_config
 
-ROOT = Path(__file__).resolve().parents[3]
-CONFIG = ROOT / "config.yml"
-MODEL = ROOT / "models" / "demo"
+CONFIG = Path(__file__).resolve().parents[3] / "config.yml"
+MODEL = Path(os.environ.get("PEER_MODEL", "models/demo"))
+INSTANCES = int(os.environ.get("PEER_INSTANCES", "2"))
+BATCH = int(os.environ.get("PEER_BATCH", "8"))  # most texts in a predictor batch
 WAIT_MS = float(os.environ.get("PEER_WAIT_MS", "0"))  # that a batch which is not full waits for more
-
-
-def demo_op() -> OpConfig:
-    """What config.yml says of the demo's Op: instances and batch size are those of the peers, too."""
-    return load_config(CONFIG).op["bert"]
 
 
 class Classifier:

@@ -7,7 +7,7 @@ from typing import Any
 
 import litserve
 
-from bench.peers.apps.classifier import WAIT_MS, Classifier, demo_op
+from bench.peers.apps.classifier import BATCH, INSTANCES, WAIT_MS, Classifier
 
 
 class TextClassifier(litserve.LitAPI):
@@ -31,7 +31,6 @@ class TextClassifier(litserve.LitAPI):
 
 
 if __name__ == "__main__":
-    op = demo_op()
-    api = TextClassifier(max_batch_size=op.batch_size, batch_timeout=WAIT_MS / 1e3)
-    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=op.concurrency, fast_queue=True)
+    api = TextClassifier(max_batch_size=BATCH, batch_timeout=WAIT_MS / 1e3)
+    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=INSTANCES, fast_queue=True)
     server.run(host="127.0.0.1", port=int(sys.argv[1]), num_api_servers=2, generate_client_file=False)

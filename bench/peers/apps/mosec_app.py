@@ -6,7 +6,7 @@ from typing import Any
 
 from mosec import Server, Worker
 
-from bench.peers.apps.classifier import WAIT_MS, Classifier, demo_op
+from bench.peers.apps.classifier import BATCH, INSTANCES, WAIT_MS, Classifier
 
 
 class TextClassifier(Worker):
@@ -18,9 +18,6 @@ class TextClassifier(Worker):
 
 
 if __name__ == "__main__":
-    op = demo_op()
     server = Server()
-    server.append_worker(
-        TextClassifier, num=op.concurrency, max_batch_size=op.batch_size, max_wait_time=round(WAIT_MS)
-    )
+    server.append_worker(TextClassifier, num=INSTANCES, max_batch_size=BATCH, max_wait_time=round(WAIT_MS))
     server.run()

@@ -15,16 +15,15 @@ from tokenizers import BertWordPieceTokenizer
 
 from paddle_serving_server.pipeline import Op, PipelineServer, RequestOp, ResponseOp
 
-ROOT = Path(__file__).resolve().parents[3]
-MODEL = ROOT / "models" / "demo" / "serving_server"
-LONGEST = 40  # tokens: it joins rows as they are, so all have one length, the least that does for these
+MODEL = Path(os.environ["PEER_MODEL"], "serving_server")
+LONGEST = int(os.environ["PEER_LONGEST"])  # tokens: it joins rows as they are, so all have one length
 
 
 _Config = inference.Config
 
 
 def pir_config(folder):
-    """It looks for a .pdmodel alone; this is the demo's program, loaded as we load it."""
+    """It looks for a .pdmodel alone; this is the program, loaded as we load it."""
     config = _Config(str(MODEL / "inference.json"), str(MODEL / "inference.pdiparams"))
     config.enable_new_ir(True)
     config.enable_new_executor(True)
@@ -63,8 +62,6 @@ def free_port():
 
 
 def config(port):
-    op = yaml.safe_load((ROOT / "config.yml").read_text(encoding="utf-8"))["op"]["bert"]
-    local = op["local_service_conf"]
     return {
         "http_port": port,
         "rpc_port": free_port(),
@@ -72,15 +69,15 @@ def config(port):
         "dag": {"is_thread_op": False},
         "op": {
             "bert": {
-                "concurrency": op["concurrency"],
-                "batch_size": op["batch_size"],
+                "concurrency": int(os.environ["PEER_INSTANCES"]),
+                "batch_size": int(os.environ["PEER_BATCH"]),
                 "auto_batching_timeout": round(float(os.environ["PEER_WAIT_MS"])),
                 "local_service_conf": {
                     "client_type": "local_predictor",
                     "model_config": str(MODEL),
                     "device_type": 0,
                     "devices": "",
-                    "thread_num": local["thread_num"],
+                    "thread_num": 1,
                     "ir_optim": True,
                     "use_mkldnn": True,
                     "mkldnn_cache_capacity": 10,

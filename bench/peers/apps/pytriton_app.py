@@ -10,7 +10,7 @@ from pytriton.decorators import batch
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
 
-from bench.peers.apps.classifier import WAIT_MS, Classifier, demo_op
+from bench.peers.apps.classifier import BATCH, INSTANCES, WAIT_MS, Classifier
 from bench.running import free_ports
 
 
@@ -30,7 +30,6 @@ def inference() -> Any:
 
 
 if __name__ == "__main__":
-    op = demo_op()
     rpc_port, metrics_port = free_ports(2)
     config = TritonConfig(
         http_address="127.0.0.1", http_port=int(sys.argv[1]), grpc_port=rpc_port, metrics_port=metrics_port
@@ -38,14 +37,14 @@ if __name__ == "__main__":
     with Triton(config=config) as triton:
         triton.bind(
             model_name="classifier",
-            infer_func=[inference() for _ in range(op.concurrency)],
+            infer_func=[inference() for _ in range(INSTANCES)],
             inputs=[Tensor(name="text", dtype=bytes, shape=(1,))],
             outputs=[
                 Tensor(name="label", dtype=bytes, shape=(1,)),
                 Tensor(name="confidence", dtype=np.float32, shape=(1,)),
             ],
             config=ModelConfig(
-                max_batch_size=op.batch_size,
+                max_batch_size=BATCH,
                 batcher=DynamicBatcher(max_queue_delay_microseconds=round(WAIT_MS * 1e3)),
             ),
         )

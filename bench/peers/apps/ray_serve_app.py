@@ -10,17 +10,17 @@ import ray
 from ray import serve
 from starlette.requests import Request
 
-from bench.peers.apps.classifier import WAIT_MS, Classifier, demo_op
+from bench.peers.apps.classifier import BATCH, INSTANCES, WAIT_MS, Classifier
 
-_OP = demo_op()
+MOST_WAITING = 256  # in a replica: as many as the connections may have
 
 
-@serve.deployment(num_replicas=_OP.concurrency, max_ongoing_requests=2 * _OP.batch_size)
+@serve.deployment(num_replicas=INSTANCES, max_ongoing_requests=MOST_WAITING)
 class TextClassifier:
     def __init__(self) -> None:
         self.classifier = Classifier()
 
-    @serve.batch(max_batch_size=_OP.batch_size, batch_wait_timeout_s=WAIT_MS / 1e3)
+    @serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=WAIT_MS / 1e3)
     async def classify(self, texts: list[str]) -> list[dict[str, Any]]:
         return self.classifier.classify(texts)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytriton
 
-from bench.peers.apps.classifier import WAIT_MS, demo_op
+from bench.peers.apps.classifier import BATCH, INSTANCES, WAIT_MS
 
 CONFIG = """
 backend: "python"
@@ -30,11 +30,10 @@ SERVER = Path(pytriton.__file__).parent / "tritonserver"
 
 
 def write_repository(folder: Path) -> None:
-    op = demo_op()
     version = folder / "classifier" / "1"
     version.mkdir(parents=True)
     shutil.copy(Path(__file__).parent / "triton_model.py", version / "model.py")
-    config = CONFIG.format(batch=op.batch_size, delay_us=round(WAIT_MS * 1e3), instances=op.concurrency)
+    config = CONFIG.format(batch=BATCH, delay_us=round(WAIT_MS * 1e3), instances=INSTANCES)
     (version.parent / "config.pbtxt").write_text(config)
 
 

@@ -1,0 +1,128 @@
+"""What a comparison finds: loads, pairs of them, and the rows of a table; ratios are those of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import msgspec
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """One load. CPU of all processes in ms a request, memory of all in MB, shared pages in each.
+
+    Latencies are None for a loop, which nobody asks. short_p99_ms: of the short texts of a mix;
+    alone_p99_ms: of the same texts without the long ones. others: cores that were busy with something else.
+    """
+
+    per_s: float
+    cpu_ms: float
+    rss_mb: float
+    others: float
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    errors: int = 0
+    short_p99_ms: float | None = None
+    alone_p99_ms: float | None = None
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Two turns, one right after the other."""
+
+    ours: Turn
+    theirs: Turn
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A subject beside our service: one model, one kind of texts, so many connections."""
+
+    model: str
+    workload: str
+    connections: int
+    key: str
+    name: str
+    start_s: float
+    ours_start_s: float
+    pairs: tuple[Pair, ...]
+
+    @property
+    def scenario(self) -> tuple[str, str, int]:
+        return self.model, self.workload, self.connections
+
+    @property
+    def is_ours(self) -> bool:
+        return self.key.startswith("ours")
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether it is a loop, which nobody asks."""
+        return all(pair.theirs.p50_ms is None for pair in self.pairs)
+
+    def ratios(self, figure: Callable[[Turn], float | None] = lambda turn: turn.per_s) -> list[float]:
+        """Theirs to ours in each round, where both have the figure."""
+        found = []
+        for pair in self.pairs:
+            theirs, ours = figure(pair.theirs), figure(pair.ours)
+            if theirs is not None and ours:
+                found.append(theirs / ours)
+        return found
+
+    def ratio(self) -> float:
+        """Requests a second, to ours: above 1 it answers more."""
+        return median(self.ratios())
+
+    def theirs(self, figure: Callable[[Turn], float | None]) -> float | None:
+        return _median([figure(pair.theirs) for pair in self.pairs])
+
+    def errors(self) -> int:
+        return sum(pair.theirs.errors for pair in self.pairs)
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What `auto` chose for a model, and how long that took; little where it was chosen before."""
+
+    model: str
+    key: str
+    engine: str
+    precision: str
+    seconds: float
+
+
+class Report(msgspec.Struct):
+    """Everything that was measured, of several runs of the command where it was told to add to a file."""
+
+    machine: str = ""
+    versions: list[str] = []
+    seconds: float = 0
+    rows: list[Row] = []
+    choices: list[Choice] = []
+    left_out: dict[str, str] = {}
+
+    def put(self, row: Row) -> None:
+        """Add a row; one of the same subject and scenario goes."""
+        same = (*row.scenario, row.key)
+        self.rows = [old for old in self.rows if (*old.scenario, old.key) != same] + [row]
+
+    def choose(self, choice: Choice) -> None:
+        same = choice.model, choice.key
+        self.choices = [old for old in self.choices if (old.model, old.key) != same] + [choice]
+
+    def scenarios(self) -> list[tuple[str, str, int]]:
+        return list(dict.fromkeys(row.scenario for row in self.rows))
+
+    def of(self, scenario: tuple[str, str, int]) -> list[Row]:
+        """Its rows, ours first, which is made of all the turns of ours there."""
+        rows = [row for row in self.rows if row.scenario == scenario]
+        own = tuple(Pair(pair.ours, pair.ours) for row in rows for pair in row.pairs)
+        started = median(row.ours_start_s for row in rows)
+        return [Row(*scenario, "ours", "Paddlewheel", started, started, own), *rows]
+
+    def others(self) -> tuple[float, float]:
+        """Cores that were busy with something else: the median, the most of any turn."""
+        cores = [turn.others for row in self.rows for pair in row.pairs for turn in (pair.ours, pair.theirs)]
+        return median(cores), max(cores)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return median(there) if there else None

@@ -1,0 +1,70 @@
+"""Our service as it is measured: the default one with the model at hand, and nothing else written by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import yaml
+
+from bench.load import CannotMeasure
+from bench.peers.dialects import PAIRS, V2, Dialect
+from bench.peers.figures import Choice
+from bench.peers.scenarios import Model
+from bench.peers.server import Door, Server, running
+from bench.peers.subjects import Ours
+from bench.running import ROOT, default_config, free_ports
+
+SCRIPT = ROOT / "web_service.py"
+
+
+class OurService(NamedTuple):
+    server: Server
+    port: int
+    choice: Choice
+
+    def door(self, dialect: Dialect) -> Door:
+        """Over KServe v2 for a peer that speaks it, else over key/value JSON."""
+        if dialect is V2:
+            return Door(self.port, "/v2/models/bert/infer", V2)
+        return Door(self.port, "/bert/prediction", PAIRS)
+
+
+def instances() -> int:
+    """As many as config.yml has: those of the peers, too."""
+    count: int = default_config()["op"]["bert"]["concurrency"]
+    return count
+
+
+@contextlib.contextmanager
+def our_service(ours: Ours, model: Model, text: str) -> Iterator[OurService]:
+    """Started once `auto` has chosen, so that the time of its start is that of any later one.
+
+    Raises CannotMeasure.
+    """
+    config, (http_port, rpc_port) = default_config(), free_ports(2)
+    conf = config["op"]["bert"]["local_service_conf"]
+    conf |= {"model_config": str(model.directory), "precision": ours.precision, "engine": ours.engine}
+    with tempfile.NamedTemporaryFile("w", suffix=".yml", encoding="utf-8") as file:
+        yaml.safe_dump(config | {"http_port": http_port, "rpc_port": rpc_port}, file)
+        file.flush()
+        command = [sys.executable, str(SCRIPT), "--config", file.name]
+        choice = _chosen(command, ours, model)
+        door = Door(http_port, "/bert/prediction", PAIRS)
+        with running(command, door, os.environ, text) as server:
+            yield OurService(server, http_port, choice)
+
+
+def _chosen(command: list[str], ours: Ours, model: Model) -> Choice:
+    began = time.monotonic()
+    done = subprocess.run([*command, "--print-config"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CannotMeasure(f"{ours.name} can't be configured: {done.stderr.strip()}")
+    conf: dict[str, Any] = yaml.safe_load(done.stdout)["op"]["bert"]["local_service_conf"]
+    return Choice(model.key, ours.key, conf["engine"], conf["precision"], time.monotonic() - began)

@@ -1,0 +1,46 @@
+"""Where a comparison is written: a file of JSON with tables and plot beside it, and the pages of docs/."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from bench.load import CannotMeasure
+from bench.peers.figures import Report
+from bench.peers.plot import draw
+from bench.peers.report import markdown
+from bench.running import ROOT
+
+DOCS = ROOT / "docs"
+LANGUAGES = {"en": "", "zh": "_zh"}  # what the names of the files end with
+_BEGIN, _END = "<!-- python -m bench.peers --docs -->", "<!-- so far -->"
+
+
+def write(report: Report, json: Path) -> None:
+    """The JSON, and Markdown and plot beside it."""
+    json.parent.mkdir(parents=True, exist_ok=True)
+    json.write_bytes(msgspec.json.encode(report) + b"\n")
+    for language, ending in LANGUAGES.items():
+        named = json.with_stem(f"{json.stem}{ending}")
+        named.with_suffix(".md").write_text(f"{markdown(report, language)}\n", encoding="utf-8")
+        named.with_suffix(".svg").write_text(draw(report, language), encoding="utf-8")
+
+
+def write_docs(report: Report, docs: Path = DOCS) -> None:
+    """Plots, JSON, and the tables between the marks of both pages. Raises CannotMeasure without the marks."""
+    (docs / "peers.json").write_bytes(msgspec.json.encode(report) + b"\n")
+    for language, ending in LANGUAGES.items():
+        (docs / f"peers{ending}.svg").write_text(draw(report, language), encoding="utf-8")
+        page = docs / f"benchmarks{ending}.md"
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), report, language), encoding="utf-8")
+
+
+def with_tables(page: str, report: Report, language: str) -> str:
+    """The page with the report's tables between its marks."""
+    tables = f"{_BEGIN}\n\n{markdown(report, language)}\n\n{_END}"
+    marked = re.escape(_BEGIN) + ".*?" + re.escape(_END)
+    if not re.search(marked, page, re.S):
+        raise CannotMeasure(f"the page has no place for the tables: {_BEGIN} ... {_END}")
+    return re.sub(marked, lambda _: tables, page, count=1, flags=re.S)

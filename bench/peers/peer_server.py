@@ -1,0 +1,60 @@
+"""A peer's server, started in its own environment with the model, batch and instances that it is given."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.load import CannotMeasure
+from bench.peers.environments import environment
+from bench.peers.ours import instances
+from bench.peers.scenarios import Model
+from bench.peers.server import Door, Server, running
+from bench.peers.subjects import Peer
+from bench.running import free_ports
+from pipeline.process.environment import MODEL_PROCESS
+
+
+class PeerServer(NamedTuple):
+    server: Server
+    door: Door
+
+
+@contextlib.contextmanager
+def peer_server(peer: Peer, model: Model, texts: Sequence[str], python39: str) -> Iterator[PeerServer]:
+    """Raises CannotMeasure for a peer that can't be installed or does not answer."""
+    venv = environment(peer.environment, python39 if peer.python39 else None)
+    (port,) = free_ports(1)
+    program, *arguments = (part.format(port=port, instances=instances()) for part in peer.command)
+    asked = {
+        "PEER_MODEL": str(model.paddle if peer.python39 else model.directory),
+        "PEER_INSTANCES": str(instances()),
+        "PEER_BATCH": str(peer.batch),
+        "PEER_WAIT_MS": str(peer.wait_ms),
+        "PEER_LONGEST": str(max(map(len, texts)) + 2),  # tokens: a character is one at most
+    }
+    door = Door(port, peer.path, peer.dialect)
+    command = [str(venv / "bin" / program), *arguments]
+    env = _activated(venv) | peer.env | asked
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(running(command, door, env, texts[0]))
+        except CannotMeasure:  # once more: PyTriton's two processes miss each other now and then
+            server = stack.enter_context(running(command, door, env, texts[0]))
+        yield PeerServer(server, door)
+
+
+def _activated(venv: Path) -> dict[str, str]:
+    """What a shell has there, and what our workers have set."""
+    libraries = os.pathsep.join(
+        filter(None, [sysconfig.get_config_var("LIBDIR"), os.getenv("LD_LIBRARY_PATH")])
+    )
+    return {
+        **MODEL_PROCESS, **os.environ, "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "VIRTUAL_ENV": str(venv),
+        "LD_LIBRARY_PATH": libraries,  # Triton's Python backend loads libpython
+    }  # fmt: skip

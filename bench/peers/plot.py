@@ -1,0 +1,80 @@
+"""Draws a comparison as an SVG: requests a second to ours as bars, for each model and kind of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bench.peers.figures import Report, Row
+from bench.peers.wording import Words, title_of, words_in
+from pipeline.tuning.svg import FAINT, INK, LINE, MARK, page, text
+
+TOLD = 64  # connections: those of a panel, or the most below
+WIDTH, MARGIN, TOP = 960, 24, 84
+COLUMNS, GAP = 2, 36
+NAMES, FIGURES = 196, 84  # what names and figures take beside the bars
+BAR, LINE_HEIGHT, HEADING = 13, 19, 34
+_OTHERS, _LIMIT = "#aab4be", "#e3e6ea"
+
+
+def draw(report: Report, language: str) -> str:
+    words = words_in(language)
+    panels = [sorted_rows(report.of(scenario)) for scenario in told_scenarios(report)]
+    width = (WIDTH - 2 * MARGIN - (COLUMNS - 1) * GAP) / COLUMNS
+    parts = [
+        text(MARGIN, 34, words.plot, size=18),
+        text(MARGIN, 56, words.plot_note, FAINT),
+        *_legend(words),
+    ]
+    y = float(TOP)
+    for first in range(0, len(panels), COLUMNS):
+        line = panels[first : first + COLUMNS]
+        for number, rows in enumerate(line):
+            parts += _panel(rows, MARGIN + number * (width + GAP), y, width, words)
+        y += HEADING + max(map(len, line)) * LINE_HEIGHT + 16
+    return page(WIDTH, y, parts)
+
+
+def told_scenarios(report: Report) -> list[tuple[str, str, int]]:
+    """One for each model and kind of texts."""
+    found: dict[tuple[str, str], int] = {}
+    for model, workload, connections in report.scenarios():
+        if connections <= TOLD:
+            found[model, workload] = max(connections, found.get((model, workload), 0))
+    return [(*kind, connections) for kind, connections in found.items()]
+
+
+def sorted_rows(rows: Sequence[Row]) -> list[Row]:
+    """Servers by their ratio, the fastest first; then the limits."""
+    return sorted(rows, key=lambda row: (row.is_limit, -row.ratio()))
+
+
+def _legend(words: Words) -> Iterator[str]:
+    x = float(WIDTH - MARGIN)
+    for color, said in ((_LIMIT, words.limit), (_OTHERS, words.others), (LINE, words.ours)):
+        yield text(x, 34, said, FAINT, anchor="end")
+        x -= 7.5 * sum(2 if ord(letter) > 0x2E80 else 1 for letter in said) * 0.82 + 18
+        yield f'<rect x="{x:.1f}" y="24" width="12" height="12" fill="{color}"/>'
+        x -= 16
+
+
+def _panel(rows: Sequence[Row], x: float, y: float, width: float, words: Words) -> Iterator[str]:
+    model, workload, connections = rows[0].scenario
+    title = f"{title_of(model, workload, words)}, {words.connections.format(connections)}"
+    yield text(x, y + 14, title, size=13)
+    left, room = x + NAMES, width - NAMES - FIGURES
+    scale = room / max(1.0, *(row.ratio() for row in rows))
+    y += HEADING - 8
+    for number, row in enumerate(rows):
+        yield from _bar(row, left, y + number * LINE_HEIGHT, scale, words)
+    down = f"M{left + scale:.1f} {y - 3:.1f}V{y + len(rows) * LINE_HEIGHT:.1f}"
+    yield f'<path d="{down}" stroke="{MARK}" stroke-dasharray="3 3"/>'
+
+
+def _bar(row: Row, left: float, y: float, scale: float, words: Words) -> Iterator[str]:
+    ours, end = row.is_ours, left + row.ratio() * scale
+    color = LINE if ours else _LIMIT if row.is_limit else _OTHERS
+    per_s = row.theirs(lambda turn: turn.per_s)
+    base = y + BAR - 2
+    yield text(left - 8, base, words.subjects.get(row.key, row.name), INK if ours else FAINT, anchor="end")
+    yield f'<rect x="{left:.1f}" y="{y:.1f}" width="{end - left:.1f}" height="{BAR}" fill="{color}"/>'
+    yield text(end + 5, base, f"{row.ratio():.2f}  ({per_s:,.0f}/s)", INK if ours else FAINT, size=11)

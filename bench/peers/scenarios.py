@@ -1,0 +1,70 @@
+"""What is compared: models, the texts that are sent to them, and at how many connections."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.bert_models import ONNX, PADDLE, SIZES
+from bench.load import CannotMeasure
+from bench.peers.environments import FOLDER
+from bench.running import DEMO_MODEL, ROOT
+from bench.texts import headlines, mixed_lengths
+
+DEMO = "demo"
+MODELS = (*SIZES, DEMO)
+SHORT, MIXED = "short", "mixed"
+WORKLOADS: dict[str, Callable[[], list[str]]] = {SHORT: headlines, MIXED: mixed_lengths}
+SHORT_CHARACTERS = 40  # texts of a mix that have at most these are its short ones
+PLAN: dict[tuple[str, str], tuple[int, ...]] = {  # connections, where none are asked for
+    ("2x128", SHORT): (1, 20, 64, 256),
+    ("2x128", MIXED): (20, 64),
+    ("12x768", SHORT): (1, 20, 64),
+    ("12x768", MIXED): (20, 64),
+    (DEMO, SHORT): (1, 20, 64),
+}
+
+
+class Scenario(NamedTuple):
+    """One model and one kind of texts, at several numbers of connections."""
+
+    model: str
+    workload: str
+    connections: tuple[int, ...]
+
+
+def scenarios(
+    models: Sequence[str], workloads: Sequence[str], connections: Sequence[int] | None
+) -> list[Scenario]:
+    """Those of the plan with these models and texts; with other connections where some are asked for."""
+    return [
+        Scenario(model, workload, tuple(connections or planned))
+        for (model, workload), planned in PLAN.items()
+        if model in models and workload in workloads
+    ]
+
+
+class Model(NamedTuple):
+    """directory: the serving model of all. paddle: a Paddle program of it, for who runs nothing else."""
+
+    key: str
+    directory: Path
+    paddle: Path
+
+
+def model_of(key: str) -> Model:
+    """The model, made below build/peers if it is not there. Raises CannotMeasure."""
+    if key == DEMO:
+        if not (DEMO_MODEL / "serving_server").is_dir():
+            raise CannotMeasure("models/demo is not there; run `python -m convert demo` first")
+        return Model(key, DEMO_MODEL, DEMO_MODEL)
+    folder = FOLDER / "models" / key
+    # In a process of its own: this one imports no Paddle, whose threads would stay.
+    command = [sys.executable, "-m", "bench.bert_models", str(folder), key]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CannotMeasure(f"the model {key} can't be made: {done.stderr[-800:].strip()}")
+    return Model(key, folder / ONNX, folder / PADDLE)

@@ -1,0 +1,134 @@
+"""What is measured: our service, the peers, and loops without a server; how each is started and asked."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import NamedTuple
+
+from bench.peers.dialects import JSON, LISTS, PAIRS, V2, Dialect
+
+_APPS = "bench.peers.apps"
+
+
+class Ours(NamedTuple):
+    """The default service; what differs from its config.yml. models: of those only, where any are named."""
+
+    key: str
+    name: str
+    precision: str = "fp32"
+    engine: str = "auto"
+    models: tuple[str, ...] = ()
+
+
+class Peer(NamedTuple):
+    """command: of its environment; `{port}` and `{instances}` are filled in.
+
+    batch: most texts in a predictor batch. wait_ms: how long a batch that is not full waits for more, the
+    best of those tried (docs/decisions/peers.md).
+    """
+
+    key: str
+    name: str
+    environment: str
+    command: tuple[str, ...]
+    path: str
+    dialect: Dialect = JSON
+    batch: int = 8
+    wait_ms: float = 0
+    env: Mapping[str, str] = {}
+    python39: bool = False
+
+
+class Loop(NamedTuple):
+    """Tokenizer and predictor in a loop, a process for each instance.
+
+    everything: all texts are sorted by length first; else as many at a time as there are connections, which
+    is what a server can have at hand.
+    """
+
+    key: str
+    name: str
+    engine: str
+    precision: str = "fp32"
+    everything: bool = False
+
+
+Subject = Ours | Peer | Loop
+
+OURS = Ours("ours", "Paddlewheel")
+
+
+def _python(app: str, *arguments: str) -> tuple[str, ...]:
+    return ("python", "-m", f"{_APPS}.{app}", *(arguments or ("{port}",)))
+
+
+def _mosec(batch: int) -> Peer:
+    options = ("--address", "127.0.0.1", "--port", "{port}", "--log-level", "warning", "--timeout", "30000")
+    command = _python("mosec_app", *options)
+    name = f"Mosec, batches of {batch}"
+    return Peer(f"mosec-{batch}", name, "mosec", command, "/inference", batch=batch, wait_ms=1)
+
+
+def _fastapi(app: str) -> tuple[str, ...]:
+    return (
+        "uvicorn",
+        f"{_APPS}.{app}:app",
+        "--port",
+        "{port}",
+        "--workers",
+        "{instances}",
+        "--no-access-log",
+    )
+
+
+_BENTOML = ("bentoml", "serve", f"{_APPS}.bentoml_app:TextClassifier", "--host", "127.0.0.1")
+_V2_PATH = "/v2/models/classifier/infer"
+
+SUBJECTS: tuple[Subject, ...] = (
+    Ours("ours-auto-precision", "Paddlewheel, precision: auto", precision="auto", models=("12x768",)),
+    Ours("ours-onnxruntime", "Paddlewheel, engine: onnxruntime", engine="onnxruntime"),
+    _mosec(8),
+    _mosec(32),
+    Peer("fastapi", "FastAPI, one text at a time", "fastapi", _fastapi("fastapi_app"), "/classify", batch=1),
+    Peer(
+        "fastapi-batching", "FastAPI with batching", "fastapi", _fastapi("fastapi_batching_app"), "/classify",
+    ),
+    Peer("litserve", "LitServe", "litserve", _python("litserve_app"), "/predict", wait_ms=2),
+    Peer(
+        "bentoml", "BentoML", "bentoml", (*_BENTOML, "--port", "{port}"), "/classify", LISTS,
+        env={
+            "BENTOML_DO_NOT_TRACK": "true",
+            "BENTOML_CONFIG_OPTIONS": "api_server.logging.access.enabled=false",
+        },
+    ),
+    Peer("mlserver", "MLServer", "mlserver", _python("mlserver_app"), _V2_PATH, V2, wait_ms=1),
+    Peer("triton", "Triton, Python backend", "triton", _python("triton_app"), _V2_PATH, V2),
+    Peer("pytriton", "PyTriton", "triton", _python("pytriton_app"), _V2_PATH, V2),
+    Peer(
+        "ray", "Ray Serve", "ray", _python("ray_serve_app"), "/classify", wait_ms=5,
+        env={"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"},
+    ),
+    Peer(
+        "paddle_serving", "Paddle Serving", "paddle_serving", _python("paddle_serving_app"),
+        "/bert/prediction", PAIRS, wait_ms=2, python39=True,
+        env={"FLAGS_eager_delete_tensor_gb": "-1"},  # keeps tensors, as our predictor does
+    ),
+    Loop("loop-all", "loop, all texts sorted", "onnxruntime", everything=True),
+    Loop("loop", "loop, as many texts as connections", "onnxruntime"),
+    Loop("loop-openvino", "the same with OpenVINO", "openvino"),
+    Loop("loop-openvino-bf16", "the same with OpenVINO in bf16", "openvino", "bf16"),
+)  # fmt: skip
+
+LEFT_OUT = {
+    "TorchServe": "its workers load PyTorch, whose wheels bring several GB of CUDA libraries; it is archived",
+}
+
+
+def subjects_of(model: str, keys: Container[str]) -> list[Subject]:
+    """Those with these keys that are measured with the model."""
+    return [
+        subject
+        for subject in SUBJECTS
+        if subject.key in keys
+        and not (isinstance(subject, Ours) and subject.models and model not in subject.models)
+    ]

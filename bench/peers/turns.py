@@ -1,0 +1,138 @@
+"""Turns: a load of one subject for some seconds, and what it cost; pairs of them, ours and another's."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from bench.load import CannotMeasure, Load, bodies_file, wrk, wrk_short_texts
+from bench.peers.figures import Pair, Turn
+from bench.peers.loops import EVERYTHING, LoopProcesses
+from bench.peers.scenarios import SHORT_CHARACTERS
+from bench.peers.server import Door, Processes
+from bench.processes import busy_s
+
+_WARM_UP_S = 1
+_LONGEST_TIMED = 64  # connections: a thread of the generator for each when short texts are timed
+
+
+class Measured(Protocol):
+    """A subject that runs."""
+
+    def turn(self, connections: int, seconds: float) -> Turn: ...
+
+
+class Bodies(NamedTuple):
+    """Files with the texts as one dialect asks them; short: the short ones, None where all are."""
+
+    all: Path
+    short: Path | None
+
+
+class Asked:
+    """A server under load by wrk."""
+
+    def __init__(self, door: Door, processes: Processes, bodies: Bodies) -> None:
+        self._door = door
+        self._processes = processes
+        self._bodies = bodies
+
+    def turn(self, connections: int, seconds: float) -> Turn:
+        self._load(connections, _WARM_UP_S)
+        with watched(self._processes) as spent:
+            done = self._load(connections, seconds)
+        if not done.requests:
+            raise CannotMeasure(f"nothing was answered at {self._door.url}{self._door.path}")
+        among, alone = self._short_texts(connections, seconds)
+        return Turn(
+            done.per_s, spent.cpu_s * 1e3 / done.requests, self._processes.resident_mb(), spent.others,
+            done.p50_ms, done.p99_ms, done.errors, among, alone,
+        )  # fmt: skip
+
+    def _load(self, connections: int, seconds: float) -> Load:
+        url, path = self._door.url, self._door.path
+        return wrk(url, path, connections=connections, seconds=seconds, bodies=self._bodies.all, timeout_s=30)
+
+    def _short_texts(self, connections: int, seconds: float) -> tuple[float | None, float | None]:
+        """Their p99 in ms, among the others and alone; None where they are not timed."""
+        short = self._bodies.short
+        if short is None or not 1 < connections <= _LONGEST_TIMED:
+            return None, None
+        among, alone = (
+            wrk_short_texts(
+                self._door.url, self._door.path, connections=connections, seconds=seconds, bodies=bodies,
+                short=short, timeout_s=30,
+            )
+            for bodies in (self._bodies.all, short)
+        )  # fmt: skip
+        return (among.p99_ms, alone.p99_ms) if among.timed and alone.timed else (None, None)
+
+
+class Looped:
+    """A loop without a server."""
+
+    def __init__(self, processes: LoopProcesses, *, everything: bool) -> None:
+        self._loop = processes
+        self._processes = Processes(*processes.pids)
+        self._everything = everything
+
+    def turn(self, connections: int, seconds: float) -> Turn:
+        window = EVERYTHING if self._everything else connections
+        self._loop.run(window, _WARM_UP_S, connections)
+        with watched(self._processes) as spent:
+            ran = self._loop.run(window, seconds, connections)
+        texts = sum(each.texts for each in ran)
+        return Turn(
+            sum(each.texts / each.seconds for each in ran), spent.cpu_s * 1e3 / texts,
+            self._processes.resident_mb(), spent.others,
+        )  # fmt: skip
+
+
+class Spent:
+    """cpu_s: of the subject's processes. others: cores that were busy with neither them nor the load."""
+
+    cpu_s = 0.0
+    others = 0.0
+
+
+@contextlib.contextmanager
+def watched(processes: Processes) -> Iterator[Spent]:
+    """Filled in at the end."""
+    spent = Spent()
+    cpu, busy, load, began = processes.cpu_s(), busy_s(), _children_s(), time.monotonic()
+    yield spent
+    spent.cpu_s = processes.cpu_s() - cpu
+    others_s = busy_s() - busy - spent.cpu_s - (_children_s() - load)
+    spent.others = max(0.0, others_s / (time.monotonic() - began))
+
+
+def _children_s() -> float:
+    """CPU time of this process's children that have ended: the generators of load."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def pair(ours: Measured, theirs: Measured, connections: int, seconds: float, *, ours_first: bool) -> Pair:
+    """One turn of each; whose is first changes, so that the host's drift favours nobody."""
+    if ours_first:
+        own = ours.turn(connections, seconds)
+        return Pair(own, theirs.turn(connections, seconds))
+    other = theirs.turn(connections, seconds)
+    return Pair(ours.turn(connections, seconds), other)
+
+
+@contextlib.contextmanager
+def bodies_of(door: Door, texts: Sequence[str]) -> Iterator[Bodies]:
+    """The texts in files, as the door is asked for them."""
+    short = [text for text in texts if len(text) <= SHORT_CHARACTERS]
+    with contextlib.ExitStack() as stack:
+        files = [
+            stack.enter_context(bodies_file([door.dialect.body(text) for text in some]))
+            for some in (texts, short)
+            if some
+        ]
+        yield Bodies(files[0], files[1] if 0 < len(short) < len(texts) else None)
