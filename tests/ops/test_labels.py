@@ -87,7 +87,7 @@ def test_scores_of_more_classes_than_labels_are_an_error_of_the_server() -> None
     variable = Variable("y", "y", "float32", (-1, -1))
     described = describe({"outputs": {"y": {"kind": "classes"}}}, [], [variable], LABELS, Path("x"))
     printer = OutputPrinter(variable, described.outputs["y"], "", LABELS)
-    with pytest.raises(ServingError, match="gives 4 scores in 'y', and serving.yml has 3 labels"):
+    with pytest.raises(ServingError, match=r"gives 4 scores in 'y', and serving\.yml has 3 labels"):
         printer.answer({"y": np.zeros((1, 4), np.float32)})
 
 
