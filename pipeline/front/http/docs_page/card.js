@@ -62,9 +62,11 @@ function labelList(labels) {
 // What the model is for: as its conversion has noted it, else as its fields and labels let one know.
 function taskOf(model) {
   if (model.task) return words.tasks[model.task] || model.task;
-  const kinds = new Set(Object.values(model.inputs || {}).map((input) => input.kind));
-  const [kind] = kinds.size ? kinds : new Set(fieldsOf(model).map((field) => field.kind));
-  return model.labels && kinds.size < 2 && words.tasks[kind] || "";
+  const given = Object.values(model.outputs || {}).map((output) => output.kind).find((kind) => kind !== "tensor");
+  if (given === "tokens" || given === "multilabel") return words.tasks[given];
+  const taken = Object.values(model.inputs || {}).length ? Object.values(model.inputs) : fieldsOf(model);
+  const kinds = new Set(taken.map((one) => one.kind));
+  return (given || model.labels) && kinds.size === 1 && words.tasks[[...kinds][0]] || "";
 }
 
 function cardElement(model, name) {

@@ -9,6 +9,7 @@ const WORDS = {
     tasks: {
       "sequence-classification": "text classification", "token-classification": "labels for tokens",
       text: "text classification", image: "image classification", table: "classification of table rows",
+      tensor: "classification", tokens: "labels for tokens", multilabel: "any number of labels",
     },
     attempt: "Try it", row: "a row, as JSON", send: "Send", sending: "Sending…", reset: "Back to the example", again: "Ctrl+Enter sends",
     answer: "Answer", answered: "{0} in {1} ms", empty: "(empty)", failed: "Not answered: ",
@@ -40,6 +41,7 @@ const WORDS = {
     tasks: {
       "sequence-classification": "文本分类", "token-classification": "词元标注",
       text: "文本分类", image: "图像分类", table: "表格行分类",
+      tensor: "分类", tokens: "词元标注", multilabel: "多标签分类",
     },
     attempt: "试一试", row: "一行数据（JSON）", send: "发送", sending: "发送中…", reset: "恢复示例", again: "按 Ctrl+Enter 发送",
     answer: "应答", answered: "{0}，{1} 毫秒", empty: "（空）", failed: "没有得到应答：",
