@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from convert.result import Conversion, ConversionOptions
-from pipeline.errors import ConversionError
+from pipeline.errors import ConfigError, ConversionError
 
 Command = Callable[[argparse.Namespace, ConversionOptions], Conversion]
 
@@ -28,7 +28,7 @@ def paddle(arguments: argparse.Namespace, options: ConversionOptions) -> Convers
             arguments.source,
             arguments.out,
             task=arguments.task,
-            labels=_comma_separated(arguments.labels),
+            labels=_labels(arguments),
             num_labels=arguments.num_labels,
             input_spec=arguments.input_spec,
             random_weights=arguments.random_weights,
@@ -75,7 +75,7 @@ def serving(arguments: argparse.Namespace, options: ConversionOptions) -> Conver
         arguments.out,
         fetch_alias=arguments.fetch_alias,
         padding=arguments.padding,
-        labels=_comma_separated(arguments.labels),
+        labels=_labels(arguments),
         files=arguments.file,
         notes=read_notes(source if source.is_dir() else source.parent) if arguments.with_notes else None,
         options=options,
@@ -141,7 +141,7 @@ def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
         input_spec=arguments.input_spec,
         params=arguments.params,
         task=arguments.task,
-        labels=tuple(_comma_separated(arguments.labels)),
+        labels=_labels(arguments),
         num_labels=arguments.num_labels,
         random_weights=arguments.random_weights,
         program_format=arguments.format,
@@ -152,5 +152,10 @@ def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
     return convert_all(arguments.source, arguments.out, wanted, options=options)
 
 
-def _comma_separated(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _labels(arguments: argparse.Namespace) -> tuple[str, ...]:
+    from pipeline.models.label_names import given_labels
+
+    try:
+        return given_labels(arguments.labels)
+    except ConfigError as exc:
+        raise ConversionError(f"{exc.message}.") from exc

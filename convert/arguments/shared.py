@@ -114,7 +114,9 @@ def add_served(parser: argparse.ArgumentParser) -> None:
 
 
 def add_labels(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--labels", default="", metavar="A,B,...", help="names of the classes, in order")
+    parser.add_argument(
+        "--labels", default="", metavar="A,B|FILE", help="names of the classes, in order, or a file of them"
+    )
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:

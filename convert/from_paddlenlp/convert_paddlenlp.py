@@ -18,7 +18,7 @@ from convert.proof.stored_reports import report_of, write_reports
 from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
-from convert.to_serving.notes import ModelNotes, labels_of, text_padding, write_notes
+from convert.to_serving.notes import ModelNotes, is_multi_label, labels_of, text_padding, write_notes
 from pipeline.errors import ConversionError
 from pipeline.models.additions import PARITY_FILE
 
@@ -75,7 +75,7 @@ def convert_paddlenlp(
         write_reports(made / PARITY_FILE, [report])
         for file in found.tokenizer:
             shutil.copyfile(file, made / file.name)
-        write_notes(made, _notes(told, task, names, found.tokenizer))
+        write_notes(made, _notes(told, task, names, found))
         write_stamp(made, fingerprint, {"source": source, "feeds": told["feeds"]})
     return Conversion(out, True, f"{out} holds the inference model ({'; '.join(told['feeds'])})", (report,))
 
@@ -114,7 +114,7 @@ def _task_of(config: dict[str, Any] | None) -> str:
     return next((task for task, head in HEADS.items() if named.endswith(head)), TASKS[0])
 
 
-def _notes(told: dict[str, Any], task: str, labels: tuple[str, ...], files: Sequence[Path]) -> ModelNotes:
+def _notes(told: dict[str, Any], task: str, labels: tuple[str, ...], found: PaddleNLPSource) -> ModelNotes:
     feeds = [feed.partition(":")[0] for feed in told["feeds"]]
     return ModelNotes(
         task=task,
@@ -122,5 +122,6 @@ def _notes(told: dict[str, Any], task: str, labels: tuple[str, ...], files: Sequ
         labels=labels,
         padding=text_padding(feeds, told["pad_id"]),
         outputs=("logits",),
-        files=tuple(file.name for file in files),
+        files=tuple(file.name for file in found.tokenizer),
+        multi_label=is_multi_label(found.config or {}),
     )

@@ -146,6 +146,7 @@ def _write_notes(made: Path, told: dict[str, Any], tokenizer: Sequence[Path]) ->
         padding=told["padding"],
         outputs=tuple(told["outputs"]),
         files=tuple(file.name for file in tokenizer),
+        multi_label=told["multi_label"],
     )
     write_notes(made, notes)
 

@@ -22,7 +22,7 @@ from convert.programs.program_feeds import OTHER_INPUTS, Array
 from convert.programs.runners import Runner
 from convert.proof.proof_inputs import Inputs
 from convert.proof.target import Target, target_of_specs
-from convert.to_serving.notes import labels_of, task_of, text_padding
+from convert.to_serving.notes import is_multi_label, labels_of, task_of, text_padding
 from pipeline.errors import ConversionError
 from pipeline.models.signature import sized
 
@@ -161,6 +161,7 @@ def model_notes(model: TorchModel) -> dict[str, Any]:
         "task": task_of(architecture),
         "architecture": architecture,
         "labels": labels_of(config),
+        "multi_label": is_multi_label(config),
         "padding": text_padding(feeds, int(config.get("pad_token_id") or 0)) if hidden else "",
         "outputs": model.outputs,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
@@ -16,8 +17,10 @@ from convert.proof.parity_report import ParityReport
 from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.to_serving.build_serving_model import build_serving_model
+from convert.to_serving.labelled import check_count, classes_of, described_outputs
 from convert.to_serving.notes import ModelNotes, entailment_of
 from pipeline.errors import ConversionError
+from pipeline.models.label_names import flaw_of_count
 
 
 def convert_serving(
@@ -39,7 +42,7 @@ def convert_serving(
     feeds that may be padded with a value, which is proven first; `labels` and `files` (a vocabulary) go to
     serving_server/. Of `notes`, whose files stand beside the program, it takes what isn't given, and the
     task. The reports of `earlier` steps are stored before its own. Raises ConversionError for what can't be
-    used, ParityError when outputs differ.
+    used and for labels that no output has as many classes as, ParityError when outputs differ.
     """
     options = options or ConversionOptions()
     check_replaceable(out)
@@ -49,23 +52,26 @@ def convert_serving(
     program = read_program(source)
     aliases = fetch_aliases(program, known.fetch_alias)
     pads = parse_padding(known.padding or "", program.feeds)
-    fingerprint = _fingerprint(program, aliases, known, options)
+    outputs = described_outputs(program, aliases, known.labels, known.multi_label)
+    fingerprint = _fingerprint(program, aliases, known, outputs, options)
     would = f"would write a serving model with {', '.join(aliases)} to {out}"
     kept = as_it_is(out, fingerprint, would, options)
     if kept is not None:
         return kept
     target = target_of(program)
+    batches = options.inputs.batches(target)
+    check_count(labels, program, batches[0])
     with staged(out) as made:
         reports = build_serving_model(
             program,
             made,
             aliases=aliases,
-            batches=options.inputs.batches(target),
+            batches=batches,
             rows=options.inputs.rows(target, pads) if pads else [],
             pads=pads,
             labels=known.labels,
             files=known.files,
-            facts=known.facts,
+            facts={**known.facts, **outputs},
             earlier=earlier,
             options=options,
         )
@@ -83,6 +89,7 @@ class _Known:
     labels: Sequence[str]
     files: Sequence[Path]
     facts: Mapping[str, str] = field(default_factory=dict)
+    multi_label: bool = False
 
     def with_notes(self, notes: ModelNotes | None, source: Path) -> _Known:
         """What isn't given is taken from the notes, and the task."""
@@ -96,6 +103,7 @@ class _Known:
             self.labels or notes.labels,
             [*self.files, *(folder / name for name in notes.files)],
             {key: text for key, text in facts.items() if text},
+            notes.multi_label,
         )
 
     def check_files(self) -> None:
@@ -105,13 +113,18 @@ class _Known:
 
 
 def _fingerprint(
-    program: InferenceProgram, aliases: Sequence[str], known: _Known, options: ConversionOptions
+    program: InferenceProgram,
+    aliases: Sequence[str],
+    known: _Known,
+    outputs: Mapping[str, Any],
+    options: ConversionOptions,
 ) -> str:
     settings = {
         "aliases": aliases,
         "padding": known.padding or "",
         "labels": list(known.labels),
         **known.facts,
+        **outputs,
         **_engine(program),
         "tolerance": options.tolerance,
         "lengths": options.lengths,
@@ -127,12 +140,11 @@ def _entailment(labels: Sequence[str]) -> str:
 
 
 def _mismatch(labels: Sequence[str], program: InferenceProgram, aliases: Sequence[str]) -> str:
-    """What is to be said where there are labels and no output has as many scores."""
-    sizes = [fetch.shape[-1] if fetch.shape else 1 for fetch in program.fetches]
-    if not labels or len(labels) in sizes or -1 in sizes:
+    """What is to be said where a configuration has labels and no output has as many scores."""
+    if not flaw_of_count(labels, classes_of(program)):
         return ""
-    outputs = ", ".join(f"{alias} has {size} columns" for alias, size in zip(aliases, sizes, strict=True))
-    return f"; its {len(labels)} labels fit no output: {outputs}"
+    shapes = (f"{alias} is {list(f.shape)}" for alias, f in zip(aliases, program.fetches, strict=True))
+    return f"; its {len(labels)} labels fit no output: {', '.join(shapes)}"
 
 
 def fetch_aliases(program: InferenceProgram, wanted: Sequence[str]) -> tuple[str, ...]:

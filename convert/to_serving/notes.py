@@ -39,7 +39,8 @@ class ModelNotes:
     """For `convert serving --with-notes`.
 
     `padding` is text as --padding has it, and proven there before it is believed; `outputs` are names for the
-    fetches, in order; `files` stand beside the program, without a folder.
+    fetches, in order; `files` stand beside the program, without a folder. `multi_label` says that any number
+    of the labels may hold at once.
     """
 
     task: str
@@ -48,6 +49,7 @@ class ModelNotes:
     padding: str = ""
     outputs: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    multi_label: bool = False
 
 
 def write_notes(directory: Path, notes: ModelNotes) -> None:
@@ -85,6 +87,7 @@ def read_notes(directory: Path) -> ModelNotes:
         padding=_text(notes, "padding", path),
         outputs=_texts(notes, "outputs", path),
         files=tuple(Path(name).name for name in _texts(notes, "files", path)),
+        multi_label=notes.get("multi_label") is True,
     )
 
 
@@ -95,6 +98,11 @@ def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     labels = tuple(str(named[str(index)]) for index in range(len(named)))
     return () if all(label == f"LABEL_{index}" for index, label in enumerate(labels)) else labels
+
+
+def is_multi_label(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration of transformers or PaddleNLP says so."""
+    return config.get("problem_type") == "multi_label_classification"
 
 
 def task_of(architecture: str) -> str:

@@ -15,7 +15,15 @@ from convert.paddle_onnx.to_paddle import convert_onnx
 from convert.proof.parity_report import FailedParity, ParityReport
 from convert.result import FORMATS, Conversion, ConversionOptions
 from convert.to_serving.convert_serving import convert_serving
-from convert.to_serving.notes import NOTES_FILE, ModelNotes, labels_of, read_notes, task_of, tokenizer_files
+from convert.to_serving.notes import (
+    NOTES_FILE,
+    ModelNotes,
+    is_multi_label,
+    labels_of,
+    read_notes,
+    task_of,
+    tokenizer_files,
+)
 from convert.whole.beside import MODEL_FILES, config_beside, suggested_padding
 from convert.whole.route import EXPORT, TO_ONNX, TORCH_ONNX, TWIN, X2PADDLE, Route
 from convert.whole.source_kind import SourceKind
@@ -140,6 +148,7 @@ class Way:
             task=notes.task or task_of(architecture),
             architecture=notes.architecture or architecture,
             labels=notes.labels or labels_of(config),
+            multi_label=notes.multi_label or is_multi_label(config),
         ), [] if notes.files or not config else tokenizer_files(source)
 
 

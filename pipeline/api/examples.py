@@ -172,6 +172,8 @@ def _text(feed: Variable) -> str:
 
 
 def _shape_of(feed: Variable) -> tuple[int, ...]:
+    if feed.is_lod and len(feed.shape) == 1:  # descriptions of such leave the second axis out
+        return (1, 1)
     longest = feed.longest[1] if feed.longest else _ANY_SIDE
     return sized(feed.shape, 1, min(longest, _any_length(len(feed.shape))))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, Description, describe
-from pipeline.models.label_names import flaw_of_count, given_labels
+from pipeline.models.label_names import class_counts, flaw_of_count, given_labels
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
 from pipeline.ops.tokenized import tokenizer_file
@@ -49,7 +49,8 @@ def with_description(model: ServingModel, asked: Asked) -> ServingModel:
     if asked.input:
         _refuse_described(model, INPUTS_KEY, "--input")
         added[INPUTS_KEY] = _INPUTS[asked.input](model, asked)
-    if asked.labels and (flaw := flaw_of_count(labels, _classes(model.fetches))):
+    feeds, fetches = ([variable.shape for variable in many] for many in (model.feeds, model.fetches))
+    if asked.labels and (flaw := flaw_of_count(labels, class_counts(feeds, fetches))):
         raise ConfigError(flaw)
     if asked.output or asked.top_k or (asked.input and OUTPUTS_KEY not in model.additions):
         _refuse_described(model, OUTPUTS_KEY, "--output and --top-k")
@@ -152,11 +153,6 @@ def _kind_of(model: ServingModel, scores: Variable | None) -> str:
 def _maker_of(model: ServingModel, fetch: Variable) -> str:
     """The operator that makes a fetch; empty where that is not known."""
     return inspect_onnx(model.program).makers.get(fetch.name, "") if model.format == "onnx" else ""
-
-
-def _classes(fetches: Sequence[Variable]) -> list[int]:
-    """How many classes each fetch has that may have them; -1 for any number."""
-    return [fetch.shape[-1] for fetch in fetches if _may_be_scores(fetch)]
 
 
 def _may_be_scores(fetch: Variable) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pipeline.errors import ConfigError
 from pipeline.text_lines import read_lines
+
+IMAGE_RANK = 4  # of a feed: [N, C, H, W] or [N, H, W, C]
 
 
 def given_labels(text: str) -> tuple[str, ...]:
@@ -23,10 +25,19 @@ def given_labels(text: str) -> tuple[str, ...]:
     return tuple(label for part in text.split(",") if (label := part.strip()))
 
 
+def class_counts(feeds: Iterable[Sequence[int]], fetches: Iterable[Sequence[int]]) -> list[int]:
+    """The last length of each output that may hold scores of classes, by the shapes of a model.
+
+    What a detector of things in images finds, [N, boxes, 85] say, is no such.
+    """
+    ranks = (2,) if any(len(shape) == IMAGE_RANK for shape in feeds) else (2, 3)
+    return [shape[-1] for shape in fetches if len(shape) in ranks]
+
+
 def flaw_of_count(labels: Sequence[str], classes: Sequence[int]) -> str:
     """What is wrong where no output has as many classes as there are labels; empty where nothing is.
 
-    classes: of each output that may have them, -1 for any number.
+    classes: see `class_counts`.
     """
     if not labels or not classes or len(labels) in classes or -1 in classes:
         return ""

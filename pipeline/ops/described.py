@@ -52,7 +52,8 @@ class DescribedOp(Op):
             raise ConfigError(f"Op {self.name} has no model: set local_service_conf.model_config")
         inputs = model.description.inputs
         tensors = [name for name, given in inputs.items() if isinstance(given, TensorInput)]
-        self._tensors = tuple(feed for feed in model.feeds if feed.alias in tensors)
+        # The predictor's feeds have the axes that an old description has left out.
+        self._tensors = tuple(feed for feed in self.predictor.feeds if feed.alias in tensors)
         self._alike = _padded_alike(model)
         self._readers = [_reader(name, inputs[name], model) for name in inputs if name not in tensors]
         self._printers = [OutputPrinter(*one, model.labels) for one in described_fetches(model)]

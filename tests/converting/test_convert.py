@@ -206,10 +206,17 @@ def test_padding_that_changes_answers_is_refused(project: Path, capsys: pytest.C
     ]
 
 
-def test_labels_that_fit_no_output_are_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("given", ["bad,good", "a,b,c,d", "labels.txt"])
+def test_labels_that_are_not_as_many_as_the_classes_are_refused(
+    project: Path, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
     assert export("Sentiment") == 0
-    assert main(["serving", "inference", "served", "--fetch-alias", "logits", "--labels", "bad,good"]) == 0
-    assert "its 2 labels fit no output: logits has 3 columns." in capsys.readouterr().out
+    (project / "labels.txt").write_text("bad\ngood\n", "utf-8")
+    assert main(["serving", "inference", "served", "--fetch-alias", "logits", "--labels", given]) == 2
+    count = 4 if given == "a,b,c,d" else 2
+    told = f"--labels has {count} names, and the model has 3 classes: name each class once."
+    assert told in capsys.readouterr().err
+    assert not (project / "served").exists()
 
 
 def test_a_dry_run_writes_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -190,3 +190,25 @@ def test_the_service_that_new_makes_of_it_answers_as_the_file_does(tmp_path: Pat
             expected = own_logits(feeds)
             np.testing.assert_allclose(parse_value(answer["logits"]), expected, atol=1e-5)
             assert parse_value(answer["label"]) == ["abc"[best] for best in expected.argmax(-1)]
+
+
+def test_an_output_that_ends_with_a_sigmoid_is_described_with_several_labels(tmp_path: Path) -> None:
+    topics = onnx_models.onnx_file("topics")
+    assert convert(topics, tmp_path / "served", "--labels", "a,b,c") == 0
+    output = load_serving_model(tmp_path / "served").description.outputs["scores"]
+    assert (output.kind, output.model_dump()["activation"]) == ("multilabel", "none")
+
+
+def test_a_configuration_for_several_labels_is_believed(tmp_path: Path) -> None:
+    source = onnx_models.bare(tmp_path, "classifier")
+    config = {
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {"0": "a", "1": "b", "2": "c"},
+        "problem_type": "multi_label_classification",
+    }
+    (source / "config.json").write_text(json.dumps(config), "utf-8")
+    assert main(["all", str(source), str(tmp_path / "served"), "--engine", "onnxruntime"]) == 0
+    model = load_serving_model(tmp_path / "served")
+    output = model.description.outputs["logits"]
+    assert (model.labels, output.kind) == (("a", "b", "c"), "multilabel")
+    assert output.model_dump()["activation"] == "sigmoid"

@@ -46,7 +46,7 @@ class UnreadRows(Unread, eq=False):
             rows = [row if type(row) is list else [row] for row in rows]
         elements, shape = self._flat(rows)
         array = self._array(elements, len(rows)).reshape(shape)
-        return array[0] if self.whole else array
+        return array.reshape(shape[1:]) if self.whole else array
 
     def _flat(self, rows: list[Any]) -> tuple[list[Any], list[int]]:
         level, shape = rows, [len(rows)]

@@ -1,0 +1,127 @@
+"""The command that `paddlewheel new` prints is answered, whatever the model takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.values import parse_value
+from pipeline.models.serving_model import SERVER_FOLDER
+from tests.support import old_models, onnx_models
+from tests.support.new_services import NewService, new_service
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "text", "good", "bad"]
+
+
+def text_classifier(folder: Path) -> Path:
+    """A classifier of texts with the vocabulary of its tokenizer beside it."""
+    model = onnx_models.serving(folder)
+    (model / SERVER_FOLDER / "vocab.txt").write_text("\n".join(WORDS), "utf-8")
+    return model
+
+
+def key_values(new: NewService) -> dict[str, Any]:
+    """What the printed command is answered with over key/value."""
+    answer = new.ask()
+    assert (answer.status, answer.json["err_no"]) == (200, 0), answer
+    values = map(parse_value, answer.json["value"])
+    return dict(zip(answer.json["key"], values, strict=True))
+
+
+def prediction(new: NewService) -> dict[str, Any]:
+    answer = new.ask()
+    assert answer.status == 200, answer
+    (row,) = answer.json["predictions"]
+    return dict(row)
+
+
+@pytest.mark.parametrize(
+    ("model", "answer"),
+    [
+        ("series", {"mean": [[1.0] * 6]}),  # [-1, -1, 6]
+        ("board", {"y": [[2.0] * 4] * 8}),  # [8, 4]
+        ("words", {"logits": [[-1, 0.5, 1]]}),  # a text, unknown to it
+        ("stateful", {"y": [[4.0] * 4], "next": [[[2.0] * 4]] * 2}),  # several inputs, the batch not in front
+        ("fixed", {"y": [[1.0] * 4]}),
+    ],
+)
+def test_tensors_of_every_kind(tmp_path: Path, model: str, answer: dict[str, Any]) -> None:
+    with new_service(tmp_path, onnx_models.bare(tmp_path / "models", model), "tensors") as new:
+        assert key_values(new) == answer
+        same_over_other_doors(new)
+
+
+def test_a_tensor_too_large_for_a_command_is_sent_from_a_file(tmp_path: Path) -> None:
+    model = onnx_models.bare(tmp_path / "models", "photos_of_four")
+    with new_service(tmp_path, model, "large") as new:
+        assert "-binary @large/example.json" in new.question
+        (first, *others) = key_values(new)["logits"]
+    assert len(others) == 3 and len(first) == 10
+
+
+def test_every_dtype(tmp_path: Path) -> None:
+    with new_service(tmp_path, onnx_models.bare(tmp_path / "models", "dtypes"), "dtypes") as new:
+        answer = key_values(new)
+    assert answer["text_out"] == [["text", "text"]] and answer["flag_out"] == [[True, True]]
+    assert len(answer) == 9
+
+
+def test_a_sequence_of_unequal_length(tmp_path: Path) -> None:
+    """Of an old Paddle model, which is run by Paddle."""
+    with new_service(tmp_path, old_models.bag_of_words(tmp_path), "words", measures=True) as new:
+        assert key_values(new) == {"prediction": [[1.5, 1.0]]}
+
+
+def test_a_text_without_a_line_of_code(tmp_path: Path) -> None:
+    model = text_classifier(tmp_path / "models")
+    with new_service(tmp_path, model, "news", "--input", "text") as new:
+        row = prediction(new)
+        assert row.keys() == {"label", "score"} and row["label"] in onnx_models.LABELS
+        same_over_other_doors(new)
+        ids = {"input_ids": [[2, 4, 3]], "token_type_ids": [[0] * 3], "attention_mask": [[1] * 3]}
+        body = {"instances": [{name: value[0] for name, value in ids.items()}]}
+        logits = new.service.http("/v1/models/news_model:predict", json.dumps(body)).json
+        ((scores,),) = (list(one.values()) for one in logits["predictions"])
+        assert onnx_models.LABELS[scores.index(max(scores))] == row["label"]
+
+
+def test_a_text_for_a_model_that_reads_texts_itself(tmp_path: Path) -> None:
+    model = onnx_models.bare(tmp_path / "models", "words")
+    with new_service(tmp_path, model, "moves", "--input", "text", "--labels", "fall,stay,rise") as new:
+        assert prediction(new)["label"] == "rise"  # of a word that it does not know
+        body = json.dumps({"instances": [{"text": "down"}, {"text": "up"}]})
+        told = new.service.http("/v1/models/moves:predict", body).json["predictions"]
+    assert [one["label"] for one in told] == ["stay", "fall"]
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [("people", ()), ("flowers", ("--columns", "length,width,petal length (cm),petals"))],
+)
+def test_a_row_of_a_table(tmp_path: Path, model: str, options: tuple[str, ...]) -> None:
+    with new_service(
+        tmp_path, onnx_models.bare(tmp_path / "models", model), "rows", "--input", "table", *options
+    ) as new:
+        assert prediction(new).keys() == {"label", "score"}
+        same_over_other_doors(new)
+
+
+def same_over_other_doors(new: NewService) -> None:
+    """Every example that the service shows of itself is answered, with the same outputs."""
+    name = new.service.name
+    paths = new.service.http("/openapi.json").json["paths"]
+    doors = {f"/{name}/prediction": "key", f"/v1/models/{name}:predict": "", f"/v2/models/{name}/infer": ""}
+    outputs = []
+    for path in doors:
+        body = paths[path]["post"]["requestBody"]["content"]["application/json"]["example"]
+        answer = new.service.http(path, json.dumps(body))
+        assert (answer.status, answer.json.get("err_no", 0)) == (200, 0), answer
+        told = answer.json
+        if "outputs" in told:
+            outputs.append({one["name"] for one in told["outputs"]})
+        else:
+            outputs.append(set(told["key"] if "key" in told else told["predictions"][0]))
+    assert outputs[0] and outputs == [outputs[0]] * 3
