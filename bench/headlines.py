@@ -22,7 +22,6 @@ from bench.load import CannotMeasure
 from bench.running import DEMO_MODEL, default_config, running_service
 from client.errors import ClientError
 from client.http_client import HttpClient
-from client.values import parse_value
 from pipeline.text_lines import read_lines
 
 CONFIDENCE_TOLERANCE = 1e-4  # a batch's padding changes the order of sums
@@ -65,9 +64,7 @@ def ask_service(headlines: Sequence[Headline], connections: int) -> list[Answere
             outputs = client.predict(headline.text).outputs
         except ClientError as error:
             return error
-        label, confidence = parse_value(outputs["label"]), parse_value(outputs["confidence"])
-        assert isinstance(label, list) and isinstance(confidence, list)
-        return Answered(str(label[0]), float(str(confidence[0])))
+        return Answered(str(outputs["label"][0]), float(outputs["confidence"][0]))
 
     with (
         running_service(ROOT / "web_service.py", default_config()) as service,

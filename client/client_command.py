@@ -83,7 +83,7 @@ def run(
         return 1
     console = plain_console()
     if options.json:
-        document = {"err_no": answer.err_no, "err_msg": answer.err_msg, "outputs": answer.outputs}
+        document = {"err_no": answer.err_no, "err_msg": answer.err_msg, "outputs": answer.texts}
         console.print(json.dumps(document, ensure_ascii=False), soft_wrap=True)
     else:
         console.print(answer_table(options.texts, answer))
@@ -93,7 +93,7 @@ def run(
 
 def answer_table(texts: Sequence[str], answer: Answer) -> Table:
     """A row for each text when every output has one element for each text, else a row for each output."""
-    values = {key: parse_value(text) for key, text in answer.outputs.items()}
+    values = {key: parse_value(text) for key, text in answer.texts.items()}
     columns = {
         key: value for key, value in values.items() if isinstance(value, list) and len(value) == len(texts)
     }

@@ -6,24 +6,35 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 from client.retry import call_with_retries
+from client.values import parse_array
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Inputs = str | Sequence[str] | Mapping[str, str]
 Reply = tuple[str, dict[str, str]]
-"""err_msg and outputs of a request that succeeded."""
+"""err_msg and texts of a request that succeeded."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answered request. `outputs` maps each key to its text; arrays are NumPy reprs, see `parse_value`."""
+    """An answered request."""
 
     err_no: int
     err_msg: str
-    outputs: dict[str, str]
+    texts: dict[str, str]
+    """What came under each key; arrays are as NumPy prints them."""
     elapsed_ms: float
     """From the call of `predict` to its answer, retries included."""
+
+    @cached_property
+    def outputs(self) -> dict[str, NDArray[Any] | str]:
+        """The array under each key, or the text where it is none."""
+        return {key: parse_array(text) for key, text in self.texts.items()}
 
 
 class Client(ABC):
@@ -40,8 +51,8 @@ class Client(ABC):
         """Sends a text, a list of texts or `{key: text}`. Raises a ClientError, see `client.errors`."""
         started = time.monotonic()
         send = self._sender(as_feed(inputs))
-        err_msg, outputs = call_with_retries(send, timeout_s=self._timeout_s, retries=self._retries)
-        return Answer(0, err_msg, outputs, (time.monotonic() - started) * 1000)
+        err_msg, texts = call_with_retries(send, timeout_s=self._timeout_s, retries=self._retries)
+        return Answer(0, err_msg, texts, (time.monotonic() - started) * 1000)
 
     @abstractmethod
     def _sender(self, feed: dict[str, str]) -> Callable[[float], Reply]:

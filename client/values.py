@@ -1,10 +1,13 @@
-"""Reads the arrays that the service prints: NumPy reprs become lists, without eval."""
+"""Reads the arrays that the service prints: NumPy reprs become arrays, or lists, without eval."""
 
 from __future__ import annotations
 
 import ast
 import math
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:  # it is imported when there is an array
+    from numpy.typing import NDArray
 
 Scalar = str | bytes | bool | int | float | complex | None
 Value: TypeAlias = "Scalar | list[Value]"
@@ -21,16 +24,47 @@ def parse_value(text: str) -> Value:
 
     An array of no axes becomes its only element. A repr that NumPy shortened with `...` stays text.
     """
-    if not text.startswith("array("):
+    call = _call(text)
+    try:
+        return text if call is None else _value(call.args[0])
+    except (ValueError, RecursionError, _NotAnArray):
         return text
+
+
+def parse_array(text: str) -> NDArray[Any] | str:
+    """The array that was printed, with its dtype and shape; what is not an array's repr as it is."""
+    value, call = parse_value(text), _call(text)
+    if call is None or value is text:
+        return text
+    import numpy as np
+
+    told = {keyword.arg: keyword.value for keyword in call.keywords}
+    try:
+        array = np.array(value, None if "dtype" not in told else _dtype(told["dtype"]))
+        shape = _value(told["shape"]) if "shape" in told else None
+        return array.reshape([int(str(side)) for side in shape]) if isinstance(shape, list) else array
+    except (ValueError, TypeError, _NotAnArray):
+        return text
+
+
+def _call(text: str) -> ast.Call | None:
+    """The call that an array's repr looks like. Its keywords are the dtype and the shape."""
+    if not text.startswith("array("):
+        return None
     try:
         tree = ast.parse(text, mode="eval").body
-        # The dtype and shape that follow are keywords of the call, and not needed.
-        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and len(tree.args) == 1:
-            return _value(tree.args[0])
-    except (SyntaxError, ValueError, RecursionError, MemoryError, _NotAnArray):
-        pass
-    return text
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    is_array = isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and len(tree.args) == 1
+    return tree if is_array and isinstance(tree, ast.Call) else None
+
+
+def _dtype(node: ast.expr) -> str:
+    """The name of one, as NumPy prints it: float32, or '<U6'. Arrays of objects are none that are printed."""
+    name = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None
+    if not isinstance(name, str) or name == "object":
+        raise _NotAnArray
+    return name
 
 
 def _value(node: ast.expr) -> Value:

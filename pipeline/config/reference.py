@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
 from pipeline.config.config_file import ServiceConfig
 
 Schema = Mapping[str, Any]
@@ -26,18 +28,27 @@ Without effect in this version, though read and checked: \
 `op.<name>.local_service_conf.{concurrency, workdir}`. \
 Refused when set: `op.<name>.use_encryption_model`.
 """
+_OF_MODELS = """\
+# Keys of serving.yml
+
+What `serving.yml`, beside a model, says of the model's inputs and outputs: `inputs` by the names under \
+which clients send them, `outputs` by the aliases of the model's fetches. `paddlewheel new` writes both. \
+`kind: tensor` is a feed or a fetch as it is, and has no other key.
+"""
 
 
 @dataclass(frozen=True)
 class Words:
     """The words of one language.
 
-    head: the first lines of the document. columns: the head of each table. kinds: the types of JSON schema.
+    head: the first lines of the document. of_models: what stands before the sections of a model's own file.
+    columns: the head of each table. kinds: the types of JSON schema.
     list_of: a pattern for the kind of the elements. from_to: one for kind, least and most. meanings: what
     each key means, by section and key; None: as the models describe it.
     """
 
     head: str
+    of_models: str
     top_level: str
     columns: tuple[str, str, str, str]
     kinds: Mapping[str, str]
@@ -51,6 +62,7 @@ class Words:
 
 ENGLISH = Words(
     head=_HEAD,
+    of_models=_OF_MODELS,
     top_level="Top level",
     columns=("Key", "Type", "Default", "Meaning"),
     kinds={"string": "text", "integer": "integer", "number": "number", "boolean": "true, false"},
@@ -63,13 +75,21 @@ ENGLISH = Words(
 )
 
 
-def config_reference(words: Words = ENGLISH) -> str:
+def config_reference(words: Words = ENGLISH, of_models: Mapping[str, type[BaseModel]] | None = None) -> str:
     """The document: one table per section, in the order of the models. Raises KeyError for a key without a
-    meaning in that language."""
+    meaning in that language.
+
+    of_models: the sections of serving.yml, by their headings.
+    """
     schema = ServiceConfig.model_json_schema(by_alias=True, mode="serialization")
     parts = [words.head.rstrip("\n")]
     for path, section in _sections("", schema, schema["$defs"]):
         parts += [f"## `{path}`" if path else f"## {words.top_level}", _table(path, section, words)]
+    parts.append(words.of_models.rstrip("\n"))
+    for path, model in (of_models or {}).items():
+        section = model.model_json_schema(mode="serialization")
+        section["properties"].pop("kind", None)
+        parts += [f"## `{path}`", _table(path, section, words)]
     return "\n\n".join(parts) + "\n"
 
 

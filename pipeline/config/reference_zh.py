@@ -17,6 +17,13 @@ Paddle Serving 会忽略的未知键，在这里也被忽略并给出警告，�
 在本版本中读取并检查、但不起作用：`op.<name>.{client_config, encryption_key}`、\
 `op.<name>.local_service_conf.{concurrency, workdir}`。设置后会被拒绝：`op.<name>.use_encryption_model`。
 """
+_OF_MODELS = """\
+# serving.yml 配置项
+
+模型旁边的 `serving.yml` 对输入和输出的说明：`inputs` 以客户端发送时所用的名字为键，\
+`outputs` 以模型输出的别名为键。\
+`paddlewheel new` 会写好这两项。`kind: tensor` 表示原样的输入或输出，没有其他键。
+"""
 _MEANINGS = {  # by section, then by key
     "": {
         "http_port": "HTTP 端口；http_port 与 rpc_port 至少要有一个。",
@@ -219,10 +226,70 @@ _MEANINGS = {  # by section, then by key
         "max_connections": "每个端口打开的连接数。",
         "connection_calls": "一个 gRPC 连接上同时进行的调用数；更多的由客户端等待。",
     },
+    "inputs.<name>, kind: image": {
+        "feed": "模型输入的别名；不写：唯一的那个。",
+        "preset": (
+            "下面没有写的键取什么值：torchvision、PaddleClas 或 timm 评估时的变换；"
+            "plain：缩放到输入的边长，值为 0 到 1。"
+        ),
+        "resize": "短边，或 [高, 宽]；不写：由 preset 和 crop 决定。",
+        "crop": "取中间的 [高, 宽]；不写：由 preset 和输入的边长决定。",
+        "resampling": "缩放时怎样得到像素；不写：由 preset 决定。",
+        "library": "按哪个库的算法缩放：pillow 缩小时取平均，opencv（bilinear）不取；不写：由 preset 决定。",
+        "channels": "颜色的顺序；不写：rgb，输入只有一个通道时为 grey。",
+        "layout": "通道在像素之前还是之后；不写：按输入的形状。",
+        "divisor": "0 到 255 的每个值除以它；整数输入不除。",
+        "mean": "然后按通道减去。",
+        "std": "然后按通道除以。",
+        "orientation": "exif：按相机记录的方向转正；stored：保持像素存储的方向。",
+        "max_pixels": "可以解码的最大图像的宽乘高。",
+    },
+    "inputs.<name>, kind: text": {
+        "feed": "字符串输入的别名；不写：文本先分词。",
+        "tokenizer": "模型旁边的文件；不写：tokenizer.json，没有则为 vocab.txt（WordPiece）。",
+        "lowercase": "只用于 vocab.txt；不写：按 tokenizer_config.json，没有则为 true。",
+        "ids": "词编号输入的别名。",
+        "types": "分段输入的别名（如果有）。",
+        "mask": "掩码输入的别名（如果有）。",
+        "max_tokens": "一条文本的最多词数；不写：按 max_lengths，没有则为 512。",
+        "too_long": "词数更多的文本怎么办：拒绝，或截断。",
+    },
+    "inputs.<name>, kind: table": {
+        "feed": "接收各列的输入的别名；不写：唯一的那个。",
+        "columns": "各列，顺序与输入一致。",
+    },
+    "inputs.<name>.columns": {
+        "name": "客户端发送时所用的名字。",
+        "type": "单元格的内容：数、整数或文本。",
+        "feed": "这一列单独的输入的别名；不写：表格的输入。",
+        "missing": "数值为空时：视为错误，或当作非数（NaN）。",
+        "example": "/docs 的示例所用的单元格，写法与 CSV 相同。",
+    },
+    "outputs.<fetch>, kind: classes": {
+        "activation": "怎样变成概率；auto：softmax，除非一行的和已经是 1。",
+        "chosen": "另一个输出的别名，它给出模型所选类别的名字或编号。",
+        "top_k": "大于 1 时：另给出这么多个标签及分数，从高到低。",
+        "labels": "类别的名字；不写：模型的标签。",
+        "raw": "是否也返回原来的输出。",
+    },
+    "outputs.<fetch>, kind: multilabel": {
+        "activation": "怎样变成概率。",
+        "threshold": "标签成立的最低分数。",
+        "labels": "类别的名字；不写：模型的标签。",
+        "raw": "是否也返回原来的输出。",
+    },
+    "outputs.<fetch>, kind: tokens": {
+        "labels": "类别的名字；不写：模型的标签。",
+        "raw": "是否也返回原来的输出。",
+    },
+    "outputs.<fetch>, kind: label": {
+        "labels": "以编号（从 0 起）表示的类别的名字；不写：模型的标签（如果有）。",
+    },
 }
 
 CHINESE = Words(
     head=_HEAD,
+    of_models=_OF_MODELS,
     top_level="顶层",
     columns=("键", "类型", "默认值", "含义"),
     kinds={"string": "文本", "integer": "整数", "number": "数", "boolean": "true、false"},

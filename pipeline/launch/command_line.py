@@ -65,8 +65,9 @@ def _new(options: argparse.Namespace) -> None:
 def _config(options: argparse.Namespace) -> None:
     from pipeline.config.reference import ENGLISH, config_reference
     from pipeline.config.reference_zh import CHINESE
+    from pipeline.models.description import SECTIONS
 
-    sys.stdout.write(config_reference({"en": ENGLISH, "zh": CHINESE}[options.language]))
+    sys.stdout.write(config_reference({"en": ENGLISH, "zh": CHINESE}[options.language], SECTIONS))
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -233,7 +234,7 @@ def _add_config(commands: Commands) -> None:
         commands,
         "config",
         _config,
-        "print every key of config.yml with type, default and meaning",
+        "print every key of config.yml, and of a model's serving.yml, with type, default and meaning",
         "paddlewheel config --language zh",
     )
     parser.add_argument(

@@ -202,6 +202,11 @@ OUTPUTS: Mapping[str, type[Output]] = {
     "tensor": TensorOutput,
 }
 INPUTS_KEY, OUTPUTS_KEY = "inputs", "outputs"
+SECTIONS: Mapping[str, type[Section]] = {  # by their headings in the reference
+    **{f"{INPUTS_KEY}.<name>, kind: {kind}": INPUTS[kind] for kind in ("image", "text", "table")},
+    f"{INPUTS_KEY}.<name>.columns": Column,
+    **{f"{OUTPUTS_KEY}.<fetch>, kind: {kind}": OUTPUTS[kind] for kind in OUTPUTS if kind != "tensor"},
+}
 
 
 @dataclass(frozen=True)

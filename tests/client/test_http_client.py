@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from client.errors import BadAnswer, RequestRefused, RequestTimedOut, ServiceUnavailable, TooManyRequests
@@ -26,8 +27,16 @@ from tests.support.scripted_servers import (
 def test_http_answer_has_the_outputs_by_key() -> None:
     with http_server(respond()) as server, HttpClient(server.url) as client:
         found = client.predict("国足客场两球取胜")
-    assert (found.err_no, found.err_msg, found.outputs) == (0, "", OUTPUTS)
+    assert (found.err_no, found.err_msg, found.texts) == (0, "", OUTPUTS)
     assert server.seen == [("/bert/prediction", {"key": ["0"], "value": ["国足客场两球取胜"]})]
+
+
+def test_an_answer_has_arrays_where_they_were_sent() -> None:
+    with http_server(respond()) as server, HttpClient(server.url) as client:
+        outputs = client.predict("text").outputs
+    assert isinstance(outputs["label_id"], np.ndarray) and isinstance(outputs["confidence"], np.ndarray)
+    assert outputs["label_id"].tolist() == [3]
+    assert (outputs["confidence"].dtype, outputs["label"][0]) == (np.float32, "sports")
 
 
 def test_http_connection_is_kept_for_the_next_request() -> None:
@@ -49,7 +58,7 @@ def test_a_connection_that_the_server_announced_to_close_is_not_used_again() -> 
 def test_http_429_is_tried_again_after_its_retry_after() -> None:
     busy = respond(429, answer(3001, "busy"), Retry_After="0")
     with http_server(busy, busy, respond()) as server, HttpClient(server.url, retries=2) as client:
-        assert client.predict("text").outputs == OUTPUTS
+        assert client.predict("text").texts == OUTPUTS
     assert len(server.seen) == 3
 
 
@@ -79,7 +88,7 @@ def test_503_that_lasts_is_unavailable_after_all_tries() -> None:
 @pytest.mark.parametrize("broken", [reset, cut_off], ids=["reset", "cut-off"])
 def test_a_connection_that_breaks_off_is_tried_again(broken: Step) -> None:
     with http_server(broken, respond()) as server, HttpClient(server.url) as client:
-        assert client.predict("text").outputs == OUTPUTS
+        assert client.predict("text").texts == OUTPUTS
     assert [body["value"] for _, body in server.seen] == [["text"], ["text"]]
 
 
@@ -95,7 +104,7 @@ def test_idle_connections_that_the_server_closed_cost_no_request() -> None:
     with http_server(*script) as server, HttpClient(server.url, retries=1) as client:
         with ThreadPoolExecutor(4) as threads:
             assert len(list(threads.map(client.predict, "abcd"))) == 4
-        assert client.predict("e").outputs == OUTPUTS
+        assert client.predict("e").texts == OUTPUTS
     assert sorted(body["value"][0] for _, body in server.seen) == ["a", "b", "c", "d", "e"]
 
 

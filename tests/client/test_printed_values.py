@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 
-from client.values import parse_value
+from client.values import parse_array, parse_value
 
 
 @pytest.mark.parametrize(
@@ -41,3 +43,31 @@ def test_nan_is_read_as_nan() -> None:
     assert found[0] == 1.0
     assert isinstance(found[1], float)
     assert math.isnan(found[1])
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([3, 6]),
+        np.array([[0.98, 0.5]], np.float32),
+        np.array(["sports", "it's"]),
+        np.array([[True], [False]]),
+        np.array([1 + 2j, -1j]),
+        np.zeros((0, 3), np.float16),
+        np.array(7, np.uint8),
+        np.array([math.inf, -1e-5]),
+    ],
+    ids=repr,
+)
+def test_a_printed_array_has_its_dtype_and_shape_again(array: np.ndarray[Any, np.dtype[Any]]) -> None:
+    found = parse_array(repr(array))
+    assert isinstance(found, np.ndarray)
+    assert (found.dtype, found.shape) == (array.dtype, array.shape)
+    assert np.array_equal(found, array)
+
+
+@pytest.mark.parametrize(
+    "text", ["sports", "array([0, ..., 9])", "array([[1], [2, 3]])", "array([1], dtype=x)"]
+)
+def test_what_is_no_array_stays_text(text: str) -> None:
+    assert parse_array(text) == text

@@ -14,7 +14,7 @@ from tests.support.scripted_servers import OUTPUTS, refuse, reply, rpc_server
 def test_rpc_answer_has_the_outputs_by_key() -> None:
     with rpc_server(reply()) as server, RpcClient(server.address) as client:
         found = client.predict("国足客场两球取胜")
-    assert (found.err_no, found.err_msg, found.outputs) == (0, "", OUTPUTS)
+    assert (found.err_no, found.err_msg, found.texts) == (0, "", OUTPUTS)
     sent = Request.FromString(server.seen[0])
     assert (sent.key, sent.value, sent.name, sent.method) == (
         ["0"],
@@ -31,7 +31,7 @@ def test_rpc_answer_has_the_outputs_by_key() -> None:
 )
 def test_rpc_call_that_a_stopping_or_busy_server_ends_is_tried_again(code: grpc.StatusCode) -> None:
     with rpc_server(refuse(code, "0"), reply()) as server, RpcClient(server.address) as client:
-        assert client.predict("text").outputs == OUTPUTS
+        assert client.predict("text").texts == OUTPUTS
     assert len(server.seen) == 2
     assert server.seen[0] == server.seen[1]
 
