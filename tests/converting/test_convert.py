@@ -16,26 +16,14 @@ from convert.cli import main
 from pipeline.engines import create_predictor
 from pipeline.models.serving_model import load_serving_model
 from tests.support.models import local_conf
+from tests.support.sentiment import SENTIMENT, SPEC
 
 ROOT = Path(__file__).parents[2]
-SPEC = "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]"
 PADDING = "input_ids=0,attention_mask=0"
 
-MODELS = '''
-import paddle
-
-
-class Sentiment(paddle.nn.Layer):
-    """Three classes from the mean of the words the mask keeps."""
-
-    def __init__(self):
-        super().__init__()
-        self.word = paddle.nn.Embedding(50, 16)
-        self.out = paddle.nn.Linear(16, 3)
-
-    def forward(self, input_ids, attention_mask):
-        kept = attention_mask.astype("float32").unsqueeze(-1)
-        return self.out((self.word(input_ids) * kept).sum(1) / kept.sum(1))
+MODELS = (
+    SENTIMENT
+    + '''
 
 
 class Tagger(Sentiment):
@@ -78,6 +66,7 @@ class Interrupted(Sentiment):
             raise KeyboardInterrupt
         return super().forward(input_ids, attention_mask)
 '''
+)
 
 
 @pytest.fixture

@@ -14,31 +14,20 @@ from convert.cli import main
 from convert.steps.conversion_environment import CONVERT_PYTHON
 from pipeline.engines import create_predictor
 from pipeline.models.serving_model import load_serving_model
-from tests.support import models, onnx_models
+from tests.support import models, onnx_models, sentiment
 
 CLASSIFIER = onnx_models.onnx_file("classifier")
-SPEC = ("--input-spec", "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]")
+SPEC = ("--input-spec", sentiment.SPEC)
 
-MODULE = '''
-import paddle
-
-
-class Sentiment(paddle.nn.Layer):
-    """Three classes from the mean of the words the mask keeps."""
-
-    def __init__(self):
-        super().__init__()
-        self.word = paddle.nn.Embedding(50, 16)
-        self.out = paddle.nn.Linear(16, 3)
-
-    def forward(self, input_ids, attention_mask):
-        kept = attention_mask.astype("float32").unsqueeze(-1)
-        return self.out((self.word(input_ids) * kept).sum(1) / kept.sum(1))
+MODULE = (
+    sentiment.SENTIMENT
+    + """
 
 
 def number():
     return 3
-'''
+"""
+)
 
 
 @pytest.fixture(autouse=True)

@@ -11,22 +11,11 @@ import pytest
 
 from convert.cli import main
 from convert.programs.input_spec import ProgramTensor, parse_input_spec
+from tests.support.sentiment import SENTIMENT, SPEC
 
-SPEC = "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]"
-
-MODULE = """
-import paddle
-
-
-class Sentiment(paddle.nn.Layer):
-    def __init__(self):
-        super().__init__()
-        self.word = paddle.nn.Embedding(50, 16)
-        self.out = paddle.nn.Linear(16, 3)
-
-    def forward(self, input_ids, attention_mask):
-        kept = attention_mask.astype("float32").unsqueeze(-1)
-        return self.out((self.word(input_ids) * kept).sum(1))
+MODULE = (
+    SENTIMENT
+    + """
 
 
 def broken():
@@ -36,6 +25,7 @@ def broken():
 def not_a_layer():
     return 3
 """
+)
 
 
 @pytest.fixture

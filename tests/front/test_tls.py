@@ -8,9 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ from client.pipeline_client import PipelineClient
 from client.rpc_client import RpcClient
 from client.tls import Tls
 from tests.support.service_process import APPS, PATIENCE_S, ROOT, ServiceProcess, key_value, read_answer
+from tests.support.stop_under_load import assert_no_request_is_lost
 
 FILES = ROOT / "tests" / "fixtures" / "tls"
 CA, OTHER_CA = FILES / "ca.pem", FILES / "other_ca.pem"
@@ -145,39 +144,8 @@ class TestClientCertificates:
 
 
 def test_a_stop_loses_no_request_over_tls() -> None:
-    begun = threading.Barrier(CLIENTS + 1)
-
-    def ask(number: int) -> tuple[int, list[object]]:
-        answered, wrong = 0, []
-        while True:
-            connection = service.connection()
-            with contextlib.closing(connection):
-                try:
-                    connection.connect()
-                except ConnectionRefusedError:
-                    return answered, wrong
-                told_to_close = False
-                while not told_to_close:
-                    connection.request("POST", "/test/prediction", key_value({"number": str(number)}))
-                    answer = read_answer(connection)
-                    if answer.status != http.client.OK or answer.json["value"][1] != str(2 * number):
-                        wrong.append(answer)
-                    answered += 1
-                    told_to_close = answer.headers.get("connection") == "close"
-                    if answered == 10:
-                        begun.wait(PATIENCE_S)
-
-    with (
-        ServiceProcess(APPS / "echo.py", {"tls": PAIR}, tls=TRUSTING) as service,
-        ThreadPoolExecutor(CLIENTS) as pool,
-    ):
-        asked = [pool.submit(ask, number) for number in range(CLIENTS)]
-        begun.wait(PATIENCE_S)
-        service.terminate()
-        results = [each.result() for each in asked]
-        assert [wrong for _, some in results for wrong in some] == []
-        assert min(answered for answered, _ in results) >= 10
-        assert service.exit_code() == 0
+    with ServiceProcess(APPS / "echo.py", {"tls": PAIR}, tls=TRUSTING) as service:
+        assert_no_request_is_lost(service, CLIENTS, before=10)
 
 
 class TestMistakes:

@@ -63,8 +63,14 @@ def running(built: Image) -> Iterator[Container]:
     """Tells of each file that Python could not write, too: it is silent about them otherwise."""
     with Container(built, {"PYTHONVERBOSE": "1"}) as container:
         container.wait_until_healthy()
-        wait_until(lambda: container.log.count("is ready (pid") == 1, "the worker of both instances is ready")
+        # One process for both instances, or one each, as the engine wants it that `auto` has chosen.
+        wait_until(lambda: 0 < ready(container) == len(container.worker_pids()), "each worker is ready")
         yield container
+
+
+def ready(container: Container) -> int:
+    """How many workers have become ready so far."""
+    return container.log.count("is ready (pid")
 
 
 def test_it_answers_at_both_doors(running: Container) -> None:
@@ -85,7 +91,7 @@ def test_memory_is_taken_from_workers_before_the_front(running: Container) -> No
     front, *workers = (
         int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (running.pid, *running.worker_pids())
     )
-    assert [score > front for score in workers] == [True]
+    assert min(workers) > front
 
 
 def test_its_files_can_not_be_written_and_nothing_wants_to(running: Container) -> None:
@@ -99,11 +105,11 @@ def test_its_files_can_not_be_written_and_nothing_wants_to(running: Container) -
 
 
 def test_a_killed_worker_is_replaced(running: Container) -> None:
-    victim = running.worker_pids()[0]
-    os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: running.log.count("is ready (pid") == 2, "it is replaced")
+    workers, before = running.worker_pids(), ready(running)
+    os.kill(workers[0], signal.SIGKILL)
+    wait_until(lambda: ready(running) == before + 1, "it is replaced")
     assert "killed by SIGKILL" in running.log
-    assert len(running.worker_pids()) == 1
+    assert len(running.worker_pids()) == len(workers)
     assert answers(running, "bert", TEXT)[0][0] == 0
 
 

@@ -25,6 +25,7 @@ from tests.support.service_process import (
     read_answer,
     wait_until,
 )
+from tests.support.stop_under_load import assert_no_request_is_lost
 
 CLIENTS = 8
 CONFIG = {"op": {"echo": {"concurrency": 2, "batch_size": 8}}}
@@ -53,37 +54,7 @@ def refuses_connections(port: int) -> bool:
 
 
 def test_no_http_request_under_load_is_reset_or_answered_empty(service: ServiceProcess) -> None:
-    """Each client keeps its connection, and opens a new one only when it was told to close."""
-    begun = threading.Barrier(CLIENTS + 1)
-
-    def ask(number: int) -> tuple[int, list[object]]:
-        answered, wrong = 0, []
-        while True:
-            connection = http.client.HTTPConnection("127.0.0.1", service.http_port, timeout=PATIENCE_S)
-            with contextlib.closing(connection):
-                try:
-                    connection.connect()
-                except ConnectionRefusedError:
-                    return answered, wrong
-                told_to_close = False
-                while not told_to_close:
-                    connection.request("POST", "/test/prediction", key_value({"number": str(number)}))
-                    answer = read_answer(connection)
-                    if answer.status != 200 or answer.json["value"][1] != str(2 * number):
-                        wrong.append(answer)
-                    answered += 1
-                    told_to_close = answer.headers.get("connection") == "close"
-                    if answered == 20:
-                        begun.wait(PATIENCE_S)
-
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        clients = [pool.submit(ask, number) for number in range(CLIENTS)]
-        begun.wait(PATIENCE_S)
-        service.terminate()
-        results = [client.result() for client in clients]
-    assert [wrong for _, some in results for wrong in some] == []
-    assert min(answered for answered, _ in results) >= 20
-    assert service.exit_code() == 0
+    assert_no_request_is_lost(service, CLIENTS, before=20)
 
 
 def test_every_grpc_call_is_answered_or_told_to_come_again(service: ServiceProcess) -> None:

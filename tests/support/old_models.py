@@ -9,10 +9,10 @@ The prediction of a sequence is [the sum of its ids + 0.5, how many there are].
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.support.built_apart import built_apart
 
 VOCABULARY = 64
 BAG_OF_WORDS = """feed_var {{
@@ -38,30 +38,18 @@ fetch_var {{ name: "{fetch}" alias_name: "found" is_lod_tensor: true fetch_type:
 
 def bag_of_words(folder: Path) -> Path:
     """The serving_server folder: `__model__`, the weights `table` and `bias`, the prototxt."""
-    return _built(folder, "bag_of_words")
+    return built_apart(__file__, folder, "bag_of_words")
 
 
 def single_words(folder: Path) -> Path:
     """The same without a prototxt, for words that are rows."""
-    return _built(folder, "single_words")
+    return built_apart(__file__, folder, "single_words")
 
 
 def detector(folder: Path) -> Path:
     """Which boxes are left where those that overlap are taken for one: [class, score, box] each, and how many
     of them belong to each image."""
-    return _built(folder, "detector")
-
-
-def _built(folder: Path, kind: str) -> Path:
-    target = folder / kind
-    if not target.exists():
-        root = Path(__file__).parents[2]
-        env = os.environ | {"PYTHONPATH": str(root), "GLOG_minloglevel": "2", "FLAGS_enable_pir_api": "0"}
-        command = [sys.executable, "-W", "ignore", __file__, str(target)]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"building {kind} failed:\n{done.stderr[-4000:]}")
-    return target
+    return built_apart(__file__, folder, "detector")
 
 
 def _build_detector(target: Path) -> None:

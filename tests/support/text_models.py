@@ -9,11 +9,11 @@ byte, as Paddle 2 did: 3.3.1 ends with SIGSEGV when it saves a vocabulary with a
 
 from __future__ import annotations
 
-import os
 import struct
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.support.built_apart import built_apart
 
 VOCABULARY = (
     "[PAD]",
@@ -39,24 +39,12 @@ FETCH = 'fetch_var {{ name: "{}" alias_name: "{}" feed_type: {} shape: {} }}'.re
 
 def texts(folder: Path) -> Path:
     """Padding is nothing to it."""
-    return _built(folder, "texts")
+    return built_apart(__file__, folder, "texts")
 
 
 def bare_tokens(folder: Path) -> Path:
     """Its answer depends on how long the longest text of the batch is."""
-    return _built(folder, "bare_tokens")
-
-
-def _built(folder: Path, kind: str) -> Path:
-    target = folder / kind
-    if not target.exists():
-        root = Path(__file__).parents[2]
-        env = os.environ | {"PYTHONPATH": str(root), "GLOG_minloglevel": "2", "FLAGS_enable_pir_api": "0"}
-        command = [sys.executable, "-W", "ignore", __file__, str(target)]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"building {kind} failed:\n{done.stderr[-4000:]}")
-    return target
+    return built_apart(__file__, folder, "bare_tokens")
 
 
 def _build(target: Path) -> None:
