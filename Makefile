@@ -5,6 +5,7 @@ IMAGE ?= paddlewheel
 PY := $(VENV)/bin/python
 SERVING := $(VENV)/.serving-installed
 DEV := $(VENV)/.dev-installed
+PAGE := $(VENV)/.page-installed
 CONVERT_VENV := .venv-convert
 CONVERT := $(CONVERT_VENV)/.convert-installed
 TORCH := $(CONVERT_VENV)/.torch-installed
@@ -12,13 +13,13 @@ MODELS := $(CONVERT_VENV)/.models-installed
 PDMODEL := $(CONVERT_VENV)/.pdmodel-installed
 # Tests mostly wait for services to start: more processes than cores.
 TEST_PROCESSES ?= 3
-# Where PyTorch comes from: empty for pip's own index, the address of another, or `none` to leave it out.
+# Where PyTorch comes from: empty leaves it out, `pip` is pip's own index, else the address of another.
 TORCH_INDEX ?=
 # Each process of a service would compile the project's modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test coverage check convert-env pdmodel-env test-convert fuzz chaos bench docker docker-onnx protos lock clean
+.PHONY: help setup serve test test-page coverage check convert-env pdmodel-env test-convert fuzz chaos bench docker docker-onnx protos lock clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,6 +34,9 @@ serve: $(SERVING)  ## Convert the demo model once, then serve it on 18082 (HTTP)
 test: check  ## Linters, types, import rules, demo model, all tests
 	$(PY) -m convert demo
 	$(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile
+
+test-page: $(PAGE)  ## Tests of the page /docs in a headless Chromium, installed first where there is none
+	browser=$$(docker/install.sh browser) && CHROMIUM="$$browser" $(PY) -m pytest tests/page
 
 coverage: $(DEV)  ## All tests, with the lines of ours that they and the processes they start have run
 	$(PY) -m convert demo
@@ -49,13 +53,13 @@ check: $(DEV)  ## Linters, types, import rules and the audit of pinned versions
 	$(VENV)/bin/lint-imports
 	$(PY) requirements/audit.py
 
-convert-env: $(CONVERT) $(if $(filter none,$(TORCH_INDEX)),,$(TORCH))  ## Make .venv-convert for converters (TORCH_INDEX=... for PyTorch's CPU wheels, or none)
+convert-env: $(CONVERT) $(if $(TORCH_INDEX),$(TORCH))  ## Make .venv-convert for converters (TORCH_INDEX=... adds PyTorch)
 	@echo "$(CONVERT_VENV) holds the conversion environment"
 
 pdmodel-env: $(PDMODEL)  ## Add an older Paddle that writes .pdmodel programs, for TensorRT (187 MB to fetch)
 	@echo "$(CONVERT_VENV)/pdmodel holds the Paddle of --format pdmodel"
 
-test-convert: $(DEV) convert-env $(MODELS) $(PDMODEL)  ## Tests of the conversions that need .venv-convert
+test-convert: $(DEV) $(CONVERT) $(TORCH) $(MODELS) $(PDMODEL)  ## Tests of the conversions that need .venv-convert
 	$(PY) -m convert demo
 	$(PY) -m pytest tests/convert
 
@@ -97,8 +101,12 @@ $(DEV): $(SERVING) requirements/dev.txt requirements/old_clients.txt requirement
 	@docker/install.sh dev $(VENV)
 	@touch $@
 
+$(PAGE): requirements/page.txt $(DEV)
+	@docker/install.sh page $(VENV)
+	@touch $@
+
 $(CONVERT): requirements/convert.txt pyproject.toml docker/install.sh
-	@echo "Installing the conversion environment into $(CONVERT_VENV) (about 3 GB; a few minutes the first time)"
+	@echo "Installing the conversion environment into $(CONVERT_VENV) (2.3 GB; a few minutes the first time)"
 	@docker/install.sh venv $(CONVERT_VENV) $(PYTHON)
 	@docker/install.sh convert $(CONVERT_VENV)
 	@touch $@
@@ -111,7 +119,6 @@ $(PDMODEL): requirements/pdmodel.txt $(CONVERT)
 	@docker/install.sh pdmodel $(CONVERT_VENV)
 	@touch $@
 
-# Without PyTorch the other conversions work, so it may fail; the next `make convert-env` tries again.
-$(TORCH): $(CONVERT)
-	@if docker/install.sh torch $(CONVERT_VENV) $(TORCH_INDEX); then touch $@; else \
-		echo "PyTorch can't be installed, so conversions from PyTorch are left out; name an index that has it: make convert-env TORCH_INDEX=..." >&2; fi
+$(TORCH): requirements/torch.txt $(CONVERT)
+	@docker/install.sh torch $(CONVERT_VENV) $(or $(TORCH_INDEX),pip)
+	@touch $@

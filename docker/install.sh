@@ -11,8 +11,10 @@
 #   docker/install.sh package DIR          the same as a user installs it: without the sources
 #   docker/install.sh dev DIR              the locked development tools beside it; apart, Triton's older client and load
 #                                          generator
+#   docker/install.sh page DIR             what drives a browser in the tests of /docs, beside it
+#   docker/install.sh browser              prints where Chromium is, installed first where it is not (Debian; as root)
 #   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
-#   docker/install.sh torch DIR [INDEX]    PyTorch beside it, from the given package index
+#   docker/install.sh torch DIR INDEX      PyTorch beside it, from the given package index; `pip` is pip's own
 #   docker/install.sh pdmodel DIR          an older Paddle that writes .pdmodel programs, apart from the other
 #   docker/install.sh models DIR           models that tests of the conversions take, beside it
 #   docker/install.sh peer DIR NAME        what bench/peers compares with, alone in an environment of its own
@@ -47,6 +49,27 @@ install_perf_analyzer() {
     rm -f "$2/bin/perf_client" # the same 20 MB by its old name
     command -v cc >/dev/null || fail "perf_analyzer needs a library that a C compiler makes, and 'cc' is not there; install gcc"
     cc -O2 -shared -fPIC -o "$2/libb64.so.0d" docker/libb64.c
+}
+
+find_browser() {
+    if [ -n "${CHROMIUM:-}" ]; then
+        command -v "$CHROMIUM" || fail "CHROMIUM names '$CHROMIUM', which is no program"
+        return
+    fi
+    command -v chromium || command -v chromium-browser || command -v google-chrome
+}
+
+# Of the system: Playwright's own comes from a host of its own, which not every network with a package index reaches.
+install_browser() {
+    if find_browser; then
+        return
+    fi
+    remedy="install Chromium, or name one with CHROMIUM=/path/to/chromium"
+    { [ "$(id -u)" = 0 ] && command -v apt-get; } ||
+        fail "the tests of /docs need Chromium, and it can be installed here by root with apt-get alone: $remedy"
+    # shellcheck disable=SC2046  # one word per package is meant
+    { apt-get update && apt-get install -y --no-install-recommends $(grep -v '^#' docker/browser.txt); } ||
+        fail "the tests of /docs need Chromium, and apt-get has none to install here: $remedy"
 }
 
 case ${1:-} in
@@ -93,20 +116,23 @@ dev)
     pip_install "$2" --no-deps --quiet --upgrade --target "$2/old_clients" --requirement requirements/old_clients.txt
     install_perf_analyzer "$2" "$2/perf_analyzer"
     ;;
+page)
+    pip_install "$2" --quiet --requirement requirements/page.txt
+    ;;
+browser)
+    install_browser >&2
+    find_browser
+    ;;
 convert)
-    others=$(mktemp)
-    grep -v '^torch==' requirements/convert.txt >"$others"
-    pip_install "$2" --requirement "$others"
-    rm "$others"
+    pip_install "$2" --requirement requirements/convert.txt
     pip_install "$2" --no-deps --no-build-isolation --quiet --editable .
     ;;
 torch)
-    torch=$(grep '^torch==' requirements/convert.txt)
-    if [ -n "${3:-}" ]; then
-        # What it needs stands in the lock already; the index may not have it.
-        pip_install "$2" --no-deps --index-url "$3" "$torch"
+    if [ "$3" = pip ]; then
+        pip_install "$2" --requirement requirements/torch.txt
     else
-        pip_install "$2" "$torch"
+        # What it needs is there already; the index may not have it.
+        pip_install "$2" --no-deps --index-url "$3" --requirement requirements/torch.txt
     fi
     ;;
 pdmodel)

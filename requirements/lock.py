@@ -1,4 +1,4 @@
-"""Pins what pyproject.toml asks for: `python requirements/lock.py` writes five .txt files beside it.
+"""Pins what pyproject.toml asks for: `python requirements/lock.py` writes the .txt files beside it.
 
 Run it with the oldest supported Python: a version chosen there also installs on the newer ones.
 """
@@ -50,12 +50,20 @@ def main() -> None:
     both = resolve(asked + tested, constraints=HERE / "serving.txt")
     dev = {name: version for name, version in both.items() if name not in serving}
     write(HERE / "dev.txt", dev, "-r serving.txt\n")
+    page = resolve(asked + tested + project["dependency-groups"]["page"], constraints=HERE / "serving.txt")
+    write(
+        HERE / "page.txt",
+        {name: version for name, version in page.items() if name not in both},
+        "-r dev.txt\n",
+    )
     # Beside serving where Python is 3.11: not all of them have wheels for later ones.
     more = resolve(asked + project["dependency-groups"]["to-onnx"], constraints=HERE / "serving.txt")
     write(HERE / "to-onnx.txt", {name: version for name, version in more.items() if name not in serving})
     # Apart from the others: the converters need older versions of what serving has, too.
     converters = HERE / "convert.txt"
     write(converters, resolve(asked + project["dependency-groups"]["convert"]))
+    # Apart even from these, and without what it requires: that is among them, but for CUDA.
+    write(HERE / "torch.txt", dict(pin.split("==") for pin in project["dependency-groups"]["torch"]))
     # What PaddleNLP needs of these, for who installs it beside a service: left alone, pip may choose NumPy 1.
     write(HERE / "paddlenlp-constraints.txt", resolve(["paddlenlp"], constraints=converters))
 

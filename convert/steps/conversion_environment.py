@@ -18,6 +18,10 @@ PDMODEL_PADDLE = "PADDLEWHEEL_PDMODEL_PADDLE"
 SHIMS = "paddlenlp_shims"
 FOLDER = Path(__file__).resolve().parents[2] / ".venv-convert"
 PDMODEL_FOLDER = FOLDER / "pdmodel"
+TORCH_REMARK = (
+    "PyTorch from pip's own index is 2.7 GB to fetch, for CUDA comes with it; the address of an index "
+    "with its CPU builds in place of `pip` spares most of that"
+)
 
 
 def conversion_python(needs: Sequence[str]) -> str:
@@ -42,7 +46,7 @@ def conversion_python(needs: Sequence[str]) -> str:
     if not python.is_file():
         raise ConversionError(
             f"{', '.join(missing)} can't be imported here, and there is no conversion environment "
-            f"({FOLDER}); make it with `make convert-env`."
+            f"({FOLDER}); make it with `{_command(missing)}`{_beside(missing)}."
         )
     return str(python)
 
@@ -65,10 +69,19 @@ def require_packages(needs: Sequence[str]) -> None:
     """Raise ConversionError unless this interpreter, chosen by `conversion_python`, has them all."""
     missing = missing_packages(needs)
     if missing:
-        where = "make convert-env TORCH_INDEX=..." if "torch" in missing else "make convert-env"
         raise ConversionError(
-            f"{sys.executable} lacks {', '.join(missing)}, which this conversion needs; run `{where}`."
+            f"{sys.executable} lacks {', '.join(missing)}, which this conversion needs; run "
+            f"`{_command(missing)}`{_beside(missing)}."
         )
+
+
+def _command(missing: Sequence[str]) -> str:
+    """What adds these packages to the conversion environment, which has PyTorch where it is asked for."""
+    return "make convert-env TORCH_INDEX=pip" if "torch" in missing else "make convert-env"
+
+
+def _beside(missing: Sequence[str]) -> str:
+    return f" ({TORCH_REMARK})" if "torch" in missing else ""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,18 @@ def installed(steps: Steps) -> dict[str, Any]:
     return {"prefix": sys.prefix, "packages": packages}
 
 
+def requirements(steps: Steps) -> list[tuple[str, str]]:
+    """What each package there says that it requires, extras left out."""
+    from packaging.requirements import Requirement
+
+    return [
+        (package.metadata["Name"], each.name)
+        for package in metadata.distributions()
+        for each in map(Requirement, package.requires or ())
+        if each.marker is None or each.marker.evaluate({"extra": ""})
+    ]
+
+
 def imported(steps: Steps, module: str) -> str:
     return importlib.import_module(module).__name__
 

@@ -16,6 +16,7 @@ from convert.steps.isolation import run_isolated
 
 ROOT = Path(__file__).resolve().parents[2]
 CONVERTERS = ("paddlenlp", "paddle2onnx", "x2paddle", "openvino", "torch", "transformers", "datasets")
+CUDA = ("torch", "triton", "nvidia", "cuda")
 IMPORTS = ("paddlenlp.transformers", "paddle2onnx", "x2paddle.convert", "openvino", "torch", "transformers")
 
 
@@ -42,8 +43,18 @@ def test_the_conversion_environment_holds_what_its_lock_says() -> None:
     )
     assert installed["prefix"] == str(FOLDER)
     held = dict(canonical(*pair) for pair in installed["packages"])
-    assert {name: held.get(name) for name in lock("convert")} == lock("convert")
+    locked = lock("convert") | lock("torch")
+    assert {name: held.get(name) for name in locked} == locked
     assert "paddlewheel" in held
+
+
+def test_nothing_there_requires_pytorch_which_requires_nothing_more_but_cuda() -> None:
+    """So PyTorch and CUDA come when they are asked for alone, whatever an index offers."""
+    pairs = run_isolated("environment_steps:requirements", {}, converter="the list", needs=("paddle2onnx",))
+    needed = [(canonical(name, "")[0], canonical(needs, "")[0]) for name, needs in pairs]
+    locked = lock("convert").keys()
+    assert [pair for pair in needed if pair[0] in locked and pair[1].startswith(CUDA)] == []
+    assert {needs for name, needs in needed if name == "torch" and not needs.startswith(CUDA)} <= locked
 
 
 @pytest.mark.parametrize("module", IMPORTS)

@@ -176,6 +176,17 @@ def test_an_environment_that_lacks_a_package_is_told_with_the_remedy(
     )
 
 
+def test_a_missing_pytorch_is_told_with_what_adds_it_and_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONVERT_PYTHON, sys.executable)
+    with pytest.raises(ConversionError) as caught:
+        run_isolated("isolated_steps:add", {}, converter="x", needs=("torch",))
+    assert caught.value.message == (
+        f"{sys.executable} lacks torch, which this conversion needs; run `make convert-env TORCH_INDEX=pip` "
+        "(PyTorch from pip's own index is 2.7 GB to fetch, for CUDA comes with it; the address of an index "
+        "with its CPU builds in place of `pip` spares most of that)."
+    )
+
+
 def test_the_environment_variable_names_the_interpreter(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -70,13 +70,22 @@ def sizes_mb(trim: ModuleType) -> dict[str, float]:
 
 class TestLocks:
     @pytest.mark.parametrize(
-        "name",
-        ["onnx.txt", "serving.txt", "to-onnx.txt", "dev.txt", "convert.txt", "paddlenlp-constraints.txt"],
+        ("name", "least"),
+        [
+            ("onnx.txt", 10),
+            ("serving.txt", 10),
+            ("to-onnx.txt", 3),
+            ("dev.txt", 10),
+            ("page.txt", 1),
+            ("convert.txt", 10),
+            ("torch.txt", 1),
+            ("paddlenlp-constraints.txt", 10),
+        ],
     )
-    def test_a_lock_holds_exact_versions_and_names_no_host(self, root: Path, name: str) -> None:
+    def test_a_lock_holds_exact_versions_and_names_no_host(self, root: Path, name: str, least: int) -> None:
         lines = (root / "requirements" / name).read_text(encoding="utf-8").splitlines()
-        packages = [line for line in lines if not line.startswith("#") and line != "-r serving.txt"]
-        assert len(packages) > (3 if name == "to-onnx.txt" else 10)
+        packages = [line for line in lines if not line.startswith(("#", "-r "))]
+        assert len(packages) >= least
         assert [
             line for line in packages if not re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9a-z.]*", line)
         ] == []
@@ -95,6 +104,8 @@ class TestLocks:
             (extras, "serving.txt"),
             (project["dependency-groups"]["to-onnx"], "to-onnx.txt"),
             (project["dependency-groups"]["dev"], "dev.txt"),
+            (project["dependency-groups"]["page"], "page.txt"),
+            (project["dependency-groups"]["torch"], "torch.txt"),
             (
                 project["project"]["dependencies"] + extras + project["dependency-groups"]["convert"],
                 "convert.txt",
@@ -107,6 +118,10 @@ class TestLocks:
         small, serving = (pins(root / "requirements" / name) for name in ("onnx.txt", "serving.txt"))
         assert small.items() < serving.items()
         assert {"paddlepaddle", "pillow", "tokenizers", "scipy"} <= serving.keys() - small.keys()
+
+    def test_the_conversion_environment_names_neither_pytorch_nor_cuda(self, root: Path) -> None:
+        named = {normalised(name) for name in pins(root / "requirements/convert.txt")}
+        assert {name for name in named if name.startswith(("torch", "triton", "nvidia", "cuda"))} == set()
 
     def test_all_extras_are_the_others_together(self, root: Path) -> None:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -215,6 +230,38 @@ class TestInstallLines:
         assert told in done.stderr
         assert done.stderr.count("\n") == 1
         assert not (tmp_path / "venv").exists()
+
+    @pytest.mark.parametrize(
+        ("named", "told"),
+        [
+            ("", "by root with apt-get alone: install Chromium"),
+            ("/nowhere/chromium", "CHROMIUM names '/nowhere/c"),
+        ],
+    )
+    def test_a_machine_that_can_get_no_browser_is_told_so_in_one_sentence(
+        self, root: Path, tmp_path: Path, named: str, told: str
+    ) -> None:
+        user = tmp_path / "id"
+        user.write_text("#!/bin/sh\necho 1000\n", encoding="utf-8")
+        user.chmod(0o755)
+        done = subprocess.run(
+            ["/bin/sh", "docker/install.sh", "browser"],
+            cwd=root, env={"PATH": str(tmp_path), "CHROMIUM": named},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (1, "")
+        assert told in done.stderr and done.stderr.count("\n") == 1
+
+    def test_pytorch_is_installed_where_it_is_asked_for_alone(self, root: Path) -> None:
+        def steps(*arguments: str) -> list[str]:
+            command = ["make", "--dry-run", "--always-make", *arguments]
+            told = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+            return re.findall(r"^docker/install\.sh (torch \S+ \S+)", told, re.M)
+
+        assert steps("convert-env") == []
+        assert steps("convert-env", "TORCH_INDEX=pip") == ["torch .venv-convert pip"]
+        assert steps("convert-env", "TORCH_INDEX=file:///wheels") == ["torch .venv-convert file:///wheels"]
+        assert steps("test-convert") == ["torch .venv-convert pip"]
 
 
 class TestSizes:

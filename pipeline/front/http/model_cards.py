@@ -1,4 +1,4 @@
-"""What /openapi.json tells people of each model beside its paths: who runs it, its task, what it takes and gives."""
+"""What /openapi.json tells people of each model beside its paths: its engine, task, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def model_cards(scheduler: Scheduler) -> dict[str, Any]:
     """A card by the model's name, in the order of `App.models`.
 
     op: whose model it is by itself, empty for a DAG. ops: that its requests go through, whose instances
-    /health/ready counts. engine, task, labels: as far as workers have told. inputs, outputs: where serving.yml
-    describes them, see `Description.document`.
+    /health/ready counts. engine, task, labels: as far as workers have told. inputs, outputs: where
+    serving.yml describes them, see `Description.document`.
     """
     return {
         model.name: _card(model, scheduler) for model in scheduler.app.models if _is_asked(model, scheduler)

@@ -42,15 +42,25 @@ function shares(scores) {
   return powers.map((one) => one / all);
 }
 
-// Groups of labels in a row of an answer: {name, bars: [{label, share}], total}; a share is null where none is told.
+// The scores of `labels`, or of all classes where the model gives those and `labels` says which of them are meant.
+function barsOf(labels, scores, model) {
+  if (labels.length === scores.length) return labels.map((label, at) => ({ label: String(label), share: scores[at] }));
+  const named = Object.values(model.outputs || {}).map((output) => output.labels).find(Boolean) || model.labels || [];
+  return scores.map((share, at) => {
+    const label = named[at] ?? String(at);
+    return { label, share, meant: labels.includes(label) };
+  });
+}
+
+// Groups of labels in a row of an answer: {name, of, bars: [{label, share, meant}]} or {name, of, tokens}. A share is
+// null where none is told, `meant` is undefined where all are.
 function groupsOf(row, model) {
   if (row === null || typeof row !== "object" || Array.isArray(row)) return [];
   const groups = [];
   for (const [name, value] of Object.entries(row)) {
     const prefix = name.replace(/labels?$/, "");
     if (name.endsWith("labels") && Array.isArray(value) && Array.isArray(row[`${prefix}scores`])) {
-      const scores = row[`${prefix}scores`];
-      groups.push({ name, of: prefix, bars: value.map((label, at) => ({ label: String(label), share: scores[at] })) });
+      groups.push({ name, of: prefix, bars: barsOf(value, row[`${prefix}scores`], model) });
     } else if (name.endsWith("label") && typeof value === "string") {
       const share = SHARES.map((key) => row[prefix + key]).find((one) => typeof one === "number");
       groups.push({ name, of: prefix, bars: [{ label: value, share: share ?? null }] });
@@ -73,11 +83,11 @@ function scoredGroups(row, model) {
     .map(([name, value]) => ({ name, bars: shares(value).map((share, at) => ({ label: labels[at], share })) }));
 }
 
-function barOf({ label, share }) {
+function barOf({ label, share, meant }) {
   const width = Math.min(1, Math.max(0, share ?? 0));
   const fill = make("span", { className: "fill" });
   fill.style.width = `${100 * width}%`;
-  return make("li", {},
+  return make("li", { className: meant === false ? "unmeant" : "" },
     make("span", { className: "name", textContent: label }),
     make("span", { className: "share", textContent: share === null ? "" : `${(100 * share).toFixed(1)} %` }),
     ...(share === null ? [] : [make("span", { className: "bar" }, fill)]));
@@ -87,11 +97,13 @@ function groupElement(group) {
   if (group.tokens) {
     return make("ul", { className: "tokens" }, ...group.tokens.map((text) => make("li", { textContent: text })));
   }
-  if (!group.bars.length) return make("p", { className: "caption", textContent: words.none });
   const bars = [...group.bars].sort((one, other) => (other.share ?? 0) - (one.share ?? 0));
   const list = make("ol", { className: "bars" }, ...bars.slice(0, MOST_BARS).map(barOf));
-  if (bars.length <= MOST_BARS) return list;
-  return make("div", {}, make("p", { className: "caption", textContent: filled(words.scores, bars.length) }), list);
+  const captions = [
+    group.bars.every((bar) => bar.meant === false) && words.none,
+    bars.length > MOST_BARS && filled(words.scores, bars.length),
+  ].filter(Boolean);
+  return make("div", {}, ...captions.map((text) => make("p", { className: "caption", textContent: text })), list);
 }
 
 // told: what `sendRequest` returned.

@@ -50,21 +50,24 @@ function labelList(labels) {
   const item = (label) => make("li", { textContent: label });
   const list = make("ul", { className: "chips" }, ...labels.slice(0, MOST_LABELS).map(item));
   const rest = labels.slice(MOST_LABELS);
-  if (!rest.length) return [list];
-  const more = make("button", { type: "button", className: "link", textContent: filled(words.more, rest.length) });
+  if (!rest.length) return list;
+  const more = make("button", { type: "button", textContent: filled(words.more, rest.length) });
+  list.append(make("li", {}, more));
   more.addEventListener("click", () => {
+    more.parentElement.remove();
     list.append(...rest.map(item));
-    more.remove();
   });
-  return [list, more];
+  return list;
 }
 
 // What the model is for: as its conversion has noted it, else as its fields and labels let one know.
 function taskOf(model) {
   if (model.task) return words.tasks[model.task] || model.task;
-  const kinds = new Set(Object.values(model.inputs || {}).map((input) => input.kind));
-  const [kind] = kinds.size ? kinds : new Set(fieldsOf(model).map((field) => field.kind));
-  return model.labels && kinds.size < 2 && words.tasks[kind] || "";
+  const given = Object.values(model.outputs || {}).map((output) => output.kind).find((kind) => kind !== "tensor");
+  if (given === "tokens" || given === "multilabel") return words.tasks[given];
+  const taken = Object.values(model.inputs || {}).length ? Object.values(model.inputs) : fieldsOf(model);
+  const kinds = new Set(taken.map((one) => one.kind));
+  return (given || model.labels) && kinds.size === 1 && words.tasks[[...kinds][0]] || "";
 }
 
 function cardElement(model, name) {
@@ -77,7 +80,7 @@ function cardElement(model, name) {
     ...fact(words.state, state),
   ];
   if (model.labels) {
-    const [name, list] = fact(`${words.labels} (${model.labels.length})`, ...labelList(model.labels));
+    const [name, list] = fact(`${words.labels} (${model.labels.length})`, labelList(model.labels));
     list.className = "wide";
     facts.push(name, list);
   }
@@ -90,7 +93,7 @@ function showReadiness(told, model, state) {
   const ready = ops.length === model.ops.length && ops.every((op) => op.ready > 0);
   const count = (name) => ops.reduce((sum, op) => sum + op[name], 0);
   state.className = `state ${ready ? "good" : "bad"}`;
-  const text = `${ready ? words.ready : words.starting}, ${filled(words.instances, count("ready"), count("instances"))}`;
+  const text = filled(words.instances, ready ? words.ready : words.starting, count("ready"), count("instances"));
   if (state.textContent !== text) state.textContent = text;
 }
 

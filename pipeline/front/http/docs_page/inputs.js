@@ -12,7 +12,7 @@ function fieldsOf(model) {
   const row = model.row || {};
   if (described.length) {
     return described.flatMap(([name, input]) => input.kind === "table"
-      ? input.columns.map((column) => ({ name: column.name, kind: column.type, optional: column.missing === "nan", example: row[column.name] }))
+      ? input.columns.map((column) => cellOf(column, row[column.name]))
       : [{ name, kind: input.kind, told: told(model.schema[name]), example: row[name] }]);
   }
   const names = new Set([...Object.keys(model.schema), ...Object.keys(row)]);
@@ -21,6 +21,10 @@ function fieldsOf(model) {
     const schema = model.schema[name];
     return { name, kind: kindOf(schema, row[name]), told: told(schema), example: row[name] };
   });
+}
+
+function cellOf(column, example) {
+  return { name: column.name, kind: column.type, short: true, optional: column.missing === "nan", example };
 }
 
 function told(schema) {
@@ -81,10 +85,10 @@ function onOneLine(json) {
 function writtenField(given, place, changed) {
   const asText = given.kind === "text" || typeof given.example === "string";
   const example = given.example === undefined ? "" : asText ? String(given.example) : JSON.stringify(given.example);
-  const long = given.kind === "text" || given.kind === "tensor" || given.kind === ROW;
+  const long = !given.short && ["text", "tensor", ROW].includes(given.kind);
   const control = make(long ? "textarea" : "input", { spellcheck: false, autocomplete: "off" });
   if (long) control.rows = given.kind === "text" ? 3 : 4;
-  else control.inputMode = given.kind === "integer" ? "numeric" : "decimal";
+  else control.inputMode = { integer: "numeric", number: "decimal" }[given.kind] || "text";
   if (given.kind === "text") control.dir = "auto";
   const made = field(given, control);
   const show = () => { control.value = edit(place, given.name) ?? example; };
@@ -129,8 +133,8 @@ function imageField(given, place, changed) {
       caption.textContent = filled(words.unseen, file.name);
       return;
     }
-    draw(bitmap, canvas);
     const size = [bitmap.width, bitmap.height];
+    draw(bitmap, canvas);
     caption.textContent = picked === null ? `${filled(words.sample, ...size)}. ${words.pick}`
       : filled(words.picked, file.name, ...size);
   };

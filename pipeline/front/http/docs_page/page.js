@@ -19,6 +19,7 @@ function attemptElement(model) {
     if (told === null) answers.delete(model.name);
     else answers.set(model.name, told);
     showAnswer();
+    askReadiness();
   });
   const reset = make("button", { type: "button", className: "link", textContent: words.reset });
   const empty = { curl: "", Python: "" };

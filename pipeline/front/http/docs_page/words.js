@@ -5,10 +5,11 @@ const WORDS = {
   en: {
     other: "中文", choose: "Model", service: "the whole service", alone: "Op {0} by itself",
     task: "Task", labels: "Labels", version: "Version", engine: "Engine", state: "State",
-    more: "{0} more", ready: "ready", starting: "not ready", instances: "{0} of {1} instances",
+    more: "{0} more", ready: "ready", starting: "not ready", instances: "{0}, {1} of {2} instances",
     tasks: {
       "sequence-classification": "text classification", "token-classification": "labels for tokens",
       text: "text classification", image: "image classification", table: "classification of table rows",
+      tensor: "classification", tokens: "labels for tokens", multilabel: "any number of labels",
     },
     attempt: "Try it", row: "a row, as JSON", send: "Send", sending: "Sending…", reset: "Back to the example", again: "Ctrl+Enter sends",
     answer: "Answer", answered: "{0} in {1} ms", empty: "(empty)", failed: "Not answered: ",
@@ -36,10 +37,11 @@ const WORDS = {
   zh: {
     other: "English", choose: "模型", service: "整个服务", alone: "单独的 Op {0}",
     task: "任务", labels: "标签", version: "版本", engine: "引擎", state: "状态",
-    more: "其余 {0} 个", ready: "就绪", starting: "未就绪", instances: "{1} 个实例中 {0} 个就绪",
+    more: "其余 {0} 个", ready: "就绪", starting: "未就绪", instances: "{0}（{1}/{2} 个实例）",
     tasks: {
       "sequence-classification": "文本分类", "token-classification": "词元标注",
       text: "文本分类", image: "图像分类", table: "表格行分类",
+      tensor: "分类", tokens: "词元标注", multilabel: "多标签分类",
     },
     attempt: "试一试", row: "一行数据（JSON）", send: "发送", sending: "发送中…", reset: "恢复示例", again: "按 Ctrl+Enter 发送",
     answer: "应答", answered: "{0}，{1} 毫秒", empty: "（空）", failed: "没有得到应答：",
