@@ -32,15 +32,21 @@ class Pair(msgspec.Struct, frozen=True):
     ours: Turn
     theirs: Turn
 
+    @property
+    def others(self) -> float:
+        """The most cores that something else kept busy in one of them."""
+        return max(self.ours.others, self.theirs.others)
+
 
 class Row(msgspec.Struct, frozen=True):
-    """A subject beside our service: one model, one kind of texts, so many connections."""
+    """A subject beside our service: one model, one kind of texts, so many connections. seconds: of a turn."""
 
     model: str
     workload: str
     connections: int
     key: str
     name: str
+    seconds: float
     start_s: float
     ours_start_s: float
     pairs: tuple[Pair, ...]
@@ -79,7 +85,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What `auto` chose for a model, and how long that took; little where it was chosen before."""
+    """What `auto` chose for a model, and how long that took; a second or two where it was chosen before."""
 
     model: str
     key: str
@@ -93,7 +99,6 @@ class Report(msgspec.Struct):
 
     machine: str = ""
     versions: list[str] = []
-    seconds: float = 0
     rows: list[Row] = []
     choices: list[Choice] = []
     left_out: dict[str, str] = {}
@@ -115,7 +120,7 @@ class Report(msgspec.Struct):
         rows = [row for row in self.rows if row.scenario == scenario]
         own = tuple(Pair(pair.ours, pair.ours) for row in rows for pair in row.pairs)
         started = median(row.ours_start_s for row in rows)
-        return [Row(*scenario, "ours", "Paddlewheel", started, started, own), *rows]
+        return [Row(*scenario, "ours", "Paddlewheel", rows[0].seconds, started, started, own), *rows]
 
     def others(self) -> tuple[float, float]:
         """Cores that were busy with something else: the median, the most of any turn."""

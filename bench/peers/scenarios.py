@@ -13,6 +13,8 @@ from bench.load import CannotMeasure
 from bench.peers.environments import FOLDER
 from bench.running import DEMO_MODEL, ROOT
 from bench.texts import headlines, mixed_lengths
+from pipeline.models.serving_model import SERVER_FOLDER
+from pipeline.tuning.kept import FILE as CHOICES
 
 DEMO = "demo"
 MODELS = (*SIZES, DEMO)
@@ -54,11 +56,16 @@ class Model(NamedTuple):
     directory: Path
     paddle: Path
 
+    def forget_choices(self) -> None:
+        """Have `auto` choose again, unless the model is a user's."""
+        if self.key != DEMO:
+            (self.directory / SERVER_FOLDER / CHOICES).unlink(missing_ok=True)
+
 
 def model_of(key: str) -> Model:
     """The model, made below build/peers if it is not there. Raises CannotMeasure."""
     if key == DEMO:
-        if not (DEMO_MODEL / "serving_server").is_dir():
+        if not (DEMO_MODEL / SERVER_FOLDER).is_dir():
             raise CannotMeasure("models/demo is not there; run `python -m convert demo` first")
         return Model(key, DEMO_MODEL, DEMO_MODEL)
     folder = FOLDER / "models" / key
