@@ -22,6 +22,7 @@ from bench.load import CannotMeasure
 from bench.peers.comparison import Comparison
 from bench.peers.environments import FOLDER
 from bench.peers.figures import Pair, Report, Row
+from bench.peers.neighbours import neighbours
 from bench.peers.ours import OurService, our_service
 from bench.peers.pages import write, write_docs
 from bench.peers.report import print_tables
@@ -59,7 +60,7 @@ class Run:
                 model = model_of(key)
                 if not options.add:
                     model.forget_choices()
-                with our_service(OURS, model, WORKLOADS[asked[0].workload]()[0]) as own:
+                with our_service(OURS, model, WORKLOADS[asked[0].workload].texts()[0]) as own:
                     self._report.choose(own.choice)
                     for scenario in some:
                         self._scenario(own, model, scenario, progress, task)
@@ -73,20 +74,25 @@ class Run:
     def _scenario(
         self, own: OurService, model: Model, scenario: Scenario, progress: Progress, task: TaskID
     ) -> None:
-        comparison = Comparison(own, model, WORKLOADS[scenario.workload](), self._options.python39)
-        for subject in self._subjects(scenario):
-            told = f"{subject.name} with {scenario.model}, {scenario.workload} texts"
-            progress.update(task, description=told)
-            self._report.left_out.pop(told, None)
-            try:
-                for row in self._rows(comparison, subject, scenario):
-                    self._report.put(row)
-            except CannotMeasure as exc:
-                self._report.left_out[told] = str(exc).splitlines()[0].rstrip(": ")
-                self._console.print(f"{told} is left out: {exc}", markup=False)
-            progress.advance(task, self._options.rounds * len(scenario.connections))
-            if self._report.rows:
-                write(self._report, self._options.json)
+        workload = WORKLOADS[scenario.workload]
+        with neighbours(workload.neighbours) as beside:
+            comparison = Comparison(own, model, workload.texts(), beside, self._options.python39)
+            for subject in self._subjects(scenario):
+                progress.update(task, description=f"{scenario.model}, {scenario.workload}: {subject.name}")
+                self._subject(comparison, subject, scenario)
+                progress.advance(task, self._options.rounds * len(scenario.connections))
+                if self._report.rows:
+                    write(self._report, self._options.json)
+
+    def _subject(self, comparison: Comparison, subject: Subject, scenario: Scenario) -> None:
+        told = f"{subject.name} with {scenario.model}, {scenario.workload}"
+        self._report.left_out.pop(told, None)
+        try:
+            for row in self._rows(comparison, subject, scenario):
+                self._report.put(row)
+        except CannotMeasure as exc:
+            self._report.left_out[told] = str(exc).splitlines()[0].rstrip(": ")
+            self._console.print(f"{told} is left out: {exc}", markup=False)
 
     def _rows(self, comparison: Comparison, subject: Subject, scenario: Scenario) -> list[Row]:
         """One for each number of connections; a round goes over all, so that each has some of any drift."""

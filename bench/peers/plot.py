@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bench.peers.figures import Report, Row
-from bench.peers.scenarios import DEMO
+from bench.peers.scenarios import BUSY, DEMO
 from bench.peers.wording import Words, title_of, words_in
 from pipeline.tuning.svg import FAINT, INK, LINE, MARK, page, text
 
@@ -20,7 +20,11 @@ _LEFT_OUT = ("ours-onnxruntime", "loop-all", "loop-openvino", "loop-openvino-bf1
 
 def draw(report: Report, language: str) -> str:
     words = words_in(language)
-    panels = [sorted_rows(report.of(scenario)) for scenario in told_scenarios(report) if scenario[0] != DEMO]
+    panels = [
+        sorted_rows(report.of((model, workload, connections)))
+        for model, workload, connections in told_scenarios(report)
+        if model != DEMO and workload != BUSY
+    ]
     width = (WIDTH - 2 * MARGIN - (COLUMNS - 1) * GAP) / COLUMNS
     parts = [
         text(MARGIN, 34, words.plot, size=18),

@@ -1,4 +1,4 @@
-"""What is compared: models, the texts that are sent to them, and at how many connections."""
+"""What is compared: models, what is sent to them beside what else, and at how many connections."""
 
 from __future__ import annotations
 
@@ -18,12 +18,22 @@ from pipeline.tuning.kept import FILE as CHOICES
 
 DEMO = "demo"
 MODELS = (*SIZES, DEMO)
-SHORT, MIXED = "short", "mixed"
-WORKLOADS: dict[str, Callable[[], list[str]]] = {SHORT: headlines, MIXED: mixed_lengths}
+SHORT, MIXED, BUSY = "short", "mixed", "busy"
 SHORT_CHARACTERS = 40  # texts of a mix that have at most these are its short ones
+
+
+class Workload(NamedTuple):
+    """The texts that are sent. neighbours: processes that spin on the same cores meanwhile."""
+
+    texts: Callable[[], list[str]]
+    neighbours: int = 0
+
+
+WORKLOADS = {SHORT: Workload(headlines), MIXED: Workload(mixed_lengths), BUSY: Workload(headlines, 2)}
 PLAN: dict[tuple[str, str], tuple[int, ...]] = {  # connections, where none are asked for
     ("2x128", SHORT): (1, 20, 64, 256),
     ("2x128", MIXED): (20, 64),
+    ("2x128", BUSY): (20, 64),
     ("12x768", SHORT): (1, 20, 64),
     ("12x768", MIXED): (20, 64),
     (DEMO, SHORT): (1, 20, 64),

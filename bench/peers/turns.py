@@ -36,14 +36,15 @@ class Bodies(NamedTuple):
 class Asked:
     """A server under load by wrk."""
 
-    def __init__(self, door: Door, processes: Processes, bodies: Bodies) -> None:
+    def __init__(self, door: Door, processes: Processes, bodies: Bodies, beside: Processes) -> None:
         self._door = door
         self._processes = processes
+        self._beside = beside
         self._bodies = bodies
 
     def turn(self, connections: int, seconds: float) -> Turn:
         self._load(connections, _WARM_UP_S)
-        with watched(self._processes) as spent:
+        with watched(self._processes, self._beside) as spent:
             done = self._load(connections, seconds)
         if not done.requests:
             raise CannotMeasure(f"nothing was answered at {self._door.url}{self._door.path}")
@@ -75,15 +76,16 @@ class Asked:
 class Looped:
     """A loop without a server."""
 
-    def __init__(self, processes: LoopProcesses, *, everything: bool) -> None:
+    def __init__(self, processes: LoopProcesses, beside: Processes, *, everything: bool) -> None:
         self._loop = processes
+        self._beside = beside
         self._processes = Processes(*processes.pids)
         self._everything = everything
 
     def turn(self, connections: int, seconds: float) -> Turn:
         window = EVERYTHING if self._everything else connections
         self._loop.run(window, _WARM_UP_S, connections)
-        with watched(self._processes) as spent:
+        with watched(self._processes, self._beside) as spent:
             ran = self._loop.run(window, seconds, connections)
         texts = sum(each.texts for each in ran)
         return Turn(
@@ -93,20 +95,20 @@ class Looped:
 
 
 class Spent:
-    """cpu_s: of the subject's processes. others: cores that were busy with neither them nor the load."""
+    """cpu_s: of the subject's processes. others: cores that were busy with nothing of the measurement."""
 
     cpu_s = 0.0
     others = 0.0
 
 
 @contextlib.contextmanager
-def watched(processes: Processes) -> Iterator[Spent]:
-    """Filled in at the end."""
+def watched(processes: Processes, beside: Processes) -> Iterator[Spent]:
+    """Filled in at the end. beside: our own other work."""
     spent = Spent()
-    cpu, busy, load, began = processes.cpu_s(), busy_s(), _children_s(), time.monotonic()
+    cpu, busy, ours, began = processes.cpu_s(), busy_s(), _children_s() + beside.cpu_s(), time.monotonic()
     yield spent
     spent.cpu_s = processes.cpu_s() - cpu
-    others_s = busy_s() - busy - spent.cpu_s - (_children_s() - load)
+    others_s = busy_s() - busy - spent.cpu_s - (_children_s() + beside.cpu_s() - ours)
     spent.others = max(0.0, others_s / (time.monotonic() - began))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bench.peers.scenarios import DEMO, MIXED, SHORT
+from bench.peers.scenarios import BUSY, DEMO, MIXED, SHORT
 
 
 class Words(NamedTuple):
@@ -30,7 +30,11 @@ class Words(NamedTuple):
 
 _ENGLISH = Words(
     models={"2x128": "BERT of 2 x 128", "12x768": "BERT of 12 x 768", DEMO: "the demo"},
-    workloads={SHORT: "headlines", MIXED: "5 to 400 characters"},
+    workloads={
+        SHORT: "headlines",
+        MIXED: "5 to 400 characters",
+        BUSY: "headlines, beside two spinning processes",
+    },
     subjects={},
     connections="{} connections",
     per_s="requests/s",
@@ -51,7 +55,7 @@ _ENGLISH = Words(
 )
 _CHINESE = Words(
     models={"2x128": "2 x 128 的 BERT", "12x768": "12 x 768 的 BERT", DEMO: "演示模型"},
-    workloads={SHORT: "新闻标题", MIXED: "5 到 400 个字符"},
+    workloads={SHORT: "新闻标题", MIXED: "5 到 400 个字符", BUSY: "新闻标题，旁有两个空转进程"},
     subjects={
         "ours-auto-precision": "Paddlewheel，precision: auto",
         "ours-onnxruntime": "Paddlewheel，engine: onnxruntime",

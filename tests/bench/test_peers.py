@@ -19,6 +19,7 @@ from bench.peers.comparison import compare_answers
 from bench.peers.dialects import PAIRS, V2, Answer
 from bench.peers.figures import Choice, Pair, Report, Row, Turn
 from bench.peers.loops import EVERYTHING, cut
+from bench.peers.neighbours import neighbours
 from bench.peers.ours import OurService, our_service
 from bench.peers.pages import DOCS, LANGUAGES, with_tables, write
 from bench.peers.plot import draw
@@ -26,6 +27,7 @@ from bench.peers.scenarios import MIXED, PLAN, SHORT, model_of, scenarios
 from bench.peers.subjects import OURS, SUBJECTS, Peer, subjects_of
 from bench.peers.wording import words_in
 from bench.texts import headlines, mixed_lengths
+from tests.support.service_process import is_running
 
 SCENARIO = ("2x128", SHORT, 64)
 
@@ -151,6 +153,14 @@ def test_a_pair_beside_other_work_is_measured_again_and_the_quietest_kept(
         return Pair(turn(1), msgspec.structs.replace(turn(1), others=next(others)))
 
     assert quietest(take, tries).theirs.others == expected
+
+
+def test_other_work_is_there_while_it_is_asked_for_and_then_gone() -> None:
+    with neighbours(2) as beside:
+        pids = beside.all()
+        assert len(pids) == 2
+        assert all(map(is_running, pids))
+    assert not any(map(is_running, pids))
 
 
 def test_what_is_measured_anew_takes_the_place_of_what_was(report: Report) -> None:
