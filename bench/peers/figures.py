@@ -12,13 +12,15 @@ class Turn(msgspec.Struct, frozen=True):
     """One load. CPU of all processes in ms a request, memory of all in MB, shared pages in each.
 
     Latencies are None for a loop, which nobody asks. short_p99_ms: of the short texts of a mix;
-    alone_p99_ms: of the same texts without the long ones. others: cores that were busy with something else.
+    alone_p99_ms: of the same texts without the long ones. others: cores that were busy with something else;
+    idle: with nothing.
     """
 
     per_s: float
     cpu_ms: float
     rss_mb: float
     others: float
+    idle: float
     p50_ms: float | None = None
     p99_ms: float | None = None
     errors: int = 0

@@ -76,6 +76,7 @@ def _costs(row: Row, *, timed: bool) -> list[str]:
         _figure(row.theirs(lambda turn: turn.p50_ms), ".1f"),
         _figure(row.theirs(lambda turn: turn.p99_ms), ".1f"),
         _figure(row.theirs(lambda turn: turn.cpu_ms), ".2f"),
+        _figure(row.theirs(lambda turn: turn.idle), ".2f"),
         _figure(row.theirs(lambda turn: turn.rss_mb), ",.0f"),
         f"{row.start_s:.1f}",
         str(row.errors()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import time
 from collections.abc import Iterator, Sequence
@@ -51,7 +52,7 @@ class Asked:
         among, alone = self._short_texts(connections, seconds)
         return Turn(
             done.per_s, spent.cpu_s * 1e3 / done.requests, self._processes.resident_mb(), spent.others,
-            done.p50_ms, done.p99_ms, done.errors, among, alone,
+            spent.idle, done.p50_ms, done.p99_ms, done.errors, among, alone,
         )  # fmt: skip
 
     def _load(self, connections: int, seconds: float) -> Load:
@@ -90,15 +91,17 @@ class Looped:
         texts = sum(each.texts for each in ran)
         return Turn(
             sum(each.texts / each.seconds for each in ran), spent.cpu_s * 1e3 / texts,
-            self._processes.resident_mb(), spent.others,
+            self._processes.resident_mb(), spent.others, spent.idle,
         )  # fmt: skip
 
 
 class Spent:
-    """cpu_s: of the subject's processes. others: cores that were busy with nothing of the measurement."""
+    """cpu_s: of the subject's processes. others: cores that were busy with nothing of the measurement. idle:
+    cores that were not busy."""
 
     cpu_s = 0.0
     others = 0.0
+    idle = 0.0
 
 
 @contextlib.contextmanager
@@ -108,8 +111,10 @@ def watched(processes: Processes, beside: Processes) -> Iterator[Spent]:
     cpu, busy, ours, began = processes.cpu_s(), busy_s(), _children_s() + beside.cpu_s(), time.monotonic()
     yield spent
     spent.cpu_s = processes.cpu_s() - cpu
-    others_s = busy_s() - busy - spent.cpu_s - (_children_s() + beside.cpu_s() - ours)
-    spent.others = max(0.0, others_s / (time.monotonic() - began))
+    busy, took = busy_s() - busy, time.monotonic() - began
+    ours = _children_s() + beside.cpu_s() - ours
+    spent.others = max(0.0, (busy - spent.cpu_s - ours) / took)
+    spent.idle = max(0.0, (os.cpu_count() or 1) - busy / took)
 
 
 def _children_s() -> float:

@@ -38,7 +38,7 @@ _ENGLISH = Words(
     subjects={},
     connections="{} connections",
     per_s="requests/s",
-    costs=("p50 ms", "p99 ms", "CPU ms", "RSS MB", "start s", "errors"),
+    costs=("p50 ms", "p99 ms", "CPU ms", "idle", "RSS MB", "start s", "errors"),
     short_texts="p99 of short texts, and alone",
     told="@ is requests/s to ours at so many connections; the other figures are those at {}.",
     machine=(
@@ -71,7 +71,7 @@ _CHINESE = Words(
     },
     connections="{} 个连接",
     per_s="请求/s",
-    costs=("p50 ms", "p99 ms", "CPU ms", "RSS MB", "启动 s", "错误"),
+    costs=("p50 ms", "p99 ms", "CPU ms", "空闲", "RSS MB", "启动 s", "错误"),
     short_texts="短文本的 p99，以及没有长文本时",
     told="@ 为该连接数下与我们的请求/s 之比；其余数字取自 {} 个连接。",
     machine="{}。至少 {} 轮的中位数，每次 {:g} 到 {:g} s。其他任务占用的核：中位数 {:.2f}，最多 {:.2f}。",

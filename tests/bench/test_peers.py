@@ -40,7 +40,7 @@ def service() -> Iterator[OurService]:
 
 def turn(per_s: float, *, asked: bool = True) -> Turn:
     latency = 64e3 / per_s if asked else None
-    return Turn(per_s, 1e3 / per_s, 300, 0, latency, latency)
+    return Turn(per_s, 1e3 / per_s, 300, 0, 0.25, latency, latency)
 
 
 def row(key: str, theirs: list[float], ours: list[float], *, asked: bool = True) -> Row:
@@ -175,7 +175,7 @@ def test_a_report_is_written_with_tables_and_plots_and_read_again(report: Report
     endings = ["report.json", "report.md", "report.svg", "report_zh.md", "report_zh.svg"]
     assert sorted(path.name for path in tmp_path.iterdir()) == endings
     table = (tmp_path / "report.md").read_text("utf-8")
-    assert "| Mosec-8 | 0.50 | 500 | 128.0 | 128.0 | 2.00 | 300 | 1.5 | 0 |" in table
+    assert "| Mosec-8 | 0.50 | 500 | 128.0 | 128.0 | 2.00 | 0.25 | 300 | 1.5 | 0 |" in table
     assert "| Loop | 2.00 | 2,000 |  |  |" in table
     assert "TorchServe" in table
 
