@@ -13,7 +13,7 @@ from bench.peers.loops import loop_processes
 from bench.peers.ours import OurService, instances, our_service
 from bench.peers.peer_server import peer_server
 from bench.peers.scenarios import Model
-from bench.peers.server import Door, Server
+from bench.peers.server import Door, Processes, Server
 from bench.peers.subjects import Loop, Ours, Subject
 from bench.peers.turns import Asked, Looped, Measured, bodies_of
 
@@ -36,10 +36,13 @@ class Sides(NamedTuple):
 
 
 class Comparison:
-    """Our service with one model and one kind of texts; it runs all the time."""
+    """Our service with one model and one kind of texts; it runs all the time. beside: so does this."""
 
-    def __init__(self, own: OurService, model: Model, texts: Sequence[str], python39: str) -> None:
+    def __init__(
+        self, own: OurService, model: Model, texts: Sequence[str], beside: Processes, python39: str
+    ) -> None:
         self._own = own
+        self._beside = beside
         self._model = model
         self._texts = texts
         self._python39 = python39
@@ -77,13 +80,13 @@ class Comparison:
 
     def _asked(self, stack: contextlib.ExitStack, door: Door, server: Server) -> Side:
         bodies = stack.enter_context(bodies_of(door, self._texts))
-        return Side(Asked(door, server.processes, bodies), server.start_s)
+        return Side(Asked(door, server.processes, bodies, self._beside), server.start_s)
 
     def _looped(self, stack: contextlib.ExitStack, loop: Loop) -> Side:
         processes = stack.enter_context(
             loop_processes(self._model.directory, loop.engine, loop.precision, self._texts, instances())
         )
-        return Side(Looped(processes, everything=loop.everything), processes.start_s)
+        return Side(Looped(processes, self._beside, everything=loop.everything), processes.start_s)
 
 
 def compare_answers(ours: Sequence[Answer], theirs: Sequence[Answer], *, lower: bool = False) -> None:

@@ -12,13 +12,15 @@ class Turn(msgspec.Struct, frozen=True):
     """One load. CPU of all processes in ms a request, memory of all in MB, shared pages in each.
 
     Latencies are None for a loop, which nobody asks. short_p99_ms: of the short texts of a mix;
-    alone_p99_ms: of the same texts without the long ones. others: cores that were busy with something else.
+    alone_p99_ms: of the same texts without the long ones. others: cores that were busy with something else;
+    idle: with nothing.
     """
 
     per_s: float
     cpu_ms: float
     rss_mb: float
     others: float
+    idle: float
     p50_ms: float | None = None
     p99_ms: float | None = None
     errors: int = 0
@@ -32,15 +34,21 @@ class Pair(msgspec.Struct, frozen=True):
     ours: Turn
     theirs: Turn
 
+    @property
+    def others(self) -> float:
+        """The most cores that something else kept busy in one of them."""
+        return max(self.ours.others, self.theirs.others)
+
 
 class Row(msgspec.Struct, frozen=True):
-    """A subject beside our service: one model, one kind of texts, so many connections."""
+    """A subject beside our service: one model, one kind of texts, so many connections. seconds: of a turn."""
 
     model: str
     workload: str
     connections: int
     key: str
     name: str
+    seconds: float
     start_s: float
     ours_start_s: float
     pairs: tuple[Pair, ...]
@@ -79,7 +87,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What `auto` chose for a model, and how long that took; little where it was chosen before."""
+    """What `auto` chose for a model, and how long that took; a second or two where it was chosen before."""
 
     model: str
     key: str
@@ -93,7 +101,6 @@ class Report(msgspec.Struct):
 
     machine: str = ""
     versions: list[str] = []
-    seconds: float = 0
     rows: list[Row] = []
     choices: list[Choice] = []
     left_out: dict[str, str] = {}
@@ -115,7 +122,7 @@ class Report(msgspec.Struct):
         rows = [row for row in self.rows if row.scenario == scenario]
         own = tuple(Pair(pair.ours, pair.ours) for row in rows for pair in row.pairs)
         started = median(row.ours_start_s for row in rows)
-        return [Row(*scenario, "ours", "Paddlewheel", started, started, own), *rows]
+        return [Row(*scenario, "ours", "Paddlewheel", rows[0].seconds, started, started, own), *rows]
 
     def others(self) -> tuple[float, float]:
         """Cores that were busy with something else: the median, the most of any turn."""

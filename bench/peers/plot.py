@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bench.peers.figures import Report, Row
+from bench.peers.scenarios import BUSY, DEMO
 from bench.peers.wording import Words, title_of, words_in
 from pipeline.tuning.svg import FAINT, INK, LINE, MARK, page, text
 
@@ -14,11 +15,16 @@ COLUMNS, GAP = 2, 36
 NAMES, FIGURES = 196, 84  # what names and figures take beside the bars
 BAR, LINE_HEIGHT, HEADING = 13, 19, 34
 _OTHERS, _LIMIT = "#aab4be", "#e3e6ea"
+_LEFT_OUT = ("ours-onnxruntime", "loop-all", "loop-openvino", "loop-openvino-bf16")
 
 
 def draw(report: Report, language: str) -> str:
     words = words_in(language)
-    panels = [sorted_rows(report.of(scenario)) for scenario in told_scenarios(report)]
+    panels = [
+        sorted_rows(report.of((model, workload, connections)))
+        for model, workload, connections in told_scenarios(report)
+        if model != DEMO and workload != BUSY
+    ]
     width = (WIDTH - 2 * MARGIN - (COLUMNS - 1) * GAP) / COLUMNS
     parts = [
         text(MARGIN, 34, words.plot, size=18),
@@ -44,8 +50,9 @@ def told_scenarios(report: Report) -> list[tuple[str, str, int]]:
 
 
 def sorted_rows(rows: Sequence[Row]) -> list[Row]:
-    """Servers by their ratio, the fastest first; then the limits."""
-    return sorted(rows, key=lambda row: (row.is_limit, -row.ratio()))
+    """Servers by their ratio, the fastest first; then the limit. Tables have what is left out here."""
+    told = [row for row in rows if row.key not in _LEFT_OUT]
+    return sorted(told, key=lambda row: (row.is_limit, -row.ratio()))
 
 
 def _legend(words: Words) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -75,6 +76,7 @@ def _costs(row: Row, *, timed: bool) -> list[str]:
         _figure(row.theirs(lambda turn: turn.p50_ms), ".1f"),
         _figure(row.theirs(lambda turn: turn.p99_ms), ".1f"),
         _figure(row.theirs(lambda turn: turn.cpu_ms), ".2f"),
+        _figure(row.theirs(lambda turn: turn.idle), ".2f"),
         _figure(row.theirs(lambda turn: turn.rss_mb), ",.0f"),
         f"{row.start_s:.1f}",
         str(row.errors()),
@@ -103,10 +105,11 @@ def _figure(value: float | None, form: str) -> str:
 
 def _facts(report: Report, words: Words) -> str:
     """Machine, what else ran, choices, and who is missing."""
-    rounds = min(len(row.pairs) for row in report.rows)
+    rounds, seconds = min(len(row.pairs) for row in report.rows), [row.seconds for row in report.rows]
+    turns = (rounds, min(seconds), max(seconds))
     lines = [
-        words.machine.format(report.machine, rounds, report.seconds, *report.others()),
-        *(words.choice.format(each.model, each.engine, each.precision) for each in report.choices),
+        words.machine.format(report.machine, *turns, *report.others()),
+        *(words.choice.format(*msgspec.structs.astuple(each)) for each in report.choices),
         *(words.left_out.format(name, reason) for name, reason in report.left_out.items()),
     ]
     return "\n".join(f"- {line}" for line in lines)

@@ -1,4 +1,4 @@
-"""What is compared: models, the texts that are sent to them, and at how many connections."""
+"""What is compared: models, what is sent to them beside what else, and at how many connections."""
 
 from __future__ import annotations
 
@@ -13,15 +13,27 @@ from bench.load import CannotMeasure
 from bench.peers.environments import FOLDER
 from bench.running import DEMO_MODEL, ROOT
 from bench.texts import headlines, mixed_lengths
+from pipeline.models.serving_model import SERVER_FOLDER
+from pipeline.tuning.kept import FILE as CHOICES
 
 DEMO = "demo"
 MODELS = (*SIZES, DEMO)
-SHORT, MIXED = "short", "mixed"
-WORKLOADS: dict[str, Callable[[], list[str]]] = {SHORT: headlines, MIXED: mixed_lengths}
+SHORT, MIXED, BUSY = "short", "mixed", "busy"
 SHORT_CHARACTERS = 40  # texts of a mix that have at most these are its short ones
+
+
+class Workload(NamedTuple):
+    """The texts that are sent. neighbours: processes that spin on the same cores meanwhile."""
+
+    texts: Callable[[], list[str]]
+    neighbours: int = 0
+
+
+WORKLOADS = {SHORT: Workload(headlines), MIXED: Workload(mixed_lengths), BUSY: Workload(headlines, 2)}
 PLAN: dict[tuple[str, str], tuple[int, ...]] = {  # connections, where none are asked for
     ("2x128", SHORT): (1, 20, 64, 256),
     ("2x128", MIXED): (20, 64),
+    ("2x128", BUSY): (20, 64),
     ("12x768", SHORT): (1, 20, 64),
     ("12x768", MIXED): (20, 64),
     (DEMO, SHORT): (1, 20, 64),
@@ -54,11 +66,16 @@ class Model(NamedTuple):
     directory: Path
     paddle: Path
 
+    def forget_choices(self) -> None:
+        """Have `auto` choose again, unless the model is a user's."""
+        if self.key != DEMO:
+            (self.directory / SERVER_FOLDER / CHOICES).unlink(missing_ok=True)
+
 
 def model_of(key: str) -> Model:
     """The model, made below build/peers if it is not there. Raises CannotMeasure."""
     if key == DEMO:
-        if not (DEMO_MODEL / "serving_server").is_dir():
+        if not (DEMO_MODEL / SERVER_FOLDER).is_dir():
             raise CannotMeasure("models/demo is not there; run `python -m convert demo` first")
         return Model(key, DEMO_MODEL, DEMO_MODEL)
     folder = FOLDER / "models" / key

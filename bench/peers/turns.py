@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import time
 from collections.abc import Iterator, Sequence
@@ -36,21 +37,22 @@ class Bodies(NamedTuple):
 class Asked:
     """A server under load by wrk."""
 
-    def __init__(self, door: Door, processes: Processes, bodies: Bodies) -> None:
+    def __init__(self, door: Door, processes: Processes, bodies: Bodies, beside: Processes) -> None:
         self._door = door
         self._processes = processes
+        self._beside = beside
         self._bodies = bodies
 
     def turn(self, connections: int, seconds: float) -> Turn:
         self._load(connections, _WARM_UP_S)
-        with watched(self._processes) as spent:
+        with watched(self._processes, self._beside) as spent:
             done = self._load(connections, seconds)
         if not done.requests:
             raise CannotMeasure(f"nothing was answered at {self._door.url}{self._door.path}")
         among, alone = self._short_texts(connections, seconds)
         return Turn(
             done.per_s, spent.cpu_s * 1e3 / done.requests, self._processes.resident_mb(), spent.others,
-            done.p50_ms, done.p99_ms, done.errors, among, alone,
+            spent.idle, done.p50_ms, done.p99_ms, done.errors, among, alone,
         )  # fmt: skip
 
     def _load(self, connections: int, seconds: float) -> Load:
@@ -75,39 +77,44 @@ class Asked:
 class Looped:
     """A loop without a server."""
 
-    def __init__(self, processes: LoopProcesses, *, everything: bool) -> None:
+    def __init__(self, processes: LoopProcesses, beside: Processes, *, everything: bool) -> None:
         self._loop = processes
+        self._beside = beside
         self._processes = Processes(*processes.pids)
         self._everything = everything
 
     def turn(self, connections: int, seconds: float) -> Turn:
         window = EVERYTHING if self._everything else connections
         self._loop.run(window, _WARM_UP_S, connections)
-        with watched(self._processes) as spent:
+        with watched(self._processes, self._beside) as spent:
             ran = self._loop.run(window, seconds, connections)
         texts = sum(each.texts for each in ran)
         return Turn(
             sum(each.texts / each.seconds for each in ran), spent.cpu_s * 1e3 / texts,
-            self._processes.resident_mb(), spent.others,
+            self._processes.resident_mb(), spent.others, spent.idle,
         )  # fmt: skip
 
 
 class Spent:
-    """cpu_s: of the subject's processes. others: cores that were busy with neither them nor the load."""
+    """cpu_s: of the subject's processes. others: cores that were busy with nothing of the measurement. idle:
+    cores that were not busy."""
 
     cpu_s = 0.0
     others = 0.0
+    idle = 0.0
 
 
 @contextlib.contextmanager
-def watched(processes: Processes) -> Iterator[Spent]:
-    """Filled in at the end."""
+def watched(processes: Processes, beside: Processes) -> Iterator[Spent]:
+    """Filled in at the end. beside: our own other work."""
     spent = Spent()
-    cpu, busy, load, began = processes.cpu_s(), busy_s(), _children_s(), time.monotonic()
+    cpu, busy, ours, began = processes.cpu_s(), busy_s(), _children_s() + beside.cpu_s(), time.monotonic()
     yield spent
     spent.cpu_s = processes.cpu_s() - cpu
-    others_s = busy_s() - busy - spent.cpu_s - (_children_s() - load)
-    spent.others = max(0.0, others_s / (time.monotonic() - began))
+    busy, took = busy_s() - busy, time.monotonic() - began
+    ours = _children_s() + beside.cpu_s() - ours
+    spent.others = max(0.0, (busy - spent.cpu_s - ours) / took)
+    spent.idle = max(0.0, (os.cpu_count() or 1) - busy / took)
 
 
 def _children_s() -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bench.peers.scenarios import DEMO, MIXED, SHORT
+from bench.peers.scenarios import BUSY, DEMO, MIXED, SHORT
 
 
 class Words(NamedTuple):
@@ -30,18 +30,22 @@ class Words(NamedTuple):
 
 _ENGLISH = Words(
     models={"2x128": "BERT of 2 x 128", "12x768": "BERT of 12 x 768", DEMO: "the demo"},
-    workloads={SHORT: "headlines", MIXED: "5 to 400 characters"},
+    workloads={
+        SHORT: "headlines",
+        MIXED: "5 to 400 characters",
+        BUSY: "headlines, beside two spinning processes",
+    },
     subjects={},
     connections="{} connections",
     per_s="requests/s",
-    costs=("p50 ms", "p99 ms", "CPU ms", "RSS MB", "start s", "errors"),
+    costs=("p50 ms", "p99 ms", "CPU ms", "idle", "RSS MB", "start s", "errors"),
     short_texts="p99 of short texts, and alone",
     told="@ is requests/s to ours at so many connections; the other figures are those at {}.",
     machine=(
-        "{}. Medians of {} rounds or more, of {:g} s each. Other work took {:.2f} cores in the median of all "
-        "turns, {:.2f} at most."
+        "{}. Medians of {} rounds at least, turns of {:g} to {:g} s. Other work took {:.2f} cores in the "
+        "median of all turns, {:.2f} at most."
     ),
-    choice="With {} `auto` chose {} in {}.",
+    choice="With {0} `auto` chose {2} in {3} (*{1}*), which took {4:.1f} s.",
     left_out="{} is left out: {}.",
     plot="Requests a second, to Paddlewheel's",
     plot_note="Longer is faster. Same model, texts and cores; each in turns with ours.",
@@ -51,7 +55,7 @@ _ENGLISH = Words(
 )
 _CHINESE = Words(
     models={"2x128": "2 x 128 的 BERT", "12x768": "12 x 768 的 BERT", DEMO: "演示模型"},
-    workloads={SHORT: "新闻标题", MIXED: "5 到 400 个字符"},
+    workloads={SHORT: "新闻标题", MIXED: "5 到 400 个字符", BUSY: "新闻标题，旁有两个空转进程"},
     subjects={
         "ours-auto-precision": "Paddlewheel，precision: auto",
         "ours-onnxruntime": "Paddlewheel，engine: onnxruntime",
@@ -67,11 +71,11 @@ _CHINESE = Words(
     },
     connections="{} 个连接",
     per_s="请求/s",
-    costs=("p50 ms", "p99 ms", "CPU ms", "RSS MB", "启动 s", "错误"),
+    costs=("p50 ms", "p99 ms", "CPU ms", "空闲", "RSS MB", "启动 s", "错误"),
     short_texts="短文本的 p99，以及没有长文本时",
     told="@ 为该连接数下与我们的请求/s 之比；其余数字取自 {} 个连接。",
-    machine="{}。至少 {} 轮、每轮 {:g} s 的中位数。其他任务占用的核：各次的中位数 {:.2f}，最多 {:.2f}。",
-    choice="{} 上 `auto` 选了 {}，{}。",
+    machine="{}。至少 {} 轮的中位数，每次 {:g} 到 {:g} s。其他任务占用的核：中位数 {:.2f}，最多 {:.2f}。",
+    choice="{0} 上 `auto` 选了 {2}，{3}（*{1}*），用时 {4:.1f} s。",
     left_out="{} 未参加：{}。",
     plot="每秒请求数，与 Paddlewheel 之比",
     plot_note="越长越快。模型、文本和核数相同，各与我们的服务轮流测量。",

@@ -14,10 +14,12 @@ import pytest
 from tokenizers import BertWordPieceTokenizer
 
 from bench.load import CannotMeasure
+from bench.peers.__main__ import quietest
 from bench.peers.comparison import compare_answers
 from bench.peers.dialects import PAIRS, V2, Answer
 from bench.peers.figures import Choice, Pair, Report, Row, Turn
 from bench.peers.loops import EVERYTHING, cut
+from bench.peers.neighbours import neighbours
 from bench.peers.ours import OurService, our_service
 from bench.peers.pages import DOCS, LANGUAGES, with_tables, write
 from bench.peers.plot import draw
@@ -25,6 +27,7 @@ from bench.peers.scenarios import MIXED, PLAN, SHORT, model_of, scenarios
 from bench.peers.subjects import OURS, SUBJECTS, Peer, subjects_of
 from bench.peers.wording import words_in
 from bench.texts import headlines, mixed_lengths
+from tests.support.service_process import is_running
 
 SCENARIO = ("2x128", SHORT, 64)
 
@@ -35,21 +38,20 @@ def service() -> Iterator[OurService]:
         yield started
 
 
-def turn(per_s: float, *, asked: bool = True, errors: int = 0) -> Turn:
+def turn(per_s: float, *, asked: bool = True) -> Turn:
     latency = 64e3 / per_s if asked else None
-    return Turn(per_s, 1e3 / per_s, 300, 0.1, latency, latency, errors)
+    return Turn(per_s, 1e3 / per_s, 300, 0, 0.25, latency, latency)
 
 
 def row(key: str, theirs: list[float], ours: list[float], *, asked: bool = True) -> Row:
     pairs = [Pair(turn(own), turn(their, asked=asked)) for own, their in zip(ours, theirs, strict=True)]
-    return Row(*SCENARIO, key, key.title(), 1.5, 2.5, tuple(pairs))
+    return Row(*SCENARIO, key, key.title(), 2, 1.5, 2.5, tuple(pairs))
 
 
 @pytest.fixture
 def report() -> Report:
     return Report(
         machine="a machine, 2 cores",
-        seconds=2,
         rows=[
             row("mosec-8", [400, 900, 500], [800, 600, 1000]),
             row("ray", [100, 100, 100], [1000, 1000, 1000]),
@@ -141,6 +143,26 @@ def test_a_ratio_is_that_of_turns_side_by_side(report: Report) -> None:
     assert len(ours.pairs) == 9
 
 
+@pytest.mark.parametrize(("tries", "expected"), [(1, 0.5), (2, 0.3), (5, 0.05)])
+def test_a_pair_beside_other_work_is_measured_again_and_the_quietest_kept(
+    tries: int, expected: float
+) -> None:
+    others = iter([0.5, 0.3, 0.4, 0.05, 0.0])
+
+    def take() -> Pair:
+        return Pair(turn(1), msgspec.structs.replace(turn(1), others=next(others)))
+
+    assert quietest(take, tries).theirs.others == expected
+
+
+def test_other_work_is_there_while_it_is_asked_for_and_then_gone() -> None:
+    with neighbours(2) as beside:
+        pids = beside.all()
+        assert len(pids) == 2
+        assert all(map(is_running, pids))
+    assert not any(map(is_running, pids))
+
+
 def test_what_is_measured_anew_takes_the_place_of_what_was(report: Report) -> None:
     report.put(row("ray", [500], [1000]))
     found = {each.key: each.ratio() for each in report.of(SCENARIO)}
@@ -153,7 +175,7 @@ def test_a_report_is_written_with_tables_and_plots_and_read_again(report: Report
     endings = ["report.json", "report.md", "report.svg", "report_zh.md", "report_zh.svg"]
     assert sorted(path.name for path in tmp_path.iterdir()) == endings
     table = (tmp_path / "report.md").read_text("utf-8")
-    assert "| Mosec-8 | 0.50 | 500 | 128.0 | 128.0 | 2.00 | 300 | 1.5 | 0 |" in table
+    assert "| Mosec-8 | 0.50 | 500 | 128.0 | 128.0 | 2.00 | 0.25 | 300 | 1.5 | 0 |" in table
     assert "| Loop | 2.00 | 2,000 |  |  |" in table
     assert "TorchServe" in table
 
