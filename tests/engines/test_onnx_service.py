@@ -63,6 +63,7 @@ def test_instances_of_an_onnx_model_are_threads_of_one_process(threads: ServiceP
     assert len(threads.worker_pids()) == 1
     assert "Op model in 1 process of 3 threads" in threads.log
     assert "is warm" in threads.log
+    assert threads.metric("paddlewheel_model_info", op="model", version="1", engine="onnxruntime") == 1
 
 
 def test_texts_of_different_length_share_batches_and_answer_as_alone(

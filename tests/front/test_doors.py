@@ -82,3 +82,5 @@ def test_rows_of_all_doors_share_one_run_and_each_has_its_own_answer(tmp_path: P
             for door in ("http", "grpc", "v1-http", "v2-http", "v2-grpc")
         }
         assert outcomes == {"http": 2, "grpc": 1, "v1-http": 1, "v2-http": 1, "v2-grpc": 1}
+        took = {door: service.metric("paddlewheel_request_seconds_count", door=door) for door in outcomes}
+        assert took == outcomes

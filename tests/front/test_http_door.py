@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
+from pipeline import __version__
 from tests.support.going_on import going_on
 from tests.support.http_door import GOOD, door
 from tests.support.service_process import ServiceProcess, key_value
@@ -155,3 +157,14 @@ def test_metrics_know_queue_batch_and_predictor_of_each_op(service: ServiceProce
     for name in ("tokens_total", "padding_tokens_total"):
         assert f'paddlewheel_op_{name}{{op="echo"}}' in service.http("/metrics").body.decode()
     assert 10e6 < service.metric("paddlewheel_resident_bytes", process="front") < 120e6
+
+
+def test_metrics_tell_the_version_that_serves_and_what_only_grows_is_a_counter(
+    service: ServiceProcess,
+) -> None:
+    text = service.http("/metrics").body.decode()
+    assert f'paddlewheel_build_info{{version="{__version__}"}} 1.0' in text
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.M))
+    grows = {name for name in kinds if name.endswith("_total")}
+    assert {kinds[name] for name in grows} == {"counter"} and "paddlewheel_op_restarts_total" in grows
+    assert [line for line in text.splitlines() if "_created" in line] == []

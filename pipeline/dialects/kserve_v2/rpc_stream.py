@@ -94,6 +94,7 @@ class Stream:
             message = infer_message(data, self._scheduler.app.config.limits)
             request_id = message.fields.id
             request = self._request_of(message, self._context)
+            request.door = self._door
             dag_run = self._scheduler.begin(
                 request, lambda answer: self._answered(place, request_id, answer, dag_run)
             )

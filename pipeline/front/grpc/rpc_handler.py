@@ -44,6 +44,7 @@ class RpcHandler(ABC):
         answer: Answer
         try:
             request = read(data, context)
+            request.door = self.name
             answer = await self._scheduler.infer(request)
         except ServingError as exc:
             answer = exc

@@ -124,7 +124,7 @@ class HttpHandler(ABC):
             asked = self._read(request) if read is None else read()
             if asked is None:
                 return
-            asked.client = request.client
+            asked.client, asked.door = request.client, self.name
             try:
                 dag_run = self._scheduler.begin(asked, partial(self._answer, request, asked))
             except Overloaded as exc:

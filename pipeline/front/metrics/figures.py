@@ -39,21 +39,6 @@ class Distribution:
             self.total += value
 
 
-class Outcomes(dict[tuple[str, int], int]):
-    """Requests by door and error number, 0 for those that were answered.
-
-    since: when the first of each was counted, in seconds since 1970.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.since: dict[tuple[str, int], float] = {}
-
-    def __missing__(self, outcome: tuple[str, int]) -> int:
-        self.since[outcome] = time.time()
-        return 0
-
-
 @dataclass(slots=True)
 class Failures:
     """What was not answered. rejected: for want of time or room; canceled: the client left; broken: the app's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import resource
-import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import INF, floatToGoString
 
-from pipeline.front.metrics.figures import SECONDS, Distribution, OpFigures, Outcomes
+from pipeline.front.metrics.figures import SECONDS, Distribution, OpFigures
 from pipeline.process.log import lines_dropped
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -34,15 +34,20 @@ _OP_COUNTERS: dict[str, tuple[str, Callable[[OpFigures], float]]] = {
 }
 
 
+Rows = Iterable[tuple[dict[str, str], float]]
+"""Samples of one metric: labels and value."""
+
+
 class Metrics:
     """All figures of one service.
 
-    outcomes: of answered and refused requests. request_s: what each admitted one took. of_ops: by Op.
+    outcomes: requests by door and error number, 0 for those that were answered. request_s: what each admitted
+    one took, by door. of_ops: by Op.
     """
 
     def __init__(self, service: str) -> None:
-        self.outcomes = Outcomes()
-        self.request_s = Distribution(SECONDS)
+        self.outcomes: Counter[tuple[str, int]] = Counter()
+        self.request_s: defaultdict[str, Distribution] = defaultdict(lambda: Distribution(SECONDS))
         self.of_ops: dict[str, OpFigures] = {}
         self._registry = CollectorRegistry()
         self._registry.register(_Totals(self, service))
@@ -50,14 +55,16 @@ class Metrics:
 
     def op_totals(self) -> dict[tuple[str, str], float]:
         """By sample and Op: the sums and counts since the start."""
-        samples = (sample for metric in _op_families(self.of_ops, 0.0) for sample in metric.samples)
+        samples = (sample for metric in _op_families(self.of_ops) for sample in metric.samples)
         return {(s.name, s.labels["op"]): s.value for s in samples if "le" not in s.labels}
 
-    def watch(
-        self, name: str, help_text: str, read: Callable[[], Iterable[tuple[dict[str, str], float]]]
-    ) -> None:
+    def watch(self, name: str, help_text: str, read: Callable[[], Rows]) -> None:
         """A gauge that is read when /metrics is asked for."""
-        self._registry.register(_Gauge(name, help_text, read))
+        self._registry.register(_Watched(GaugeMetricFamily, name, help_text, read))
+
+    def watch_total(self, name: str, help_text: str, read: Callable[[], Rows]) -> None:
+        """The same of what only grows: its name ends with `_total`."""
+        self._registry.register(_Watched(CounterMetricFamily, name, help_text, read))
 
     def add(self, text: Callable[[], bytes]) -> None:
         """More of /metrics, in Prometheus' text format, asked for each time."""
@@ -72,75 +79,76 @@ class _Totals(Collector):
 
     def __init__(self, metrics: Metrics, service: str) -> None:
         self._metrics, self._service = metrics, service
-        self._created = time.time()
 
     def describe(self) -> Iterable[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        outcomes = self._metrics.outcomes
         requests = CounterMetricFamily(
             "paddlewheel_requests",
             "Requests by door and outcome: ok, or the error's number.",
             labels=("service", "door", "err_no"),
         )
-        for (door, err_no), count in list(outcomes.items()):
-            labels = self._service, door, str(err_no) if err_no else "ok"
-            requests.add_metric(labels, count, outcomes.since[door, err_no])
+        for (door, err_no), count in list(self._metrics.outcomes.items()):
+            requests.add_metric((self._service, door, str(err_no) if err_no else "ok"), count)
         yield requests
         yield _histogram(
             "paddlewheel_request_seconds",
             "From a request's admission to its answer.",
-            "service",
-            {self._service: self._metrics.request_s},
-            self._created,
+            ("service", "door"),
+            {(self._service, door): took for door, took in list(self._metrics.request_s.items())},
         )
-        yield from _op_families(self._metrics.of_ops, self._created)
+        yield from _op_families(self._metrics.of_ops)
         dropped = CounterMetricFamily(
             "paddlewheel_log_lines_dropped",
             "Log lines of the front that nobody read in time.",
             labels=("service",),
         )
-        dropped.add_metric((self._service,), lines_dropped(), self._created)
+        dropped.add_metric((self._service,), lines_dropped())
         yield dropped
 
 
-def _op_families(ops: Mapping[str, OpFigures], created: float) -> Iterator[Metric]:
+def _op_families(ops: Mapping[str, OpFigures]) -> Iterator[Metric]:
     for name, (told, distribution) in _OP_HISTOGRAMS.items():
-        of_ops = {op: distribution(figures) for op, figures in ops.items()}
-        yield _histogram(f"paddlewheel_op_{name}", told, "op", of_ops, created)
+        of_ops: dict[tuple[str, ...], Distribution] = {(op,): distribution(ops[op]) for op in ops}
+        yield _histogram(f"paddlewheel_op_{name}", told, ("op",), of_ops)
     for name, (told, total) in _OP_COUNTERS.items():
         family = CounterMetricFamily(f"paddlewheel_op_{name}", told, labels=("op",))
         for op, figures in ops.items():
-            family.add_metric((op,), total(figures), created)
+            family.add_metric((op,), total(figures))
         yield family
 
 
 def _histogram(
-    name: str, told: str, label: str, distributions: Mapping[str, Distribution], created: float
+    name: str, told: str, labels: tuple[str, ...], distributions: Mapping[tuple[str, ...], Distribution]
 ) -> Metric:
-    """created: when they began to count, in seconds since 1970."""
-    family = HistogramMetricFamily(name, told, labels=(label,))
-    for value, distribution in distributions.items():
+    """distributions: by the values of the labels."""
+    family = HistogramMetricFamily(name, told, labels=labels)
+    for values, distribution in distributions.items():
         bounds = map(floatToGoString, (*distribution.bounds, INF))
         counts = itertools.accumulate(distribution.counts)
-        family.add_metric((value,), list(zip(bounds, counts, strict=True)), distribution.total)
-        family.add_sample(f"{name}_created", {label: value}, created)
+        family.add_metric(values, list(zip(bounds, counts, strict=True)), distribution.total)
     return family
 
 
-class _Gauge(Collector):
+class _Watched(Collector):
+    """A family whose samples are read when they are asked for. kind: gauges or counters."""
+
     def __init__(
-        self, name: str, help_text: str, read: Callable[[], Iterable[tuple[dict[str, str], float]]]
+        self,
+        kind: type[GaugeMetricFamily | CounterMetricFamily],
+        name: str,
+        help_text: str,
+        read: Callable[[], Rows],
     ) -> None:
-        self._name, self._help, self._read = name, help_text, read
+        self._kind, self._name, self._help, self._read = kind, name, help_text, read
 
     def describe(self) -> Iterable[Metric]:
         return []
 
     def collect(self) -> Iterable[Metric]:
         rows = list(self._read())
-        family = GaugeMetricFamily(self._name, self._help, labels=list(rows[0][0]) if rows else [])
+        family = self._kind(self._name, self._help, labels=list(rows[0][0]) if rows else [])
         for labels, value in rows:
             family.add_metric(list(labels.values()), value)
         yield family

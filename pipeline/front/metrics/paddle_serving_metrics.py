@@ -21,7 +21,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[Metrics], float]]] = {
     ),
     "pd_query_request_duration_us_total": (
         "Microseconds that requests took.",
-        lambda metrics: round(metrics.request_s.total * 1e6),
+        lambda metrics: round(sum(took.total for took in metrics.request_s.values()) * 1e6),
     ),
     "pd_inference_duration_us_total": (
         "Microseconds that runs of predictors took.",

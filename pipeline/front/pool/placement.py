@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.api.app import App
 from pipeline.config.config_file import LocalServiceConf
-from pipeline.engines.base import engine_of, shares_a_process
+from pipeline.engines.base import Engine, engine_of, shares_a_process
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import CACHE_FOLDER
 from pipeline.models.versions import choose_version
@@ -20,13 +20,14 @@ FileState = tuple[str, int, int, int]  # path, inode, bytes, time of its last ch
 class Plan:
     """How an Op's workers are started, now and whenever one dies, until it is loaded again.
 
-    app: the service with the model directory of the chosen version. version: of its model, empty for an Op
-    without one. places: the numbers of the instances, by process. files: those of the model and the scripts,
-    by which a later plan tells whether they have changed.
+    app: the service with the model directory of the chosen version. version, engine: of its model, and what
+    runs it; empty for an Op without one. places: the numbers of the instances, by process. files: those of
+    the model and the scripts, by which a later plan tells whether they have changed.
     """
 
     app: App
     version: str
+    engine: str
     places: list[range]
     files: frozenset[FileState]
 
@@ -34,12 +35,13 @@ class Plan:
 def plan(app: App, op: str) -> Plan:
     """The plan for what is on disk now. Raises ConfigError for a version that is not there."""
     conf = app.config.op[op].local_model
-    version, folders = "", []
+    version, folders, engine = "", [], _engine(app, conf)
     if conf is not None:
         directory, version = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
         app = _with_model(app, op, conf, directory)
         folders.append(directory)
-    return Plan(app, version, placement(app, op), frozenset(_states(app, folders)))
+    name = "" if engine is None else engine.name
+    return Plan(app, version, name, placement(app, op), frozenset(_states(app, folders)))
 
 
 def placement(app: App, op: str) -> list[range]:
@@ -66,13 +68,19 @@ def wants_processes(app: App, op: str) -> bool:
     An Op without a model has no engine, and a remote one waits for the network without the lock.
     """
     conf = app.config.op[op].local_model
+    engine = _engine(app, conf)
+    return conf is not None and (engine is None or not shares_a_process(engine))
+
+
+def _engine(app: App, conf: LocalServiceConf | None) -> Engine | None:
+    """What runs an Op's model; None without one, and where the worker will tell what is wrong with it."""
     if conf is None:
-        return False
+        return None
     try:
         directory, _ = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
-        return not shares_a_process(engine_of(directory, conf.engine))
-    except (ConfigError, OSError):  # the worker tells what is wrong with the folder
-        return True
+        return engine_of(directory, conf.engine)
+    except (ConfigError, OSError):
+        return None
 
 
 def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> App:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from pipeline import __version__
 from pipeline.config.config_file import ServiceConfig
-from pipeline.front.metrics.metrics import Metrics, resident_bytes
+from pipeline.front.metrics.metrics import Metrics, Rows, resident_bytes
 from pipeline.front.pool.gpu_memory import GpuMemory, open_gpu_memory
 from pipeline.front.pool.worker_process import WorkerProcess
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.clients import KeyRing
-
-Rows = Iterable[tuple[dict[str, str], float]]
 
 
 def register_gauges(
@@ -21,7 +20,7 @@ def register_gauges(
     keys: KeyRing | None,
     config: ServiceConfig,
 ) -> None:
-    """Have the metrics tell queues, instances, memory, and what each API key did."""
+    """Have the metrics tell versions, queues, instances, memory, and what each API key did."""
 
     def per_op(read: Callable[[Batcher], int]) -> Rows:
         return [({"op": name}, float(read(batcher))) for name, batcher in batchers.items()]
@@ -31,7 +30,15 @@ def register_gauges(
         for process in _processes(batchers):
             yield {"process": process.name}, resident_bytes(process.pid)
 
+    def models() -> Rows:
+        for name, batcher in batchers.items():
+            plan = batcher.pool.plan
+            if plan.version:
+                yield {"op": name, "version": plan.version, "engine": plan.engine}, 1.0
+
     watch = metrics.watch
+    watch("paddlewheel_build_info", "The version that serves.", lambda: [({"version": __version__}, 1.0)])
+    watch("paddlewheel_model_info", "The version of an Op's model, and what runs it.", models)
     watch("paddlewheel_pending_requests", "Admitted, not yet answered.", lambda: [({}, float(pending()))])
     watch("paddlewheel_op_queue_length", "Requests queued before an Op.", lambda: per_op(lambda b: b.waiting))
     watch(
@@ -39,7 +46,8 @@ def register_gauges(
         "Instances that take requests.",
         lambda: per_op(lambda b: b.pool.ready),
     )
-    watch("paddlewheel_op_restarts_total", "Workers replaced.", lambda: per_op(lambda b: b.pool.restarts))
+    restarts = "paddlewheel_op_restarts_total"
+    metrics.watch_total(restarts, "Workers replaced.", lambda: per_op(lambda b: b.pool.restarts))
     watch("paddlewheel_resident_bytes", "Resident memory by process.", memory)
     if keys is not None:
         _watch_keys(metrics, keys)
@@ -49,10 +57,10 @@ def register_gauges(
 
 
 def _watch_keys(metrics: Metrics, keys: KeyRing) -> None:
-    figures, watch = keys.figures, metrics.watch
-    watch("paddlewheel_key_requests_total", "Requests by API key.", lambda: figures(lambda c: c.requests))
-    watch("paddlewheel_key_refused_total", "Over their key's limits.", lambda: figures(lambda c: c.refused))
-    watch("paddlewheel_key_pending", "Pending by API key.", lambda: figures(lambda c: c.pending))
+    figures, total = keys.figures, metrics.watch_total
+    total("paddlewheel_key_requests_total", "Requests by API key.", lambda: figures(lambda c: c.requests))
+    total("paddlewheel_key_refused_total", "Over their key's limits.", lambda: figures(lambda c: c.refused))
+    metrics.watch("paddlewheel_key_pending", "Pending by API key.", lambda: figures(lambda c: c.pending))
 
 
 def _watch_cards(metrics: Metrics, cards: GpuMemory, batchers: Mapping[str, Batcher]) -> None:

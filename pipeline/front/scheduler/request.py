@@ -38,7 +38,7 @@ class Request(msgspec.Struct, eq=False):
     alone: what msgpack can carry.
     finish: makes what is sent of the worker's answer.
     options: what the client said of it, for the hooks; None when nothing.
-    client: who asks, for the door to set. turn: its place in line, see
+    client: who asks, and door: the name of the way it came, for the door to set. turn: its place in line, see
     `pipeline.front.scheduler.admission.FairQueue`.
     """
 
@@ -59,4 +59,5 @@ class Request(msgspec.Struct, eq=False):
     finish: Finish | None = None
     options: RequestOptions | None = None
     client: Client | None = None
+    door: str = ""
     turn: int = 0

@@ -260,7 +260,7 @@ class Scheduler:
             self._deadlines.discard(dag_run, dag_run.due_key)
         self._admission.fair_queue.end(request.client or self._anyone)
         self._pending -= 1
-        self.metrics.request_s.note(took_s)
+        self.metrics.request_s[request.door].note(took_s)
         if self._awaited_ends or not self._accepting:
             self._tell_of_end(dag_run.began)
         if isinstance(answer, list):
