@@ -12,6 +12,7 @@ from pipeline.engines.base import engine_of, shares_a_process
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import CACHE_FOLDER
 from pipeline.models.versions import choose_version
+from pipeline.tuning.auto import fitted
 
 FileState = tuple[str, int, int, int]  # path, inode, bytes, time of its last change in ns
 
@@ -22,24 +23,26 @@ class Plan:
 
     app: the service with the model directory of the chosen version. version: of its model, empty for an Op
     without one. places: the numbers of the instances, by process. files: those of the model and the scripts,
-    by which a later plan tells whether they have changed.
+    by which a later plan tells whether they have changed. note: how this version is run otherwise than the
+    one before it; empty where it is not.
     """
 
     app: App
     version: str
     places: list[range]
     files: frozenset[FileState]
+    note: str = ""
 
 
 def plan(app: App, op: str) -> Plan:
     """The plan for what is on disk now. Raises ConfigError for a version that is not there."""
     conf = app.config.op[op].local_model
-    version, folders = "", []
+    version, folders, note = "", [], ""
     if conf is not None:
         directory, version = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
-        app = _with_model(app, op, conf, directory)
+        app, note = _with_model(app, op, conf, directory)
         folders.append(directory)
-    return Plan(app, version, placement(app, op), frozenset(_states(app, folders)))
+    return Plan(app, version, placement(app, op), frozenset(_states(app, folders)), note)
 
 
 def placement(app: App, op: str) -> list[range]:
@@ -75,10 +78,16 @@ def wants_processes(app: App, op: str) -> bool:
         return True
 
 
-def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> App:
+def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> tuple[App, str]:
+    """The app with the model of this directory, run as was chosen where config.yml says `auto`; the note."""
     conf = conf.model_copy(update={"model_dir": str(directory), "model_version": None})
     section = app.config.op[op].model_copy(update={"local_service_conf": conf})
-    return replace(app, config=app.config.model_copy(update={"op": {**app.config.op, op: section}}))
+    choices, note = dict(app.choices), ""
+    if op in choices:
+        section, choice, note = fitted(section, choices.pop(op), directory)
+        choices |= {op: choice} if choice is not None else {}
+    config = app.config.model_copy(update={"op": {**app.config.op, op: section}})
+    return replace(app, config=config, choices=choices), note
 
 
 def _states(app: App, folders: list[Path]) -> Iterator[FileState]:
