@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError
+from pipeline.models.serving_model import FeedPadding, Padding
 from pipeline.tuning.agreement import LEAST_ROWS, SAMPLE_FILE, require_agreement
 from tests.support import onnx_models
 from tests.support.service_process import APPS, ServiceProcess
@@ -73,6 +74,25 @@ def test_what_does_not_agree_is_refused_with_the_figure(
 ) -> None:
     with pytest.raises(ConfigError, match=told.replace(".", r"\.")):
         require_agreement(Answers(), Answers(lower or (lambda array: array)), sample(tmp_path, rows, *shape))
+
+
+def test_rows_are_judged_without_more_padding_than_they_need_and_at_most_512_of_them(tmp_path: Path) -> None:
+    lengths = np.arange(2000) % 37 + 1
+    ids = (np.arange(60) < lengths[:, None]).astype("int64")
+    np.savez(tmp_path / SAMPLE_FILE, ids=ids, mask=ids, image=np.ones((2000, 3, 2)))
+    seen: list[dict[str, tuple[int, ...]]] = []
+
+    class Seeing(Answers):
+        def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+            seen.append({name: array.shape for name, array in feeds.items()})
+            assert feeds["mask"].sum(axis=1).max() == feeds["mask"].shape[1]
+            return {"out": feeds["mask"].sum(axis=1, keepdims=True) * np.array([0.1, 0.9])}
+
+    rules = {"ids": FeedPadding(1), "mask": FeedPadding(1)}
+    require_agreement(Seeing(), Seeing(), tmp_path, Padding(rules, {}))
+    assert sum(shapes["mask"][0] for shapes in seen) == 2 * 500
+    assert {shapes["image"][1:] for shapes in seen} == {(3, 2)}
+    assert all(shapes["ids"] == shapes["mask"] for shapes in seen)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive"])

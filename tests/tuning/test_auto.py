@@ -171,7 +171,9 @@ def test_a_new_version_that_the_chosen_engine_can_t_run_is_run_by_that_of_its_fi
         assert service.metric(RATE, **chosen) > 0
         shutil.copytree(models.classifier(model_folder), versions / "2")  # a Paddle program without others
         reload(service, 2)
-        assert f"{versions}/2 runs by engine paddle in fp32, for onnxruntime in fp32 was chosen" in service.log
+        assert (
+            f"{versions}/2 runs by engine paddle in fp32, for onnxruntime in fp32 was chosen" in service.log
+        )
         assert_answers_as(versions / "2", service)
         assert service.metric(RATE) == 0
         shutil.copytree(model, versions / "3")
