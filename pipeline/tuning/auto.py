@@ -18,7 +18,8 @@ from pipeline.config.op_section import LocalServiceConf, OpConfig
 from pipeline.config.value_types import AUTO, AUTO_BATCH
 from pipeline.engines.device import Device, resolve_device
 from pipeline.errors import ConfigError
-from pipeline.models.serving_model import ServingModel, require_library
+from pipeline.models.digests import sample_of
+from pipeline.models.serving_model import SAMPLE_FILE, ServingModel, require_library
 from pipeline.models.settings import with_settings_of
 from pipeline.models.variants import load_for_engine, variants_of, ways_to_run
 from pipeline.models.versions import choose_version
@@ -141,8 +142,10 @@ def _subject(directory: Path, conf: LocalServiceConf) -> _Subject:
     """Raises ConfigError where there is no such model."""
     model = load_for_engine(directory, None if conf.engine == AUTO else conf.engine)
     conf = with_settings_of(model, conf)
-    forms = [f"{each.name} {each.digest} {each.hindrance}" for each in variants_of(directory)]
-    return _Subject(directory, model, conf, *kept.key_of(model, [_asked(conf), *forms]))
+    besides = [_asked(conf), *(f"{one.name} {one.digest} {one.hindrance}" for one in variants_of(directory))]
+    if conf.precision == AUTO and (rows := model.directory / SAMPLE_FILE).is_file():
+        besides.append(f"{SAMPLE_FILE} {sample_of(rows)}")  # by which a lower precision is judged
+    return _Subject(directory, model, conf, *kept.key_of(model, besides))
 
 
 def _choice(name: str, section: OpConfig) -> Choice | None:
