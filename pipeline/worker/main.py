@@ -140,7 +140,7 @@ class Worker:
     def serve(self, web_service: service.Service) -> NoReturn:
         """Make the Op ready, say so, and answer hand-overs. Leaves the process at end of file."""
         keep_our_loggers()
-        executors, signature = self._executors(self._find_op(web_service))
+        executors, signature = self.executors(self._find_op(web_service))
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
         settle_memory()
         self._fronts[0].tell(Ready(signature))
@@ -171,7 +171,7 @@ class Worker:
             )
         return ops[self._op_name]
 
-    def _executors(self, op: Op) -> tuple[list[Executor], Signature | None]:
+    def executors(self, op: Op) -> tuple[list[Executor], Signature | None]:
         """Make an executor for each instance, of one Op and model; and what that model takes and gives."""
         config = self._app.config.op[self._op_name]
         op.concurrency_idx = None if self._shares else self._first
