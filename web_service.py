@@ -48,7 +48,7 @@ class BertOp(Op):
         logits = np.concatenate([fetch["logits"] for fetch in fetches])
         scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
         label_ids = scores.argmax(axis=-1)
-        confidences = scores.max(axis=-1) / scores.sum(axis=-1)
+        confidences = 1 / scores.sum(axis=-1)  # the greatest score is 1
         labels = self.labels[label_ids]
         outputs, start = [], 0
         for fetch in fetches:

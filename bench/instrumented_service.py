@@ -1,7 +1,8 @@
 """The default service, whose workers count the CPU time that they spend inside tokenizer and predictor calls.
 
-Each call costs two readings of CLOCK_PROCESS_CPUTIME_ID more, about 1 us a batch, which the figures of
-the service include. Totals lie in a mapped file per worker, in the folder that BENCH_INSIDE names.
+Each call costs two readings of CLOCK_THREAD_CPUTIME_ID more, about 1 us a batch, which the figures of the
+service include; what other threads of the process do meanwhile does not count. Totals lie in a mapped file
+per worker, in the folder that BENCH_INSIDE names.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Counter:
         self, function: Callable[..., Any], kind: int, rows_of: Callable[..., int]
     ) -> Callable[..., Any]:
         """`function`, its CPU time added to total `kind` and its calls to `kind + 2`."""
-        totals, target, pack, clock = self._totals, self._map, _TOTALS.pack_into, time.process_time_ns
+        totals, target, pack, clock = self._totals, self._map, _TOTALS.pack_into, time.thread_time_ns
 
         def call(batch: Any) -> Any:
             began = clock()

@@ -33,12 +33,17 @@ def prepare_from_arguments(service: WebService, default_config: str | Path) -> N
 
 
 def print_config(service: Service) -> None:
-    """Print the configuration with the Ops' own arguments and all defaults, and leave the process."""
+    """Print the configuration with the Ops' own arguments and all defaults, and leave the process.
+
+    What stands in place of `auto`, and why, is told in comments.
+    """
     try:
         _, _, config = service.resolve()
-        config, _ = auto.resolved(config)
+        config, choices = auto.resolved(config)
     except ConfigError as exc:
         sys.stderr.write(f"{exc.message}\n")
         sys.exit(2)
+    for op, choice in choices.items():
+        sys.stdout.write(f"# op.{op}, chosen by its times on this machine: {choice.line()}\n")
     sys.stdout.write(dump_config(config))
     sys.exit(0)

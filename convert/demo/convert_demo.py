@@ -23,8 +23,8 @@ from convert.proof.parity_report import ParityReport
 from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions
 from convert.to_serving.build_serving_model import build_serving_model
+from convert.to_serving.kept_sample import keep_sample
 from pipeline.errors import ConversionError
-from pipeline.models.serving_model import SAMPLE_FILE, SERVER_FOLDER
 from pipeline.models.variants import variants_of
 
 ACCURACY_NEEDED = 0.65
@@ -130,21 +130,21 @@ def _convert(model: Any, rows: list[Any], out: Path, options: ConversionOptions)
         options.steps.step("Parity of dynamic and static")
         exported = layer_parity(model, program, FEEDS, batches, options.tolerance)
         exported.require()
+        pads = parse_padding(PADDING, program.feeds)
         reports = build_serving_model(
             program,
             out,
             aliases=(FETCH_ALIAS,),
             batches=batches,
             rows=[pad([row]) for row in sorted(rows, key=len)[:: max(1, len(rows) // 24)]],
-            pads=parse_padding(PADDING, program.feeds),
+            pads=pads,
             labels=LABELS,
             files=(vocabulary_file,),
             earlier=(exported,),
             options=options,
         )
     (out / VOCABULARY_FILE).write_text(vocabulary_text(), encoding="utf-8")
-    headlines_by_feed: dict[str, Any] = pad(rows)
-    np.savez_compressed(out / SERVER_FOLDER / SAMPLE_FILE, **headlines_by_feed)
+    keep_sample(out, [pad([row]) for row in rows], pads)
     return reports
 
 

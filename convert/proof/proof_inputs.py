@@ -48,15 +48,20 @@ class Inputs:
             known = self._lengths(target)
             lengths = known if padding else known[:1] * _ALIKE
             return sample_rows(target.specs, target.id_limits, lengths)
-        batches, rows = self._read(target)
-        if target.by_row:
-            rows += [row for batch in batches for row in _cut_apart(batch)]
+        rows = self.all_rows(target) if target.by_row else self._read(target)[1]
         if not padding:
             alike = [row for row in rows if _shapes(row) == _shapes(rows[0])]
             return [alike[n % len(alike)] for n in range(2 * _ALIKE)]
         rows = _of_several_lengths(rows, padding)
         rows.sort(key=lambda row: _length(row, padding))
         return rows[:: max(1, len(rows) // _ROWS)][:_ROWS]
+
+    def all_rows(self, target: Target) -> list[Feeds]:
+        """Every row of the files, as a batch of one; none without files, and of a model without rows."""
+        if not self.sample or not target.by_row:
+            return []
+        batches, rows = self._read(target)
+        return rows + [row for batch in batches for row in _cut_apart(batch)]
 
     def _lengths(self, target: Target) -> tuple[int, ...]:
         """Those of `lengths` that the model takes, as far as its serving.yml tells."""

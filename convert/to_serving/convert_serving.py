@@ -17,6 +17,7 @@ from convert.proof.parity_report import ParityReport
 from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.to_serving.build_serving_model import build_serving_model
+from convert.to_serving.kept_sample import keep_sample
 from convert.to_serving.labelled import check_count, classes_of, described_outputs
 from convert.to_serving.notes import ModelNotes, entailment_of
 from pipeline.errors import ConversionError
@@ -41,8 +42,9 @@ def convert_serving(
     `fetch_alias` renames the outputs, in their order; `padding` ("input_ids=0,attention_mask=0") declares
     feeds that may be padded with a value, which is proven first; `labels` and `files` (a vocabulary) go to
     serving_server/. Of `notes`, whose files stand beside the program, it takes what isn't given, and the
-    task. The reports of `earlier` steps are stored before its own. Raises ConversionError for what can't be
-    used and for labels that no output has as many classes as, ParityError when outputs differ.
+    task. The reports of `earlier` steps are stored before its own, and the rows of a sample beside the model.
+    Raises ConversionError for what can't be used and for labels that no output has as many classes as,
+    ParityError when outputs differ.
     """
     options = options or ConversionOptions()
     check_replaceable(out)
@@ -75,6 +77,7 @@ def convert_serving(
             earlier=earlier,
             options=options,
         )
+        keep_sample(made, options.inputs.all_rows(target), pads)
         write_stamp(made, fingerprint, {"source": str(source.resolve())})
     said = _entailment(known.labels) + _mismatch(known.labels, program, aliases)
     return Conversion(out, True, f"{out} holds the serving model{said}", reports)

@@ -114,6 +114,8 @@ class Repository:
         self._standings.pop(op, None)
         self._scheduler.offer(op)
         log.info("Op %s runs what is on disk now%s", op, f", version {new.version}" if new.version else "")
+        if new.note:
+            log.warning("Op %s: %s", op, new.note)
 
     async def _plan(self, op: str) -> Plan:
         """In a thread: folders may be slow to read."""

@@ -33,7 +33,7 @@ def main(answer: Path, order: Order) -> None:
         predictor = create_predictor(model, conf)
         if order.agreeing:
             fp32 = create_predictor(model, conf.model_copy(update={"precision": "fp32"}))
-            require_agreement(fp32, predictor, model.directory)
+            require_agreement(fp32, predictor, model.directory, model.padding)
             fp32.close()
         grid = Grid(tuple(order.rows), tuple(order.lengths))
         # CPU time is what a run costs, however busy the host is; several threads can't be told by it.

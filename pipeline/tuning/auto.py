@@ -9,13 +9,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 from pipeline.config.config_file import ServiceConfig
 from pipeline.config.op_section import LocalServiceConf, OpConfig
 from pipeline.config.value_types import AUTO, AUTO_BATCH
 from pipeline.engines.device import Device, resolve_device
 from pipeline.errors import ConfigError
-from pipeline.models.serving_model import ServingModel, require_library
+from pipeline.models.digests import sample_of
+from pipeline.models.serving_model import SAMPLE_FILE, ServingModel, require_library
 from pipeline.models.settings import with_settings_of
 from pipeline.models.variants import load_for_engine, variants_of, ways_to_run
 from pipeline.models.versions import choose_version
@@ -81,21 +85,87 @@ def with_choice(section: OpConfig, choice: Choice | None) -> OpConfig:
     return section.model_copy(update={"batch_size": batch, "local_service_conf": conf})
 
 
+class Fitted(NamedTuple):
+    """An Op's section and choice for the version of its model that is there. note: what that changes."""
+
+    section: OpConfig
+    choice: Choice | None
+    note: str = ""
+
+
+def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
+    """What the choice comes to for the version of the model in this folder, which may be another.
+
+    Nothing is timed, for requests are served meanwhile. A choice that is kept for that version counts. Else
+    the engine stays where it runs that one, too, and gives way to that of its files where it does not; a
+    lower precision gives way to fp32, for it was proven of the other version alone.
+    """
+    conf = section.local_model
+    assert conf is not None
+    conf = conf.model_copy(update=dict.fromkeys(choice.left_open, AUTO))
+    try:
+        subject = _subject(directory, conf)
+    except ConfigError:  # the worker tells it
+        return Fitted(section, choice)
+    if subject.key == choice.key:
+        return Fitted(section, choice)
+    known = kept.read(subject.model, subject.key)
+    if known is not None:
+        choice = _of_subject(known, subject)
+        return Fitted(with_choice(section.model_copy(update={"local_service_conf": conf}), choice), choice)
+    engine, precision = choice.engine, choice.precision
+    if conf.engine == AUTO and ways_to_run(directory, [engine])[0].refusal:
+        engine = subject.model.engine
+    if conf.precision == AUTO:
+        precision = "fp32"
+    if (engine, precision) == (choice.engine, choice.precision):
+        return Fitted(section, choice)
+    conf = conf.model_copy(update={"engine": engine, "precision": precision})
+    note = (
+        f"{directory} runs by engine {engine} in {precision}, for {choice.engine} in {choice.precision} was "
+        "chosen for another version; start the service anew to have this one timed"
+    )
+    return Fitted(section.model_copy(update={"local_service_conf": conf}), None, note)
+
+
+class _Subject(NamedTuple):
+    """What is chosen for: a model in a folder, run as `conf` says. key, facts: see `kept.key_of`."""
+
+    directory: Path
+    model: ServingModel
+    conf: LocalServiceConf
+    key: str
+    facts: str
+
+
+def _subject(directory: Path, conf: LocalServiceConf) -> _Subject:
+    """Raises ConfigError where there is no such model."""
+    model = load_for_engine(directory, None if conf.engine == AUTO else conf.engine)
+    conf = with_settings_of(model, conf)
+    besides = [_asked(conf), *(f"{one.name} {one.digest} {one.hindrance}" for one in variants_of(directory))]
+    if conf.precision == AUTO and (rows := model.directory / SAMPLE_FILE).is_file():
+        besides.append(f"{SAMPLE_FILE} {sample_of(rows)}")  # by which a lower precision is judged
+    return _Subject(directory, model, conf, *kept.key_of(model, besides))
+
+
 def _choice(name: str, section: OpConfig) -> Choice | None:
     """The kept choice or a new one; None where there is nothing to choose: no model here, or a GPU."""
     conf = section.local_model
     if conf is None or resolve_device(conf) is not Device.CPU:
         return None
-    directory = choose_version(Path(conf.model_dir), conf.model_version).directory
-    model = load_for_engine(directory, None if conf.engine == AUTO else conf.engine)
-    conf = with_settings_of(model, conf)
-    forms = [f"{each.name} {each.digest} {each.hindrance}" for each in variants_of(directory)]
-    key, facts = kept.key_of(model, [_asked(conf), *forms])
-    choice = kept.read(model, key)
+    subject = _subject(choose_version(Path(conf.model_dir), conf.model_version).directory, conf)
+    choice = kept.read(subject.model, subject.key)
     if choice is None:
-        choice = choose([timed(order) for order in _with_progress(name, _orders(directory, model, conf))])
-        kept.write(model, key, facts, choice)
-    return choice
+        choice = choose([timed(order) for order in _with_progress(name, _orders(subject))])
+        kept.write(subject.model, subject.key, subject.facts, choice)
+    return _of_subject(choice, subject)
+
+
+def _of_subject(choice: Choice, subject: _Subject) -> Choice:
+    """The choice, which knows what it was made for."""
+    asked = {"engine": subject.conf.engine, "precision": subject.conf.precision}
+    left_open = tuple(key for key, value in asked.items() if value == AUTO)
+    return msgspec.structs.replace(choice, key=subject.key, left_open=left_open)
 
 
 def _asked(conf: LocalServiceConf) -> str:
@@ -104,8 +174,9 @@ def _asked(conf: LocalServiceConf) -> str:
     return f"engine {conf.engine}, precision {conf.precision}, {fixed}"
 
 
-def _orders(directory: Path, model: ServingModel, conf: LocalServiceConf) -> list[Order]:
+def _orders(subject: _Subject) -> list[Order]:
     """One for each engine that may run the model, or for the one that config.yml names."""
+    directory, model, conf = subject.directory, subject.model, subject.conf
     ways = ways_to_run(directory, None if conf.engine == AUTO else [model.engine])
     precisions = PRECISIONS if conf.precision == AUTO else (conf.precision,)
     lengths = _lengths(model)

@@ -59,10 +59,16 @@ class Timed(msgspec.Struct, frozen=True):
         ]
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """What was chosen for a model: `among` has all that were tried, the chosen one first."""
+class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was chosen for a model: `among` has all that were tried, the chosen one first.
+
+    key: of what it was chosen for, see `kept.key_of`. left_open: which of `engine` and `precision` config.yml
+    leaves to it.
+    """
 
     among: tuple[Timed, ...]
+    key: str = ""
+    left_open: tuple[str, ...] = ()
 
     @property
     def engine(self) -> str:
@@ -79,6 +85,11 @@ class Choice(msgspec.Struct, frozen=True):
         """Rows of the batch in which a row costs the least."""
         return self.among[0].best_rows()
 
+    @property
+    def rows_per_s(self) -> float:
+        """As it was timed, on one core where a run has one thread."""
+        return 1 / self.among[0].row_s()
+
     def costs(self) -> Mapping[tuple[int, int], float]:
         """Seconds of a run, by rows and length."""
         return {(rows, length): seconds for rows, length, seconds in self.among[0].points}
@@ -88,7 +99,7 @@ class Choice(msgspec.Struct, frozen=True):
         told = []
         for one in self.among:
             if one.refused:
-                told.append(f"{one.name}: {one.refused}")
+                told.append(f"{one.name}: {' '.join(one.refused.split())}")
             else:
                 told.append(f"{one.name}: {1 / one.row_s():.0f} rows/s, alone {one.alone_s() * 1e3:.2f} ms")
         return f"{self.among[0].name}, batches of about {self.best_rows} [{'; '.join(told)}]"

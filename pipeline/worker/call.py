@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from pipeline.api.dag import FEED
@@ -18,50 +19,36 @@ from pipeline.messages.messages import Share
 from pipeline.messages.values import decode
 
 
-class Call:
-    """One request of a hand-over: its inputs, feeds and fetches, and what becomes of it."""
+class Call(msgspec.Struct, eq=False):
+    """One request of a hand-over: its inputs, feeds and fetches, and what becomes of it.
 
-    __slots__ = (
-        "_fetches",
-        "_missing",
-        "answers",
-        "asked",
-        "deadline",
-        "direct",
-        "error",
-        "feed_is_list",
-        "feeds",
-        "form",
-        "index",
-        "kept",
-        "left",
-        "model_version",
-        "output",
-        "own",
-        "request",
-        "sent",
-        "wish",
-    )
+    own: the Op as this request's hooks see it; None as long as only batch-wise ones do. asked: what the
+    client has sent, by key; None for an Op that is given other Ops' outputs alone. direct: its inputs are the
+    model's feeds and its output the fetch, without hooks at either end. error: set as soon as it can't be
+    answered otherwise. feeds: what is to be run; None once there is a fetch without. output: what postprocess
+    made. kept: the names that preprocess has set on `own`, where that is noted. left: what `process` has set
+    on a copy of the Op for this request, by the numbers of its feed and slice. sent: its reply is on its way.
+    """
 
-    def __init__(self, share: Share, tail: Tail, own: Op | None) -> None:
+    share: Share
+    request: OpRequest
+    own: Op | None
+    asked: Mapping[str, Any] | None = None
+    direct: bool = False
+    error: ServingError | None = None
+    feeds: list[Any] | None = None
+    feed_is_list: bool = False
+    output: Any = None
+    kept: Collection[str] = ()
+    left: dict[tuple[int, int], dict[str, Any]] | None = None
+    sent: bool = False
+    _fetches: list[list[Any]] = []  # of each feed, those of its slices
+    _missing: int = 0  # how many of them are still to come
+
+    @classmethod
+    def of(cls, share: Share, tail: Tail, own: Op | None) -> Call:
         """Rebuild the request's inputs; an object of the app's that can't be is this request's error."""
-        self.index = share.index  # its place in the hand-over
-        self.answers = share.answers  # the model whose answer the output is; empty where other Ops take it
-        self.deadline = share.deadline  # the instant (time.monotonic) after which nobody waits for it
-        self.form = share.form
-        self.wish = share.wish
-        self.model_version = share.model_version
-        self.own = own  # the Op as this request's hooks see it; None as long as only batch-wise ones do
-        self.kept: Collection[str] = ()  # the names that preprocess has set on it, where that is noted
-        # What `process` has set on a copy of the Op for this request, by the numbers of its feed and slice.
-        self.left: dict[tuple[int, int], dict[str, Any]] | None = None
-        self.error: ServingError | None = None  # set as soon as the request can't be answered otherwise
-        self.feeds: list[Any] | None = None  # what is to be run; None once there is a fetch without
-        self.feed_is_list = False
-        self.output: Any = None  # what postprocess made
-        self._fetches: list[list[Any]] = []  # of each feed, those of its slices
-        self._missing = 0  # how many of them are still to come
-        self.sent = False  # its reply is on its way
+        error: ServingError | None = None
         inputs: dict[str, Any] = {}
         for name, stowed in share.inputs:
             parts = tail.unstow(stowed)
@@ -69,27 +56,28 @@ class Call:
                 # Only a worker's own output may hold pickles; what the front encoded for the first Op can't.
                 inputs[name] = decode(parts, allow_pickle=True)
             except InvalidInput as exc:  # a tensor that was left for us to read
-                self.error = exc
+                error = exc
             except BaseException as exc:  # an object that leaves as it is loaded ends no worker either
-                self.error = HookFailed(f"input {name!r} can't be rebuilt: {text_of(exc)}")
-                self.error.__cause__ = exc
-        # What the client has sent, by key; None for an Op that is given other Ops' outputs alone.
-        self.asked: Mapping[str, Any] | None = inputs.get(FEED)
-        if type(asked := inputs.get(REQUEST_OP)) is dict:
-            self.asked = inputs[REQUEST_OP] = RequestInputs(asked)
-        if share.tensors is not None and self.error is None:
+                error = HookFailed(f"input {name!r} can't be rebuilt: {text_of(exc)}")
+                error.__cause__ = exc
+        asked: Mapping[str, Any] | None = inputs.get(FEED)
+        if type(given := inputs.get(REQUEST_OP)) is dict:
+            asked = inputs[REQUEST_OP] = RequestInputs(given)
+        if share.tensors is not None and error is None:
             try:
                 inputs = {FEED: _joined_feed(inputs.values(), share.tensors)}
             except ServingError as exc:
-                self.error = exc
-        options = share.options or NO_OPTIONS
-        self.request = OpRequest(inputs, share.data_id, share.log_id, *options)
-        if share.options is not None and own is not None:
-            own.request_options = options
-        # Whether its inputs are the model's feeds and its output the fetch, without hooks at either end.
-        self.direct = FEED in inputs
-        if self.direct:
-            self.feeds = [inputs[FEED]]
+                error = exc
+        options = share.options
+        if options is None:
+            request = OpRequest(inputs, share.data_id, share.log_id)
+        else:
+            request = OpRequest(inputs, share.data_id, share.log_id, *options)
+            if own is not None:
+                own.request_options = options
+        if FEED in inputs:
+            return cls(share, request, own, asked, True, error, [inputs[FEED]])
+        return cls(share, request, own, asked, False, error)
 
     def take_own(self, own: Op) -> None:
         """Take the Op as the hooks behind `preprocess_batch` see it: with what that has set on it."""

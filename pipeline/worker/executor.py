@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from client.protos.pipeline_service_pb2 import Response
@@ -19,12 +19,15 @@ from pipeline.paddle_serving.packages import outputs_of
 from pipeline.process.log import one_line
 from pipeline.worker.call import Call, picked
 from pipeline.worker.hooks import Hooks
-from pipeline.worker.runner import Run, Runner
+from pipeline.worker.runner import Piece, Run, Runner
 from pipeline.worker.traces import cause_of
 
 log = logging.getLogger(__name__)
 
 _MOST_LOGGED = 1000  # characters of a message
+# Predictor batches that end within so long are answered one after the other: what a run has thrown out of the
+# caches then comes back once for all of them (docs/decisions/worker-time.md).
+_TOGETHER_NS = 2_000_000
 
 
 class Send(Protocol):
@@ -48,7 +51,8 @@ class Executor:
         self._outputs = outputs
 
     def run(self, shares: Sequence[Share], tail: Tail, send: Send) -> None:
-        """Answer every request of a hand-over. Each predictor batch's replies are sent as it ends.
+        """Answer every request of a hand-over. Replies are sent as predictor batches end, those of short ones
+        some at a time.
 
         `send` is called with last=True exactly once, at the end.
         """
@@ -116,18 +120,34 @@ class Executor:
         settled = self._settled_early(calls)
         early_ns = time.perf_counter_ns() - started
         batches = self._runner.plan(pieces)
-        for number, run in enumerate(self._runner.run(batches), 1):
+        left = len(batches)
+        for run in self._answered(batches):
+            left -= 1
             done, timings = self._finish(run)
-            self._send(settled + done, timings, send, last=ends and number == len(batches))
+            self._send(settled + done, timings, send, last=ends and not left)
             settled = []
         if not batches:
             answered = 0 if self._runner.runs_model else sum(call.error is None for call in settled)
             timings = Timings(self._preprocess_ns, postprocess_ns=early_ns, answered=answered)
             self._send(settled, timings, send, last=ends)
 
+    def _answered(self, batches: list[list[Piece]]) -> Iterator[Run]:
+        """Run the batches, and give each when its requests are to be answered.
+
+        An app's own `process` may rely on its hooks being called in turn.
+        """
+        patience_ns = 0 if self._hooks.own_process else _TOGETHER_NS
+        ran, since_ns = list[Run](), time.perf_counter_ns()
+        for run in self._runner.run(batches):
+            ran.append(run)
+            if time.perf_counter_ns() - since_ns >= patience_ns:
+                yield from ran
+                ran, since_ns = [], time.perf_counter_ns()
+        yield from ran
+
     def _calls(self, shares: Sequence[Share], tail: Tail) -> list[Call]:
         copies = not self._hooks.batch_preprocess
-        return [Call(share, tail, self._hooks.own_copy() if copies else None) for share in shares]
+        return [Call.of(share, tail, self._hooks.own_copy() if copies else None) for share in shares]
 
     def _preprocess(self, calls: Sequence[Call]) -> None:
         if self._hooks.batch_preprocess:
@@ -175,16 +195,18 @@ class Executor:
         """The calls that this batch was the last of, postprocessed, and its timings."""
         done: list[Call] = []
         rows = tokens = longest = answered = 0
-        for (call, feed, at, _, item), fetch in zip(run.batch, run.fetches, strict=True):
+        for piece, fetch in zip(run.batch, run.fetches, strict=True):
+            call, item = piece.call, piece.item
             rows += item.rows
             tokens += item.rows * item.length
-            longest = max(longest, item.length)
+            if item.length > longest:
+                longest = item.length
             if isinstance(fetch, ServingError):
                 call.error = call.error or fetch
                 fetch = None
             else:
                 answered += item.rows
-            if call.take(feed, at, fetch):
+            if call.take(piece.feed_number, piece.slice_number, fetch):
                 done.append(call)
         started = time.perf_counter_ns()
         self._postprocess([call for call in done if call.error is None])
@@ -297,26 +319,26 @@ class Outputs:
         if call.error is None:
             try:
                 outcome, parts = self._outcome(call)
-                return Settled(call.index, outcome, stow(parts, tail))
+                return Settled(call.share.index, outcome, stow(parts, tail))
             except ServingError as exc:
                 call.error = exc
             except BaseException as exc:  # an answer's own __repr__, say: it must not take the batch along
                 call.error = self._hooks.failure(exc, "the answer's printing", call.request)
         told = _tell(call.error, call.request.data_id)
-        return Settled(call.index, Outcome.ERROR, refusal=Refusal.of(call.error, told=told))
+        return Settled(call.share.index, Outcome.ERROR, refusal=Refusal.of(call.error, told=told))
 
     def _outcome(self, call: Call) -> tuple[Outcome, list[Part]]:
         """What a call without an error comes down to, and the bytes of it. Raises what hooks, encoding and
         the form of the answer raise."""
-        output, hooks = call.output, self._hooks
+        output, hooks, share = call.output, self._hooks, call.share
         if hooks.jumps and not call.direct and hooks.jump(call.own or hooks.op, call.request, output):
             return Outcome.JUMP, self._encoded(output)
-        if not call.answers:
+        if not share.answers:
             if hooks.unpacks:
                 log_id = call.request.log_id.to_bytes(8, "little", signed=True)
                 return Outcome.INPUTS, [log_id, *self._encoded(output)]
             return Outcome.VALUE, self._encoded(output)
-        model, form = self._answers[call.answers], self._forms[call.form]
+        model, form = self._answers[share.answers], self._forms[share.form]
         if model.graph.answer is not None:
             output = picked(output, model.graph.answer)
         if isinstance(output, Response):  # the app's ResponseOp made it
@@ -324,7 +346,7 @@ class Outputs:
                 return Outcome.ANSWER, form.render_message(output)
             output = outputs_of(output)
         specs = self._fetches if model.signature is None else model.signature.outputs
-        return Outcome.ANSWER, form.render(output, call.wish, call.model_version, specs)
+        return Outcome.ANSWER, form.render(output, share.wish, share.model_version, specs)
 
     def _encoded(self, output: Any) -> list[Part]:
         """The output as another process reads it. Raises HookFailed that names what can't be encoded."""

@@ -139,7 +139,7 @@ class Worker:
     def serve(self, web_service: service.Service) -> NoReturn:
         """Make the Op ready, say so, and answer hand-overs. Leaves the process at end of file."""
         keep_our_loggers()
-        executors, ready = self._executors(self._find_op(web_service))
+        executors, ready = self.executors(self._find_op(web_service))
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
         settle_memory()
         self._fronts[0].tell(ready)
@@ -170,7 +170,7 @@ class Worker:
             )
         return ops[self._op_name]
 
-    def _executors(self, op: Op) -> tuple[list[Executor], Ready]:
+    def executors(self, op: Op) -> tuple[list[Executor], Ready]:
         """Make an executor for each instance, of one Op and model; and what the front is told of that."""
         config = self._app.config.op[self._op_name]
         op.concurrency_idx = None if self._shares else self._first

@@ -54,6 +54,11 @@ class Joining:
     # How many axes the model declares for a feed; one with another number of them is not padded.
     ranks: Mapping[str, int] = field(default_factory=dict)
     free: bool = False  # the engine takes any shape at no cost: nothing is padded beyond the longest
+    axes: Mapping[str, int] = field(init=False)  # the padded axis of each feed that has one
+
+    def __post_init__(self) -> None:
+        padded = self.padding.feeds if self.padding else {}
+        object.__setattr__(self, "axes", {name: rule.axis for name, rule in padded.items()})
 
 
 class Model:

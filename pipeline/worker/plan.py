@@ -7,7 +7,8 @@ import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import NamedTuple
+
+import msgspec
 
 from pipeline.worker.run_costs import RunCosts
 
@@ -15,7 +16,7 @@ from pipeline.worker.run_costs import RunCosts
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128)
 
 
-class Item(NamedTuple):
+class Item(msgspec.Struct, frozen=True, gc=False):
     """One feed to be run.
 
     rows: its length on axis 0. length: its longest padded axis, 1 where nothing is padded.

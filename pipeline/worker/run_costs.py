@@ -15,7 +15,7 @@ from itertools import product
 
 FOLLOWS = 0.05  # how far one real run moves what is known of its size
 MOST_OFF = 1.5  # a run that took longer than so many times the expected was disturbed, and counts as that
-_FORGET_AFTER = 256  # runs: by then what was worked out for each length is worked out anew
+_FORGET_AFTER = 32  # noted runs: by then what was worked out for each length is worked out anew
 
 
 class RunCosts:

@@ -7,8 +7,9 @@ import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from pipeline.engines.base import Predictor
@@ -38,14 +39,17 @@ from pipeline.worker.run_costs import RunCosts
 log = logging.getLogger(__name__)
 
 Feed = Mapping[str, Any]
+Place = tuple[slice, ...]
 
 CALLS_UNDER_WAY = 32  # most remote calls of one hand-over at once
+NOTED_EVERY = 8  # of so many runs the time of one is noted: that takes as long as all else that a run needs
+_KINDS_KEPT = 1024  # shapes with a length: of texts there are as many as the model takes tokens
 # Of a remote model, and not of these feeds: halves of the batch would only fail again, and take as long.
 _REMOTE_ERRORS = (DeadlineExceeded, Overloaded, RemoteRefused, RemoteUnreachable)
 _ALONE = Item(1, 1, None)  # how the plan sees a feed that can't be joined to others
 
 
-class Piece(NamedTuple):
+class Piece(msgspec.Struct):
     """A feed of a request, or a slice of one, on its way through the model."""
 
     call: Call
@@ -55,7 +59,7 @@ class Piece(NamedTuple):
     item: Item
 
 
-class Run(NamedTuple):
+class Run(msgspec.Struct):
     """A batch that has run."""
 
     batch: list[Piece]
@@ -81,6 +85,10 @@ class Runner:
         # Of the model's runs, where they were measured: batches are cut by them.
         self._costs = None if hooks.own_process else costs
         self._cpu_ns = time.thread_time_ns if shares_process else time.process_time_ns
+        self._runs = 0
+        self._alike: set[Hashable] = (
+            set()
+        )  # shapes and lengths of joined feeds that are as the model declares
         self._joining = joining
         self._hooks = hooks
         self._predictor = predictor
@@ -146,6 +154,17 @@ class Runner:
         program may take others, too."""
         return self._hooks.own_process or other_shape(self._declared, feed) is None
 
+    def _are_rows(self, merged: Feed, items: Sequence[Item]) -> bool:
+        """The same of feeds that were joined; each kind of them is looked at once."""
+        kind = items[0].shape, max([item.length for item in items])
+        if kind in self._alike:
+            return True
+        if not self._has_rows(merged):
+            return False
+        if len(self._alike) < _KINDS_KEPT:
+            self._alike.add(kind)
+        return True
+
     def plan(self, pieces: list[Piece]) -> list[list[Piece]]:
         """The pieces in batches, in the order in which these are to be run."""
         planned = plan([piece.item for piece in pieces], self.limits, self._costs) if pieces else []
@@ -165,27 +184,32 @@ class Runner:
             yield future.result()
 
     def _run_batch(self, batch: list[Piece]) -> Run:
-        costs = self._costs
-        cpu_ns = self._cpu_ns() if costs is not None else 0
+        self._runs += 1
+        if self._costs is not None and self._runs % NOTED_EVERY == 0:
+            return self._run_noted(batch, self._costs)
         started = time.perf_counter_ns()
         fetches = self._process(batch)
+        return Run(batch, fetches, time.perf_counter_ns() - started)
+
+    def _run_noted(self, batch: list[Piece], costs: RunCosts) -> Run:
+        cpu_ns, started = self._cpu_ns(), time.perf_counter_ns()
+        fetches = self._process(batch)
         took_ns = time.perf_counter_ns() - started
-        if costs is not None:
-            cpu_ns = self._cpu_ns() - cpu_ns
-            items = [piece.item for piece in batch]
-            rows, length = sum([item.rows for item in items]), max([item.length for item in items])
-            costs.note(rows, length, cpu_ns * 1e-9)
+        cpu_ns = self._cpu_ns() - cpu_ns
+        items = [piece.item for piece in batch]
+        costs.note(sum([item.rows for item in items]), max([item.length for item in items]), cpu_ns * 1e-9)
         return Run(batch, fetches, took_ns)
 
     def _process(self, batch: list[Piece]) -> list[Any]:
         """A fetch or a ServingError for each piece; an engine error is traced to its feed by halves."""
         left: dict[str, Any] = {}
+        items = [piece.item for piece in batch]
         try:
-            merged = join([p.feed for p in batch], [p.item for p in batch], self._joining)
-            if len(batch) > 1 and not self._has_rows(merged):
+            merged = join([piece.feed for piece in batch], items, self._joining)
+            if len(batch) > 1 and not self._are_rows(merged, items):
                 return [result for piece in batch for result in self._process([piece])]
             if self._remote is not None:
-                fetches = self._remote.run(merged, deadline=max(piece.call.deadline for piece in batch))
+                fetches = self._remote.run(merged, deadline=max(piece.call.share.deadline for piece in batch))
             elif self._hooks.own_process:
                 fetches, left = self._own_process(batch, merged)
             else:
@@ -198,7 +222,7 @@ class Runner:
                 return [self._as_model_error(exc, batch[0])]
             half = len(batch) // 2
             return self._process(batch[:half]) + self._process(batch[half:])
-        parts = split(fetches, [piece.item for piece in batch], self._joining.padding)
+        parts = split(fetches, items, self._joining.padding, copies=not self._hooks.batch_postprocess)
         if parts is None and len(batch) == 1:  # a fetch without a batch axis belongs to the only request
             parts = [fetches]
         if parts is not None:
@@ -261,24 +285,21 @@ def describe(feed: object, joining: Joining) -> Item:
     """
     if not isinstance(feed, dict):
         return _ALONE
-    padded = joining.padding.feeds if joining.padding else {}
+    axes, ranks = joining.axes, joining.ranks
     rows = length = -1
     shape: list[Hashable] = []
     for name, value in feed.items():
         dims = value.shape if isinstance(value, np.ndarray) else ()
         if not dims or (rows != dims[0] and rows != -1) or name.endswith(LOD_SUFFIX):
             return _ALONE
-        rows = dims[0]
-        rule = padded.get(name)
-        if rule is not None and 0 < (axis := rule.axis) < len(dims):
-            if joining.ranks.get(name, len(dims)) != len(dims):
-                return Item(max(rows, 1), 1, None)
-            if length != dims[axis] and length != -1:
-                return Item(max(rows, 1), 1, None)
-            length = dims[axis]
-            shape += name, value.dtype.char, dims[1:axis], dims[axis + 1 :]
-        else:
-            shape += name, value.dtype.char, dims[1:]
+        rows, rank, axis = dims[0], len(dims), axes.get(name, 0)
+        if not 0 < axis < rank:
+            shape += name, value.dtype, dims[1:]
+            continue
+        if ranks.get(name, rank) != rank or (length != dims[axis] and length != -1):
+            return Item(max(rows, 1), 1, None)
+        length = dims[axis]
+        shape += (name, value.dtype) if rank == 2 else (name, value.dtype, dims[1:axis], dims[axis + 1 :])
     if rows <= 0:
         return _ALONE
     return Item(rows, 1 if length < 0 else length, tuple(shape))
@@ -299,56 +320,66 @@ def join(feeds: Sequence[Feed], items: Sequence[Item], joining: Joining) -> dict
     padded = joining.padding.feeds if joining.padding else {}
     longest = max([item.length for item in items])
     length = longest if joining.free else bucket(longest, joining.buckets, joining.most)
+    places: dict[int, list[Place]] = {}  # by the padded axis
     for name, first in feeds[0].items():
         rule = padded.get(name)
         if rule is not None and isinstance(first, np.ndarray) and 0 < rule.axis < first.ndim:
-            merged[name] = _pad([feed[name] for feed in feeds], items, rule, length)
+            if rule.axis not in places:
+                places[rule.axis] = _places(items, rule.axis)
+            merged[name] = _pad([feed[name] for feed in feeds], places[rule.axis], rule, length)
         else:
             merged[name] = first if len(feeds) == 1 else np.concatenate([feed[name] for feed in feeds])
     return merged
 
 
-def _pad(arrays: Sequence[np.ndarray], items: Sequence[Item], rule: FeedPadding, length: int) -> np.ndarray:
-    first, axis = arrays[0], rule.axis
-    if len(arrays) == 1 and items[0].length == length:
-        return first
-    shape = (sum([item.rows for item in items]), *first.shape[1:axis], length, *first.shape[axis + 1 :])
-    padded = np.zeros(shape, first.dtype) if rule.value == 0 else np.full(shape, rule.value, first.dtype)
+def _places(items: Sequence[Item], axis: int) -> list[Place]:
+    """Where each item's own elements go in a joined array."""
+    places: list[Place] = []
     start = 0
     before = (slice(None),) * (axis - 1)
-    for array, item in zip(arrays, items, strict=True):
+    for item in items:
         stop = start + item.rows
-        padded[(slice(start, stop), *before, slice(item.length))] = array
+        places.append((slice(start, stop), *before, slice(item.length)))
         start = stop
+    return places
+
+
+def _pad(arrays: Sequence[np.ndarray], places: Sequence[Place], rule: FeedPadding, length: int) -> np.ndarray:
+    first, axis = arrays[0], rule.axis
+    if len(arrays) == 1 and first.shape[axis] == length:
+        return first
+    shape = (places[-1][0].stop, *first.shape[1:axis], length, *first.shape[axis + 1 :])
+    padded = np.zeros(shape, first.dtype) if rule.value == 0 else np.full(shape, rule.value, first.dtype)
+    for place, array in zip(places, arrays, strict=True):
+        padded[place] = array
     return padded
 
 
 def split(
-    fetches: Mapping[str, Any], items: Sequence[Item], padding: Padding | None
+    fetches: Mapping[str, Any], items: Sequence[Item], padding: Padding | None, *, copies: bool = True
 ) -> list[dict[str, Any]] | None:
     """Each item's rows of the fetches, cut back to its own length; None when a fetch has no row for each row.
 
     A list, as an app's own `process` may return, is a fetch of a row per element.
-    The parts are copies where there are several, so that nobody's answer keeps the whole batch alive or can
-    be changed through a neighbour's.
+    With `copies` the parts are such where there are several, so that nobody's answer keeps the whole batch
+    alive or can be changed through a neighbour's. A hook that is given all of them has no use for that.
     """
     rows = sum([item.rows for item in items])
     for fetch in fetches.values():
         if _rows(fetch) != rows:
             return None
     cuts = padding.fetches if padding else {}
+    copies = copies and len(items) > 1
     parts = []
     start = 0
     for item in items:
         stop = start + item.rows
-        part = {}
-        for name, fetch in fetches.items():
-            own = fetch[start:stop]
-            axis = cuts.get(name)
-            if axis is not None and item.shape is not None and 0 < axis < getattr(fetch, "ndim", 0):
-                own = own[(slice(None),) * axis + (slice(item.length),)]
-            part[name] = own.copy() if len(items) > 1 else own
-        parts.append(part)
+        part = {name: fetch[start:stop] for name, fetch in fetches.items()}
+        if item.shape is not None:
+            for name, axis in cuts.items():
+                if name in part and 0 < axis < getattr(part[name], "ndim", 0):
+                    part[name] = part[name][(slice(None),) * axis + (slice(item.length),)]
+        parts.append({name: own.copy() for name, own in part.items()} if copies else part)
         start = stop
     return parts
 

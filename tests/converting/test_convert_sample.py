@@ -262,3 +262,56 @@ def test_a_precision_is_judged_on_the_sample(
     command = ["precision", CLASSIFIER, "out", "--to", "int8-calibrated", "--calibration", "ids.npz"]
     told = refused(capsys, *command, "--sample", "ids.npz")
     assert f"{CLASSIFIER} can't run input_ids [2, 3]" in told
+
+
+# What is left beside the serving model
+
+PADDING = "input_ids=0,token_type_ids=0,attention_mask=0"
+
+
+def ids_file(*lengths: int) -> str:
+    lines = [
+        {"input_ids": [5] * length, "token_type_ids": [1] * length, "attention_mask": [1] * length}
+        for length in lengths
+    ]
+    Path("ids.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return "ids.jsonl"
+
+
+def left_rows(out: str = "served") -> dict[str, np.ndarray]:
+    with np.load(Path(out) / "serving_server/sample.npz", allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+@pytest.mark.parametrize("command", ["serving", "all"])
+def test_the_rows_of_a_sample_are_left_beside_the_model_padded(command: str) -> None:
+    engine = ["--engine", "onnxruntime"] if command == "all" else []
+    sample = ["--padding", PADDING, "--sample", ids_file(2, 4, 3)]
+    assert main([command, str(CLASSIFIER), "served", *sample, *engine]) == 0
+    rows = left_rows()
+    assert set(rows) == set(onnx_models.FEEDS)
+    assert rows["input_ids"].tolist() == [[5, 5, 0, 0], [5, 5, 5, 5], [5, 5, 5, 0]]
+    assert rows["attention_mask"].sum(axis=1).tolist() == [2, 4, 3]
+    stamp = json.loads(Path("served/convert.json").read_text("utf-8"))
+    assert "serving_server/sample.npz" in stamp["files"]
+
+
+def test_of_rows_that_can_t_be_padded_those_of_the_most_common_shape_are_left() -> None:
+    assert main(["serving", str(CLASSIFIER), "served", "--sample", ids_file(2, 3, 3)]) == 0
+    assert left_rows()["input_ids"].tolist() == [[5, 5, 5], [5, 5, 5]]
+
+
+def test_without_rows_nothing_is_left() -> None:
+    speech_sample()
+    assert main(["serving", str(SPEECH), "speech", "--sample", "speech.npz"]) == 0
+    assert main(["serving", str(CLASSIFIER), "served"]) == 0
+    assert not Path("speech/serving_server/sample.npz").exists()
+    assert not Path("served/serving_server/sample.npz").exists()
+
+
+def test_a_file_of_rows_that_is_given_beside_the_model_stays() -> None:
+    np.savez("sample.npz", x=POSITIVE)
+    np.save("others.npy", POSITIVE + 1)
+    command = ["serving", str(LOGARITHM), "served", "--sample", "others.npy", "--file", "sample.npz"]
+    assert main(command) == 0
+    np.testing.assert_array_equal(left_rows()["x"], POSITIVE)

@@ -4,6 +4,7 @@ Paddle runs in a child process, so a test that only serves a model never imports
 
     classifier(folder)      input_ids, token_type_ids, attention_mask [-1, -1] -> logits [-1, 3]; padding safe
     classifier_pdmodel(..)  the same arithmetic as an old .pdmodel program (no token_type_ids)
+    wide_pdmodel(folder)    x [-1, 1024] -> logits [-1, 3], by 12 MB of weights; a .pdmodel program
     images(folder)          image [-1, 3, -1, -1] -> doubled [-1, 3, -1, -1], nothing may be padded
     enlarged(folder)        image [-1, 3, -1, -1] -> each pixel as four [-1, 3, -1, -1]
     centred(folder)         x [1, 4] less its mean -> y [1, 4]: of two rows each would have the mean of both
@@ -16,6 +17,7 @@ Weights come from a fixed seed. The classifier's answer for a row does not depen
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipeline.config.config_file import LocalServiceConf
 
-VOCABULARY = 64
+VOCABULARY, WIDE = 64, 1024
 LABELS = ("sports", "finance", "tech")
 
 
@@ -37,6 +39,11 @@ def classifier(folder: Path) -> Path:
 def classifier_pdmodel(folder: Path) -> Path:
     """Inputs input_ids and attention_mask; a .pdmodel program."""
     return built(folder, "classifier_pdmodel")
+
+
+def wide_pdmodel(folder: Path) -> Path:
+    """So large that a CPU with bf16 runs it in less time so."""
+    return built(folder, "wide_pdmodel")
 
 
 def images(folder: Path) -> Path:
@@ -82,7 +89,7 @@ def built(folder: Path, kind: str, script: str = __file__) -> Path:
     if not target.exists():
         root = Path(__file__).parents[2]
         env = os.environ | {"PYTHONPATH": str(root), "GLOG_minloglevel": "2"}
-        if kind == "classifier_pdmodel":
+        if kind.endswith("_pdmodel"):
             env["FLAGS_enable_pir_api"] = "0"  # read when Paddle is imported
         command = [sys.executable, "-W", "ignore", script, kind, str(target)]
         done = subprocess.run(command, env=env, cwd=root, capture_output=True, text=True, check=False)
@@ -228,12 +235,43 @@ def save(layer, target, *, feeds, fetch, padded=(), labels=()):  # type: ignore[
 
 
 def _build_classifier_pdmodel(target: Path) -> None:
-    """Written operator by operator: Paddle 3's functions no longer make programs of the old kind."""
-    import tempfile
-
     import paddle
 
-    from pipeline.models.serving_model import FeedPadding, Padding, Variable, write_serving_model
+    with _old_program() as op:
+        ids = paddle.static.data("input_ids", [-1, -1], "int64")
+        mask = paddle.static.data("attention_mask", [-1, -1], "int64")
+        words = paddle.static.create_parameter([VOCABULARY, 16], "float32", "words")
+        weight = paddle.static.create_parameter([16, len(LABELS)], "float32", "weight")
+        states = op("lookup_table_v2", {"W": words, "Ids": ids}, padding_idx=-1)
+        kept = op("cast", {"X": mask}, in_dtype=int(mask.dtype), out_dtype=int(states.dtype))
+        column = op("unsqueeze2", {"X": kept}, axes=[2], extra=("XShape",))
+        masked = op("elementwise_mul", {"X": states, "Y": column}, axis=-1)
+        total = op("reduce_sum", {"X": masked}, dim=[1], keep_dim=False, reduce_all=False)
+        count = op("reduce_sum", {"X": column}, dim=[1], keep_dim=False, reduce_all=False)
+        mean = op("elementwise_div", {"X": total, "Y": count}, axis=-1)
+        logits = op("matmul_v2", {"X": mean, "Y": weight}, trans_x=False, trans_y=False)
+        _save_old(target, [ids, mask], logits, padded=("input_ids", "attention_mask"))
+
+
+def _build_wide_pdmodel(target: Path) -> None:
+    import paddle
+
+    with _old_program() as op:
+        x = state = paddle.static.data("x", [-1, WIDE], "float32")
+        for number, columns in enumerate((WIDE, WIDE, WIDE, len(LABELS))):
+            weight = paddle.static.create_parameter([WIDE, columns], "float32", f"weight_{number}")
+            state = op("matmul_v2", {"X": state, "Y": weight}, trans_x=False, trans_y=False)
+            state = op("relu", {"X": state}) if columns == WIDE else state
+        _save_old(target, [x], state)
+
+
+@contextlib.contextmanager
+def _old_program():  # type: ignore[no-untyped-def]
+    """A program of the old kind, to be written operator by operator: Paddle 3's functions make none any more.
+
+    Gives the function that adds an operator and returns its output.
+    """
+    import paddle
 
     paddle.enable_static()
     program, startup = paddle.static.Program(), paddle.static.Program()
@@ -248,35 +286,33 @@ def _build_classifier_pdmodel(target: Path) -> None:
             )
             return result
 
-        ids = paddle.static.data("input_ids", [-1, -1], "int64")
-        mask = paddle.static.data("attention_mask", [-1, -1], "int64")
-        words = paddle.static.create_parameter([VOCABULARY, 16], "float32", "words")
-        weight = paddle.static.create_parameter([16, len(LABELS)], "float32", "weight")
-        states = op("lookup_table_v2", {"W": words, "Ids": ids}, padding_idx=-1)
-        kept = op("cast", {"X": mask}, in_dtype=int(mask.dtype), out_dtype=int(states.dtype))
-        column = op("unsqueeze2", {"X": kept}, axes=[2], extra=("XShape",))
-        masked = op("elementwise_mul", {"X": states, "Y": column}, axis=-1)
-        total = op("reduce_sum", {"X": masked}, dim=[1], keep_dim=False, reduce_all=False)
-        count = op("reduce_sum", {"X": column}, dim=[1], keep_dim=False, reduce_all=False)
-        mean = op("elementwise_div", {"X": total, "Y": count}, axis=-1)
-        logits = op("matmul_v2", {"X": mean, "Y": weight}, trans_x=False, trans_y=False)
-        executor = paddle.static.Executor(paddle.CPUPlace())
-        executor.run(startup)
-        with tempfile.TemporaryDirectory() as work:
-            paddle.static.save_inference_model(
-                f"{work}/inference", [ids, mask], [logits], executor, program=program
-            )
-            (fetch,) = paddle.static.load_inference_model(f"{work}/inference", executor)[2]
-            feeds = ("input_ids", "attention_mask")
-            write_serving_model(
-                target,
-                Path(work, "inference.pdmodel"),
-                Path(work, "inference.pdiparams"),
-                [Variable(name, name, "int64", (-1, -1)) for name in feeds],
-                [Variable(fetch.name, "logits", "float32", (-1, len(LABELS)))],
-                padding=Padding({name: FeedPadding(1) for name in feeds}, {}),
-                labels=LABELS,
-            )
+        yield op
+
+
+def _save_old(target, feeds, logits, padded=()):  # type: ignore[no-untyped-def]
+    """Save the program that is being written, with random weights, and wrap it."""
+    import tempfile
+
+    import paddle
+
+    from pipeline.models.serving_model import FeedPadding, Padding, Variable, write_serving_model
+
+    executor = paddle.static.Executor(paddle.CPUPlace())
+    executor.run(paddle.static.default_startup_program())
+    with tempfile.TemporaryDirectory() as work:
+        program = paddle.static.default_main_program()
+        paddle.static.save_inference_model(f"{work}/inference", feeds, [logits], executor, program=program)
+        (fetch,) = paddle.static.load_inference_model(f"{work}/inference", executor)[2]
+        dtypes = {paddle.int64: "int64", paddle.float32: "float32"}
+        write_serving_model(
+            target,
+            Path(work, "inference.pdmodel"),
+            Path(work, "inference.pdiparams"),
+            [Variable(feed.name, feed.name, dtypes[feed.dtype], tuple(feed.shape)) for feed in feeds],
+            [Variable(fetch.name, "logits", "float32", (-1, len(LABELS)))],
+            padding=Padding({name: FeedPadding(1) for name in padded}, {}) if padded else None,
+            labels=LABELS,
+        )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.engines import create_predictor
+from pipeline.engines.openvino.openvino_import import openvino
 from pipeline.errors import ConfigError
+from pipeline.models.serving_model import FeedPadding, Padding, load_serving_model
 from pipeline.tuning.agreement import LEAST_ROWS, SAMPLE_FILE, require_agreement
-from tests.support import onnx_models
+from tests.support import models, onnx_models
+from tests.support.models import local_conf
 from tests.support.service_process import APPS, ServiceProcess
 
 Array = np.ndarray[Any, Any]
+CHOSEN = "chosen by its times on this machine: openvino"
+HAS_BF16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+NO_BF16 = "precision bf16 needs a CPU with avx512_bf16 or amx_bf16"
 
 
 class Answers:
@@ -75,6 +84,25 @@ def test_what_does_not_agree_is_refused_with_the_figure(
         require_agreement(Answers(), Answers(lower or (lambda array: array)), sample(tmp_path, rows, *shape))
 
 
+def test_rows_are_judged_without_more_padding_than_they_need_and_at_most_512_of_them(tmp_path: Path) -> None:
+    lengths = np.arange(2000) % 37 + 1
+    ids = (np.arange(60) < lengths[:, None]).astype("int64")
+    np.savez(tmp_path / SAMPLE_FILE, ids=ids, mask=ids, image=np.ones((2000, 3, 2)))
+    seen: list[dict[str, tuple[int, ...]]] = []
+
+    class Seeing(Answers):
+        def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+            seen.append({name: array.shape for name, array in feeds.items()})
+            assert feeds["mask"].sum(axis=1).max() == feeds["mask"].shape[1]
+            return {"out": feeds["mask"].sum(axis=1, keepdims=True) * np.array([0.1, 0.9])}
+
+    rules = {"ids": FeedPadding(1), "mask": FeedPadding(1)}
+    require_agreement(Seeing(), Seeing(), tmp_path, Padding(rules, {}))
+    assert sum(shapes["mask"][0] for shapes in seen) == 2 * 500
+    assert {shapes["image"][1:] for shapes in seen} == {(3, 2)}
+    assert all(shapes["ids"] == shapes["mask"] for shapes in seen)
+
+
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive"])
 def test_a_damaged_sample_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / SAMPLE_FILE).write_bytes(content)
@@ -90,7 +118,61 @@ def started(model: Path, cache: Path) -> ServiceProcess:
 
 def test_without_real_rows_a_service_stays_with_fp32_and_says_why(tmp_path: Path) -> None:
     with started(onnx_models.serving(tmp_path), tmp_path) as service:
-        assert "chosen by its times on this machine: openvino fp32" in service.log
+        assert f"{CHOSEN} fp32" in service.log
         (reason,) = re.findall(r"openvino bf16: ([^;\]]+)", service.log)
-    # A CPU without bf16 is told before the rows are looked for.
-    assert reason.startswith("sample.npz is not beside the model") or "bf16" in reason
+    assert reason.startswith("sample.npz is not beside the model" if HAS_BF16 else NO_BF16)
+
+
+# A model that is faster in bf16 wherever the CPU has that
+
+
+@pytest.fixture(scope="module")
+def real_rows(model_folder: Path) -> Array:
+    """Rows of which a model of random weights is as sure as a trained one of its own."""
+    rows = np.random.default_rng(5).standard_normal((800, models.WIDE)).astype("float32")
+    best = np.sort(in_fp32(models.wide_pdmodel(model_folder), rows), axis=1)
+    return rows[np.argsort(best[:, -2] - best[:, -1])[:300]]
+
+
+def in_fp32(model: Path, rows: Array) -> Array:
+    logits = create_predictor(load_serving_model(model, "openvino"), local_conf()).run({"x": rows})["logits"]
+    return np.asarray(logits)
+
+
+def with_sample(model_folder: Path, folder: Path, rows: Array) -> Path:
+    """The model, with these rows beside it, in a folder of its own."""
+    model = shutil.copytree(models.wide_pdmodel(model_folder), folder / "wide")
+    np.savez(model / "serving_server" / SAMPLE_FILE, x=rows)
+    return model
+
+
+def test_a_service_takes_bf16_where_the_cpu_has_it_and_enough_real_rows_have_the_same_class(
+    model_folder: Path, real_rows: Array, tmp_path: Path
+) -> None:
+    model = with_sample(model_folder, tmp_path, real_rows)
+    with started(model, tmp_path) as service:
+        precision = "bf16" if HAS_BF16 else "fp32"
+        assert f"{CHOSEN} {precision}" in service.log
+        assert HAS_BF16 or NO_BF16 in service.log
+        rate = "paddlewheel_op_chosen_rows_per_second"
+        assert service.metric(rate, op="model", engine="openvino", precision=precision) > 0
+        asked = real_rows[:8]
+        answer = np.array(json.loads(service.predict({"x": json.dumps(asked.tolist())})["logits"]))
+    expected = in_fp32(model, asked)
+    np.testing.assert_array_equal(answer.argmax(axis=1), expected.argmax(axis=1))
+    np.testing.assert_allclose(answer, expected, atol=0.05)
+    assert np.allclose(answer, expected, atol=1e-6) is not HAS_BF16  # the numbers are those of what was told
+
+
+def test_a_service_stays_with_fp32_where_a_row_is_missing_and_takes_bf16_once_it_is_there(
+    model_folder: Path, real_rows: Array, tmp_path: Path
+) -> None:
+    model = with_sample(model_folder, tmp_path, real_rows[: LEAST_ROWS - 1])
+    with started(model, tmp_path) as service:
+        assert f"{CHOSEN} fp32" in service.log
+        few = f"{SAMPLE_FILE} has 255 rows, and 256 are the least to judge by"
+        assert (few if HAS_BF16 else NO_BF16) in service.log
+    np.savez(model / "serving_server" / SAMPLE_FILE, x=real_rows[:LEAST_ROWS])
+    with started(model, tmp_path) as service:
+        assert f"{CHOSEN} {'bf16' if HAS_BF16 else 'fp32'}" in service.log
+        assert "rows, and 256 are the least" not in service.log

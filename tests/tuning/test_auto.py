@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,17 +15,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from pipeline.engines import create_predictor
 from pipeline.errors import ConfigError, ModelFailed
 from pipeline.models.serving_model import load_serving_model
 from pipeline.tuning.choice import Timed, choose
 from pipeline.tuning.timed_runs import Grid, time_runs
-from tests.support import onnx_models
+from tests.support import models, onnx_models
+from tests.support.free_ports import free_port
 from tests.support.models import local_conf
-from tests.support.service_process import APPS, ServiceProcess
+from tests.support.service_process import APPS, ROOT, ServiceProcess
 
 ROWS = [[number % 60 + 1] * (1 + number % 9) for number in range(40)]
+RATE = "paddlewheel_op_chosen_rows_per_second"
 CHOSEN = "chosen by its times on this machine: onnxruntime fp32, batches of about"
 
 
@@ -131,18 +138,61 @@ def test_a_service_measures_once_keeps_its_choice_and_answers_as_ever(model: Pat
     with started(model, tmp_path) as service:
         assert "timing onnxruntime" in service.log
         assert CHOSEN in service.log
-        with ThreadPoolExecutor(20) as pool:
-            answers = list(pool.map(lambda row: service.predict(inputs(row)), ROWS))
-        predictor = create_predictor(load_serving_model(model), local_conf())
-        for row, answer in zip(ROWS, answers, strict=True):
-            feeds = {name: np.array(json.loads(text)) for name, text in inputs(row).items()}
-            expected = predictor.run(feeds)["logits"]
-            np.testing.assert_allclose(json.loads(answer["logits"]), expected, atol=1e-5)
+        assert_answers_as(model, service)
     kept = json.loads((model / "serving_server" / "choices.json").read_text())
     assert len(kept["choices"]) == 1
     with started(model, tmp_path) as service:
         assert "timing onnxruntime" not in service.log
         assert CHOSEN in service.log
+
+
+def assert_answers_as(model: Path, service: ServiceProcess) -> None:
+    predictor = create_predictor(load_serving_model(model), local_conf())
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda row: service.predict(inputs(row)), ROWS))
+    for row, answer in zip(ROWS, answers, strict=True):
+        feeds = {name: np.array(json.loads(text)) for name, text in inputs(row).items()}
+        np.testing.assert_allclose(json.loads(answer["logits"]), predictor.run(feeds)["logits"], atol=1e-5)
+
+
+def reload(service: ServiceProcess, version: int) -> None:
+    service.process.send_signal(signal.SIGHUP)
+    service.wait_for_log(f"Op model runs what is on disk now, version {version}")
+
+
+def test_a_new_version_that_the_chosen_engine_can_t_run_is_run_by_that_of_its_files(
+    model: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    versions = tmp_path / "versions"
+    shutil.copytree(model, versions / "1")
+    with started(versions, tmp_path / "cache") as service:
+        chosen = {"op": "model", "engine": "onnxruntime", "precision": "fp32"}
+        assert CHOSEN in service.log
+        assert service.metric(RATE, **chosen) > 0
+        shutil.copytree(models.classifier(model_folder), versions / "2")  # a Paddle program without others
+        reload(service, 2)
+        assert (
+            f"{versions}/2 runs by engine paddle in fp32, for onnxruntime in fp32 was chosen" in service.log
+        )
+        assert_answers_as(versions / "2", service)
+        assert service.metric(RATE) == 0
+        shutil.copytree(model, versions / "3")
+        reload(service, 3)
+        assert_answers_as(versions / "3", service)
+        assert service.metric(RATE, **chosen) > 0
+        assert service.log.count("was chosen for another version") == 1
+
+
+def test_the_choice_is_told_where_the_configuration_is_printed(model: Path, tmp_path: Path) -> None:
+    conf = {"model_config": os.fspath(model), "engine": "auto"}
+    config = {"http_port": free_port(), "op": {"model": {"local_service_conf": conf}}}
+    file = tmp_path / "config.yml"
+    file.write_text(yaml.safe_dump(config), "utf-8")
+    command = [sys.executable, "-m", "pipeline", "run", "--config", file, "--print-config", APPS / "model.py"]
+    env = os.environ | {"SERVICE_CONFIG": os.fspath(file)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    assert f"# op.model, {CHOSEN}" in done.stdout
+    assert yaml.safe_load(done.stdout)["op"]["model"]["local_service_conf"]["engine"] == "onnxruntime"
 
 
 def test_a_damaged_file_of_choices_is_measured_anew(tmp_path: Path) -> None:

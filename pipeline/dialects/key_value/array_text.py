@@ -57,9 +57,11 @@ def _only_word(array: npt.NDArray[Any]) -> str | None:
     if value != 0 and not 0.0001 <= abs(value) < 1e8:
         return None
     if kind == "e" or abs(value) >= _ALL_DIGITS_TELL:
-        return np.format_float_positional(array.flat[0], precision=_PRECISION, min_digits=0, trim=".")
+        return np.format_float_positional(
+            array[(0,) * array.ndim], precision=_PRECISION, min_digits=0, trim="."
+        )
     # Cheaper than the above. Of more digits than are printed, both round the exact value half to even.
-    word = repr(value) if kind == "d" else str(array.flat[0])
+    word = repr(value) if kind == "d" else str(array[(0,) * array.ndim])
     if len(word) - word.index(".") - 1 > _PRECISION:
         return f"{value:.{_PRECISION}f}".rstrip("0")
     return word[:-1] if word.endswith(".0") else word

@@ -12,6 +12,7 @@ from pipeline.engines.base import Engine, engine_of, shares_a_process
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import CACHE_FOLDER
 from pipeline.models.versions import choose_version
+from pipeline.tuning.auto import fitted
 
 FileState = tuple[str, int, int, int]  # path, inode, bytes, time of its last change in ns
 
@@ -22,7 +23,8 @@ class Plan:
 
     app: the service with the model directory of the chosen version. version, engine: of its model, and what
     runs it; empty for an Op without one. places: the numbers of the instances, by process. files: those of
-    the model and the scripts, by which a later plan tells whether they have changed.
+    the model and the scripts, by which a later plan tells whether they have changed. note: how this version
+    is run otherwise than the one before it; empty where it is not.
     """
 
     app: App
@@ -30,18 +32,20 @@ class Plan:
     engine: str
     places: list[range]
     files: frozenset[FileState]
+    note: str = ""
 
 
 def plan(app: App, op: str) -> Plan:
     """The plan for what is on disk now. Raises ConfigError for a version that is not there."""
     conf = app.config.op[op].local_model
-    version, folders, engine = "", [], _engine(app, conf)
+    version, folders, note = "", [], ""
     if conf is not None:
         directory, version = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
-        app = _with_model(app, op, conf, directory)
+        app, note = _with_model(app, op, conf, directory)
         folders.append(directory)
+    engine = _engine(app, app.config.op[op].local_model)
     name = "" if engine is None else engine.name
-    return Plan(app, version, name, placement(app, op), frozenset(_states(app, folders)))
+    return Plan(app, version, name, placement(app, op), frozenset(_states(app, folders)), note)
 
 
 def placement(app: App, op: str) -> list[range]:
@@ -83,10 +87,16 @@ def _engine(app: App, conf: LocalServiceConf | None) -> Engine | None:
         return None
 
 
-def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> App:
+def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> tuple[App, str]:
+    """The app with the model of this directory, run as was chosen where config.yml says `auto`; the note."""
     conf = conf.model_copy(update={"model_dir": str(directory), "model_version": None})
     section = app.config.op[op].model_copy(update={"local_service_conf": conf})
-    return replace(app, config=app.config.model_copy(update={"op": {**app.config.op, op: section}}))
+    choices, note = dict(app.choices), ""
+    if op in choices:
+        section, choice, note = fitted(section, choices.pop(op), directory)
+        choices |= {op: choice} if choice is not None else {}
+    config = app.config.model_copy(update={"op": {**app.config.op, op: section}})
+    return replace(app, config=config, choices=choices), note
 
 
 def _states(app: App, folders: list[Path]) -> Iterator[FileState]:

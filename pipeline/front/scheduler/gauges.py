@@ -49,11 +49,28 @@ def register_gauges(
     restarts = "paddlewheel_op_restarts_total"
     metrics.watch_total(restarts, "Workers replaced.", lambda: per_op(lambda b: b.pool.restarts))
     watch("paddlewheel_resident_bytes", "Resident memory by process.", memory)
+    if any(batcher.pool.plan.app.choices for batcher in batchers.values()):
+        _watch_choices(metrics, batchers)
     if keys is not None:
         _watch_keys(metrics, keys)
     cards = open_gpu_memory(config)
     if cards is not None:
         _watch_cards(metrics, cards, batchers)
+
+
+def _watch_choices(metrics: Metrics, batchers: Mapping[str, Batcher]) -> None:
+    def choices() -> Rows:
+        for op, batcher in batchers.items():
+            choice = batcher.pool.plan.app.choices.get(op)
+            if choice is not None:
+                chosen = {"engine": choice.engine, "precision": choice.precision}
+                yield {"op": op, **chosen, "batch_rows": str(choice.best_rows)}, choice.rows_per_s
+
+    metrics.watch(
+        "paddlewheel_op_chosen_rows_per_second",
+        "What `auto` has chosen: the rows a second that it was timed at, in batches of about batch_rows.",
+        choices,
+    )
 
 
 def _watch_keys(metrics: Metrics, keys: KeyRing) -> None:

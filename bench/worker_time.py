@@ -1,0 +1,266 @@
+"""The worker's own time: what each stage of it takes of a request, beside tokenizer and predictor.
+
+Hand-overs of headlines go through the code of the default service's worker in this process, one by one, as
+the front would send them. A stage's time is CPU of its thread without that of the stages within it, in
+microseconds a request: the median of many hand-overs, so that other work on the host hardly counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bench.instrumented_service import ROOT, Replaced, default_service
+from bench.running import default_config
+from bench.texts import headlines
+from pipeline.api.app import App
+from pipeline.api.dag import dag_of, signature_of
+from pipeline.api.examples import examples_of
+from pipeline.api.op import REQUEST_OP
+from pipeline.api.served_models import ScriptModels, models_of
+from pipeline.dialects.key_value.answers import JSON
+from pipeline.messages.frames import create_arena_fd, frame, stow
+from pipeline.messages.messages import HandOver, Share
+from pipeline.messages.values import Part, encode
+from pipeline.plugins import DIALECTS, find
+from pipeline.process.environment import settle
+from pipeline.process.log import set_up_logging
+from pipeline.process.memory import settle_memory
+from pipeline.tuning import auto
+from pipeline.worker import executor, main, runner
+
+TOKENIZER, PREDICTOR, REST = "tokenizer", "predictor", "the executor itself"
+# Whose function a stage is, its name, the stage.
+STAGES: Sequence[tuple[Any, str, str]] = (
+    (main.Front, "receive", "hand-over read"),
+    (executor.Executor, "_calls", "inputs decoded"),
+    (executor.Executor, "_preprocess", "preprocess"),
+    (runner.Runner, "pieces", "feeds described"),
+    (runner.Runner, "plan", "batches planned"),
+    (runner, "join", "feeds joined and padded"),
+    (runner, "split", "fetches cut apart"),
+    (executor.Executor, "_postprocess", "postprocess"),
+    (executor.Executor, "_send", "answers encoded"),
+    (main.Front, "_write", "reply sent"),
+)
+_DRAINED_BYTES = 1 << 20
+_COLD_BYTES = 32 << 20  # more than the caches nearest to a core hold
+EXAMPLES = """examples:
+  python -m bench.worker_time
+  python -m bench.worker_time --cold                 as beside a front and other workers on the same cores
+  python -m bench.worker_time --engine openvino --requests 8
+"""
+
+
+class Stages:
+    """Nanoseconds by stage, each without the stages within it."""
+
+    def __init__(self) -> None:
+        self.ns: dict[str, int] = {}
+        self._within = [REST]
+        self._since = 0
+        self._own_ns = 0
+        self._own_ns = self._cost_of_a_call()
+
+    def timed(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, its time counted as that of the stage."""
+        within, clock, ns = self._within, time.thread_time_ns, self.ns
+
+        def call(*args: Any, **named: Any) -> Any:
+            now = clock()
+            outer = within[-1]
+            ns[outer] = ns.get(outer, 0) + now - self._since - self._own_ns
+            within.append(stage)
+            self._since = clock()
+            try:
+                return function(*args, **named)
+            finally:
+                now = clock()
+                ns[stage] = ns.get(stage, 0) + now - self._since
+                within.pop()
+                self._since = clock()
+
+        return call
+
+    def begin(self) -> None:
+        self.ns.clear()
+        self._since = time.thread_time_ns()
+
+    def end(self) -> dict[str, int]:
+        self.ns[REST] = self.ns.get(REST, 0) + time.thread_time_ns() - self._since
+        return dict(self.ns)
+
+    def _cost_of_a_call(self) -> int:
+        """What counting adds to the stage around a call: it is taken off again."""
+        nothing, costs = self.timed("nothing", lambda: None), []
+        for _ in range(500):
+            self.begin()
+            nothing()
+            costs.append(self.end()[REST])
+        return round(median(costs))
+
+
+class Demo:
+    """The worker of the default service in this process, and the front's end of its connection."""
+
+    def __init__(self, engine: str | None, batch_size: int | None) -> None:
+        config = default_config(1) | {"http_port": 1024}  # nothing listens
+        section = config["op"]["bert"]
+        section["local_service_conf"]["engine"] = engine or section["local_service_conf"]["engine"]
+        section["batch_size"] = batch_size or section["batch_size"]
+        service = default_service().BertService(name="bert")
+        service.prepare_pipeline_config(yml_dict=config)
+        ops, last, checked = service.resolve()
+        resolved, choices = auto.resolved(checked)
+        signature = signature_of(ops, last)
+        app = App(
+            name="bert",
+            models=models_of(ScriptModels("bert", dag_of(ops, last), signature)),
+            config=resolved,
+            script=str(ROOT / "web_service.py"),
+            arguments=(),
+            folder=str(ROOT),
+            examples=examples_of(ops, signature),
+            dialects=tuple(find(DIALECTS).values()),
+            choices=choices,
+        )
+        set_up_logging(resolved.logging, "bert", "bert.0", beside_app=True)
+        self._ours, theirs = socket.socketpair()
+        self.front = main.Front(theirs.detach(), create_arena_fd())
+        self.op: Any = ops["bert"]
+        (self.executor,), _ = main.Worker([self.front], app, "bert", 0, shares=False).executors(self.op)
+        local = resolved.op["bert"].local_service_conf
+        assert local is not None
+        self.told = f"{local.engine} {local.precision}, batch_size {section['batch_size']}"
+        self._numbers = itertools.count()
+
+    def hand_over(self, texts: Sequence[str]) -> None:
+        """Send a hand-over as the front does."""
+        tail: list[Part] = []
+        shares = [
+            Share(
+                index, index + 1, 0, JSON, None, "", None, time.monotonic() + 30,
+                [(REQUEST_OP, stow(encode({"0": text}, allow_pickle=False), tail))], "bert",
+            )
+            for index, text in enumerate(texts)
+        ]  # fmt: skip
+        for buffer in frame(HandOver(next(self._numbers), shares), tail):
+            self._ours.sendall(buffer)
+
+    def answer(self) -> None:
+        """Do what the worker's loop does with one hand-over."""
+        received = self.front.receive()
+        assert received is not None
+        message = received.message
+        assert isinstance(message, HandOver)
+        send = self.front.begin(message.id)
+        assert send is not None
+        self.executor.run(message.shares, received.tail, send)
+
+    def drain(self) -> None:
+        """Take the replies."""
+        self._ours.recv(_DRAINED_BYTES)
+
+
+def batches(texts: Sequence[str], size: int, count: int) -> Iterator[list[str]]:
+    endless = itertools.cycle(texts)
+    for _ in range(count):
+        yield list(itertools.islice(endless, size))
+
+
+def whole_us(demo: Demo, size: int, count: int, cool: Callable[[], object]) -> float:
+    """CPU of a request, nothing counted within."""
+    took = []
+    for texts in batches(headlines(), size, count):
+        demo.hand_over(texts)
+        cool()
+        began = time.thread_time_ns()
+        demo.answer()
+        took.append(time.thread_time_ns() - began)
+        demo.drain()
+    return median(took) / size / 1e3
+
+
+def stages_us(
+    demo: Demo, stages: Stages, size: int, count: int, cool: Callable[[], object]
+) -> dict[str, float]:
+    """CPU of a request by stage."""
+    found: list[dict[str, int]] = []
+    for texts in batches(headlines(), size, count):
+        demo.hand_over(texts)
+        cool()
+        stages.begin()
+        demo.answer()
+        found.append(stages.end())
+        demo.drain()
+    names = dict.fromkeys(name for one in found for name in one)
+    return {name: median(one.get(name, 0) for one in found) / size / 1e3 for name in names}
+
+
+def count_stages(demo: Demo, stages: Stages) -> None:
+    """Have the stages counted from now on."""
+    for owner, name, stage in STAGES:
+        setattr(owner, name, stages.timed(stage, getattr(owner, name)))
+    tokenizer, predictor = demo.op.tokenizer, demo.op.predictor
+    demo.op.tokenizer = Replaced(tokenizer, encode_batch=stages.timed(TOKENIZER, tokenizer.encode_batch))
+    predictor.run = stages.timed(PREDICTOR, predictor.run)
+
+
+def table_of(told: str, sizes: Sequence[int], found: Sequence[dict[str, float]], whole: list[float]) -> Table:
+    table = Table(title=f"us of CPU a request in the worker; {told}", title_justify="left")
+    table.add_column("stage")
+    for size in sizes:
+        table.add_column(f"hand-over of {size}", justify="right")
+    own = [stage for _, _, stage in STAGES] + [REST]
+    own.insert(own.index("preprocess") + 1, TOKENIZER)
+    own.insert(own.index("feeds joined and padded") + 1, PREDICTOR)
+    for stage in own:
+        table.add_row(stage, *(f"{one.get(stage, 0.0):.1f}" for one in found))
+    table.add_section()
+    inside = [one[TOKENIZER] + one[PREDICTOR] for one in found]
+    table.add_row("all of it, not counted by stage", *(f"{one:.1f}" for one in whole))
+    table.add_row(
+        "beyond tokenizer and predictor",
+        *(f"{one - inner:.1f}" for one, inner in zip(whole, inside, strict=True)),
+    )
+    return table
+
+
+def run() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.worker_time",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32], help="in a hand-over")
+    parser.add_argument("--hand-overs", type=int, default=400, help="of each size (default: %(default)s)")
+    parser.add_argument("--engine", help="default: as config.yml has it")
+    parser.add_argument("--batch-size", type=int, help="default: as config.yml has it")
+    parser.add_argument("--cold", action="store_true", help="have other data in the caches before each")
+    options = parser.parse_args()
+    settle()
+    demo = Demo(options.engine, options.batch_size)
+    settle_memory()
+    others = np.ones(_COLD_BYTES if options.cold else 1, np.uint8)
+    count = options.hand_overs
+    whole_us(demo, 8, 50, others.sum)
+    whole = [whole_us(demo, size, count, others.sum) for size in options.requests]
+    stages = Stages()
+    count_stages(demo, stages)
+    found = [stages_us(demo, stages, size, count, others.sum) for size in options.requests]
+    told = f"{demo.told}{', cold caches' if options.cold else ''}"
+    Console(width=120).print(table_of(told, options.requests, found, whole))
+
+
+if __name__ == "__main__":
+    run()
