@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.api.dag import FEED
+from pipeline.api.dag import FEED, Names
 from pipeline.api.op import Op, OpRequest
 from pipeline.api.request_options import NO_OPTIONS, RequestOptions
 from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, text_of
@@ -24,6 +24,7 @@ class Call:
         "_fetches",
         "_missing",
         "answers",
+        "carried",
         "deadline",
         "direct",
         "error",
@@ -70,6 +71,7 @@ class Call:
                 self.error = exc
             except BaseException as exc:  # an object that leaves as it is loaded ends no worker either
                 self.error = HookFailed(f"input {name!r} can't be rebuilt: {text_of(exc)}")
+        self.carried = inputs  # what the answer of an ensemble may have of other steps
         if share.tensors is not None and self.error is None:
             try:
                 inputs = {FEED: _joined_feed(inputs.values(), share.tensors)}
@@ -88,7 +90,7 @@ class Call:
         """Take the Op as the hooks behind `preprocess_batch` see it: with what that has set on it."""
         self.own = own
         request = self.request
-        options = RequestOptions(request.id, request.priority, request.timeout_us, request.parameters)
+        options = RequestOptions(*(getattr(request, name) for name in RequestOptions._fields))
         if options != NO_OPTIONS:
             own.request_options = options
 
@@ -136,11 +138,19 @@ def picked(given: Any, names: Mapping[str, str]) -> dict[str, Any]:
     return {new: given[name] for name, new in names.items()}
 
 
-def _joined_feed(inputs: Iterable[Any], tensors: Sequence[Mapping[str, str] | None]) -> dict[str, Any]:
-    """One feed of what is passed on of several inputs; None: all of one."""
+def _joined_feed(inputs: Iterable[Any], tensors: Sequence[Mapping[str, Names] | None]) -> dict[str, Any]:
+    """One feed of what is passed on of several inputs; None: all of one.
+
+    What is not there is left out, for an input may be optional: who lacks it says so.
+    """
     feed: dict[str, Any] = {}
     for given, names in zip(inputs, tensors, strict=True):
-        feed.update(given if names is None else picked(given, names))
+        if names is None:
+            feed.update(given)
+            continue
+        for name, new in names.items():
+            if name in given:
+                feed.update(dict.fromkeys((new,) if isinstance(new, str) else new, given[name]))
     return feed
 
 

@@ -44,11 +44,11 @@ class OpQueue(Protocol):
 class Entry(msgspec.Struct, frozen=True, eq=False):
     """A model as requests for it enter: what their DAG runs share.
 
-    model: its name. dag: the way through its steps. queues: by node, that of its Op. on_end: called once for
+    model: its key. dag: the way through its steps. queues: by node, that of its Op. on_end: called once for
     each DAG run, with its answer; with None when the client left. tries: of a whole request, see dag.retry.
-    versioned: the Op whose version the answer is of, the only one that has versions; empty where there is no
-    such one. requests: totals of its requests; None where its Op's own figures tell. failures: what they
-    failed of.
+    version: what its answers are of, unless it is that of an Op. versioned: the Op whose version the answer
+    is of, the only one that has versions; empty where there is no such one. requests: totals of its requests;
+    None where its Op's own figures tell. failures: what they failed of.
     """
 
     model: str
@@ -57,6 +57,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False):
     on_end: Callable[[DagRun, Answer | None], None]
     max_hops: int
     tries: int
+    version: str
     versioned: str
     requests: RequestFigures | None
     failures: Failures

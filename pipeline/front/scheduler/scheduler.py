@@ -118,8 +118,8 @@ class Scheduler:
             figures = metrics.of_ops[op]
             self._batchers[op] = Batcher(op, app.config, plan(app, op), figures, self._admission, self)
         self._pools = {op: batcher.pool for op, batcher in self._batchers.items()}
-        self._entries = {model.name: self._entry(model) for model in app.models}
-        self._entries[""] = self._entries[app.default.name]
+        self._entries = {model.key: self._entry(model) for model in app.models}
+        self._entries[""] = self._entries[app.default.key]
         self._most_bytes = app.config.limits.response_bytes
         self._timeout_s = config.request_timeout or math.inf
         self._profiles = config.use_profile
@@ -136,15 +136,16 @@ class Scheduler:
 
     def _entry(self, model: ServedModel) -> Entry:
         graph, config = model.graph, self.app.config.dag
-        with_version = [op for op in graph.ops if self._pools[op].plan.version]
+        with_version = [op for op in graph.ops if self._pools[op].plan.version and not model.version]
         requests = None if model.op else RequestFigures()
         return Entry(
-            model.name,
+            model.key,
             graph,
             {node.name: self._batchers[node.op] for node in graph.nodes.values()},
             self._ended,
             config.max_hops,
             config.retry,
+            version=model.version or UNVERSIONED,
             versioned=with_version[0] if len(with_version) == 1 else "",
             requests=requests,
             failures=self.metrics.of_ops[model.op].failures if requests is None else requests.failures,
@@ -161,9 +162,12 @@ class Scheduler:
         return self._pools
 
     def version(self, model: str) -> str:
-        """The version that a model's answers are of; always the same where it has none, or Ops of several."""
-        op = self._entries[model].versioned
-        return self._pools[op].plan.version if op else UNVERSIONED
+        """The version that a model's answers are of; always the same where it has none, or Ops of several.
+
+        model: its key, as everywhere here.
+        """
+        entry = self._entries[model]
+        return self._pools[entry.versioned].plan.version if entry.versioned else entry.version
 
     @property
     def ready(self) -> bool:
