@@ -25,6 +25,9 @@ class App:
     examples: requests that the Ops say are answered.
     script: the file that called run_service; module: its name where it was started by that, as in
     `python -m app.web_service`; arguments: its sys.argv[1:]; folder: where it was started.
+    exit_on_error: the service ends where an Op can't be started; else its models alone are not served.
+    unavailable: models that can't be served from the start, by name, each with its version, empty for all,
+    and the reason.
     dialects: where they are, each a `Plugin`; the front adds them for workers. choices: what was measured to
     be the fastest, by the Ops whose sections say `auto`.
     """
@@ -37,6 +40,8 @@ class App:
     folder: str
     examples: Examples
     module: str = ""
+    exit_on_error: bool = True
+    unavailable: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     dialects: tuple[Plugin, ...] = ()
     choices: Mapping[str, Choice] = field(default_factory=dict)
 
@@ -72,6 +77,8 @@ class App:
             folder=fields["folder"],
             examples=Examples(*fields["examples"]),
             module=fields["module"],
+            exit_on_error=fields["exit_on_error"],
+            unavailable={name: tuple(told) for name, told in fields["unavailable"].items()},
             dialects=tuple(Plugin(*given) for given in fields["dialects"]),
             choices=msgspec.convert(fields["choices"], dict[str, Choice]),
         )

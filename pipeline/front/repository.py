@@ -46,6 +46,9 @@ class Repository:
             return known
         if self._scheduler.op_ready(op):
             return Standing("READY")
+        failure = self._scheduler.start_failures.get(op)
+        if failure is not None:
+            return Standing("UNAVAILABLE", failure)
         return Standing("UNAVAILABLE", "no worker is ready")
 
     async def load(self, ops: Sequence[str]) -> None:

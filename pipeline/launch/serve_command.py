@@ -19,6 +19,7 @@ def serve(options: argparse.Namespace) -> None:
             options.metrics_port if options.allow_metrics else None,
             options.strict_model_config or options.disable_auto_complete_config,
             options.model_control_mode,
+            options.exit_on_error,
         ),
     )
     service.serve()

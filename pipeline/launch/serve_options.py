@@ -44,6 +44,13 @@ def add_serve(commands: Commands, command: Callable[[argparse.Namespace], None])
         help="explicit: clients may load and unload models (%(default)s)",
     )
     parser.add_argument(
+        "--exit-on-error",
+        type=yes_or_no,
+        default=False,
+        metavar="BOOL",
+        help="end where a model can't be served; false: serve the others (false)",
+    )
+    parser.add_argument(
         "--strict-model-config",
         type=yes_or_no,
         default=False,

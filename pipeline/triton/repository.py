@@ -170,7 +170,8 @@ class _Reading:
             if name in self._under_way:
                 loop = " -> ".join([*self._under_way[self._under_way.index(name) :], name])
                 raise ConfigError(f"circular dependency between ensembles: {loop}")
-            self.add(name)
+            if name in self._repository.names():
+                self.add(name)
             if name not in self._by_name:
                 missing.append(name)
         if missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from pipeline.errors import ConfigError, StartFailed
 from pipeline.triton.repository import ModelRepository
 from pipeline.triton.repository_op import RepositoryOp
 
+log = logging.getLogger(__name__)
+
 REQUEST_TIMEOUT_S = 600  # Triton has none
 MAX_PENDING_REQUESTS = 16384  # nor this
 
@@ -33,6 +36,7 @@ class Options:
     metrics_port: int | None = 8002
     strict: bool = False
     control: str = "none"
+    exit_on_error: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -57,6 +61,10 @@ class RepositoryService(Service):
             told = [f"{name}: {why.reason}" for name, why in served.unavailable.items()]
             folders = ", ".join(map(str, options.folders))
             raise ConfigError("\n".join([f"{folders} holds no model that can be served", *told]))
+        for name, (version, why) in served.unavailable.items():
+            log.error("Model %s%s is not served: %s", name, f" version {version}" if version else "", why)
+        if served.unavailable and options.exit_on_error:
+            raise ConfigError(f"not all models can be served: {', '.join(served.unavailable)}")
         ports = {
             "http_port": options.http_port,
             "rpc_port": options.grpc_port,
@@ -84,6 +92,8 @@ class RepositoryService(Service):
             folder=str(Path.cwd()),
             examples=Examples({}, {}),
             module="pipeline.triton.service",
+            exit_on_error=options.exit_on_error,
+            unavailable=served.unavailable,
         )
 
 

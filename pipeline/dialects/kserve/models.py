@@ -85,6 +85,10 @@ class KServeModels:
         """The models that may be asked."""
         return [model for model in self.all() if not self._scheduler.has_unloaded(model.key)]
 
+    def unavailable(self) -> Mapping[str, tuple[str, str]]:
+        """What can't be served, by name, with its version and the reason."""
+        return self._scheduler.app.unavailable
+
     def versions(self, name: str) -> list[str]:
         """The versions of this name that may be asked, ascending."""
         keys = [key for key in self._keys.get(name, ()) if not self._scheduler.has_unloaded(key)]
@@ -98,7 +102,7 @@ class KServeModels:
         """
         wanted = version_number(version) if version else None
         known = [model for key in self._keys.get(name, ()) if (model := self._current(key)) is not None]
-        if not known:
+        if not known and name not in self.unavailable():
             raise KServeRefusal(f"Request for unknown model: '{name}' is not found", "NOT_FOUND")
         loaded = [model for model in known if not self._scheduler.has_unloaded(model.key)]
         if not loaded:

@@ -14,6 +14,8 @@ from pipeline.front.repository import LoadFailed, Repository
 def index(models: KServeModels, *, ready_alone: bool) -> list[dict[str, Any]]:
     """Every model with its state, or those that are ready alone."""
     rows = [row for model in models.all() for row in _rows(models, model)]
+    rows += [_row(name, version, "UNAVAILABLE", why) for name, (version, why) in models.unavailable().items()]
+    rows.sort(key=lambda row: str(row["name"]))
     return [row for row in rows if row["state"] == "READY"] if ready_alone else rows
 
 

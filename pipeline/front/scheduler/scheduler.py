@@ -128,6 +128,7 @@ class Scheduler:
         self._became_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._accepting = True
         self._unloaded: set[str] = set()
+        self.start_failures: dict[str, str] = {}  # by Op, until it is loaded
         self._awaited_ends: list[AwaitedEnds] = []
         security = app.config.security
         self.peers = Peers()
@@ -172,6 +173,8 @@ class Scheduler:
     @property
     def ready(self) -> bool:
         """Whether every Op has a warmed instance that seems to work, and the service is not stopping."""
+        if not self.app.exit_on_error:
+            return self.server_ready
         return self._accepting and not self._unloaded and all(b.sound for b in self._batchers.values())
 
     def model_ready(self, model: str) -> bool:
@@ -181,7 +184,11 @@ class Scheduler:
     @property
     def server_ready(self) -> bool:
         """As `ready`, but for Ops that were unloaded, which are meant to have no instance."""
-        return self._accepting and all(map(self.op_ready, self._pools.keys() - self._unloaded))
+        return (
+            self._accepting
+            and not self.start_failures
+            and all(map(self.op_ready, self._pools.keys() - self._unloaded))
+        )
 
     def op_ready(self, op: str) -> bool:
         """Whether the Op has an instance that seems to work, and takes requests."""
@@ -317,6 +324,7 @@ class Scheduler:
     def offer(self, op: str) -> None:
         """Admit requests again that need the Op."""
         self._unloaded.discard(op)
+        self.start_failures.pop(op, None)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -360,6 +368,15 @@ class Scheduler:
             return False
         return True
 
+    def start_failed(self, op: str, reason: str) -> None:
+        """The service can't go on without the Op, or refuses what needs it until it is loaded."""
+        if self.app.exit_on_error:
+            self.fail_for_good(StartFailed(f"Op {op} can't be started: {reason.partition(chr(10))[0]}"))
+            return
+        self.start_failures[op] = reason
+        self._unloaded.add(op)
+        self.note_ready()
+
     def fail_for_good(self, reason: StartFailed) -> None:
         """The service can't go on: it ends with the reason."""
         if not self.fatal.done():
@@ -367,5 +384,5 @@ class Scheduler:
 
     def note_ready(self) -> None:
         """An Op has one more process that is ready."""
-        if not self._became_ready.done() and all(pool.ready for pool in self._pools.values()):
+        if not self._became_ready.done() and all(p.ready or p.given_up for p in self._pools.values()):
             self._became_ready.set_result(None)

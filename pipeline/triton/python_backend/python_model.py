@@ -70,13 +70,13 @@ class PythonModel:
         module = load_module(self._path)
         kind = getattr(module, "TritonPythonModel", None)
         if kind is None:
-            raise ConfigError(f"{self._path} has no class TritonPythonModel")
+            raise ConfigError(f"Internal: {self._path} has no attribute 'TritonPythonModel'")
         try:
             self._model = kind()
             if hasattr(self._model, "initialize"):
                 self._model.initialize(self._arguments(folder, version))
         except BaseException as exc:
-            raise ConfigError(f"{said_of(exc)}") from exc
+            raise ConfigError(f"Internal: {said_of(exc)}{where_of(exc, self._path)}") from exc
 
     def _arguments(self, folder: Path, version: str) -> dict[str, str]:
         return {
@@ -194,7 +194,7 @@ def load_module(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException as exc:
-        raise ConfigError(f"{said_of(exc)}{where_of(exc, path)}") from exc
+        raise ConfigError(f"Internal: {said_of(exc)}{where_of(exc, path)}") from exc
     return module
 
 
