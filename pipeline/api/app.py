@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,6 +18,13 @@ from pipeline.plugins import Plugin
 from pipeline.tuning.choice import Choice
 
 
+class RepositoryPlace(NamedTuple):
+    """A model repository: its folders, and whether a model's configuration may leave nothing out."""
+
+    folders: tuple[str, ...]
+    strict: bool = False
+
+
 @dataclass(frozen=True)
 class App:
     """What the front knows of a service, and what a worker needs to run the script again.
@@ -25,6 +33,7 @@ class App:
     examples: requests that the Ops say are answered.
     script: the file that called run_service; module: its name where it was started by that, as in
     `python -m app.web_service`; arguments: its sys.argv[1:]; folder: where it was started.
+    repository: where the models come from, if that is a model repository; None: from the script.
     exit_on_error: the service ends where an Op can't be started; else its models alone are not served.
     unavailable: models that can't be served from the start, by name, each with its version, empty for all,
     and the reason.
@@ -40,15 +49,16 @@ class App:
     folder: str
     examples: Examples
     module: str = ""
+    repository: RepositoryPlace | None = None
     exit_on_error: bool = True
     unavailable: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     dialects: tuple[Plugin, ...] = ()
     choices: Mapping[str, Choice] = field(default_factory=dict)
 
     @property
-    def default(self) -> ServedModel:
-        """The model that is meant where a request names none."""
-        return self.models[0]
+    def default(self) -> ServedModel | None:
+        """The model that is meant where a request names none; None in a repository."""
+        return self.models[0] if self.repository is None else None
 
     @cached_property
     def ops(self) -> tuple[str, ...]:
@@ -77,6 +87,7 @@ class App:
             folder=fields["folder"],
             examples=Examples(*fields["examples"]),
             module=fields["module"],
+            repository=None if fields["repository"] is None else RepositoryPlace(*fields["repository"]),
             exit_on_error=fields["exit_on_error"],
             unavailable={name: tuple(told) for name, told in fields["unavailable"].items()},
             dialects=tuple(Plugin(*given) for given in fields["dialects"]),

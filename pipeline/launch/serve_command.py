@@ -20,6 +20,7 @@ def serve(options: argparse.Namespace) -> None:
             options.strict_model_config or options.disable_auto_complete_config,
             options.model_control_mode,
             options.exit_on_error,
+            tuple(options.load_model) if options.model_control_mode == "explicit" else None,
         ),
     )
     service.serve()

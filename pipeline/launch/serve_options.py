@@ -44,6 +44,13 @@ def add_serve(commands: Commands, command: Callable[[argparse.Namespace], None])
         help="explicit: clients may load and unload models (%(default)s)",
     )
     parser.add_argument(
+        "--load-model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="with --model-control-mode=explicit: load it at the start; * for all",
+    )
+    parser.add_argument(
         "--exit-on-error",
         type=yes_or_no,
         default=False,

@@ -15,10 +15,7 @@ NO_VERSION = "at least one version must be available under the version policy of
 
 
 def versions_of(folder: Path, config: ModelConfig) -> list[str]:
-    """The versions that the policy wants to be served, of those in the folder; ascending.
-
-    Raises ConfigError where there is none.
-    """
+    """The versions that the policy wants to be served, of those in the folder; ascending."""
     there = sorted(
         int(path.name)
         for path in folder.iterdir()
@@ -32,8 +29,6 @@ def versions_of(folder: Path, config: ModelConfig) -> list[str]:
         chosen = there
     else:
         chosen = there[-(policy.latest.num_versions or 1) :]
-    if not chosen:
-        raise ConfigError(NO_VERSION.format(config.name))
     return list(map(str, chosen))
 
 

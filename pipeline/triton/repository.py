@@ -12,25 +12,27 @@ from typing import Any, NamedTuple
 from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.api.dag import Dag
 from pipeline.api.served_models import ServedModel
-from pipeline.engines.base import engine_named
 from pipeline.errors import ConfigError
-from pipeline.plugins import ENGINES, find
 from pipeline.triton import ensemble
 from pipeline.triton.completion import backend_of_files, complete_by_file
 from pipeline.triton.config_document import complete, document_of
 from pipeline.triton.config_file import FILE, backend_of, read_config
-from pipeline.triton.model_folder import signature_of, versions_of
-from pipeline.triton.rules import flaws_of
+from pipeline.triton.model_folder import NO_VERSION, signature_of, versions_of
+from pipeline.triton.rules import flaws_of, flaws_of_tensors
 
 _RUN_HERE = ("python", "identity", "ensemble")
 _NAME = re.compile(r"[^\s/?#:]+")
 
 
 class Unavailable(NamedTuple):
-    """A model that can't be served. version: empty where not even its configuration can be used."""
+    """A model that can't be served. version: empty where there is none, or the reason is of all.
+
+    polled: not even its configuration can be used.
+    """
 
     version: str
     reason: str
+    polled: bool = False
 
 
 class Served(NamedTuple):
@@ -43,12 +45,16 @@ class Served(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelRepository:
-    """folders: each has a folder for each model. strict: a configuration may leave nothing out."""
+    """folders: each has a folder for each model. strict: a configuration may leave nothing out.
+
+    threads: of a model that does not say how many. given: what stands in place of the folder and of the
+    configuration of a model, by its name.
+    """
 
     folders: Sequence[Path]
     strict: bool = False
     threads: int = 2
-    _read: dict[str, tuple[Path, ModelConfig]] = field(default_factory=dict)
+    given: Mapping[str, tuple[Path | None, ModelConfig | None]] = field(default_factory=dict)
 
     def names(self) -> list[str]:
         """The names of all that may be a model. Raises ConfigError for a folder that can't be read."""
@@ -63,6 +69,9 @@ class ModelRepository:
 
     def folder_of(self, name: str) -> Path:
         """The folder of a model. Raises ConfigError where there is none, or more than one."""
+        given, _ = self.given.get(name, (None, None))
+        if given is not None:
+            return given
         found = [path for folder in self.folders for path in _folders_in(folder) if path.name == name]
         if len(found) != 1:
             why = "there is no such folder" if not found else f"it is in {' and in '.join(map(str, found))}"
@@ -89,7 +98,7 @@ class _Reading:
         except _Unavailable as exc:
             self.served.unavailable[name] = exc.told
         except ConfigError as exc:
-            self.served.unavailable[name] = Unavailable("", exc.message)
+            self.served.unavailable[name] = Unavailable("", exc.message, polled=True)
         finally:
             self._under_way.pop()
 
@@ -97,20 +106,22 @@ class _Reading:
         if not _NAME.fullmatch(name):
             raise ConfigError(f"{name!r} can't be the name of a model: it holds blanks, '/', '?', '#' or ':'")
         folder = self._repository.folder_of(name)
-        config = read_config(folder)
+        _, given = self._repository.given.get(name, (None, None))
+        config = ModelConfig() if given is not None else read_config(folder)
+        if given is not None:
+            config.CopyFrom(given)
         if config.name not in ("", name):
             raise ConfigError(f"{folder / FILE}: name is {config.name!r}, and the folder's is {name!r}")
         config.name = name
-        try:
-            backend = backend_of(config) or self._backend_of_files(folder, config)
-            if flaws := flaws_of(config, backend):
-                raise ConfigError("; ".join(flaws))
-            versions = versions_of(folder, config)
-            self._complete(config, folder, backend, versions)
-        except ConfigError as exc:
-            if exc.message.startswith("at least one version"):
-                raise _Unavailable(Unavailable("", exc.message), loaded=True) from exc
-            raise
+        backend = backend_of(config) or self._backend_of_files(folder, config)
+        if flaws := flaws_of(config, backend):
+            raise ConfigError("; ".join(flaws))
+        versions = versions_of(folder, config)
+        if not versions:
+            raise _Unavailable(Unavailable("", NO_VERSION.format(name)))
+        self._complete(config, folder, backend, versions)
+        if flaws := flaws_of_tensors(config, backend):
+            raise _Unavailable(Unavailable(versions[-1], f"Invalid argument: {'; '.join(flaws)}"))
         document = document_of(config)
         yield from self._versions(config, document, backend, folder, versions)
 
@@ -176,11 +187,11 @@ class _Reading:
                 missing.append(name)
         if missing:
             told = f"ensemble {config.name} contains models that are not available or ambiguous: "
-            raise _Unavailable(Unavailable("", told + ", ".join(missing)), loaded=True)
+            raise _Unavailable(Unavailable("", told + ", ".join(missing)))
         try:
             return ensemble.dag_of(config, self._find)
         except ConfigError as exc:
-            raise _Unavailable(Unavailable("", exc.message), loaded=True) from exc
+            raise _Unavailable(Unavailable("", exc.message)) from exc
 
     def _find(self, name: str, version: int) -> ServedModel:
         models = self._by_name[name]
@@ -195,10 +206,9 @@ class _Reading:
 class _Unavailable(ConfigError):
     """Why a model whose configuration can be used is not served all the same."""
 
-    def __init__(self, told: Unavailable, *, loaded: bool = False) -> None:
+    def __init__(self, told: Unavailable) -> None:
         super().__init__(told.reason)
         self.told = told
-        self.loaded = loaded
 
 
 def section_of(config: ModelConfig, backend: str, folder: Path, threads: int) -> dict[str, Any]:
@@ -232,17 +242,3 @@ def _folders_in(folder: Path) -> Iterator[Path]:
     for entry in entries:
         if entry.is_dir() and not entry.name.startswith("."):
             yield Path(entry.path)
-
-
-def known_backends() -> list[str]:
-    """Every backend that there is here."""
-    return [*_RUN_HERE[:2], *find(ENGINES)]
-
-
-def is_known(backend: str) -> bool:
-    if backend in _RUN_HERE:
-        return True
-    try:
-        return bool(engine_named(backend))
-    except ConfigError:
-        return False

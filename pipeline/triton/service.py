@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.api.app import App
+from pipeline.api.app import App, RepositoryPlace
 from pipeline.api.examples import Examples
 from pipeline.api.op import Op
 from pipeline.api.served_models import models_of
 from pipeline.api.service import Service
 from pipeline.config.config_file import load_config
 from pipeline.errors import ConfigError, StartFailed
-from pipeline.triton.repository import ModelRepository
+from pipeline.triton.repository import ModelRepository, Served
 from pipeline.triton.repository_op import RepositoryOp
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ MAX_PENDING_REQUESTS = 16384  # nor this
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says. folders: of the repository."""
+    """What the command line says. folders: of the repository. load: the models to begin with; None: all."""
 
     folders: tuple[Path, ...]
     name: str = "triton"
@@ -37,6 +37,7 @@ class Options:
     strict: bool = False
     control: str = "none"
     exit_on_error: bool = False
+    load: tuple[str, ...] | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -56,15 +57,7 @@ class RepositoryService(Service):
     def _as_app(self) -> App:
         assert self._options is not None
         options = self._options
-        served = ModelRepository(options.folders, options.strict).read()
-        if not served.models:
-            told = [f"{name}: {why.reason}" for name, why in served.unavailable.items()]
-            folders = ", ".join(map(str, options.folders))
-            raise ConfigError("\n".join([f"{folders} holds no model that can be served", *told]))
-        for name, (version, why) in served.unavailable.items():
-            log.error("Model %s%s is not served: %s", name, f" version {version}" if version else "", why)
-        if served.unavailable and options.exit_on_error:
-            raise ConfigError(f"not all models can be served: {', '.join(served.unavailable)}")
+        served = self._read(options)
         ports = {
             "http_port": options.http_port,
             "rpc_port": options.grpc_port,
@@ -85,16 +78,38 @@ class RepositoryService(Service):
         )
         return App(
             name=self.name,
-            models=models_of(_Read(served.models)),
+            models=models_of(_Read(served.models)) if served.models else (),
             config=config,
             script=str(Path(__file__).resolve()),
             arguments=(self.name,),
             folder=str(Path.cwd()),
             examples=Examples({}, {}),
             module="pipeline.triton.service",
+            repository=RepositoryPlace(tuple(map(str, options.folders)), options.strict),
             exit_on_error=options.exit_on_error,
-            unavailable=served.unavailable,
+            unavailable={name: (why.version, why.reason) for name, why in served.unavailable.items()},
         )
+
+    def _read(self, options: Options) -> Served:
+        """The models to begin with. Raises ConfigError where there is none, or not all can be served."""
+        source = ModelRepository(options.folders, options.strict)
+        there = source.names()
+        wanted = there if options.load is None or "*" in options.load else options.load
+        if unknown := sorted(set(wanted) - set(there)):
+            raise ConfigError(f"--load-model {unknown[0]}: there is no such model, only {', '.join(there)}")
+        served = source.read(wanted)
+        for name, why in served.unavailable.items():
+            told = f"{name} version {why.version}" if why.version else name
+            log.error("Model %s is not served: %s", told, why.reason)
+        if served.unavailable and options.exit_on_error:
+            raise ConfigError(f"not all models can be served: {', '.join(served.unavailable)}")
+        if not served.models and options.control == "none":
+            told = ", ".join(map(str, options.folders))
+            raise ConfigError(
+                f"{told} holds no model that can be served: each is a folder with config.pbtxt and versions, "
+                "as in models/bert/1/model.onnx"
+            )
+        return served
 
 
 class _Read:

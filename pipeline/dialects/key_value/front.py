@@ -71,7 +71,7 @@ class KeyValueHttp(HttpHandler):
         self._service = scheduler.app.name
         self._limits = scheduler.app.config.limits
         self._example = message_of(scheduler.app.examples.key_values, KEY_VALUE_EXAMPLE)
-        self._of_repository = scheduler.app.default.config is not None
+        self._of_repository = scheduler.app.repository is not None
         self._parse = pass_http_on if scheduler.takes_messages else parse_http
         self._statuses = scheduler.app.config.dag.http_errors == "status"
 

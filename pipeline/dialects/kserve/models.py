@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeline.api.app import App
 from pipeline.api.dag import MESSAGE
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import UnknownVersion
@@ -58,6 +59,15 @@ class KServeModels:
     def __init__(self, scheduler: Scheduler, repository: Repository) -> None:
         self._scheduler = scheduler
         self._repository = repository
+        self._app: App | None = None
+        self._read()
+
+    def _read(self) -> None:
+        """Take over the models that are served now: in a repository they come and go."""
+        scheduler = self._scheduler
+        if self._app is scheduler.app:
+            return
+        self._app = scheduler.app
         self._served = {model.key: model for model in scheduler.app.models}
         self._keys: dict[str, list[str]] = {}  # by name, the oldest version first
         for model in scheduler.app.models:
@@ -78,6 +88,7 @@ class KServeModels:
 
     def all(self) -> Iterable[KServeModel]:
         """All models in the order of their names and versions, those that are unloaded included."""
+        self._read()
         models = [model for key in self._served if (model := self._current(key)) is not None]
         return sorted(models, key=lambda model: (model.name, int(model.version)))
 
@@ -88,6 +99,10 @@ class KServeModels:
     def unavailable(self) -> Mapping[str, tuple[str, str]]:
         """What can't be served, by name, with its version and the reason."""
         return self._scheduler.app.unavailable
+
+    def unread(self) -> list[str]:
+        """The names in the repository that may be models, loaded or not."""
+        return self._repository.names()
 
     def versions(self, name: str) -> list[str]:
         """The versions of this name that may be asked, ascending."""
@@ -100,6 +115,7 @@ class KServeModels:
         Raises KServeRefusal for a model that is not there or unloaded, and for a version that is no number,
         UnknownVersion for one that is not served.
         """
+        self._read()
         wanted = version_number(version) if version else None
         known = [model for key in self._keys.get(name, ()) if (model := self._current(key)) is not None]
         if not known and name not in self.unavailable():
@@ -145,6 +161,7 @@ class KServeModels:
 
     def ops_of(self, name: str) -> list[str]:
         """The Ops that are loaded and unloaded under this name; none for a stranger."""
+        self._read()
         return [op for key in self._keys.get(name, ()) for op in self._served[key].graph.ops]
 
     def ops(self, model: KServeModel) -> list[str]:
@@ -153,8 +170,12 @@ class KServeModels:
 
     def standing(self, model: KServeModel) -> Standing:
         """Its state in the repository: the worst of its Ops' states."""
-        standings = [self._repository.standing(op) for op in self.ops(model)]
+        standings = [self._repository.standing(part) for part in (*self._by_itself(model), *self.ops(model))]
         return next((one for one in standings if one.state != "READY"), standings[0])
+
+    def _by_itself(self, model: KServeModel) -> tuple[str, ...]:
+        """What stands for an ensemble where that is unloaded, and its models are not."""
+        return (model.key,) if model.is_ensemble and self._scheduler.is_unloaded(model.key) else ()
 
     def failure(self, model: KServeModel) -> LoadFailed | None:
         """Why the last load of the Op failed."""
