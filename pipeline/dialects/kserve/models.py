@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.api.app import App
 from pipeline.api.dag import MESSAGE
+from pipeline.api.served_models import ServedModel
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import UnknownVersion
 from pipeline.front.repository import LoadFailed, Repository, Standing
@@ -59,8 +60,10 @@ class KServeModels:
     def __init__(self, scheduler: Scheduler, repository: Repository) -> None:
         self._scheduler = scheduler
         self._repository = repository
-        self._app: App | None = None
-        self._read()
+        self._app: App | None = None  # whose models these are, from the first question on
+        self._served: dict[str, ServedModel] = {}
+        self._keys: dict[str, list[str]] = {}  # by name, the oldest version first
+        self._declared: dict[str, KServeModel] = {}  # with their tensors, as they were last asked for
 
     def _read(self) -> None:
         """Take over the models that are served now: in a repository they come and go."""
@@ -69,10 +72,10 @@ class KServeModels:
             return
         self._app = scheduler.app
         self._served = {model.key: model for model in scheduler.app.models}
-        self._keys: dict[str, list[str]] = {}  # by name, the oldest version first
+        self._keys = {}
         for model in scheduler.app.models:
             self._keys.setdefault(model.name, []).append(model.key)
-        self._declared = {  # those that declare their tensors, as they were last asked for
+        self._declared = {
             model.key: KServeModel(
                 model.name,
                 model.op,

@@ -116,7 +116,8 @@ class Scheduler:
         self._batchers: dict[str, Batcher] = {}
         self._admission = Admission(self._batchers, config.max_pending_requests)
         for op in app.ops:
-            self._batchers[op] = self.batcher(op, app)
+            figures = metrics.of_ops[op] = OpFigures()
+            self._batchers[op] = Batcher(op, app.config, plan(app, op), figures, self._admission, self)
         self._pools = {op: batcher.pool for op, batcher in self._batchers.items()}
         self._entries = {model.key: self._entry(model) for model in app.models}
         if app.default is not None:
