@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.api.app import App
 from pipeline.api.dag import MESSAGE
-from pipeline.api.served_models import ServedModel
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import UnknownVersion
 from pipeline.front.repository import LoadFailed, Repository, Standing
@@ -54,28 +52,16 @@ class KServeModel:
         }
 
 
-class KServeModels:
-    """Looks up the models that the service has, by the names under which clients ask for them."""
+class _Known:
+    """The models of an app, and those that declare their tensors, as they were last asked for."""
 
-    def __init__(self, scheduler: Scheduler, repository: Repository) -> None:
-        self._scheduler = scheduler
-        self._repository = repository
-        self._app: App | None = None  # whose models these are, from the first question on
-        self._served: dict[str, ServedModel] = {}
-        self._keys: dict[str, list[str]] = {}  # by name, the oldest version first
-        self._declared: dict[str, KServeModel] = {}  # with their tensors, as they were last asked for
-
-    def _read(self) -> None:
-        """Take over the models that are served now: in a repository they come and go."""
-        scheduler = self._scheduler
-        if self._app is scheduler.app:
-            return
-        self._app = scheduler.app
-        self._served = {model.key: model for model in scheduler.app.models}
-        self._keys = {}
-        for model in scheduler.app.models:
-            self._keys.setdefault(model.name, []).append(model.key)
-        self._declared = {
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.app = scheduler.app
+        self.served = {model.key: model for model in self.app.models}
+        self.keys: dict[str, list[str]] = {}  # by name, the oldest version first
+        for model in self.app.models:
+            self.keys.setdefault(model.name, []).append(model.key)
+        self.declared = {
             model.key: KServeModel(
                 model.name,
                 model.op,
@@ -85,14 +71,29 @@ class KServeModels:
                 model.key,
                 model.config,
             )
-            for model in scheduler.app.models
+            for model in self.app.models
             if model.signature is not None
         }
 
+
+class KServeModels:
+    """Looks up the models that the service has, by the names under which clients ask for them."""
+
+    def __init__(self, scheduler: Scheduler, repository: Repository) -> None:
+        self._scheduler = scheduler
+        self._repository = repository
+        self._last_known = _Known(scheduler)
+
+    @property
+    def _known(self) -> _Known:
+        """What is served now: in a repository models come and go."""
+        if self._last_known.app is not self._scheduler.app:
+            self._last_known = _Known(self._scheduler)
+        return self._last_known
+
     def all(self) -> Iterable[KServeModel]:
         """All models in the order of their names and versions, those that are unloaded included."""
-        self._read()
-        models = [model for key in self._served if (model := self._current(key)) is not None]
+        models = [model for key in self._known.served if (model := self._current(key)) is not None]
         return sorted(models, key=lambda model: (model.name, int(model.version)))
 
     def loaded(self) -> Iterable[KServeModel]:
@@ -109,7 +110,7 @@ class KServeModels:
 
     def versions(self, name: str) -> list[str]:
         """The versions of this name that may be asked, ascending."""
-        keys = [key for key in self._keys.get(name, ()) if not self._scheduler.has_unloaded(key)]
+        keys = [key for key in self._known.keys.get(name, ()) if not self._scheduler.has_unloaded(key)]
         return [model.version for key in keys if (model := self._current(key)) is not None]
 
     def find(self, name: str, version: str = "") -> KServeModel:
@@ -118,9 +119,8 @@ class KServeModels:
         Raises KServeRefusal for a model that is not there or unloaded, and for a version that is no number,
         UnknownVersion for one that is not served.
         """
-        self._read()
         wanted = version_number(version) if version else None
-        known = [model for key in self._keys.get(name, ()) if (model := self._current(key)) is not None]
+        known = [model for key in self._known.keys.get(name, ()) if (model := self._current(key)) is not None]
         if not known and name not in self.unavailable():
             raise KServeRefusal(f"Request for unknown model: '{name}' is not found", "NOT_FOUND")
         loaded = [model for model in known if not self._scheduler.has_unloaded(model.key)]
@@ -135,12 +135,12 @@ class KServeModels:
 
     def _current(self, key: str) -> KServeModel | None:
         """The model with the version that is served now; None where its tensors are not known yet."""
-        version, known = self._scheduler.version(key), self._declared.get(key)
+        version, known = self._scheduler.version(key), self._known.declared.get(key)
         if known is not None:
             if known.version != version:
-                known = self._declared[key] = replace(known, version=version)
+                known = self._known.declared[key] = replace(known, version=version)
             return known
-        served = self._served[key]
+        served = self._known.served[key]
         signature = self._scheduler.pools[served.op].signature  # another once the Op is loaded anew
         if signature is None:
             return None
@@ -148,7 +148,7 @@ class KServeModels:
 
     def answering_op(self, model: KServeModel) -> str:
         """The Op whose output is the model's answer."""
-        return self._served[model.key].answering_op
+        return self._known.served[model.key].answering_op
 
     def is_ready(self, name: str, version: str = "") -> bool:
         """Whether there is such a model and it can be asked."""
@@ -164,12 +164,11 @@ class KServeModels:
 
     def ops_of(self, name: str) -> list[str]:
         """The Ops that are loaded and unloaded under this name; none for a stranger."""
-        self._read()
-        return [op for key in self._keys.get(name, ()) for op in self._served[key].graph.ops]
+        return [op for key in self._known.keys.get(name, ()) for op in self._known.served[key].graph.ops]
 
     def ops(self, model: KServeModel) -> list[str]:
         """The Ops that run the steps of a model."""
-        return list(self._served[model.key].graph.ops)
+        return list(self._known.served[model.key].graph.ops)
 
     def standing(self, model: KServeModel) -> Standing:
         """Its state in the repository: the worst of its Ops' states."""
