@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,13 @@ from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import ServiceConfig
 from pipeline.plugins import Plugin
 from pipeline.tuning.choice import Choice
+
+
+class RepositoryPlace(NamedTuple):
+    """A model repository: its folders, and whether a model's configuration may leave nothing out."""
+
+    folders: tuple[str, ...]
+    strict: bool = False
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,10 @@ class App:
     HTTP request is as a whole. described: what the models of Ops take and give, see `Description.document`.
     script: the file that called run_service; module: its name where it was started by that, as in
     `python -m app.web_service`; arguments: its sys.argv[1:]; folder: where it was started.
+    repository: where the models come from, if that is a model repository; None: from the script.
+    exit_on_error: the service ends where an Op can't be started; else its models alone are not served.
+    unavailable: models that can't be served from the start, by name, each with its version, empty for all,
+    and the reason.
     dialects: where they are, each a `Plugin`; the front adds them for workers. choices: what was measured to
     be the fastest, by the Ops whose sections say `auto`.
     """
@@ -41,13 +52,16 @@ class App:
     module: str = ""
     raw_bodies: Mapping[str, str] = field(default_factory=dict)
     described: Mapping[str, Any] = field(default_factory=dict)
+    repository: RepositoryPlace | None = None
+    exit_on_error: bool = True
+    unavailable: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     dialects: tuple[Plugin, ...] = ()
     choices: Mapping[str, Choice] = field(default_factory=dict)
 
     @property
-    def default(self) -> ServedModel:
-        """The model that is meant where a request names none."""
-        return self.models[0]
+    def default(self) -> ServedModel | None:
+        """The model that is meant where a request names none; None in a repository."""
+        return self.models[0] if self.repository is None else None
 
     @cached_property
     def ops(self) -> tuple[str, ...]:
@@ -78,6 +92,9 @@ class App:
             module=fields["module"],
             raw_bodies=fields["raw_bodies"],
             described=fields["described"],
+            repository=None if fields["repository"] is None else RepositoryPlace(*fields["repository"]),
+            exit_on_error=fields["exit_on_error"],
+            unavailable={name: tuple(told) for name, told in fields["unavailable"].items()},
             dialects=tuple(Plugin(*given) for given in fields["dialects"]),
             choices=msgspec.convert(fields["choices"], dict[str, Choice]),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
@@ -15,15 +15,19 @@ MESSAGE = "@message"  # the input of an overridden RequestOp: the request as its
 FEED = "@feed"  # the input of an Op whose model runs by itself, without hooks: its feeds by name
 
 
+Names = str | Sequence[str]
+
+
 class Edge(NamedTuple):
     """What a node is given of another node, or of the request.
 
     source: the other's name, or the Dag's source. tensors: the outputs that are passed on, each with the name
-    under which the node finds it among its feeds; None passes the whole output on, under the source's name.
+    or names under which the node finds it among its feeds; None passes the whole output on, under the
+    source's name.
     """
 
     source: str
-    tensors: Mapping[str, str] | None = None
+    tensors: Mapping[str, Names] | None = None
 
 
 class Node(NamedTuple):
@@ -43,7 +47,8 @@ class Dag:
     """The way of a request: steps, and what each is given of others. It has one source and one answer.
 
     response: the node whose output is the answer. answer: which of its tensors, each with its name in the
-    answer; None for the whole output. source: what the request is called: REQUEST_OP, MESSAGE where the app
+    answer; None for the whole output. carried: by name of another of its inputs, the tensors of that which
+    the answer has, too. source: what the request is called: REQUEST_OP, MESSAGE where the app
     itself makes the inputs of the first Ops from the message, FEED for a model by itself. packs: the app
     itself packs the answer, refusals included. first_arrival: a node runs on the first of its inputs to come,
     and on it alone.
@@ -58,11 +63,13 @@ class Dag:
         *,
         source: str = REQUEST_OP,
         answer: Mapping[str, str] | None = None,
+        carried: Mapping[str, Mapping[str, str]] | None = None,
         first_arrival: bool = False,
     ) -> None:
         self.nodes: Mapping[str, Node] = {node.name: node for node in nodes}
         self.response = response
         self.answer = answer
+        self.carried: Mapping[str, Mapping[str, str]] = carried or {}
         self.source = source
         self.packs = RESPONSE_OP in self.nodes
         self.first_arrival = first_arrival
@@ -73,7 +80,7 @@ class Dag:
             name: tuple(node.name for node in nodes if name in self.inputs[node.name])
             for name in (self.source, *self.nodes)
         }
-        self.tensors: Mapping[str, tuple[Mapping[str, str] | None, ...]] = {
+        self.tensors: Mapping[str, tuple[Mapping[str, Names] | None, ...]] = {
             node.name: tuple(edge.tensors for edge in node.inputs)
             for node in nodes
             if any(edge.tensors is not None for edge in node.inputs)

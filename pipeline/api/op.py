@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 
@@ -39,6 +39,9 @@ class OpRequest(msgspec.Struct, eq=False):
     priority: int = NO_OPTIONS.priority
     timeout_us: int = NO_OPTIONS.timeout_us
     parameters: Mapping[str, Any] = NO_OPTIONS.parameters
+    correlation_id: int | str = NO_OPTIONS.correlation_id
+    flags: int = NO_OPTIONS.flags
+    outputs: Sequence[str] = NO_OPTIONS.outputs
     state: SimpleNamespace = msgspec.field(default_factory=SimpleNamespace)
     """Whatever preprocess_batch wants to find again in postprocess_batch."""
 
@@ -49,6 +52,20 @@ class OpRequest(msgspec.Struct, eq=False):
             raise InvalidInput(f"the Op has the inputs {sorted(self.input_dicts)}: read request.input_dicts")
         (only,) = self.input_dicts.values()
         return only
+
+
+class RequestRunner(Protocol):
+    """Runs requests beside each other, each with tensors of its own, where a predictor would join their rows:
+    a model of Triton's Python backend, say."""
+
+    def run(self, requests: Sequence[OpRequest], feeds: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """The fetch dict of each request, or the ServingError that stands in its place. What is raised is of
+        all of them."""
+        ...
+
+    def close(self) -> None:
+        """The worker ends."""
+        ...
 
 
 class Op:
@@ -64,6 +81,7 @@ class Op:
     concurrency_idx: int | None = None  # the number of this process's instance; None for threads
     predictor: Any = None  # runs the model, here or remotely, from init_op on; None for an Op without one
     _predictor: Any = None  # the same: an app may keep another predictor of its own under that name
+    request_runner: RequestRunner | None = None  # runs its requests in place of a predictor
     client: Any = None  # of a local model, Paddle Serving's call: predict(feed=..., fetch=..., batch=True)
     _fetch_names: Sequence[str] = ()  # what an overridden `process` gives it as `fetch`
     model: ServingModel | None = None  # what it runs: its folder, labels, feeds and fetches

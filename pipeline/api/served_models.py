@@ -17,11 +17,22 @@ class ServedModel(NamedTuple):
     A step of an ensemble names an Op, so that many models may share its queue, its workers and the version
     that they run; an ensemble within another stands there with its own steps.
     signature: the tensors that it declares; None: those of its only Op, known once a worker has loaded it.
+    version: the one of its name that it is; empty: the one that its Op runs, or none. config: as Triton's
+    clients are told it (the fields of ModelConfig); None: what its Op's section comes to. folder: of the
+    model in a repository, with its versions; empty elsewhere.
     """
 
     name: str
     graph: Dag
     signature: Signature | None = None
+    version: str = ""
+    config: Mapping[str, Any] | None = None
+    folder: str = ""
+
+    @property
+    def key(self) -> str:
+        """What tells it from the other versions of its name."""
+        return f"{self.name}:{self.version}" if self.version else self.name
 
     @property
     def op(self) -> str:
@@ -42,8 +53,12 @@ class ServedModel(NamedTuple):
             "response": graph.response,
             "source": graph.source,
             "answer": graph.answer,
+            "carried": graph.carried,
             "first_arrival": graph.first_arrival,
             "signature": self.signature,
+            "version": self.version,
+            "config": self.config,
+            "folder": self.folder,
         }
 
     @classmethod
@@ -58,10 +73,18 @@ class ServedModel(NamedTuple):
             data["response"],
             source=data["source"],
             answer=data["answer"],
+            carried=data["carried"],
             first_arrival=data["first_arrival"],
         )
         signature = data["signature"]
-        return cls(data["name"], graph, None if signature is None else Signature.of_data(signature))
+        return cls(
+            data["name"],
+            graph,
+            None if signature is None else Signature.of_data(signature),
+            data["version"],
+            data["config"],
+            data["folder"],
+        )
 
 
 class ModelSource(Protocol):
@@ -98,7 +121,7 @@ class ScriptModels:
 def models_of(source: ModelSource) -> tuple[ServedModel, ...]:
     """The models of a source, each with edges that lead somewhere. Raises ConfigError with all mistakes."""
     models = source.models()
-    names = [model.name for model in models]
+    names = [model.key for model in models]
     flaws = [f"two models are named {name}" for name in sorted({n for n in names if names.count(n) > 1})]
     if not models:
         flaws.append("there is no model to serve")

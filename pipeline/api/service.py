@@ -33,7 +33,7 @@ from pipeline.config.remote_section import completed, remote_flaws
 from pipeline.config.report import read_yaml
 from pipeline.config.tls import flaws_of
 from pipeline.config.value_types import AUTO
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, StartFailed
 from pipeline.models.serving_model import ServingModel
 from pipeline.models.settings import with_settings_of
 from pipeline.models.variants import load_for_engine
@@ -65,6 +65,16 @@ class Service:
     def last_op(self) -> Op:
         """The Op whose output is the answer; those before it are its `input_ops`, and so on."""
         raise NotImplementedError
+
+    def op_of(self, app: App, name: str) -> Op:
+        """The Op of this name, in a worker. app: what the service was reduced to. Raises StartFailed."""
+        ops = collect_ops(self.last_op())
+        if name not in ops:
+            raise StartFailed(
+                f"{app.script} has no Op {name} in the worker, only {', '.join(ops)}: the script must build "
+                "the same Ops each time it runs"
+            )
+        return ops[name]
 
     def configure(
         self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None

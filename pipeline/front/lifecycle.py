@@ -22,6 +22,7 @@ from pipeline.front import heaps
 from pipeline.front.hangup import Hangup
 from pipeline.front.listeners import Listeners
 from pipeline.front.metrics.metrics import Metrics
+from pipeline.front.model_loader import ModelLoader
 from pipeline.front.pool.placement import placement, wants_processes
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
@@ -42,7 +43,7 @@ async def serve(app: App) -> int:
     stop_requested, interrupted = _take_signals()
     app = replace(app, dialects=tuple(find(DIALECTS).values()))  # for the workers, too
     scheduler = Scheduler(app, Metrics(app.name))
-    repository = Repository(scheduler)
+    repository = ModelLoader(scheduler, app.repository) if app.repository else Repository(scheduler)
     listeners = Listeners(scheduler, Dialects(app.dialects, scheduler, repository))
     Hangup(scheduler, repository, listeners, stop_requested.set).listen()
     start_signals.release()

@@ -40,12 +40,19 @@ class Repository:
         self._changing = asyncio.Lock()  # so that there is one process more than usual, not one for each Op
         self._standings: dict[str, Standing] = {}  # of Ops that are unloaded, or on the way there or back
 
+    def names(self) -> list[str]:
+        """What may be loaded beside that which is served: of a script nothing."""
+        return []
+
     def standing(self, op: str) -> Standing:
         known = self._standings.get(op)
         if known is not None:
             return known
         if self._scheduler.op_ready(op):
             return Standing("READY")
+        failure = self._scheduler.start_failures.get(op)
+        if failure is not None:
+            return Standing("UNAVAILABLE", failure)
         return Standing("UNAVAILABLE", "no worker is ready")
 
     async def load(self, ops: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pipeline import __version__
 from pipeline.errors import ServingError
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
+from pipeline.launch.serve_options import add_serve
 from pipeline.process.start_signals import INTERRUPTED, end_plainly, left_at_once, survive_hangups
 
 if TYPE_CHECKING:
@@ -40,6 +41,14 @@ def _run(options: argparse.Namespace) -> None:
     with left_at_once():
         from pipeline.launch.run_script import run_script
     run_script(options.script, options.arguments, config=options.config, show_config=options.print_config)
+
+
+def _serve(options: argparse.Namespace) -> None:
+    end_plainly()
+    survive_hangups()
+    with left_at_once():
+        from pipeline.launch.serve_command import serve
+    serve(options)
 
 
 def _new(options: argparse.Namespace) -> None:
@@ -128,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"paddlewheel {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
+    add_serve(commands, _serve)
     _add_new(commands)
     _add_config(commands)
     _add_doctor(commands)

@@ -77,7 +77,7 @@ class Share(msgspec.Struct, array_like=True, eq=False):
     deadline: float
     inputs: list[tuple[str, Stowed]]
     answers: str = ""
-    tensors: Sequence[Mapping[str, str] | None] | None = None
+    tensors: Sequence[Mapping[str, str | Sequence[str]] | None] | None = None
 
 
 class HandOver(Message):

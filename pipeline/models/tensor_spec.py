@@ -22,6 +22,7 @@ class TensorSpec(NamedTuple):
     datatype: str  # as KServe v2 names it
     shape: tuple[int, ...]  # -1 for any length
     labels: tuple[str, ...] = ()  # of its classes, by their number
+    optional: bool = False  # an input that a request need not have
 
     def document(self) -> dict[str, Any]:
         """The tensor as the metadata of a model tells it."""
@@ -56,7 +57,10 @@ class Signature(NamedTuple):
 
 
 def _specs_of(data: Sequence[Any]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(name, kind, tuple(shape), tuple(labels)) for name, kind, shape, labels in data)
+    return tuple(
+        TensorSpec(name, kind, tuple(shape), tuple(labels), optional)
+        for name, kind, shape, labels, optional in data
+    )
 
 
 def declared_specs(

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pipeline.api.dag import FEED
+from pipeline.api.dag import FEED, Names
 from pipeline.api.inputs import RequestInputs
 from pipeline.api.op import REQUEST_OP, Op, OpRequest
 from pipeline.api.request_options import NO_OPTIONS, RequestOptions
@@ -28,6 +28,7 @@ class Call(msgspec.Struct, eq=False):
     answered otherwise. feeds: what is to be run; None once there is a fetch without. output: what postprocess
     made. kept: the names that preprocess has set on `own`, where that is noted. left: what `process` has set
     on a copy of the Op for this request, by the numbers of its feed and slice. sent: its reply is on its way.
+    carried: what the answer of an ensemble may have of other steps.
     """
 
     share: Share
@@ -42,6 +43,7 @@ class Call(msgspec.Struct, eq=False):
     kept: Collection[str] = ()
     left: dict[tuple[int, int], dict[str, Any]] | None = None
     sent: bool = False
+    carried: Mapping[str, Any] = {}
     _fetches: list[list[Any]] = []  # of each feed, those of its slices
     _missing: int = 0  # how many of them are still to come
 
@@ -63,6 +65,7 @@ class Call(msgspec.Struct, eq=False):
         asked: Mapping[str, Any] | None = inputs.get(FEED)
         if type(given := inputs.get(REQUEST_OP)) is dict:
             asked = inputs[REQUEST_OP] = RequestInputs(given)
+        carried = inputs
         if share.tensors is not None and error is None:
             try:
                 inputs = {FEED: _joined_feed(inputs.values(), share.tensors)}
@@ -76,14 +79,14 @@ class Call(msgspec.Struct, eq=False):
             if own is not None:
                 own.request_options = options
         if FEED in inputs:
-            return cls(share, request, own, asked, True, error, [inputs[FEED]])
+            return cls(share, request, own, asked, True, error, [inputs[FEED]], carried=carried)
         return cls(share, request, own, asked, False, error)
 
     def take_own(self, own: Op) -> None:
         """Take the Op as the hooks behind `preprocess_batch` see it: with what that has set on it."""
         self.own = own
         request = self.request
-        options = RequestOptions(request.id, request.priority, request.timeout_us, request.parameters)
+        options = RequestOptions(*(getattr(request, name) for name in RequestOptions._fields))
         if options != NO_OPTIONS:
             own.request_options = options
 
@@ -136,11 +139,19 @@ def picked(given: Any, names: Mapping[str, str]) -> dict[str, Any]:
     return {new: given[name] for name, new in names.items()}
 
 
-def _joined_feed(inputs: Iterable[Any], tensors: Sequence[Mapping[str, str] | None]) -> dict[str, Any]:
-    """One feed of what is passed on of several inputs; None: all of one."""
+def _joined_feed(inputs: Iterable[Any], tensors: Sequence[Mapping[str, Names] | None]) -> dict[str, Any]:
+    """One feed of what is passed on of several inputs; None: all of one.
+
+    What is not there is left out, for an input may be optional: who lacks it says so.
+    """
     feed: dict[str, Any] = {}
     for given, names in zip(inputs, tensors, strict=True):
-        feed.update(given if names is None else picked(given, names))
+        if names is None:
+            feed.update(given)
+            continue
+        for name, new in names.items():
+            if name in given:
+                feed.update(dict.fromkeys((new,) if isinstance(new, str) else new, given[name]))
     return feed
 
 

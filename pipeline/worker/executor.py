@@ -341,6 +341,8 @@ class Outputs:
         model, form = self._answers[share.answers], self._forms[share.form]
         if model.graph.answer is not None:
             output = picked(output, model.graph.answer)
+            for source, names in model.graph.carried.items():
+                output |= picked(call.carried[source], names)
         if isinstance(output, Response):  # the app's ResponseOp made it
             if form.render_message is not None:
                 return Outcome.ANSWER, form.render_message(output)

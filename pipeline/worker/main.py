@@ -22,7 +22,6 @@ from typing import NoReturn
 
 from pipeline.api import service
 from pipeline.api.app import App
-from pipeline.api.dag import collect_ops
 from pipeline.api.op import Op
 from pipeline.dialects.forms import load_forms
 from pipeline.errors import ConfigError, ServingError, StartFailed
@@ -139,7 +138,8 @@ class Worker:
     def serve(self, web_service: service.Service) -> NoReturn:
         """Make the Op ready, say so, and answer hand-overs. Leaves the process at end of file."""
         keep_our_loggers()
-        executors, ready = self.executors(self._find_op(web_service))
+        op = self._op_of(web_service)
+        executors, ready = self.executors(op)
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
         settle_memory()
         self._fronts[0].tell(ready)
@@ -153,22 +153,18 @@ class Worker:
         _answer(self._fronts[0], executors[0])
         for thread in threads:
             thread.join()
+        if op.request_runner is not None:
+            op.request_runner.close()
         if lines_written():
             logging.shutdown()
         os._exit(0)  # frameworks' exit handlers may hang or crash; there is nothing left to save
 
-    def _find_op(self, web_service: service.Service) -> Op:
+    def _op_of(self, web_service: service.Service) -> Op:
         if web_service.name != self._app.name:
             raise StartFailed(
                 f"{self._app.script} runs service {web_service.name} in a worker, not {self._app.name}"
             )
-        ops = collect_ops(web_service.last_op())
-        if self._op_name not in ops:
-            raise StartFailed(
-                f"{self._app.script} has no Op {self._op_name} in the worker, only {', '.join(ops)}: "
-                "the script must build the same Ops each time it runs"
-            )
-        return ops[self._op_name]
+        return web_service.op_of(self._app, self._op_name)
 
     def executors(self, op: Op) -> tuple[list[Executor], Ready]:
         """Make an executor for each instance, of one Op and model; and what the front is told of that."""
@@ -192,7 +188,7 @@ class Worker:
         outputs = Outputs(
             hooks,
             self._forms,
-            answers={m.name: m for m in self._app.models if m.answering_op == self._op_name},
+            answers={m.key: m for m in self._app.models if m.answering_op == self._op_name},
             fetches=() if signature is None else signature.outputs,
         )
         executors = [

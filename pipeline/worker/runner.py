@@ -92,11 +92,13 @@ class Runner:
         self._joining = joining
         self._hooks = hooks
         self._predictor = predictor
+        self._beside = hooks.op.request_runner
         self._remote = predictor if isinstance(predictor, RemotePredictor) and not hooks.own_process else None
         local = predictor is not None and not isinstance(predictor, RemotePredictor)
         self._declared = predictor.feeds if predictor is not None and local else ()
         self._pool = ThreadPoolExecutor(CALLS_UNDER_WAY) if self._remote is not None else None
-        self.runs_model = predictor is not None or hooks.own_process  # whether there is one
+        # Whether there is one.
+        self.runs_model = predictor is not None or hooks.own_process or self._beside is not None
         # Where several requests may share a call of the app's `process`, it runs on a copy of the Op, whose
         # attributes it then sets for all of them; None elsewhere.
         shared = hooks.own_process and (limits.requests > 1 or hooks.batch_postprocess)
@@ -152,7 +154,9 @@ class Runner:
     def _has_rows(self, feed: Feed) -> bool:
         """Whether the first axis of its arrays is the batch: only the declared shapes promise that, and a
         program may take others, too."""
-        return self._hooks.own_process or other_shape(self._declared, feed) is None
+        return (
+            self._hooks.own_process or self._beside is not None or other_shape(self._declared, feed) is None
+        )
 
     def _are_rows(self, merged: Feed, items: Sequence[Item]) -> bool:
         """The same of feeds that were joined; each kind of them is looked at once."""
@@ -168,7 +172,8 @@ class Runner:
     def plan(self, pieces: list[Piece]) -> list[list[Piece]]:
         """The pieces in batches, in the order in which these are to be run."""
         planned = plan([piece.item for piece in pieces], self.limits, self._costs) if pieces else []
-        if self._hooks.own_process:  # it is given the requests of a batch in the order of their arrival
+        if self._hooks.own_process or self._beside is not None:
+            # It is given the requests of a batch in the order of their arrival.
             planned = [sorted(batch) for batch in planned]
             if self.limits.requests == 1:  # and the feeds of a mini-batch, on one object, in the app's order
                 planned.sort()
@@ -205,6 +210,8 @@ class Runner:
         left: dict[str, Any] = {}
         items = [piece.item for piece in batch]
         try:
+            if self._beside is not None:
+                return self._beside.run([piece.call.request for piece in batch], [p.feed for p in batch])
             merged = join([piece.feed for piece in batch], items, self._joining)
             if len(batch) > 1 and not self._are_rows(merged, items):
                 return [result for piece in batch for result in self._process([piece])]
@@ -250,6 +257,8 @@ class Runner:
 
     def _as_model_error(self, exc: BaseException, piece: Piece) -> ServingError:
         name, request = self._hooks.op.name, piece.call.request
+        if self._beside is not None and isinstance(exc, ServingError):
+            return exc
         asked = self._passed_on(piece)
         if isinstance(exc, MissingFeed) and (asked is None or exc.feed in asked):
             maker = self._hooks.makes_feed or "the Op before"

@@ -23,15 +23,10 @@ from tests.support.triton_state import of_this_run, told_before
 SERVICE = "/inference.GRPCInferenceService/"
 AS_RECORDED: dict[str, Any] = {"preserving_proto_field_name": True}
 
-RECORDINGS: list[dict[str, Any]] = [
-    of_this_run(json.loads(line))
+RECORDED: list[dict[str, Any]] = [
+    json.loads(line)
     for line in (Path(__file__).parents[1] / "fixtures/triton.jsonl").read_text("utf-8").splitlines()
 ]
-# test_v2_replay_queue.py, test_v2_statistics.py, test_v2_replay_large.py
-BY_THEMSELVES = ("queue.", "stats.model", "g.stats", "big.", "err.too_large")
-_EACH = [row for row in RECORDINGS if not row["id"].startswith(BY_THEMSELVES)]
-HTTP = [row for row in _EACH if row["source"] == "http"]
-GRPC = [row for row in _EACH if row["source"] == "grpc"]
 SERVER_DOCUMENTS = {"server.metadata", "g.metadata"}
 
 
@@ -97,6 +92,13 @@ LEFT = {
     "x.unload_dep": _REPOSITORY,
     "x.ver_": _REPOSITORY,
 }
+# Those that a script's service answers; the others a repository alone: tests/triton/.
+RECORDINGS = [of_this_run(row) for row in RECORDED if not row["id"].startswith(tuple(LEFT))]
+# test_v2_replay_queue.py, test_v2_statistics.py, test_v2_replay_large.py
+BY_THEMSELVES = ("queue.", "stats.model", "g.stats", "big.", "err.too_large")
+_EACH = [row for row in RECORDINGS if not row["id"].startswith(BY_THEMSELVES)]
+HTTP = [row for row in _EACH if row["source"] == "http"]
+GRPC = [row for row in _EACH if row["source"] == "grpc"]
 
 
 class Replayed(NamedTuple):

@@ -59,6 +59,8 @@ _TIMEOUT = b"grpc-timeout"
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}  # of that header
 _decoder = msgspec.json.Decoder(Body)
 
+_NOT_FOUND = b'{"error":"Not Found"}'  # Triton's words, where its repository is served
+
 
 class KeyValueHttp(HttpHandler):
     """Answers every request at a path that is no other dialect's and no page."""
@@ -70,6 +72,7 @@ class KeyValueHttp(HttpHandler):
         self._service = scheduler.app.name
         self._limits = scheduler.app.config.limits
         self._example = short_message(scheduler.app.examples.key_values)
+        self._of_repository = scheduler.app.repository is not None
         self._parse = pass_http_on if scheduler.takes_messages else parse_http
         self._raw_bodies = {} if scheduler.takes_messages else scheduler.app.raw_bodies
         self._statuses = scheduler.app.config.dag.http_errors == "status"
@@ -77,6 +80,9 @@ class KeyValueHttp(HttpHandler):
     def _read(self, request: HttpRequest) -> Request | None:
         path = request.path
         named = _service_and_method(path)
+        if named is None and self._of_repository:
+            request.respond(404, JSON, _NOT_FOUND)
+            return None
         if named is None:
             self._refuse_with(404, request, UnknownService(f"there is nothing at {path}; {self._usage()}"))
             return None

@@ -40,7 +40,8 @@ def _key_value(app: App) -> dict[str, Any]:
     example = {"key": list(given), "value": list(given.values())} if given else None
     body = content(_REQUEST, example, app.examples.bodies)
     summary, zh = "Predict: a text under each key", "推理：每个键一条文本"
-    told = operation("key/value", summary, zh, body, _ANSWER, model=app.default.name)
+    model = "" if app.default is None else app.default.name
+    told = operation("key/value", summary, zh, body, _ANSWER, model=model)
     if app.config.dag.http_errors == "status":
         told["responses"] |= refusals(_ANSWER)
     return told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,18 +28,51 @@ class KServeModel:
     signature: Signature
     version: str = UNVERSIONED
     takes_messages: bool = False  # the app itself makes the inputs of it from Paddle Serving's message
+    key: str = ""  # by which the scheduler knows it
+    config: Mapping[str, Any] | None = None  # as Triton's clients are told it; None: made for them
+
+    @property
+    def is_ensemble(self) -> bool:
+        return self.config is not None and not self.op
 
     @property
     def platform(self) -> str:
+        if self.config is not None:
+            return str(self.config["platform"] or self.config["backend"])
         return "paddlewheel_model" if self.op else "paddlewheel_service"
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self, versions: Sequence[str] = ()) -> dict[str, Any]:
+        """versions: all that are served of its name; its own without."""
         return {
             "name": self.name,
-            "versions": [self.version],
+            "versions": list(versions) or [self.version],
             "platform": self.platform,
             "inputs": [spec.document() for spec in self.signature.inputs],
             "outputs": [spec.document() for spec in self.signature.outputs],
+        }
+
+
+class _Known:
+    """The models of an app, and those that declare their tensors, as they were last asked for."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.app = scheduler.app
+        self.served = {model.key: model for model in self.app.models}
+        self.keys: dict[str, list[str]] = {}  # by name, the oldest version first
+        for model in self.app.models:
+            self.keys.setdefault(model.name, []).append(model.key)
+        self.declared = {
+            model.key: KServeModel(
+                model.name,
+                model.op,
+                model.signature,
+                scheduler.version(model.key),
+                model.graph.source == MESSAGE,
+                model.key,
+                model.config,
+            )
+            for model in self.app.models
+            if model.signature is not None
         }
 
 
@@ -49,27 +82,36 @@ class KServeModels:
     def __init__(self, scheduler: Scheduler, repository: Repository) -> None:
         self._scheduler = scheduler
         self._repository = repository
-        self._served = {model.name: model for model in scheduler.app.models}
-        self._declared = {  # those that declare their tensors, as they were last asked for
-            model.name: KServeModel(
-                model.name,
-                model.op,
-                model.signature,
-                scheduler.version(model.name),
-                model.graph.source == MESSAGE,
-            )
-            for model in scheduler.app.models
-            if model.signature is not None
-        }
+        self._last_known = _Known(scheduler)
+
+    @property
+    def _known(self) -> _Known:
+        """What is served now: in a repository models come and go."""
+        if self._last_known.app is not self._scheduler.app:
+            self._last_known = _Known(self._scheduler)
+        return self._last_known
 
     def all(self) -> Iterable[KServeModel]:
-        """All models in the order of their names, those that are unloaded included."""
-        models = [model for name in self._served if (model := self._current(name)) is not None]
-        return sorted(models, key=lambda model: model.name)
+        """All models in the order of their names and versions, those that are unloaded included."""
+        models = [model for key in self._known.served if (model := self._current(key)) is not None]
+        return sorted(models, key=lambda model: (model.name, int(model.version)))
 
     def loaded(self) -> Iterable[KServeModel]:
         """The models that may be asked."""
-        return [model for model in self.all() if not self._scheduler.has_unloaded(model.name)]
+        return [model for model in self.all() if not self._scheduler.has_unloaded(model.key)]
+
+    def unavailable(self) -> Mapping[str, tuple[str, str]]:
+        """What can't be served, by name, with its version and the reason."""
+        return self._scheduler.app.unavailable
+
+    def unread(self) -> list[str]:
+        """The names in the repository that may be models, loaded or not."""
+        return self._repository.names()
+
+    def versions(self, name: str) -> list[str]:
+        """The versions of this name that may be asked, ascending."""
+        keys = [key for key in self._known.keys.get(name, ()) if not self._scheduler.has_unloaded(key)]
+        return [model.version for key in keys if (model := self._current(key)) is not None]
 
     def find(self, name: str, version: str = "") -> KServeModel:
         """The model of this name; an empty version is the one that is served.
@@ -78,31 +120,35 @@ class KServeModels:
         UnknownVersion for one that is not served.
         """
         wanted = version_number(version) if version else None
-        model = self._current(name)
-        if model is None:
+        known = [model for key in self._known.keys.get(name, ()) if (model := self._current(key)) is not None]
+        if not known and name not in self.unavailable():
             raise KServeRefusal(f"Request for unknown model: '{name}' is not found", "NOT_FOUND")
-        if self._scheduler.has_unloaded(model.name):
+        loaded = [model for model in known if not self._scheduler.has_unloaded(model.key)]
+        if not loaded:
             raise KServeRefusal(f"Request for unknown model: '{name}' has no available versions", "NOT_FOUND")
-        if wanted is not None and wanted != int(model.version):
-            raise UnknownVersion(name, str(wanted))
-        return model
+        if wanted is None:
+            return loaded[-1]
+        for model in loaded:
+            if wanted == int(model.version):
+                return model
+        raise UnknownVersion(name, str(wanted))
 
-    def _current(self, name: str) -> KServeModel | None:
-        """The model with the version that is served now; None where there is none of this name."""
-        if name not in self._served:
-            return None
-        version, known = self._scheduler.version(name), self._declared.get(name)
+    def _current(self, key: str) -> KServeModel | None:
+        """The model with the version that is served now; None where its tensors are not known yet."""
+        version, known = self._scheduler.version(key), self._known.declared.get(key)
         if known is not None:
             if known.version != version:
-                known = self._declared[name] = replace(known, version=version)
+                known = self._known.declared[key] = replace(known, version=version)
             return known
-        op = self._served[name].op
-        signature = self._scheduler.pools[op].signature  # another once the Op is loaded anew
-        return None if signature is None else KServeModel(name, op, signature, version)
+        served = self._known.served[key]
+        signature = self._scheduler.pools[served.op].signature  # another once the Op is loaded anew
+        if signature is None:
+            return None
+        return KServeModel(served.name, served.op, signature, version, key=key)
 
     def answering_op(self, model: KServeModel) -> str:
         """The Op whose output is the model's answer."""
-        return self._served[model.name].answering_op
+        return self._known.served[model.key].answering_op
 
     def is_ready(self, name: str, version: str = "") -> bool:
         """Whether there is such a model and it can be asked."""
@@ -112,18 +158,26 @@ class KServeModels:
             return False
 
     def ready(self, model: KServeModel) -> bool:
-        return self._scheduler.model_ready(model.name)
+        return self._scheduler.model_ready(model.key)
 
     # Loading and unloading:
 
     def ops_of(self, name: str) -> list[str]:
         """The Ops that are loaded and unloaded under this name; none for a stranger."""
-        return list(self._served[name].graph.ops) if name in self._served else []
+        return [op for key in self._known.keys.get(name, ()) for op in self._known.served[key].graph.ops]
+
+    def ops(self, model: KServeModel) -> list[str]:
+        """The Ops that run the steps of a model."""
+        return list(self._known.served[model.key].graph.ops)
 
     def standing(self, model: KServeModel) -> Standing:
         """Its state in the repository: the worst of its Ops' states."""
-        standings = [self._repository.standing(op) for op in self.ops_of(model.name)]
+        standings = [self._repository.standing(part) for part in (*self._by_itself(model), *self.ops(model))]
         return next((one for one in standings if one.state != "READY"), standings[0])
+
+    def _by_itself(self, model: KServeModel) -> tuple[str, ...]:
+        """What stands for an ensemble where that is unloaded, and its models are not."""
+        return (model.key,) if model.is_ensemble and self._scheduler.is_unloaded(model.key) else ()
 
     def failure(self, model: KServeModel) -> LoadFailed | None:
         """Why the last load of the Op failed."""

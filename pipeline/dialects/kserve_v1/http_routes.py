@@ -80,6 +80,7 @@ class V1Http(HttpHandler):
             inputs = as_message(model.name, inputs)
         made = Request(model.name, "predict", inputs, form=JSON_FORM)
         made.wish = V1Wish(given.rows, given.by_columns)
+        made.model = model.key
         made.rows = max(1, given.rows)
         if given.parameters:
             parameters = {sendable(n): checked_parameter(n, v) for n, v in given.parameters.items()}

@@ -20,6 +20,7 @@ from pipeline.models.dtypes import RAW_ALONE
 from pipeline.models.tensor_spec import TensorSpec
 
 _json = msgspec.json.encode
+_FIELDS = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}
 _RAW_TAG = b"\x32"  # of raw_output_contents: field 6, length-delimited
 
 
@@ -41,7 +42,7 @@ def render_json(
     """
     asked = Wish(*wish)
     tensors = list(_wanted(output, asked, declared))
-    return _as_json(tensors, asked, version) + _for_shared_memory(tensors, asked)
+    return _as_json(tensors, asked, version, _said(output, asked)) + _for_shared_memory(tensors, asked)
 
 
 def render_message(
@@ -50,7 +51,7 @@ def render_message(
     """The complete answer as a serialized ModelInferResponse; else as `render_json`."""
     asked = Wish(*wish)
     tensors = list(_wanted(output, asked, declared))
-    return _as_message(tensors, asked, version) + _for_shared_memory(tensors, asked)
+    return _as_message(tensors, asked, version, _said(output, asked)) + _for_shared_memory(tensors, asked)
 
 
 def render_generated(
@@ -58,7 +59,7 @@ def render_generated(
 ) -> list[Part]:
     """An object with each output as a flat list, or as its only element. Raises as `render_json` does."""
     asked = Wish(*wish)
-    told = {"model_name": asked.model, "model_version": version}
+    told = {**_said(output, asked), "model_name": asked.model, "model_version": version}
     if asked.request_id:
         told["id"] = asked.request_id
     members = {name: _json(value) for name, value in told.items()}
@@ -66,6 +67,12 @@ def render_generated(
         data = _data(tensor)
         members[tensor.name] = data[1:-1] if tensor.array.size == 1 else data
     return [b"{%b}" % b",".join(b"%b:%b" % (_json(name), value) for name, value in sorted(members.items()))]
+
+
+def _said(output: Mapping[str, Any], asked: Wish) -> Mapping[str, Any]:
+    """The parameters of the answer: what is told of its request, and what its model has added."""
+    own = getattr(output, "parameters", None)
+    return {**asked.parameters, **own} if own else asked.parameters
 
 
 def _wanted(output: Mapping[str, Any], wish: Wish, specs: Sequence[TensorSpec]) -> Iterator[Tensor]:
@@ -108,7 +115,9 @@ def _class(score: Any, index: int, labels: Sequence[str]) -> str:
     return f"{told}:{index}:{labels[index]}" if index < len(labels) else f"{told}:{index}"
 
 
-def _as_json(tensors: Iterable[Tensor], wish: Wish, version: str) -> list[Part]:
+def _as_json(
+    tensors: Iterable[Tensor], wish: Wish, version: str, parameters: Mapping[str, Any]
+) -> list[Part]:
     parts: list[Part] = []
     outputs = []
     for tensor in tensors:
@@ -125,10 +134,11 @@ def _as_json(tensors: Iterable[Tensor], wish: Wish, version: str) -> list[Part]:
         else:
             outputs.append(told + b'"data":%b}' % _data(tensor))
     head = b'{"id":%b,' % _json(wish.request_id) if wish.request_id else b"{"
-    document = b'%b"model_name":%b,"model_version":%b,"outputs":[%b]}' % (
+    document = b'%b"model_name":%b,"model_version":%b,%b"outputs":[%b]}' % (
         head,
         _json(wish.model),
         _json(version),
+        b'"parameters":%b,' % _json(parameters) if parameters else b"",
         b",".join(outputs),
     )
     return [document, *parts]
@@ -179,9 +189,13 @@ def _raw(tensor: Tensor) -> bytes:
         raise UnprintableAnswer(f"output {tensor.name!r} {exc}") from None
 
 
-def _as_message(tensors: Iterable[Tensor], wish: Wish, version: str) -> list[Part]:
+def _as_message(
+    tensors: Iterable[Tensor], wish: Wish, version: str, parameters: Mapping[str, Any]
+) -> list[Part]:
     """The serialized fields, the raw contents behind the others without protobuf's copies."""
     message = ModelInferResponse(model_name=wish.model, model_version=version, id=wish.request_id)
+    for name, value in parameters.items():
+        setattr(message.parameters[name], _FIELDS[type(value)], value)
     raws: list[bytes] = []
     for tensor in tensors:
         message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.array.shape)

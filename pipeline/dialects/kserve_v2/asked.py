@@ -25,6 +25,7 @@ from pipeline.models.tensor_spec import Signature, TensorSpec
 
 _ALLOWED = "triton_enable_empty_final_response"
 _NOT_FOR_HOOKS = (_ALLOWED, "sequence_id", "sequence_start", "sequence_end")
+SEQUENCE_FLAGS = {"sequence_start": 1, "sequence_end": 2}
 _NUMBERS = {  # as they travel
     dtype.datatype: dtype.numpy.newbyteorder("<") for dtype in DTYPES if dtype.name != "string"
 }
@@ -57,6 +58,8 @@ class Asked(msgspec.Struct, eq=False):
     priority: int = 0  # 1 is the highest, 0 none given
     timeout_us: int = 0  # microseconds, 0 for none
     parameters: dict[str, Any] = {}  # for the hooks
+    correlation_id: int | str = 0
+    flags: int = 0  # 1: its sequence begins, 2: it ends
     spans: dict[str, Span] | None = None  # where outputs go in shared memory, by name
     shared_bytes: int = 0  # of all inputs in shared memory
 
@@ -110,18 +113,27 @@ class Asked(msgspec.Struct, eq=False):
             self.binary,
             None if not self.outputs else [tuple(wanted) for wanted in self.outputs.values()],
             signature.max_batch_size > 0,
+            self._of_ensemble() if model.is_ensemble else {},
         )
         request = Request(model.name, "infer", values, form=form, wish=wish)
         request.model_version = model.version
-        request.model = model.name
-        if self.request_id or self.priority or self.timeout_us or self.parameters:
-            request.options = RequestOptions(self.request_id, self.priority, self.timeout_us, self.parameters)
+        request.model = model.key
+        given = self.request_id, self.priority, self.timeout_us, self.parameters
+        if any(given) or self.correlation_id or self.flags or self.outputs:
+            request.options = RequestOptions(
+                *given, self.correlation_id, self.flags, tuple(self.outputs or ())
+            )
         request.rows = rows
         request.priority = max(0, self.priority - 1)  # none given counts as the highest
         if self.spans and self.outputs:
             spans = [self.spans[name] for name, wanted in self.outputs.items() if wanted.room is not None]
             request.finish = Outputs(spans)
         return request
+
+    def _of_ensemble(self) -> dict[str, Any]:
+        """What Triton's answers of ensembles say of their sequence, also where there is none."""
+        told: dict[str, Any] = {name: bool(self.flags & flag) for name, flag in SEQUENCE_FLAGS.items()}
+        return {"sequence_id": self.correlation_id, **told}
 
     def take_parameter(self, name: str, value: Any) -> None:
         """One more parameter that the protocol gives no meaning. Raises KServeRefusal for Triton's own."""
@@ -224,12 +236,14 @@ def _check_names(
     model: KServeModel, request_id: str, given: Sequence[Given], expected: dict[str, TensorSpec]
 ) -> None:
     names = {one.name for one in given}
-    if len(given) != len(expected):
-        missing = ",".join(f"'{name}'" for name in expected if name not in names)
+    needed = sum(not spec.optional for spec in expected.values())
+    if not needed <= len(given) <= len(expected):
+        told = f"{needed}" if needed == len(expected) else f"between {needed} and {len(expected)}"
+        missing = ",".join(f"'{n}'" for n, spec in expected.items() if n not in names and not spec.optional)
         got = ",".join(f"'{one.name}'" for one in given)
         raise of_request(
             request_id,
-            f"expected {len(expected)} inputs but got {len(given)} inputs for model '{model.name}'. Got "
+            f"expected {told} inputs but got {len(given)} inputs for model '{model.name}'. Got "
             f"input(s) [{got}], but missing required input(s) [{missing}]. Please provide all required "
             "input(s).",
         )

@@ -18,7 +18,7 @@ from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
 from pipeline.dialects.kserve.unread import Written
-from pipeline.dialects.kserve_v2.asked import Asked, Given, refuse_in_json
+from pipeline.dialects.kserve_v2.asked import SEQUENCE_FLAGS, Asked, Given, refuse_in_json
 from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
 from pipeline.dialects.kserve_v2.wish import WantedOutput
 from pipeline.models.dtypes import BY_DATATYPE
@@ -162,11 +162,12 @@ def _take_parameters(asked: Asked, parameters: Mapping[str, Any]) -> None:
             asked.priority = json_fields.unsigned(value, name)
         elif name == "timeout":
             asked.timeout_us = json_fields.unsigned(value, name)
-        elif name == "sequence_id" and type(value) is not str:
-            if type(value) is not int or value not in range(1 << 64):
+        elif name == "sequence_id":
+            if type(value) is not str and (type(value) is not int or value not in range(1 << 64)):
                 raise json_fields.unparsed(name, "attempt to access JSON non-string as string")
-        elif name in ("sequence_start", "sequence_end"):
-            json_fields.boolean(value, name)
+            asked.correlation_id = value
+        elif name in SEQUENCE_FLAGS:
+            asked.flags |= SEQUENCE_FLAGS[name] * json_fields.boolean(value, name)
         elif name == "binary_data_output":
             asked.binary = json_fields.boolean(value, name)
         else:

@@ -124,7 +124,7 @@ class V2Http(HttpHandler):
                 return self._server.statistics(name, version)
             if what == "config":
                 return self._server.config(name, version)
-            return self._server.models.find(name, version).metadata()
+            return self._server.metadata_of(name, version)
         if version:
             version_number(version)
         if not self._server.models.is_ready(name, version):

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from google.protobuf.message import Message
+
 from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
 from pipeline.dialects.kserve.refusals import KServeRefusal
+from pipeline.errors import ConfigError
+from pipeline.front.model_loader import ModelLoader, NotPolled
 from pipeline.front.repository import LoadFailed, Repository
+from pipeline.triton.override import override_of
 
 
 def index(models: KServeModels, *, ready_alone: bool) -> list[dict[str, Any]]:
     """Every model with its state, or those that are ready alone."""
     rows = [row for model in models.all() for row in _rows(models, model)]
-    return [row for row in rows if row["state"] == "READY"] if ready_alone else rows
+    rows += [_row(name, version, "UNAVAILABLE", why) for name, (version, why) in models.unavailable().items()]
+    rows += [{"name": name} for name in models.unread() if name not in {row["name"] for row in rows}]
+    rows.sort(key=lambda row: str(row["name"]))
+    return [row for row in rows if row.get("state") == "READY"] if ready_alone else rows
 
 
 def _rows(models: KServeModels, model: KServeModel) -> Iterator[dict[str, Any]]:
@@ -53,6 +61,9 @@ class Control:
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Serve what is on disk now; returns when it is. Raises KServeRefusal, and all is as before."""
         self._check_allowed()
+        if isinstance(self._repository, ModelLoader):
+            await self._load_from(self._repository, name, parameters)
+            return
         for parameter in parameters:
             _refuse_override(name, parameter)
         ops = self._models.ops_of(name)
@@ -71,13 +82,46 @@ class Control:
         with its Ops, and no model has another's dependents. Raises KServeRefusal.
         """
         self._check_allowed()
+        if isinstance(self._repository, ModelLoader):
+            dependents = _flag(parameters, "unload_dependents")
+            await self._repository.unload_model(name, dependents=dependents)
+            return
         await self._repository.unload(self._models.ops_of(name))
+
+    async def _load_from(self, loader: ModelLoader, name: str, parameters: Mapping[str, Any]) -> None:
+        try:
+            override = override_of(name, {key: _plain(value) for key, value in parameters.items()})
+            await loader.load_model(name, override)
+        except NotPolled as exc:
+            raise KServeRefusal(
+                f"failed to load '{name}', failed to poll from model repository", "INTERNAL"
+            ) from exc
+        except LoadFailed as exc:
+            if exc.version:
+                told = f"version {exc.version} is at UNAVAILABLE state: {exc.message};\n"
+            else:
+                told = f"{exc.message}\n"
+            raise KServeRefusal(f"load failed for model '{name}': {told}") from exc
+        except ConfigError as exc:
+            raise KServeRefusal(exc.message) from exc
 
     def _check_allowed(self) -> None:
         if not self._explicit:
             raise KServeRefusal(
                 "explicit model load / unload is not allowed if polling is enabled", "UNAVAILABLE"
             )
+
+
+def _plain(value: Any) -> Any:
+    """A parameter of either protocol as a plain value."""
+    if isinstance(value, Message):
+        choice = value.WhichOneof("parameter_choice")
+        return None if choice is None else getattr(value, choice)
+    return value
+
+
+def _flag(parameters: Mapping[str, Any], name: str) -> bool:
+    return _plain(parameters.get(name)) is True
 
 
 def _refuse_override(model: str, parameter: str) -> None:

@@ -13,7 +13,7 @@ from pipeline.dialects.kserve.datatypes import BYTES, CONTENTS, from_contents
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve.unread import LENGTH, Written
-from pipeline.dialects.kserve_v2.asked import Asked, Given
+from pipeline.dialects.kserve_v2.asked import SEQUENCE_FLAGS, Asked, Given
 from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
 from pipeline.dialects.kserve_v2.wish import WantedOutput
 from pipeline.dialects.message_fields import split
@@ -114,6 +114,10 @@ def _take_parameters(asked: Asked, message: ModelInferRequest) -> None:
                 raise KServeRefusal("invalid value for 'priority', expected value >= 0.")
         elif name == "timeout":
             asked.timeout_us = _value(parameter) % (1 << 64)
+        elif name == "sequence_id":
+            asked.correlation_id = _value(parameter)
+        elif name in SEQUENCE_FLAGS:
+            asked.flags |= SEQUENCE_FLAGS[name] * _value(parameter)
         elif field is None and not name.startswith("triton_"):
             raise _wrong_type(name, "int64_param, bool_param, or string_param")
         else:

@@ -102,7 +102,7 @@ class V2Rpc(RpcHandler):
         return messages.ModelReadyResponse(ready=self._server.models.is_ready(asked.name, asked.version))
 
     def _model_metadata(self, asked: messages.ModelMetadataRequest) -> Message:
-        document = self._server.models.find(asked.name, asked.version).metadata()
+        document = self._server.metadata_of(asked.name, asked.version)
         return ParseDict(document, messages.ModelMetadataResponse())
 
     def _model_config(self, asked: messages.ModelConfigRequest) -> Message:

@@ -48,10 +48,16 @@ class V2Server:
         offered = [name for name in _NAMES if self.memory.offered or not name.endswith("shared_memory")]
         return {"name": SERVER_NAME, "version": __version__, "extensions": offered}
 
+    def metadata_of(self, name: str, version: str) -> dict[str, Any]:
+        """What a model tells of itself. Raises KServeRefusal and UnknownVersion."""
+        return self.models.find(name, version).metadata(() if version else self.models.versions(name))
+
     def config(self, name: str, version: str) -> dict[str, Any]:
         """The configuration of a model. Raises KServeRefusal and UnknownVersion."""
         app = self.scheduler.app
         model = self.models.find(name, version)
+        if model.config is not None:
+            return dict(model.config)
         return model_config(model, app.config, self.models.answering_op(model))
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:

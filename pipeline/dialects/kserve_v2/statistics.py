@@ -34,10 +34,10 @@ def model_stats(
 
 def statistics(scheduler: Scheduler, models: KServeModels, model: KServeModel) -> dict[str, Any]:
     """One element of `model_stats`."""
-    of_ops, requests = scheduler.metrics.of_ops, scheduler.requests(model.name)
+    of_ops, requests = scheduler.metrics.of_ops, scheduler.requests(model.key)
     if requests is None:
         return _of_op(model, of_ops[model.op])
-    answering, ops = of_ops[models.answering_op(model)], [of_ops[op] for op in models.ops_of(model.name)]
+    answering, ops = of_ops[models.answering_op(model)], [of_ops[op] for op in models.ops(model)]
     total = RunFigures()
     for op in ops:
         total.input_ns += op.shares.input_ns

@@ -68,7 +68,7 @@ def triton_metrics(scheduler: Scheduler, models: KServeModels, host: HostMetrics
         rows = ((_labels(model), read(stats)) for model, stats in known)
         lines += _family(name, told, "counter", rows)
     failed = (
-        (_labels(model, reason=reason), getattr(scheduler.failures(model.name), kind))
+        (_labels(model, reason=reason), getattr(scheduler.failures(model.key), kind))
         for model, _ in known
         for reason, kind in _REASONS.items()
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 # The forms of an answer:
@@ -28,3 +29,4 @@ class Wish(NamedTuple):
     binary: bool = False  # how outputs are sent that are not among those asked for
     outputs: Sequence[Sequence[Any]] | None = None  # those asked for, each a WantedOutput; None for all
     by_rows: bool = False  # the first axis of an output is the batch
+    parameters: Mapping[str, Any] = MappingProxyType({})  # what the answer says beside its outputs

@@ -14,6 +14,7 @@ from pipeline.models.serving_model import CACHE_FOLDER
 from pipeline.models.versions import choose_version
 from pipeline.tuning.auto import fitted
 
+_NOT_OURS = {CACHE_FOLDER, "__pycache__"}  # what runs of a model leave in its folder
 FileState = tuple[str, int, int, int]  # path, inode, bytes, time of its last change in ns
 
 
@@ -43,6 +44,7 @@ def plan(app: App, op: str) -> Plan:
         directory, version = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
         app, note = _with_model(app, op, conf, directory)
         folders.append(directory)
+    folders += [Path(m.folder, m.version) for m in app.models if m.op == op and m.folder]
     engine = _engine(app, app.config.op[op].local_model)
     name = "" if engine is None else engine.name
     return Plan(app, version, name, placement(app, op), frozenset(_states(app, folders)), note)
@@ -100,7 +102,7 @@ def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> t
 
 
 def _states(app: App, folders: list[Path]) -> Iterator[FileState]:
-    files = [p for folder in folders for p in folder.rglob("*") if CACHE_FOLDER not in p.parts]
+    files = [p for folder in folders for p in folder.rglob("*") if _NOT_OURS.isdisjoint(p.parts)]
     for path in [*files, *Path(app.script).parent.glob("*.py")]:
         try:
             found = path.stat()

@@ -32,8 +32,8 @@ class Service(Protocol):
         """A pool has one more process that is ready."""
         ...
 
-    def fail_for_good(self, reason: StartFailed) -> None:
-        """The starts of an Op keep failing: the service must end."""
+    def start_failed(self, op: str, reason: str) -> None:
+        """The starts of an Op keep failing, and no other is tried."""
         ...
 
 
@@ -64,7 +64,7 @@ class WorkerPool:
     plan: what the processes run; `size` is 0 without one, when the Op is unloaded.
     signature: what the Op's model is fed and fetched; None until one is ready, and for an Op without a model.
     card: what people are told of that model; None as long, and for a model elsewhere.
-    given_up: starts kept failing, and the service ends.
+    given_up: starts kept failing, and no other is tried until it is loaded anew.
     abandoned: set when an instance has a call that nobody waits for any more.
     """
 
@@ -194,7 +194,7 @@ class WorkerPool:
                     break
             alive = [process for process in fresh if process in self._awaited]
             if alive:
-                self.plan, self._loaded = plan, True
+                self.plan, self._loaded, self.given_up = plan, True, False
                 old = self.processes
                 self._take_over(alive)
                 await self._retire(old)
@@ -341,8 +341,7 @@ class WorkerPool:
             return True
         if self._back_off.note_failed_start(process):
             self.given_up = True
-            first_line = reason.partition("\n")[0]
-            self._service.fail_for_good(StartFailed(f"Op {self.op} can't be started: {first_line}"))
+            self._service.start_failed(self.op, reason)
             return False
         return True
 

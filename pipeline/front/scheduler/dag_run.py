@@ -44,11 +44,11 @@ class OpQueue(Protocol):
 class Entry(msgspec.Struct, frozen=True, eq=False):
     """A model as requests for it enter: what their DAG runs share.
 
-    model: its name. dag: the way through its steps. queues: by node, that of its Op. on_end: called once for
+    model: its key. dag: the way through its steps. queues: by node, that of its Op. on_end: called once for
     each DAG run, with its answer; with None when the client left. tries: of a whole request, see dag.retry.
-    versioned: the Op whose version the answer is of, the only one that has versions; empty where there is no
-    such one. requests: totals of its requests; None where its Op's own figures tell. failures: what they
-    failed of.
+    version: what its answers are of, unless it is that of an Op. versioned: the Op whose version the answer
+    is of, the only one that has versions; empty where there is no such one. requests: totals of its requests;
+    None where its Op's own figures tell. failures: what they failed of.
     """
 
     model: str
@@ -57,6 +57,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False):
     on_end: Callable[[DagRun, Answer | None], None]
     max_hops: int
     tries: int
+    version: str
     versioned: str
     requests: RequestFigures | None
     failures: Failures
@@ -166,6 +167,8 @@ class DagRun(msgspec.Struct, eq=False):
         """An Op's refusal ends the request, by way of the app's own ResponseOp where it has one."""
         queues = self.entry.queues
         queues[node].note_error(error)
+        if self.entry.dag.answer is not None and type(error) is ServingError:
+            error.args = (f"{self._step(node)}: {error.message}",)
         if self._goes_on_without(node):
             return
         if not self.entry.dag.packs or node == RESPONSE_OP:
@@ -175,6 +178,15 @@ class DagRun(msgspec.Struct, eq=False):
         given = [(REFUSAL, encode(astuple(Refusal.of(error)), allow_pickle=False))]
         self.awaited[RESPONSE_OP] = given
         queues[RESPONSE_OP].put(self, RESPONSE_OP, given)
+
+    def _step(self, node: str) -> str:
+        """What a client of an ensemble is told of where its request has failed."""
+        ensemble, _, version = self.entry.model.rpartition(":")
+        model, _, of_model = self.entry.dag.nodes[node].op.rpartition(":")
+        return (
+            f"in ensemble '{ensemble or version}', step {node} ('{model or of_model}'"
+            f"{f' version {of_model}' if model else ''})"
+        )
 
     def _goes_on_without(self, node: str) -> bool:
         """Whether the answer may still come from other inputs than this one, which has failed."""

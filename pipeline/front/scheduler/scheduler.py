@@ -10,10 +10,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Any
 
+import msgspec
+
 from pipeline.api.app import App
 from pipeline.api.dag import MESSAGE
 from pipeline.api.served_models import ServedModel
-from pipeline.errors import NotReady, ServingError, StartFailed, UnprintableAnswer
+from pipeline.errors import NotReady, ServingError, StartFailed, UnknownService, UnprintableAnswer
 from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.metrics.figures import Failures, OpFigures, RequestFigures
 from pipeline.front.metrics.metrics import Metrics
@@ -106,20 +108,20 @@ class Scheduler:
         self.metrics = metrics
         self.access_log = AccessLog(metrics)
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
-        self.takes_messages = app.default.graph.source == MESSAGE
+        self.takes_messages = app.default is not None and app.default.graph.source == MESSAGE
         self.starts = Starts(usable_cores())
         self._deadlines = Deadlines()
         self._anyone = Client()  # stands for clients that no door tells apart
         self._tracer = Tracer(metrics, app.ops, config.tracer.interval_s)
-        metrics.of_ops.update((op, OpFigures()) for op in app.ops)
         self._batchers: dict[str, Batcher] = {}
         self._admission = Admission(self._batchers, config.max_pending_requests)
         for op in app.ops:
-            figures = metrics.of_ops[op]
+            figures = metrics.of_ops[op] = OpFigures()
             self._batchers[op] = Batcher(op, app.config, plan(app, op), figures, self._admission, self)
         self._pools = {op: batcher.pool for op, batcher in self._batchers.items()}
-        self._entries = {model.name: self._entry(model) for model in app.models}
-        self._entries[""] = self._entries[app.default.name]
+        self._entries = {model.key: self._entry(model) for model in app.models}
+        if app.default is not None:
+            self._entries[""] = self._entries[app.default.key]
         self._most_bytes = app.config.limits.response_bytes
         self._timeout_s = config.request_timeout or math.inf
         self._profiles = config.use_profile
@@ -128,23 +130,31 @@ class Scheduler:
         self._became_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._accepting = True
         self._unloaded: set[str] = set()
+        self._keepers: dict[WorkerPool, contextlib.AsyncExitStack] = {}
+        self.start_failures: dict[str, str] = {}  # by Op, until it is loaded
         self._awaited_ends: list[AwaitedEnds] = []
         security = app.config.security
         self.peers = Peers()
         self.keys = None if security.api_keys is None else KeyRing(security)
         register_gauges(metrics, self._batchers, lambda: self._pending, self.keys, app.config)
 
+    def batcher(self, op: str, app: App) -> Batcher:
+        """A queue before the Op as this app has it, that nobody knows of yet."""
+        figures = self.metrics.of_ops.setdefault(op, OpFigures())
+        return Batcher(op, app.config, plan(app, op), figures, self._admission, self)
+
     def _entry(self, model: ServedModel) -> Entry:
         graph, config = model.graph, self.app.config.dag
-        with_version = [op for op in graph.ops if self._pools[op].plan.version]
+        with_version = [op for op in graph.ops if self._pools[op].plan.version and not model.version]
         requests = None if model.op else RequestFigures()
         return Entry(
-            model.name,
+            model.key,
             graph,
             {node.name: self._batchers[node.op] for node in graph.nodes.values()},
             self._ended,
             config.max_hops,
             config.retry,
+            version=model.version or UNVERSIONED,
             versioned=with_version[0] if len(with_version) == 1 else "",
             requests=requests,
             failures=self.metrics.of_ops[model.op].failures if requests is None else requests.failures,
@@ -161,13 +171,18 @@ class Scheduler:
         return self._pools
 
     def version(self, model: str) -> str:
-        """The version that a model's answers are of; always the same where it has none, or Ops of several."""
-        op = self._entries[model].versioned
-        return self._pools[op].plan.version if op else UNVERSIONED
+        """The version that a model's answers are of; always the same where it has none, or Ops of several.
+
+        model: its key, as everywhere here.
+        """
+        entry = self._entries[model]
+        return self._pools[entry.versioned].plan.version if entry.versioned else entry.version
 
     @property
     def ready(self) -> bool:
         """Whether every Op has a warmed instance that seems to work, and the service is not stopping."""
+        if not self.app.exit_on_error:
+            return self.server_ready
         return self._accepting and not self._unloaded and all(b.sound for b in self._batchers.values())
 
     def model_ready(self, model: str) -> bool:
@@ -177,7 +192,11 @@ class Scheduler:
     @property
     def server_ready(self) -> bool:
         """As `ready`, but for Ops that were unloaded, which are meant to have no instance."""
-        return self._accepting and all(map(self.op_ready, self._pools.keys() - self._unloaded))
+        return (
+            self._accepting
+            and not self.start_failures
+            and all(map(self.op_ready, self._pools.keys() - self._unloaded))
+        )
 
     def op_ready(self, op: str) -> bool:
         """Whether the Op has an instance that seems to work, and takes requests."""
@@ -212,10 +231,12 @@ class Scheduler:
         """
         if not self._became_ready.done():
             raise NotReady("the service is starting; ask /health/ready")
-        entry = self._entries[request.model]
+        entry = self._entries.get(request.model)
+        if entry is None:  # unloaded since it was looked up, or none is meant where a request names none
+            raise UnknownService(f"there is no model {request.model!r}")
         if self._unloaded and self.has_unloaded(entry.model):
             raise NotReady(
-                f"Op {min(self._unloaded.intersection(entry.dag.ops))} is unloaded; POST "
+                f"{min(self._unloaded.intersection((entry.model, *entry.dag.ops)))} is unloaded; POST "
                 f"/v2/repository/models/{entry.model}/load loads it"
             )
         try:
@@ -293,6 +314,9 @@ class Scheduler:
     async def withdraw(self, ops: Collection[str], timeout_s: float) -> None:
         """Refuse what needs one of these Ops from now on; returns when what was admitted is answered."""
         self._unloaded.update(ops)
+        await self._admitted_end(timeout_s)
+
+    async def _admitted_end(self, timeout_s: float) -> None:
         if self._pending:
             ends = AwaitedEnds(time.monotonic(), self._pending)
             self._awaited_ends.append(ends)
@@ -307,12 +331,18 @@ class Scheduler:
             raise NotReady("the service is stopping")
 
     def has_unloaded(self, model: str) -> bool:
-        """Whether an Op of the model is unloaded."""
-        return bool(self._unloaded) and not self._unloaded.isdisjoint(self._entries[model].dag.ops)
+        """Whether the model is unloaded, or an Op of it."""
+        unloaded = self._unloaded
+        return bool(unloaded) and (model in unloaded or not unloaded.isdisjoint(self._entries[model].dag.ops))
+
+    def is_unloaded(self, part: str) -> bool:
+        """Whether this Op, or the ensemble of this key, is unloaded by itself."""
+        return part in self._unloaded
 
     def offer(self, op: str) -> None:
-        """Admit requests again that need the Op."""
+        """Admit requests again that need the Op, or ask the ensemble of this key."""
         self._unloaded.discard(op)
+        self.start_failures.pop(op, None)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -322,14 +352,54 @@ class Scheduler:
                 pool.start()
             async with contextlib.AsyncExitStack() as stack:
                 await stack.enter_async_context(self._tracer.running())
-                for op, pool in self._pools.items():
-                    upkeep = Upkeep(pool, self.app.config.op[op])
-                    await stack.enter_async_context(upkeep.running())
-                    await stack.enter_async_context(AbandonedCalls(pool).running())
+                stack.push_async_callback(self._let_go)
+                for pool in self._pools.values():
+                    await self._keep_up(pool)
                 yield
         finally:
             self._deadlines.stop()
             await asyncio.gather(*(pool.stop(WORKER_GRACE_S) for pool in self._pools.values()))
+
+    async def _keep_up(self, pool: WorkerPool) -> None:
+        stack = self._keepers[pool] = contextlib.AsyncExitStack()
+        await stack.enter_async_context(Upkeep(pool, self.app.config.op[pool.op]).running())
+        await stack.enter_async_context(AbandonedCalls(pool).running())
+
+    async def _let_go(self, *pools: WorkerPool) -> None:
+        """Look no more after these pools, without any after all."""
+        for pool in pools or tuple(self._keepers):
+            if keeper := self._keepers.pop(pool, None):
+                await keeper.aclose()
+
+    async def put(self, app: App, batchers: Mapping[str, Batcher]) -> list[Batcher]:
+        """Serve the models of this app from now on, some Ops by other batchers, which have workers already.
+
+        Returns those that new requests do not go to any more, for `retire`.
+        """
+        gone = [op for op in self._batchers if op not in app.ops]
+        former = [self._batchers[op] for op in (*gone, *batchers) if op in self._batchers]
+        for op in gone:
+            del self._batchers[op], self._pools[op]
+        self.app = app
+        for op, batcher in batchers.items():
+            self._batchers[op], self._pools[op] = batcher, batcher.pool
+            self.offer(op)
+            await self._keep_up(batcher.pool)
+        self._entries = {model.key: self._renewed(model) for model in app.models}
+        return former
+
+    def _renewed(self, model: ServedModel) -> Entry:
+        """The entry of a model, with the totals of the one before."""
+        entry, former = self._entry(model), self._entries.get(model.key)
+        if former is None or former.requests is None or entry.requests is None:
+            return entry
+        return msgspec.structs.replace(entry, requests=former.requests, failures=former.failures)
+
+    async def retire(self, batchers: Collection[Batcher], timeout_s: float) -> None:
+        """End the workers of these, once what was admitted is answered."""
+        await self._admitted_end(timeout_s)
+        await self._let_go(*(batcher.pool for batcher in batchers))
+        await asyncio.gather(*(batcher.pool.unload() for batcher in batchers))
 
     async def until_ready(self) -> None:
         """Return when every Op has its first instance. Raises StartFailed when one can't be started."""
@@ -356,6 +426,15 @@ class Scheduler:
             return False
         return True
 
+    def start_failed(self, op: str, reason: str) -> None:
+        """The service can't go on without the Op, or refuses what needs it until it is loaded."""
+        if self.app.exit_on_error:
+            self.fail_for_good(StartFailed(f"Op {op} can't be started: {reason.partition(chr(10))[0]}"))
+            return
+        self.start_failures[op] = reason
+        self._unloaded.add(op)
+        self.note_ready()
+
     def fail_for_good(self, reason: StartFailed) -> None:
         """The service can't go on: it ends with the reason."""
         if not self.fatal.done():
@@ -363,5 +442,5 @@ class Scheduler:
 
     def note_ready(self) -> None:
         """An Op has one more process that is ready."""
-        if not self._became_ready.done() and all(pool.ready for pool in self._pools.values()):
+        if not self._became_ready.done() and all(p.ready or p.given_up for p in self._pools.values()):
             self._became_ready.set_result(None)

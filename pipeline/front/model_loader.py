@@ -1,0 +1,150 @@
+"""ModelLoader: loads and unloads models of a model repository while the others are served."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pipeline.api.app import App, RepositoryPlace
+from pipeline.api.served_models import ServedModel
+from pipeline.config.config_file import OpConfig
+from pipeline.errors import ConfigError, StartFailed
+from pipeline.front.pool.placement import plan
+from pipeline.front.repository import LoadFailed, Repository, Standing
+from pipeline.front.scheduler.batcher import Batcher
+from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.triton.override import Override
+from pipeline.triton.repository import ModelRepository, Served, Unavailable
+
+log = logging.getLogger(__name__)
+
+
+class NotPolled(LoadFailed):
+    """There is no such model in the repository, or its configuration can't be used."""
+
+
+class ModelLoader(Repository):
+    """A model of the repository is loaded with those that its steps need, one order at a time."""
+
+    def __init__(self, scheduler: Scheduler, place: RepositoryPlace) -> None:
+        super().__init__(scheduler)
+        self._work = tempfile.TemporaryDirectory(prefix="paddlewheel-models-")  # for files that clients give
+        self._source = ModelRepository(tuple(map(Path, place.folders)), place.strict)
+
+    def names(self) -> list[str]:
+        """The names of all that may be a model."""
+        try:
+            return self._source.names()
+        except ConfigError as exc:
+            log.error("%s", exc.message)
+            return []
+
+    async def load_model(self, name: str, override: Override | None = None) -> None:
+        """Serve what is on disk now. Raises NotReady and LoadFailed, and all is as before."""
+        async with self._changing:
+            self._scheduler.check_settled()
+            source = self._source if override is None else override.over(self._source, Path(self._work.name))
+            served = await asyncio.to_thread(source.read, [name])
+            try:
+                await self._serve(name, served)
+            except LoadFailed as exc:
+                log.error("Model %s is not loaded: %s", name, exc.message)
+                if not self._serves(name):
+                    self._note_unavailable(name, exc)
+                raise
+            log.info("Model %s is loaded", name)
+
+    async def unload_model(self, name: str, *, dependents: bool = False) -> None:
+        """Refuse further requests, answer those that were admitted, and end the workers. dependents: the
+        models of an ensemble's steps, too."""
+        models = [model for model in self._scheduler.app.models if model.name == name]
+        ops = [op for model in models for op in model.graph.ops if model.op or dependents]
+        if any(not model.op for model in models):
+            await self._scheduler.withdraw([model.key for model in models], 0.0)
+            self._standings |= {model.key: Standing("UNAVAILABLE", "unloaded") for model in models}
+        if ops:
+            await self.unload(ops)
+
+    def standing(self, op: str) -> Standing:
+        return self._standings.get(op) or super().standing(op)
+
+    def _serves(self, name: str) -> bool:
+        return any(model.name == name for model in self._scheduler.app.models)
+
+    async def _serve(self, name: str, served: Served) -> None:
+        _check_available(name, served)
+        app = merged(self._scheduler.app, name, served)
+        batchers = await self._started(name, app, self._changed(app, served))
+        former = await self._scheduler.put(app, batchers)
+        for model in served.models:
+            self._scheduler.offer(model.key)
+            for part in (model.key, *model.graph.ops):
+                self._standings.pop(part, None)
+        if former:
+            await self._scheduler.retire(former, app.config.dag.drain_timeout)
+
+    def _changed(self, app: App, served: Served) -> list[str]:
+        """The Ops that other files, or another configuration, are to run than those that run now."""
+        config, pools = self._scheduler.app.config, self._scheduler.pools
+        loaded = {op for op in served.sections if op in pools and op not in self._standings}
+        kept = {model.op: model.config for model in self._scheduler.app.models}
+        new = {model.op: model.config for model in served.models}
+        return [
+            op
+            for op in served.sections
+            if op not in loaded
+            or op in self._scheduler.start_failures
+            or config.op[op] != app.config.op[op]
+            or kept.get(op) != new[op]
+            or plan(app, op).files != pools[op].plan.files
+        ]
+
+    async def _started(self, name: str, app: App, ops: Iterable[str]) -> dict[str, Batcher]:
+        """Batchers with workers that are ready. Raises LoadFailed, and none of them is left."""
+        batchers: dict[str, Batcher] = {}
+        try:
+            for op in ops:
+                batchers[op] = self._scheduler.batcher(op, app)
+                await batchers[op].pool.reload(batchers[op].pool.plan)
+        except StartFailed as exc:
+            await asyncio.gather(*(batcher.pool.unload() for batcher in batchers.values()))
+            version = op.rpartition(":")[2] if op.startswith(f"{name}:") else ""
+            _, _, why = exc.message.partition(" did not start: ")
+            raise LoadFailed(name, version, why or exc.message) from exc
+        return batchers
+
+    def _note_unavailable(self, name: str, exc: LoadFailed) -> None:
+        app = self._scheduler.app
+        told = {**app.unavailable, name: (exc.version, exc.message)}
+        self._scheduler.app = replace(app, unavailable=told)
+
+
+def _check_available(name: str, served: Served) -> None:
+    """Raises LoadFailed where the model that is asked for, or one that it needs, can't be served."""
+    why: Unavailable | None = served.unavailable.get(name)
+    if why is None:
+        return
+    kind = NotPolled if why.polled else LoadFailed
+    raise kind(name, why.version, why.reason)
+
+
+def merged(app: App, name: str, served: Served) -> App:
+    """The app with these models in place of those of their names."""
+    renewed = {model.name for model in served.models} | {name}
+    models = [*(model for model in app.models if model.name not in renewed), *served.models]
+    sections = {op: OpConfig.model_validate(given, by_alias=True) for op, given in served.sections.items()}
+    needed = _ops_of(models)
+    ops = {op: section for op, section in {**app.config.op, **sections}.items() if op in needed}
+    unavailable: Mapping[str, tuple[str, str]] = {
+        one: told for one, told in app.unavailable.items() if one not in renewed
+    }
+    config = app.config.model_copy(update={"op": ops})
+    return replace(app, models=tuple(models), config=config, unavailable=unavailable)
+
+
+def _ops_of(models: Collection[ServedModel]) -> set[str]:
+    return {node.op for model in models for node in model.graph.nodes.values()}

@@ -1,0 +1,1 @@
+"""Triton model repositories: what `paddlewheel serve --model-repository` reads and runs."""

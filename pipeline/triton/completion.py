@@ -1,0 +1,108 @@
+"""What a model's file tells in place of config.pbtxt, and whether both agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from client.protos.kserve_v2_pb2 import ModelConfig, ModelInput, ModelOutput
+from pipeline.engines.base import engine_named
+from pipeline.errors import ConfigError
+from pipeline.models.dtypes import BY_NAME
+from pipeline.models.signature import Variable
+from pipeline.triton.model_folder import data_type_of, datatype_of
+
+DEFAULT_MAX_BATCH_SIZE = 4  # as Triton's, where a model takes any number of rows and nothing says how many
+
+
+def backend_of_files(folder: Path) -> str:
+    """The backend whose file stands in a version's folder; empty where none does."""
+    for name, backend in (("model.onnx", "onnxruntime"), ("model.py", "python"), ("model.xml", "openvino")):
+        if (folder / name).is_file():
+            return backend
+    for ending, backend in ((".onnx", "onnxruntime"), (".pdmodel", "paddle"), (".json", "paddle")):
+        if any(path.suffix == ending for path in folder.glob(f"*{ending}")):
+            return backend
+    return ""
+
+
+def complete_by_file(config: ModelConfig, program: Path, backend: str, *, strict: bool) -> list[str]:
+    """Put in what the file tells and the configuration leaves out; what of both does not agree.
+
+    strict: nothing may be left out. Raises ConfigError for a file that can't be read.
+    """
+    engine = engine_named(backend)
+    if not engine.self_described:
+        return []
+    feeds, fetches = engine.signature_of(program)
+    if strict:
+        missing = [name for name in ("input", "output") if not getattr(config, name)]
+        return [f"model configuration must specify '{name}' for {config.name}" for name in missing]
+    says_nothing = not config.max_batch_size and not config.input and not config.output
+    if says_nothing and all(variable.shape[:1] == (-1,) for variable in (*feeds, *fetches)):
+        config.max_batch_size = DEFAULT_MAX_BATCH_SIZE
+        if not config.WhichOneof("scheduling_choice"):
+            config.dynamic_batching.SetInParent()
+    batched = config.max_batch_size > 0
+    return [
+        *_agree(config, "input", config.input, feeds, batched),
+        *_agree(config, "output", config.output, fetches, batched),
+    ]
+
+
+def _agree(
+    config: ModelConfig, field: str, told: Sequence[ModelInput] | Sequence[ModelOutput],
+    own: Sequence[Variable], batched: bool,
+) -> list[str]:  # fmt: skip
+    """Complete the tensors of one side; what does not agree with the file's."""
+    if not told:
+        for variable in own:
+            dims = variable.shape[1:] if batched else variable.shape
+            getattr(config, field).add(name=variable.alias, data_type=_number(variable), dims=dims)
+        return []
+    flaws = []
+    known = {variable.alias: variable for variable in own}
+    for one in told:
+        if one.name not in known:
+            flaws.append(f"{field} '{one.name}' is not in the model, which has {', '.join(known)}")
+            continue
+        _fill(one, known[one.name], batched)
+        flaws += _of_tensor(field, one, known[one.name], batched)
+    if field == "input":
+        given = {one.name for one in told}
+        flaws += [f"input '{name}' of the model is not in the configuration" for name in known.keys() - given]
+    return flaws
+
+
+def _fill(one: ModelInput | ModelOutput, own: Variable, batched: bool) -> None:
+    if not one.data_type:
+        one.data_type = _number(own)  # type: ignore[assignment]  # the stub asks for its own kind of int
+    if not one.dims and not one.HasField("reshape"):
+        one.dims.extend(own.shape[1:] if batched else own.shape)
+
+
+def _of_tensor(field: str, one: ModelInput | ModelOutput, own: Variable, batched: bool) -> list[str]:
+    flaws = []
+    if (given := datatype_of(one.data_type)) != (expected := BY_NAME[own.dtype].datatype):
+        flaws.append(f"{field} '{one.name}' is {given} in the configuration, and {expected} in the model")
+    inner = one.reshape.shape if one.HasField("reshape") else one.dims
+    shape = ((-1,) if batched else ()) + tuple(inner)
+    fits = len(shape) == len(own.shape) and all(
+        own_one in (-1, given_one) or given_one == -1
+        for given_one, own_one in zip(shape, own.shape, strict=True)
+    )
+    if fits and batched and own.shape[0] not in (-1,):
+        fits = False
+    if not fits:
+        rows = ", with the rows of max_batch_size before them" if batched else ""
+        flaws.append(
+            f"{field} '{one.name}' has the dims {list(inner)} in the configuration{rows}, and "
+            f"{list(own.shape)} in the model"
+        )
+    return flaws
+
+
+def _number(variable: Variable) -> int:
+    if variable.dtype not in BY_NAME:
+        raise ConfigError(f"tensor {variable.alias!r} of the model is of type {variable.dtype}")
+    return data_type_of(BY_NAME[variable.dtype].datatype)

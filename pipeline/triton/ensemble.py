@@ -1,0 +1,172 @@
+"""Ensembles: the steps of an ensemble as a Dag of the models' Ops, ensembles within it by their own steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from client.protos.kserve_v2_pb2 import ModelConfig
+from pipeline.api.dag import FEED, Dag, Edge, Node
+from pipeline.api.op import REQUEST_OP
+from pipeline.api.served_models import ServedModel
+from pipeline.errors import ConfigError
+
+Find = Callable[[str, int], ServedModel]
+"""The model of a name and a version, -1 for the newest. Raises ConfigError."""
+
+
+class Made(NamedTuple):
+    """Where a tensor of the ensemble comes from: a node, or the request, and its name there."""
+
+    node: str
+    name: str
+
+
+def flaws_of(config: ModelConfig) -> list[str]:
+    """What is wrong with the steps of an ensemble, whatever its models are."""
+    name, steps = config.name, config.ensemble_scheduling.step
+    if not steps:
+        return [f"must specify 'step' in ensemble_scheduling for ensemble model '{name}'"]
+    flaws = []
+    inputs = [one.name for one in config.input]
+    made = list(inputs)
+    used: set[str] = set()
+    for number, step in enumerate(steps, 1):
+        if not step.model_name:
+            flaws.append(f"must specify 'model_name' in step {number} of ensemble '{name}'")
+        if not step.input_map or not step.output_map:
+            which = "input_map" if not step.input_map else "output_map"
+            flaws.append(f"must specify '{which}' in step {number} of ensemble '{name}'")
+        made += step.output_map.values()
+        used.update(step.input_map.values())
+    flaws += [
+        f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble '{name}'"
+        for tensor in dict.fromkeys(made)
+        if made.count(tensor) > 1
+    ]
+    flaws += [
+        f"ensemble input '{tensor}' for ensemble '{name}' is not used"
+        for tensor in inputs
+        if tensor not in used
+    ]
+    flaws += [
+        f"ensemble output '{one.name}' for ensemble '{name}' is made by no step"
+        for one in config.output
+        if one.name not in made
+    ]
+    flaws += [
+        f"ensemble tensor '{tensor}' for ensemble '{name}' is made by no step"
+        for tensor in sorted(used - {*made})
+    ]
+    return flaws
+
+
+def models_in(config: ModelConfig) -> list[str]:
+    """The names of the models that the steps need."""
+    return list(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
+
+
+def dag_of(config: ModelConfig, find: Find) -> Dag:
+    """The Dag of an ensemble without flaws. Raises ConfigError for a step that does not fit its model."""
+    nodes: list[Node] = []
+    tensors = {one.name: Made(REQUEST_OP, one.name) for one in config.input}
+    left = list(enumerate(config.ensemble_scheduling.step, 1))
+    while left:
+        ripe = [(number, step) for number, step in left if all(t in tensors for t in step.input_map.values())]
+        if not ripe:
+            stuck = ", ".join(step.model_name for _, step in left)
+            raise ConfigError(f"circular dependency between the steps of ensemble '{config.name}': {stuck}")
+        for number, step in ripe:
+            model = find(step.model_name, step.model_version or -1)
+            _check_names(config.name, model, step.input_map, step.output_map)
+            given = {feed: tensors[tensor] for feed, tensor in step.input_map.items()}
+            made = _add_step(nodes, str(number), model, given)
+            for output, tensor in step.output_map.items():
+                tensors[tensor] = made[output]
+        left = [one for one in left if one not in ripe]
+    outputs = sorted(one.name for one in config.output)  # the order in which Triton answers
+    return _answered(nodes, {name: tensors[name] for name in outputs})
+
+
+def _check_names(
+    ensemble: str, model: ServedModel, inputs: Mapping[str, str], outputs: Mapping[str, str]
+) -> None:
+    signature = model.signature
+    assert signature is not None  # every model of a repository declares its tensors
+    for kind, names, specs in (("input", inputs, signature.inputs), ("output", outputs, signature.outputs)):
+        known = {spec.name for spec in specs}
+        for name, tensor in names.items():
+            if name not in known:
+                raise ConfigError(
+                    f"in ensemble {ensemble}, ensemble tensor {tensor} is mapping to non-existing {kind} "
+                    f"{name} in model {model.name}"
+                )
+    for spec in signature.inputs:
+        if spec.name not in inputs and not spec.optional:
+            raise ConfigError(
+                f"in ensemble {ensemble}, input {spec.name} in model {model.name} is not mapped to any "
+                "ensemble tensors"
+            )
+
+
+def _add_step(
+    nodes: list[Node], number: str, model: ServedModel, given: Mapping[str, Made]
+) -> dict[str, Made]:
+    """Add the nodes of one step, of a nested ensemble its own; returns where its outputs are made."""
+    if model.op:
+        edges = _edges(given)
+        nodes.append(Node(number, model.op, tuple(edges)))
+        assert model.signature is not None
+        return {spec.name: Made(number, spec.name) for spec in model.signature.outputs}
+    graph = model.graph
+    renamed = {node: f"{number}.{node}" for node in graph.nodes}
+    for node in graph.nodes.values():
+        feeds: dict[str, Made] = {}
+        for edge in node.inputs:
+            for name, told in (edge.tensors or {}).items():
+                source = given.get(name) if edge.source == REQUEST_OP else Made(renamed[edge.source], name)
+                if source is not None:
+                    feeds.update(dict.fromkeys((told,) if isinstance(told, str) else told, source))
+        nodes.append(Node(renamed[node.name], node.op, tuple(_edges(feeds))))
+    made = {new: Made(renamed[graph.response], old) for old, new in (graph.answer or {}).items()}
+    for node_name, names in graph.carried.items():
+        made.update({new: Made(renamed[node_name], old) for old, new in names.items()})
+    return made
+
+
+def _edges(given: Mapping[str, Made]) -> list[Edge]:
+    """One edge for each source, with all that is taken of it."""
+    by_source: dict[str, dict[str, list[str]]] = {}
+    for feed, made in given.items():
+        by_source.setdefault(made.node, {}).setdefault(made.name, []).append(feed)
+    return [
+        Edge(source, {name: feeds[0] if len(feeds) == 1 else tuple(feeds) for name, feeds in names.items()})
+        for source, names in by_source.items()
+    ]
+
+
+def _answered(nodes: Sequence[Node], outputs: Mapping[str, Made]) -> Dag:
+    """The Dag whose last node that makes an output answers; the outputs of others are carried to it."""
+    makers = {made.node for made in outputs.values()}
+    last = next(node.name for node in reversed(nodes) if node.name in makers)
+    answer: dict[str, str] = {}
+    carried: dict[str, dict[str, str]] = {}
+    for name, made in outputs.items():
+        names = answer if made.node == last else carried.setdefault(made.node, {})
+        names[made.name] = name
+    waited = [
+        node._replace(inputs=(*node.inputs, *(Edge(n, {}) for n in carried if n not in _sources(node))))
+        if node.name == last
+        else node
+        for node in nodes
+    ]
+    return Dag(tuple(waited), last, source=REQUEST_OP, answer=answer, carried=carried)
+
+
+def _sources(node: Node) -> set[str]:
+    return {edge.source for edge in node.inputs}
+
+
+def dag_of_model(op: str) -> Dag:
+    """The Dag of a model by itself."""
+    return Dag((Node(op, op, (Edge(FEED),)),), op, source=FEED)

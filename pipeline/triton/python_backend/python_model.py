@@ -1,0 +1,243 @@
+"""A model of Triton's Python backend in its worker: `TritonPythonModel` of a model.py, and its requests."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from pipeline.api.op import OpRequest
+from pipeline.errors import ConfigError, InvalidInput, ServingError, text_of
+from pipeline.models.dtypes import BY_DATATYPE
+from pipeline.triton.python_backend import utils
+from pipeline.triton.python_backend.utils import (
+    InferenceRequest,
+    InferenceResponse,
+    Tensor,
+    TritonError,
+    TritonModelException,
+)
+
+MODULES = ("triton_python_backend_utils", "c_python_backend_utils")  # the names under which models import it
+_STATUSES = {  # of a TritonError's code: HTTP's and gRPC's
+    TritonError.UNKNOWN: (400, "UNKNOWN"),
+    TritonError.INTERNAL: (500, "INTERNAL"),
+    TritonError.NOT_FOUND: (404, "NOT_FOUND"),
+    TritonError.INVALID_ARG: (400, "INVALID_ARGUMENT"),
+    TritonError.UNAVAILABLE: (503, "UNAVAILABLE"),
+    TritonError.UNSUPPORTED: (501, "UNIMPLEMENTED"),
+    TritonError.ALREADY_EXISTS: (400, "ALREADY_EXISTS"),
+    TritonError.CANCELLED: (499, "CANCELLED"),
+}
+
+
+class ModelRaised(ServingError):
+    """The code of a Python model raised, or returned what it may not."""
+
+
+class Fetch(dict[str, Any]):
+    """The tensors of an answer. parameters: what the model says beside them, where this is the answer."""
+
+    parameters: Mapping[str, Any]
+
+
+class PythonModel:
+    """Runs requests by `execute` of the model's class. The constructor calls `initialize`.
+
+    Raises ConfigError for a model that can't be imported or initialized.
+    """
+
+    def __init__(self, config: Mapping[str, Any], folder: Path, version: str, instance: int) -> None:
+        self._config = config
+        self._instance = instance_name(config, instance)
+        self._datatypes = {one["name"]: _datatype(one) for one in config["input"]}
+        self._required = [one["name"] for one in config["input"] if not one["optional"]]
+        self._outputs = [one["name"] for one in config["output"]]
+        self._inner = {  # shapes that the model is given in place of those of its clients
+            one["name"]: one["reshape"]["shape"] for one in config["input"] if "reshape" in one
+        }
+        self._outer = {one["name"]: one["dims"] for one in config["output"] if "reshape" in one}
+        self._by_rows = config["max_batch_size"] > 0
+        self._path = folder / version / (config["default_model_filename"] or "model.py")
+        utils.set_model_dir(str(self._path.parent))
+        module = load_module(self._path)
+        kind = getattr(module, "TritonPythonModel", None)
+        if kind is None:
+            raise ConfigError(f"Internal: {self._path} has no attribute 'TritonPythonModel'")
+        try:
+            self._model = kind()
+            if hasattr(self._model, "initialize"):
+                self._model.initialize(self._arguments(folder, version))
+        except BaseException as exc:
+            raise ConfigError(f"Internal: {said_of(exc)}{where_of(exc, self._path)}") from exc
+
+    def _arguments(self, folder: Path, version: str) -> dict[str, str]:
+        return {
+            "model_config": json.dumps(self._config),
+            "model_instance_kind": "CPU",
+            "model_instance_name": self._instance,
+            "model_instance_device_id": "0",
+            "model_repository": str(folder),
+            "model_version": version,
+            "model_name": self._config["name"],
+        }
+
+    def run(self, requests: Sequence[OpRequest], feeds: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """As RequestRunner's: the tensors of each answer, or its error. Raises ModelRaised."""
+        made = [self._request(*one) for one in zip(requests, feeds, strict=True)]
+        asked = [one for one in made if not isinstance(one, ServingError)]
+        answers = iter(self._execute(asked) if asked else ())
+        return [one if isinstance(one, ServingError) else self._fetch(next(answers), one) for one in made]
+
+    def _request(self, request: OpRequest, feed: Mapping[str, Any]) -> InferenceRequest | ServingError:
+        tensors = []
+        for name, array in feed.items():
+            datatype = self._datatypes.get(name)
+            if datatype is None:
+                return InvalidInput(f"unexpected inference input '{name}' for model '{self._config['name']}'")
+            given = "BYTES" if array.dtype.kind in "OSU" else array.dtype
+            if given != ("BYTES" if datatype == "BYTES" else BY_DATATYPE[datatype].numpy):
+                return InvalidInput(
+                    f"inference input '{name}' is {given}, but model '{self._config['name']}' expects "
+                    f"'{datatype}'"
+                )
+            if name in self._inner:
+                array = array.reshape((array.shape[:1] if self._by_rows else ()) + tuple(self._inner[name]))
+            tensors.append(Tensor(name, array, datatype))
+        return InferenceRequest(
+            self._config["name"],
+            request.outputs or self._outputs,
+            tensors,
+            request.id,
+            request.correlation_id,
+            flags=request.flags,
+            timeout=request.timeout_us,
+            priority=request.priority,
+            parameters=request.parameters,
+        )
+
+    def _execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse]:
+        try:
+            answers = self._model.execute(requests)
+        except TritonModelException as exc:
+            raise ModelRaised(self._failed(text_of(exc) + where_of(exc, self._path))) from exc
+        except BaseException as exc:  # it may raise SystemExit as well
+            raise ModelRaised(self._failed(said_of(exc) + where_of(exc, self._path))) from exc
+        if not isinstance(answers, list):
+            raise ModelRaised(
+                self._failed(f"Expected a list in the execute return, found type '{type(answers).__name__}'.")
+            )
+        if len(answers) != len(requests):
+            raise ModelRaised(
+                self._failed(
+                    "Number of InferenceResponse objects do not match the number of InferenceRequest "
+                    f"objects. InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:"
+                    f"{len(answers)}"
+                )
+            )
+        return answers
+
+    def _fetch(self, answer: Any, request: InferenceRequest) -> dict[str, Any] | ServingError:
+        if not isinstance(answer, InferenceResponse):
+            return ModelRaised(
+                self._failed(
+                    "Expected an 'InferenceResponse' object in the execute function return list, found type "
+                    f"'{type(answer).__name__}'."
+                )
+            )
+        error = answer.error()
+        if error is not None:
+            return as_serving_error(error)
+        wanted = request.requested_output_names()
+        fetch = Fetch((t.name(), self._output(t)) for t in answer.output_tensors() if t.name() in wanted)
+        fetch.parameters = answer.given_parameters()
+        return fetch
+
+    def _output(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+        array = tensor.as_numpy()
+        dims = self._outer.get(tensor.name())
+        if dims is not None:
+            array = array.reshape((array.shape[:1] if self._by_rows else ()) + tuple(dims))
+        if array.dtype.kind in "OSU":
+            return as_bytes(array)
+        return array
+
+    def _failed(self, why: str) -> str:
+        return f"Failed to process the request(s) for model '{self._instance}', message: {why}"
+
+    def close(self) -> None:
+        """Have the model finalize what it has."""
+        if hasattr(self._model, "finalize"):
+            self._model.finalize()
+
+
+def load_module(path: Path) -> ModuleType:
+    """The module of a model.py, which finds its neighbours and our utils. Raises ConfigError."""
+    for name in MODULES:
+        sys.modules[name] = utils
+    for folder in (path.parent.parent, path.parent):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+    if not path.is_file():
+        raise ConfigError(f"Internal: {path} is missing: a model of the Python backend needs it")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None  # of a file that ends on .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as exc:
+        raise ConfigError(f"Internal: {said_of(exc)}{where_of(exc, path)}") from exc
+    return module
+
+
+def as_serving_error(error: TritonError) -> ServingError:
+    """What a client is told of a model's own refusal."""
+    made = ModelRaised(error.message())
+    made.http_status, made.grpc_code = _STATUSES.get(error.code(), _STATUSES[TritonError.INTERNAL])
+    return made
+
+
+def as_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Texts as objects of bytes, which is what the next model finds."""
+    made = np.empty(array.size, object)
+    made[:] = [_bytes_of(one) for one in array.ravel().tolist()]
+    return made.reshape(array.shape)
+
+
+def _bytes_of(element: Any) -> bytes:
+    return element if isinstance(element, bytes) else str(element).encode("utf-8", "surrogatepass")
+
+
+def said_of(exc: BaseException) -> str:
+    """The type of an exception and its text."""
+    return f"{type(exc).__name__}: {text_of(exc)}"
+
+
+def where_of(exc: BaseException, path: Path) -> str:
+    """The lines of the model's own files that an exception passed, the innermost first, as in Triton."""
+    frames = traceback.extract_tb(exc.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).parent == path.parent] or frames[-1:]
+    lines = [f"  {frame.filename}({frame.lineno}): {frame.name}\n" for frame in reversed(own)]
+    return "\n\nAt:\n" + "".join(lines)
+
+
+def instance_name(config: Mapping[str, Any], instance: int) -> str:
+    """What Triton calls an instance: its group and its number there."""
+    for group in config["instance_group"]:
+        if instance < group["count"]:
+            return f"{group['name']}_{instance}"
+        instance -= group["count"]
+    return f"{config['name']}_{instance}"
+
+
+def _datatype(tensor: Mapping[str, Any]) -> str:
+    name = str(tensor["data_type"]).removeprefix("TYPE_")
+    return "BYTES" if name == "STRING" else name

@@ -1,0 +1,385 @@
+"""What a model of Triton's Python backend imports as `triton_python_backend_utils`, in its worker alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
+
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
+TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+TRITONSERVER_REQUEST_RELEASE_ALL = 1
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
+
+_FOLDER = [""]  # of the model that this process runs
+
+
+class TritonModelException(Exception):
+    """Raised by a model: its text is what the client is told."""
+
+
+class TritonError:
+    """Why a request has no tensors for an answer. code: one of the class's own."""
+
+    UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
+
+    def __init__(self, message: str, code: int = INTERNAL) -> None:
+        self._message = str(message)
+        self._code = code
+
+    def message(self) -> str:
+        return self._message
+
+    def code(self) -> int:
+        return self._code
+
+    def __str__(self) -> str:
+        return self._message
+
+
+class Tensor:
+    """A named array."""
+
+    def __init__(self, name: str, array: np.ndarray[Any, Any], datatype: str = "") -> None:
+        """datatype: where the array's dtype does not tell it."""
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a Tensor is a str, not {type(name).__name__}")
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"Tensor {name!r} takes a numpy array, not {type(array).__name__}")
+        self._name = name
+        self._array = array
+        self._datatype = datatype
+
+    def name(self) -> str:
+        return self._name
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        return self._array
+
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._array.shape)
+
+    def triton_dtype(self) -> str:
+        """Its data_type, as config.pbtxt has it."""
+        kind = self._array.dtype
+        told = self._datatype or ("BYTES" if kind.kind in "OSU" else BY_NAME[kind.name].datatype)
+        return "TYPE_STRING" if told == "BYTES" else f"TYPE_{told}"
+
+    def is_cpu(self) -> bool:
+        return True
+
+    def to_dlpack(self) -> Any:
+        return self._array.__dlpack__()
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        return self._array.__dlpack__(**asked)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+    @staticmethod
+    def from_dlpack(name: str, tensor: Any) -> Tensor:
+        """What has `__dlpack__`: an array of another framework, on the CPU. A capsule alone is made one."""
+        source = tensor if hasattr(tensor, "__dlpack__") else _Capsule(tensor)
+        return Tensor(name, np.from_dlpack(source).copy())
+
+
+class _Capsule:
+    """Gives NumPy a DLPack capsule that another library has made."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # the CPU
+
+
+class InferenceTrace:
+    """Requests are not traced: it is there because models ask for it."""
+
+
+class InferenceRequest:
+    """One request: its tensors, and what its client said beside them."""
+
+    def __init__(
+        self,
+        model_name: str = "",
+        requested_output_names: Sequence[str] = (),
+        inputs: Sequence[Tensor] = (),
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        priority: int = 0,
+        parameters: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        self._model_name = model_name
+        self._model_version = model_version
+        self._outputs = list(requested_output_names)
+        self._inputs = list(inputs)
+        self._id = request_id
+        self._correlation_id = correlation_id
+        self._flags = flags
+        self._timeout = timeout
+        self._priority = priority
+        self._parameters = dict(parameters or {})
+
+    def inputs(self) -> list[Tensor]:
+        return self._inputs
+
+    def request_id(self) -> str:
+        return self._id
+
+    def correlation_id(self) -> int | str:
+        return self._correlation_id
+
+    def requested_output_names(self) -> list[str]:
+        return self._outputs
+
+    def flags(self) -> int:
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        self._flags = flags
+
+    def timeout(self) -> int:
+        """In microseconds, 0 without one."""
+        return self._timeout
+
+    def priority(self) -> int:
+        return self._priority
+
+    def parameters(self) -> str:
+        """As JSON."""
+        return json.dumps(self._parameters, separators=(",", ":"))
+
+    def trace(self) -> InferenceTrace:
+        return InferenceTrace()
+
+    def is_cancelled(self) -> bool:
+        return False
+
+    def set_release_flags(self, flags: int) -> None:
+        pass
+
+    def get_response_sender(self) -> Any:
+        raise TritonModelException("models of several answers a request (decoupled) are not served yet")
+
+    def exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
+        raise TritonModelException("a model can't ask other models here yet: join them by an ensemble")
+
+    async def async_exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
+        return self.exec(decoupled, execution_timeout)
+
+
+class InferenceResponse:
+    """The answer to one request: tensors, or an error."""
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        if error is not None and not isinstance(error, TritonError | str):
+            raise TypeError(f"the error of an InferenceResponse is a TritonError, not {type(error).__name__}")
+        for tensor in output_tensors:
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"an InferenceResponse takes Tensors, not {type(tensor).__name__}")
+        for name, value in (parameters or {}).items():
+            if not isinstance(name, str) or type(value) not in (bool, int, str, float):
+                raise TypeError(f"parameter {name!r} is a {type(value).__name__}: bool, int, str or float")
+        self._outputs = list(output_tensors)
+        self._error = TritonError(error) if isinstance(error, str) else error
+        self._parameters = dict(parameters or {})
+
+    def given_parameters(self) -> dict[str, Any]:
+        """For the worker: as they were given."""
+        return self._parameters
+
+    def output_tensors(self) -> list[Tensor]:
+        return self._outputs
+
+    def has_error(self) -> bool:
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        return self._error
+
+    def parameters(self) -> str:
+        """As JSON."""
+        return json.dumps(self._parameters, separators=(",", ":"))
+
+
+class Logger:
+    """Writes lines of the model into the server's log."""
+
+    _log = logging.getLogger("triton_python_backend")
+    WARNING, ERROR, INFO, VERBOSE = range(4)
+
+    @classmethod
+    def log(cls, message: str, level: int = INFO) -> None:
+        levels = {cls.WARNING: logging.WARNING, cls.ERROR: logging.ERROR, cls.VERBOSE: logging.DEBUG}
+        cls._log.log(levels.get(level, logging.INFO), "%s", message)
+
+    @classmethod
+    def log_info(cls, message: str) -> None:
+        cls._log.info("%s", message)
+
+    @classmethod
+    def log_warn(cls, message: str) -> None:
+        cls._log.warning("%s", message)
+
+    @classmethod
+    def log_error(cls, message: str) -> None:
+        cls._log.error("%s", message)
+
+    @classmethod
+    def log_verbose(cls, message: str) -> None:
+        cls._log.debug("%s", message)
+
+
+class Metric:
+    """A number of the model's own."""
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        self.labels = dict(labels)
+        self._value = 0.0
+
+    def increment(self, by: float) -> None:
+        self._value += by
+
+    def set(self, value: float) -> None:
+        self._value = value
+
+    def observe(self, value: float) -> None:
+        self._value = value
+
+    def value(self) -> float:
+        return self._value
+
+
+class MetricFamily:
+    """Numbers of the model's own under one name. They are kept in this process: /metrics has none of them."""
+
+    COUNTER, GAUGE, HISTOGRAM = range(3)
+
+    def __init__(self, name: str, description: str, kind: int) -> None:
+        self.name, self.description, self.kind = name, description, kind
+
+    def Metric(self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] = ()) -> Metric:
+        """One of the family's numbers, told from the others by its labels."""
+        return Metric(labels or {})
+
+
+class ModelConfig:
+    """What `auto_complete_config` completes: the fields of config.pbtxt."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = dict(config)
+
+    def as_dict(self) -> dict[str, Any]:
+        return self._config
+
+    def set_max_batch_size(self, most: int) -> None:
+        if self._config.get("max_batch_size", 0) > most:
+            told = self._config["max_batch_size"]
+            raise ValueError(
+                f"configuration specified max_batch_size {told}, but in auto-complete-config function for "
+                f"model '{self._config.get('name')}' specified max_batch_size {most}"
+            )
+        self._config["max_batch_size"] = most
+
+    def set_dynamic_batching(self) -> None:
+        self._config.setdefault("dynamic_batching", {})
+
+    def set_model_transaction_policy(self, policy: Mapping[str, Any]) -> None:
+        self._config["model_transaction_policy"] = dict(policy)
+
+    def add_input(self, tensor: Mapping[str, Any]) -> None:
+        self._add("input", tensor, ("name", "data_type", "dims", "optional", "allow_ragged_batch"))
+
+    def add_output(self, tensor: Mapping[str, Any]) -> None:
+        self._add("output", tensor, ("name", "data_type", "dims"))
+
+    def _add(self, field: str, tensor: Mapping[str, Any], known: Sequence[str]) -> None:
+        for name in tensor:
+            if name not in known:
+                raise ValueError(f"{field} property '{name}' is none of {', '.join(known)}")
+        for name in ("name", "data_type", "dims"):
+            if name not in tensor:
+                raise ValueError(f"{field} {tensor.get('name', '')!r} lacks the property '{name}'")
+        there = self._config.setdefault(field, [])
+        for other in there:
+            if other["name"] == tensor["name"]:
+                other.setdefault("data_type", tensor["data_type"])
+                other.setdefault("dims", list(tensor["dims"]))
+                return
+        there.append({**tensor, "dims": list(tensor["dims"])})
+
+
+def get_input_tensor_by_name(request: InferenceRequest, name: str) -> Tensor | None:
+    return next((tensor for tensor in request.inputs() if tensor.name() == name), None)
+
+
+def get_output_tensor_by_name(response: InferenceResponse, name: str) -> Tensor | None:
+    return next((tensor for tensor in response.output_tensors() if tensor.name() == name), None)
+
+
+def get_input_config_by_name(model_config: Mapping[str, Any], name: str) -> Any:
+    return next((one for one in model_config.get("input", ()) if one["name"] == name), None)
+
+
+def get_output_config_by_name(model_config: Mapping[str, Any], name: str) -> Any:
+    return next((one for one in model_config.get("output", ()) if one["name"] == name), None)
+
+
+def triton_string_to_numpy(triton_type_string: str) -> Any:
+    """The NumPy type of a data_type; None for TYPE_BF16, which NumPy lacks."""
+    name = triton_type_string.removeprefix("TYPE_")
+    if name == "STRING":
+        return np.object_
+    known = BY_DATATYPE.get(name)
+    return None if known is None or name == "BF16" else known.numpy.type
+
+
+def numpy_to_triton_type(data_type: Any) -> int:
+    """The number of a data_type in ModelConfig."""
+    kind = np.dtype(data_type)
+    if kind.kind in "OSU":
+        return 13
+    return _NUMBERS[BY_NAME[kind.name].datatype]
+
+
+def triton_to_numpy_type(data_type: int) -> Any:
+    return np.object_ if data_type == 13 else BY_DATATYPE[_NAMES[data_type]].numpy.type
+
+
+_NUMBERED = "BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 FP32 FP64 BYTES BF16"
+_NUMBERS = {name: number for number, name in enumerate(_NUMBERED.split(), 1)}
+_NAMES = {number: name for name, number in _NUMBERS.items()}
+
+
+def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) -> bool:
+    return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
+
+
+def get_model_dir() -> str:
+    """The folder of the version that this process runs."""
+    return _FOLDER[0]
+
+
+def set_model_dir(folder: str) -> None:
+    """For the worker: what `get_model_dir` tells."""
+    _FOLDER[0] = folder

@@ -1,0 +1,244 @@
+"""ModelRepository: the models in the folders of a Triton model repository, and why others can't be served."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from client.protos.kserve_v2_pb2 import ModelConfig
+from pipeline.api.dag import Dag
+from pipeline.api.served_models import ServedModel
+from pipeline.errors import ConfigError
+from pipeline.triton import ensemble
+from pipeline.triton.completion import backend_of_files, complete_by_file
+from pipeline.triton.config_document import complete, document_of
+from pipeline.triton.config_file import FILE, backend_of, read_config
+from pipeline.triton.model_folder import NO_VERSION, signature_of, versions_of
+from pipeline.triton.rules import flaws_of, flaws_of_tensors
+
+_RUN_HERE = ("python", "identity", "ensemble")
+_NAME = re.compile(r"[^\s/?#:]+")
+
+
+class Unavailable(NamedTuple):
+    """A model that can't be served. version: empty where there is none, or the reason is of all.
+
+    polled: not even its configuration can be used.
+    """
+
+    version: str
+    reason: str
+    polled: bool = False
+
+
+class Served(NamedTuple):
+    """What the folders hold. sections: of config.yml, by Op. unavailable: by the name of the model."""
+
+    models: list[ServedModel]
+    sections: dict[str, dict[str, Any]]
+    unavailable: dict[str, Unavailable]
+
+
+@dataclass(frozen=True)
+class ModelRepository:
+    """folders: each has a folder for each model. strict: a configuration may leave nothing out.
+
+    threads: of a model that does not say how many. given: what stands in place of the folder and of the
+    configuration of a model, by its name.
+    """
+
+    folders: Sequence[Path]
+    strict: bool = False
+    threads: int = 2
+    given: Mapping[str, tuple[Path | None, ModelConfig | None]] = field(default_factory=dict)
+
+    def names(self) -> list[str]:
+        """The names of all that may be a model. Raises ConfigError for a folder that can't be read."""
+        return sorted({path.name for folder in self.folders for path in _folders_in(folder)})
+
+    def read(self, names: Sequence[str] | None = None) -> Served:
+        """The models of these names, all without, with those that their ensembles need."""
+        reading = _Reading(self)
+        for name in self.names() if names is None else names:
+            reading.add(name)
+        return reading.served
+
+    def folder_of(self, name: str) -> Path:
+        """The folder of a model. Raises ConfigError where there is none, or more than one."""
+        given, _ = self.given.get(name, (None, None))
+        if given is not None:
+            return given
+        found = [path for folder in self.folders for path in _folders_in(folder) if path.name == name]
+        if len(found) != 1:
+            why = "there is no such folder" if not found else f"it is in {' and in '.join(map(str, found))}"
+            raise ConfigError(f"{name}: {why}")
+        return found[0]
+
+
+class _Reading:
+    """Reads models, each once, ensembles after those that they need."""
+
+    def __init__(self, repository: ModelRepository) -> None:
+        self.served = Served([], {}, {})
+        self._repository = repository
+        self._by_name: dict[str, list[ServedModel]] = {}
+        self._under_way: list[str] = []
+
+    def add(self, name: str) -> None:
+        if name in self._by_name or name in self.served.unavailable:
+            return
+        self._under_way.append(name)
+        try:
+            self._by_name[name] = list(self._models_of(name))
+            self.served.models.extend(self._by_name[name])
+        except _Unavailable as exc:
+            self.served.unavailable[name] = exc.model
+        except ConfigError as exc:
+            self.served.unavailable[name] = Unavailable("", exc.message, polled=True)
+        finally:
+            self._under_way.pop()
+
+    def _models_of(self, name: str) -> Iterator[ServedModel]:
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"{name!r} can't be the name of a model: it holds blanks, '/', '?', '#' or ':'")
+        folder = self._repository.folder_of(name)
+        _, given = self._repository.given.get(name, (None, None))
+        config = ModelConfig() if given is not None else read_config(folder)
+        if given is not None:
+            config.CopyFrom(given)
+        if config.name not in ("", name):
+            raise ConfigError(f"{folder / FILE}: name is {config.name!r}, and the folder's is {name!r}")
+        config.name = name
+        backend = backend_of(config) or self._backend_of_files(folder, config)
+        if flaws := flaws_of(config, backend):
+            raise ConfigError("; ".join(flaws))
+        versions = versions_of(folder, config)
+        if not versions:
+            raise _Unavailable(Unavailable("", NO_VERSION.format(name)))
+        self._complete(config, folder, backend, versions)
+        if flaws := flaws_of_tensors(config, backend):
+            raise _Unavailable(Unavailable(versions[-1], f"Invalid argument: {'; '.join(flaws)}"))
+        document = document_of(config)
+        yield from self._versions(config, document, backend, folder, versions)
+
+    def _complete(self, config: ModelConfig, folder: Path, backend: str, versions: Sequence[str]) -> None:
+        complete(config, backend)
+        if backend in _RUN_HERE:
+            return
+        program = folder / versions[-1] / config.default_model_filename
+        if not config.default_model_filename:
+            return
+        if not program.is_file():
+            raise _Unavailable(
+                Unavailable(versions[-1], f"Internal: unable to find '{program}' for model '{config.name}'")
+            )
+        flaws = complete_by_file(config, program, backend, strict=self._repository.strict)
+        if flaws:
+            told = f"Invalid argument: {FILE} does not agree with {program}: {'; '.join(flaws)}"
+            raise _Unavailable(Unavailable(versions[-1], told))
+        complete(config, backend)  # dynamic batching may have come with it
+
+    def _backend_of_files(self, folder: Path, config: ModelConfig) -> str:
+        if self._repository.strict:
+            raise ConfigError(f"{folder / FILE} names no backend, and completing it is disabled")
+        for version in versions_of(folder, config):
+            if backend := backend_of_files(folder / version):
+                return backend
+        raise ConfigError(
+            f"{folder / FILE} names no backend, and no version holds a file that tells: model.onnx, model.py"
+        )
+
+    def _versions(
+        self,
+        config: ModelConfig,
+        document: Mapping[str, Any],
+        backend: str,
+        folder: Path,
+        versions: Sequence[str],
+    ) -> Iterator[ServedModel]:
+        try:
+            signature = signature_of(config, folder)
+        except ConfigError as exc:
+            raise _Unavailable(Unavailable(versions[-1], exc.message)) from exc
+        graph = None if backend != "ensemble" else self._graph(config)
+        for version in versions:
+            op = f"{config.name}:{version}"
+            own = graph or ensemble.dag_of_model(op)
+            yield ServedModel(config.name, own, signature, version, document, str(folder))
+            if graph is None:
+                threads = self._repository.threads
+                self.served.sections[op] = section_of(config, backend, folder / version, threads)
+
+    def _graph(self, config: ModelConfig) -> Dag:
+        if flaws := ensemble.flaws_of(config):
+            raise ConfigError("; ".join(flaws))
+        missing = []
+        for name in ensemble.models_in(config):
+            if name in self._under_way:
+                loop = " -> ".join([*self._under_way[self._under_way.index(name) :], name])
+                raise ConfigError(f"circular dependency between ensembles: {loop}")
+            if name in self._repository.names():
+                self.add(name)
+            if name not in self._by_name:
+                missing.append(name)
+        if missing:
+            told = f"ensemble {config.name} contains models that are not available or ambiguous: "
+            raise _Unavailable(Unavailable("", told + ", ".join(missing)))
+        try:
+            return ensemble.dag_of(config, self._find)
+        except ConfigError as exc:
+            raise _Unavailable(Unavailable("", exc.message)) from exc
+
+    def _find(self, name: str, version: int) -> ServedModel:
+        models = self._by_name[name]
+        if version == -1:
+            return models[-1]
+        for model in models:
+            if model.version == str(version):
+                return model
+        raise ConfigError(f"version {version} of model {name} is not served")
+
+
+class _Unavailable(ConfigError):
+    """Why a model whose configuration can be used is not served all the same."""
+
+    def __init__(self, told: Unavailable) -> None:
+        super().__init__(told.reason)
+        self.model = told
+
+
+def section_of(config: ModelConfig, backend: str, folder: Path, threads: int) -> dict[str, Any]:
+    """The Op's section of config.yml that the configuration comes to."""
+    batching = config.WhichOneof("scheduling_choice") == "dynamic_batching"
+    most = config.max_batch_size
+    section: dict[str, Any] = {
+        "concurrency": sum(group.count for group in config.instance_group) or 1,
+        "batch_size": max(1, most) if batching else 1,
+        "auto_batching_timeout": config.dynamic_batching.max_queue_delay_microseconds / 1000,
+    }
+    if most:
+        section["max_batch_rows"] = most
+    if backend not in _RUN_HERE:
+        told = config.parameters["intra_op_thread_count"].string_value if config.parameters else ""
+        section["local_service_conf"] = {
+            "model_config": str(folder),
+            "engine": backend,
+            "thread_num": int(told) if told.isdecimal() and int(told) else threads,
+            "fetch_list": [one.name for one in config.output],
+            "ir_optim": True,
+        }
+    return section
+
+
+def _folders_in(folder: Path) -> Iterator[Path]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as exc:
+        raise ConfigError(f"the model repository {folder} can't be read: {exc.strerror}") from exc
+    for entry in entries:
+        if entry.is_dir() and not entry.name.startswith("."):
+            yield Path(entry.path)

@@ -1,0 +1,126 @@
+"""RepositoryService: a model repository as a service, as the command line starts it and as workers run it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.api.app import App, RepositoryPlace
+from pipeline.api.examples import Examples
+from pipeline.api.op import Op
+from pipeline.api.served_models import models_of
+from pipeline.api.service import Service
+from pipeline.config.config_file import load_config
+from pipeline.errors import ConfigError, StartFailed
+from pipeline.triton.repository import ModelRepository, Served
+from pipeline.triton.repository_op import RepositoryOp
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 600  # Triton has none
+MAX_PENDING_REQUESTS = 16384  # nor this
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says. folders: of the repository. load: the models to begin with; None: all."""
+
+    folders: tuple[Path, ...]
+    name: str = "triton"
+    http_port: int | None = 8000
+    grpc_port: int | None = 8001
+    metrics_port: int | None = 8002
+    strict: bool = False
+    control: str = "none"
+    exit_on_error: bool = False
+    load: tuple[str, ...] | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+class RepositoryService(Service):
+    """Serves the models of a repository. options: None in a worker, which is told by the front."""
+
+    def __init__(self, name: str, options: Options | None = None) -> None:
+        super().__init__(name)
+        self._options = options
+
+    def op_of(self, app: App, name: str) -> Op:
+        for model in app.models:
+            if model.op == name:
+                return RepositoryOp(name, model)
+        raise StartFailed(f"the repository has no model {name}")
+
+    def _as_app(self) -> App:
+        assert self._options is not None
+        options = self._options
+        served = self._read(options)
+        ports = {
+            "http_port": options.http_port,
+            "rpc_port": options.grpc_port,
+            "v2": {"metrics_port": options.metrics_port, "model_control": options.control},
+        }
+        config = load_config(
+            {
+                **ports,
+                "dag": {
+                    "is_thread_op": False,
+                    "http_errors": "status",
+                    "request_timeout": REQUEST_TIMEOUT_S,
+                    "max_pending_requests": MAX_PENDING_REQUESTS,
+                },
+                "op": served.sections,
+                **options.config,
+            }
+        )
+        return App(
+            name=self.name,
+            models=models_of(_Read(served.models)) if served.models else (),
+            config=config,
+            script=str(Path(__file__).resolve()),
+            arguments=(self.name,),
+            folder=str(Path.cwd()),
+            examples=Examples({}, {}),
+            module="pipeline.triton.service",
+            repository=RepositoryPlace(tuple(map(str, options.folders)), options.strict),
+            exit_on_error=options.exit_on_error,
+            unavailable={name: (why.version, why.reason) for name, why in served.unavailable.items()},
+        )
+
+    def _read(self, options: Options) -> Served:
+        """The models to begin with. Raises ConfigError where there is none, or not all can be served."""
+        source = ModelRepository(options.folders, options.strict)
+        there = source.names()
+        wanted = there if options.load is None or "*" in options.load else options.load
+        if unknown := sorted(set(wanted) - set(there)):
+            raise ConfigError(f"--load-model {unknown[0]}: there is no such model, only {', '.join(there)}")
+        served = source.read(wanted)
+        for name, why in served.unavailable.items():
+            told = f"{name} version {why.version}" if why.version else name
+            log.error("Model %s is not served: %s", told, why.reason)
+        if served.unavailable and options.exit_on_error:
+            raise ConfigError(f"not all models can be served: {', '.join(served.unavailable)}")
+        if not served.models and options.control == "none":
+            told = ", ".join(map(str, options.folders))
+            raise ConfigError(
+                f"{told} holds no model that can be served: each is a folder with config.pbtxt and versions, "
+                "as in models/bert/1/model.onnx"
+            )
+        return served
+
+
+class _Read:
+    """The models that were read: a ModelSource."""
+
+    def __init__(self, models: list[Any]) -> None:
+        self._models = models
+
+    def models(self) -> list[Any]:
+        return self._models
+
+
+if __name__ == "__main__":  # in a worker
+    RepositoryService(sys.argv[1]).serve()

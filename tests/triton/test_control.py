@@ -1,0 +1,168 @@
+"""Models of a repository that are loaded and unloaded while others are served."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.repository_process import RepositoryProcess
+from tests.support.service_process import HttpAnswer
+from tests.support.triton_repository import write_model
+
+TENSORS = """
+backend: "python"
+max_batch_size: 4
+input { name: "INPUT0" data_type: TYPE_FP32 dims: 2 }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 2 }
+"""
+TIMES = """
+class TritonPythonModel:
+    def execute(self, requests):
+        arrays = [pb_utils.get_input_tensor_by_name(r, "INPUT0").as_numpy() * FACTOR for r in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", array)]) for array in arrays]
+"""
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 4
+input { name: "A" data_type: TYPE_FP32 dims: 2 }
+output { name: "B" data_type: TYPE_FP32 dims: 2 }
+ensemble_scheduling { step { model_name: "changing" model_version: -1
+  input_map { key: "INPUT0" value: "A" } output_map { key: "OUTPUT0" value: "B" } } }
+"""
+
+
+def times(factor: int) -> str:
+    return TIMES.replace("FACTOR", str(factor))
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_model(folder, "changing", TENSORS, times(2))
+    write_model(folder, "steady", TENSORS, times(10))
+    write_model(folder, "ensemble", ENSEMBLE)
+    write_model(folder, "policy", f"{TENSORS}version_policy {{ latest {{ num_versions: 2 }} }}", times(1))
+    for version in (2, 3):
+        write_model(folder, "policy", None, times(version), version=str(version))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(repository: Path) -> Iterator[RepositoryProcess]:
+    arguments = ["--model-control-mode=explicit", "--load-model=steady"]
+    with RepositoryProcess(repository, arguments=arguments) as process:
+        yield process
+
+
+def order(service: RepositoryProcess, name: str, what: str, **parameters: Any) -> HttpAnswer:
+    body = json.dumps({"parameters": parameters}) if parameters else b""
+    return service.http(f"/v2/repository/models/{name}/{what}", body)
+
+
+def ask(service: RepositoryProcess, name: str, version: str = "", tensor: str = "INPUT0") -> HttpAnswer:
+    given = {"name": tensor, "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
+    path = f"/v2/models/{name}{f'/versions/{version}' if version else ''}/infer"
+    return service.http(path, json.dumps({"inputs": [given]}))
+
+
+def data(answer: HttpAnswer) -> list[float]:
+    assert answer.status == 200, answer
+    numbers: list[float] = answer.json["outputs"][0]["data"]
+    return numbers
+
+
+def index(service: RepositoryProcess) -> dict[str, list[str]]:
+    rows: dict[str, list[str]] = {}
+    for row in service.http("/v2/repository/index", b"").json:
+        rows.setdefault(row["name"], []).append(f"{row.get('version', '')} {row.get('state', '')}")
+    return rows
+
+
+def test_an_ensemble_is_loaded_with_its_models_and_unloaded_with_them_or_without(
+    service: RepositoryProcess,
+) -> None:
+    assert index(service) == {"changing": [" "], "ensemble": [" "], "policy": [" "], "steady": ["1 READY"]}
+    assert ask(service, "ensemble").status == 404
+    assert order(service, "ensemble", "load").status == 200
+    assert data(ask(service, "ensemble", tensor="A")) == data(ask(service, "changing")) == [2, 4]
+    assert order(service, "ensemble", "unload").status == 200
+    assert ask(service, "ensemble", tensor="A").status == 404
+    assert data(ask(service, "changing")) == [2, 4]
+    assert order(service, "ensemble", "load").status == 200
+    assert order(service, "ensemble", "unload", unload_dependents=True).status == 200
+    assert [ask(service, name).status for name in ("ensemble", "changing")] == [404, 404]
+    assert index(service)["ensemble"] == ["1 UNAVAILABLE"]
+
+
+def test_versions_are_those_of_the_policy_each_asked_by_its_number(service: RepositoryProcess) -> None:
+    assert order(service, "policy", "load").status == 200
+    assert service.http("/v2/models/policy").json["versions"] == ["2", "3"]
+    assert [data(ask(service, "policy", version)) for version in ("2", "3", "")] == [[2, 4], [3, 6], [3, 6]]
+    assert ask(service, "policy", "1").status == 404
+
+
+def test_a_model_is_loaded_changed_and_unloaded_while_another_is_asked(
+    service: RepositoryProcess, repository: Path
+) -> None:
+    stop = threading.Event()
+    answers: list[list[float]] = []
+
+    def load() -> None:
+        while not stop.is_set():
+            answers.append(data(ask(service, "steady")))
+
+    asking = threading.Thread(target=load)
+    asking.start()
+    try:
+        for factor in (3, 4):
+            write_model(repository, "changing", TENSORS, times(factor))
+            assert order(service, "changing", "load").status == 200
+            assert data(ask(service, "changing")) == [factor, 2 * factor]
+        assert order(service, "changing", "unload").status == 200
+    finally:
+        stop.set()
+        asking.join()
+    assert answers
+    assert {tuple(one) for one in answers} == {(10, 20)}
+
+
+def test_a_load_that_fails_leaves_what_was_served(service: RepositoryProcess, repository: Path) -> None:
+    folder = write_model(repository, "fragile", TENSORS, times(5))
+    assert order(service, "fragile", "load").status == 200
+    try:
+        write_model(repository, "fragile", TENSORS, "raise RuntimeError('not today')\n")
+        answer = order(service, "fragile", "load")
+        assert answer.status == 400
+        assert "version 1 is at UNAVAILABLE state: Internal: RuntimeError: not today" in answer.json["error"]
+        assert data(ask(service, "fragile")) == [5, 10]
+        write_model(repository, "fragile", "no configuration")
+        assert "failed to poll" in order(service, "fragile", "load").json["error"]
+        assert data(ask(service, "fragile")) == [5, 10]
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_client_gives_configuration_and_files_of_its_own(service: RepositoryProcess) -> None:
+    tensors = {"data_type": "TYPE_FP32", "dims": [2]}
+    config = {
+        "backend": "python",
+        "max_batch_size": 2,
+        "input": [{"name": "INPUT0", **tensors}],
+        "output": [{"name": "OUTPUT0", **tensors}],
+    }
+    code = "import triton_python_backend_utils as pb_utils\n" + times(7)
+    files = {"file:1/model.py": base64.b64encode(code.encode()).decode()}
+    assert order(service, "given", "load", config=json.dumps(config), **files).status == 200
+    assert data(ask(service, "given")) == [7, 14]
+    assert service.http("/v2/models/given/config").json["max_batch_size"] == 2
+    refused = order(service, "given", "load", config=json.dumps(config), **{"file:../model.py": ""})
+    assert (refused.status, "leads out of the model's folder" in refused.json["error"]) == (400, True)
+    assert order(service, "given", "load", strange=1).status == 400
+    assert order(service, "given", "unload").status == 200
