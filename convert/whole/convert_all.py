@@ -38,7 +38,9 @@ def convert_all(
     options.steps.step("Looking at the source")
     kind = kind_of(source, random_weights=wanted.random_weights)
     check_fit(source, kind, wanted)
-    routes = routes_of(kind, wanted.engine, wanted.program_format)
+    # A Paddle program has its shapes in it; that of an ONNX model can be changed.
+    engine = wanted.engine or ("onnxruntime" if wanted.rebatch else "")
+    routes = routes_of(kind, engine, wanted.program_format)
     told = describe_torch(source, wanted.input_spec, options) if kind is SourceKind.TORCH else None
     fingerprint = _fingerprint(source, kind, wanted, told, options)
     ways = "; else ".join(map(str, routes))
@@ -79,6 +81,7 @@ def _fingerprint(
         "labels": list(wanted.labels),
         "fetch_alias": list(wanted.fetch_alias),
         "padding": wanted.padding,
+        "rebatch": wanted.rebatch,
         "longest": LONGEST_TRIED,
         "onnxruntime": onnx_runtime_version(),
         "paddle": paddle_version(),

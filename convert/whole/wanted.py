@@ -28,6 +28,7 @@ class Wanted:
     fetch_alias: tuple[str, ...] = ()
     padding: str | None = None
     files: tuple[Path, ...] = ()
+    rebatch: bool = False
 
 
 def check_fit(source: str, kind: SourceKind, wanted: Wanted) -> None:

@@ -120,6 +120,7 @@ class Way:
                 files=[*files, *self.wanted.files],
                 notes=notes,
                 earlier=earlier,
+                rebatch=self.wanted.rebatch,
                 options=self.options,
             ).reports
 

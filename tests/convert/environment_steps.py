@@ -140,3 +140,62 @@ def onnx_operators(steps: Steps, nodes: list[list[Any]], opset: int, file: str) 
     )
     domains = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=domains, ir_version=8), file)
+
+
+def torch_of_fixed_batch(steps: Steps, kind: str, rows: int, file: str) -> None:
+    """Export a small model of this kind to `file`, for so many rows and no other number."""
+    import torch
+
+    torch.manual_seed(6)
+    shapes = {"cnn": (3, 32, 32), "vit": (3, 32, 32), "bert": (9,), "lstm": (7, 6), "mixing": (4,)}
+    given = torch.randn(rows, *shapes[kind])
+    if kind == "bert":
+        given = torch.randint(1, 100, given.shape)
+    torch.onnx.export(
+        _small_model(kind).eval(),
+        (given,),
+        file,
+        input_names=["x"],
+        output_names=["y"],
+        opset_version=17,
+        dynamo=False,
+    )
+
+
+def _small_model(kind: str) -> Any:
+    import torch
+    import transformers
+    from torch import nn
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells, self.output = nn.LSTM(6, 8, batch_first=True), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.output(self.cells(x)[0][:, -1])
+
+    class Mixing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x - x.mean(0, keepdim=True)
+
+    class Logits(nn.Module):
+        def __init__(self, model: Any) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.model(x).logits
+
+    if kind in ("lstm", "mixing"):
+        return Recurrent() if kind == "lstm" else Mixing()
+    if kind == "cnn":
+        convolution = [nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU()]
+        return nn.Sequential(*convolution, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    sizes = {**sizes, "num_labels": 3, "attn_implementation": "eager"}
+    if kind == "vit":
+        seen = transformers.ViTConfig(image_size=32, patch_size=8, **sizes)
+        return Logits(transformers.ViTForImageClassification(seen))
+    read = transformers.BertConfig(vocab_size=100, **sizes)
+    return Logits(transformers.BertForSequenceClassification(read))
