@@ -24,6 +24,7 @@ from pipeline.front.listeners import Listeners
 from pipeline.front.metrics.metrics import Metrics
 from pipeline.front.model_loader import ModelLoader
 from pipeline.front.pool.placement import placement, wants_processes
+from pipeline.front.recorder import Recorder
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.plugins import DIALECTS, find
@@ -46,6 +47,7 @@ async def serve(app: App) -> int:
     repository = ModelLoader(scheduler, app.repository) if app.repository else Repository(scheduler)
     listeners = Listeners(scheduler, Dialects(app.dialects, scheduler, repository))
     Hangup(scheduler, repository, listeners, stop_requested.set).listen()
+    Recorder(scheduler).listen()
     start_signals.release()
     config = app.config
     log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.ops, repeat(app))))

@@ -107,6 +107,7 @@ def _tune(options: argparse.Namespace) -> int:
         options.connections,
         options.report,
         options.dry_run,
+        options.record,
     )
     try:
         tune(given)
@@ -306,6 +307,12 @@ def _add_tune(commands: Commands) -> None:
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the change of config.yml, write nothing"
+    )
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="tune nothing: write down what the running service answers, 1,000 requests at most, as a sample",
     )
 
 

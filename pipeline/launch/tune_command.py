@@ -21,6 +21,7 @@ from pipeline.config.op_section import LocalServiceConf
 from pipeline.config.report import read_yaml
 from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError
+from pipeline.launch.record_command import record
 from pipeline.models.settings import with_settings_of
 from pipeline.models.variants import load_for_engine, ways_to_run
 from pipeline.models.versions import choose_version
@@ -57,6 +58,7 @@ class Options(msgspec.Struct, frozen=True):
     connections: tuple[int, ...] = ()
     report: Path | None = None
     dry_run: bool = False
+    record: Path | None = None
 
 
 def seconds_of(option: str, text: str) -> float:
@@ -72,6 +74,9 @@ def tune(options: Options) -> None:
     if not SHORTEST_S <= options.budget_s <= LONGEST_S:
         raise ConfigError(f"--budget: from {SHORTEST_S:g} seconds to 24 hours, e.g. --budget 5m")
     script, config = _files(options)
+    if options.record is not None:
+        _record(options, config, options.record)
+        return
     lines = lines_of(options.sample) if options.sample else []
     op = _op_of(config, options.op)
     text = config.read_bytes().decode("utf-8")
@@ -104,6 +109,18 @@ def tune(options: Options) -> None:
         drawn = draw(title, search.measured(), chosen, wanted.p99_ms)
         report.with_suffix(".svg").write_text(drawn, "utf-8")
         console.print(f"everything measured: {report}.json, {report}.svg", soft_wrap=True)
+
+
+def _record(options: Options, config: Path, to: Path) -> None:
+    if options.sample is not None:
+        raise ConfigError("--record writes a sample, and --sample reads one: record first, then tune with it")
+    console = Console(stderr=True)
+    requests = record(config, to, options.budget_s, console)
+    console.print(
+        f"{requests} requests recorded: {to}\n"
+        f"tune with them: paddlewheel tune {options.service} --sample {to}",
+        soft_wrap=True, markup=False, highlight=False,
+    )  # fmt: skip
 
 
 class _Run:

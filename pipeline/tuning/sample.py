@@ -85,7 +85,7 @@ def _flaw(suffix: str, line: str) -> str:
         body = msgspec.json.decode(line)
     except msgspec.DecodeError as exc:
         return f"is no JSON ({exc})"
-    if not isinstance(body, dict) or not any(key in body for key in _PATHS):
+    if not path_of(body, ""):
         return f"is no body of a request: an object with one of {', '.join(_PATHS)}"
     return ""
 
@@ -103,7 +103,10 @@ def requests_of(
             raise ConfigError("the service declares no example_key_values; give it requests with --sample")
         return [Asked(0, path, _key_values(example.key_values))]
     if not as_texts:
-        return [Asked(number, _path(line).format(name=example.name), line.encode()) for number, line in lines]
+        return [
+            Asked(number, path_of(msgspec.json.decode(line), example.name), line.encode())
+            for number, line in lines
+        ]
     key = key or next(iter(example.key_values), None)
     if key is None:
         raise ConfigError(
@@ -113,9 +116,10 @@ def requests_of(
     return [Asked(number, path, _key_values({**example.key_values, key: line})) for number, line in lines]
 
 
-def _path(line: str) -> str:
-    body = msgspec.json.decode(line)
-    return next(path for key, path in _PATHS.items() if key in body)
+def path_of(body: Any, name: str) -> str:
+    """Where the body of a request is sent to the service of this name; empty for what is no such body."""
+    kinds = [path for key, path in _PATHS.items() if isinstance(body, dict) and key in body]
+    return kinds[0].format(name=name) if kinds else ""
 
 
 def _key_values(given: Mapping[str, str]) -> bytes:

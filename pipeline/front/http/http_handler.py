@@ -150,6 +150,8 @@ class HttpHandler(ABC):
         if isinstance(answer, list):
             self._access_log.answered(self.name)
             self._send(request, answer, head)
+            if self._scheduler.recorded is not None:
+                self._scheduler.recorded(request.path, request.body)
         else:
             self.refuse(request, answer, head)
 

@@ -100,6 +100,8 @@ class Scheduler:
     """One service: its batchers, their workers, and the requests on their way.
 
     takes_messages: whether the app makes the inputs from the message: a Request then holds its bytes alone.
+    recorded: to be called with path and body of each request over HTTP that was answered; None while they are
+    not recorded.
     """
 
     def __init__(self, app: App, metrics: Metrics) -> None:
@@ -110,6 +112,7 @@ class Scheduler:
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
         self.takes_messages = app.default is not None and app.default.graph.source == MESSAGE
         self.starts = Starts(usable_cores())
+        self.recorded: Callable[[str, bytes], None] | None = None
         self._deadlines = Deadlines()
         self._anyone = Client()  # stands for clients that no door tells apart
         self._tracer = Tracer(metrics, app.ops, config.tracer.interval_s)

@@ -1,0 +1,73 @@
+"""Recording: how `paddlewheel tune --record` has a running service write down what it is asked.
+
+The command makes an empty file that only the service's user may read, and sends SIGUSR2, which begins and
+ends the recording. The service appends the body of a request a line, and holds a lock on the file meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import stat
+import struct
+import tempfile
+from pathlib import Path
+
+SIGNAL = signal.SIGUSR2
+MOST_REQUESTS = 1000
+MOST_BYTES = 16 << 20
+MOST_SECONDS = 3600.0
+_FLOCK = struct.Struct("hh4xqqi4x")  # of fcntl(2): type, whence, start, length, process
+
+
+def file_of(pid: int) -> Path:
+    """Where the service of this process writes."""
+    return Path(tempfile.gettempdir(), f"paddlewheel-record-{pid}.jsonl")
+
+
+def create(pid: int) -> int:
+    """The empty file, for the user of the service; returns its descriptor. Raises OSError."""
+    descriptor = os.open(file_of(pid), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    owner = Path(f"/proc/{pid}").stat()
+    if owner.st_uid != os.geteuid():
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    return descriptor
+
+
+def open_locked(pid: int) -> int:
+    """The file that the command has made, in the service. Raises OSError where it is not there, or is not
+    this user's alone: another could have put it there."""
+    descriptor = os.open(file_of(pid), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if (
+            not stat.S_ISREG(found.st_mode)
+            or found.st_uid != os.geteuid()
+            or found.st_nlink != 1
+            or found.st_mode & 0o077
+        ):
+            raise PermissionError(f"{file_of(pid)} is not a file of this user alone")
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def is_written(descriptor: int) -> bool:
+    """Whether a service holds the file of this descriptor. It is asked, and not tried: that would be in the
+    way of a service that begins."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, *_ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+    return bool(kind != fcntl.F_UNLCK)
+
+
+def takes_signal(pid: int) -> bool:
+    """Whether the process has a handler for the signal, which would end it otherwise."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
+    except OSError:
+        return False
+    caught = next((line for line in lines if line.startswith("SigCgt:")), "SigCgt: 0")
+    return bool(int(caught.split()[1], 16) >> (SIGNAL - 1) & 1)
