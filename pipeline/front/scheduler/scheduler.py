@@ -20,6 +20,7 @@ from pipeline.front.metrics.metrics import Metrics
 from pipeline.front.metrics.timings import Timings
 from pipeline.front.metrics.tracer import Tracer
 from pipeline.front.pool.abandoned_calls import AbandonedCalls
+from pipeline.front.pool.outputs import Outputs
 from pipeline.front.pool.placement import plan
 from pipeline.front.pool.starts import Starts
 from pipeline.front.pool.upkeep import Upkeep
@@ -100,10 +101,11 @@ class Scheduler:
     takes_messages: whether the app makes the inputs from the message: a Request then holds its bytes alone.
     """
 
-    def __init__(self, app: App, metrics: Metrics) -> None:
+    def __init__(self, app: App, metrics: Metrics, outputs: Outputs) -> None:
         config = app.config.dag
         self.app = app
         self.metrics = metrics
+        self.outputs = outputs
         self.access_log = AccessLog(metrics)
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
         self.takes_messages = app.default.graph.source == MESSAGE
@@ -321,6 +323,7 @@ class Scheduler:
             for pool in self._pools.values():
                 pool.start()
             async with contextlib.AsyncExitStack() as stack:
+                stack.enter_context(self.outputs.watched())
                 await stack.enter_async_context(self._tracer.running())
                 for op, pool in self._pools.items():
                     upkeep = Upkeep(pool, self.app.config.op[op])
