@@ -13,6 +13,7 @@ from rich.table import Table
 
 from convert.arguments.parser import create_parser
 from convert.command_calls import Command
+from convert.output.own_lines import Streams, as_they_are, without_libraries
 from convert.proof.parity_report import FailedParity, ParityReport
 from convert.result import Conversion, ConversionOptions
 from convert.steps.progress import ShownSteps
@@ -22,14 +23,26 @@ from pipeline.launch.commands import EXIT_MISTAKE
 EXIT_PARITY, EXIT_INTERRUPTED = 1, 130
 
 
+def run_as_command() -> int:
+    """`main` in a process of its own, whose descriptors may be ours alone."""
+    arguments = create_parser().parse_args()
+    if arguments.debug:
+        return _main(arguments, as_they_are())
+    with without_libraries() as streams:
+        return _main(arguments, streams)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 outputs disagree, 2 it can't be done, 130 interrupted."""
-    arguments = create_parser().parse_args(argv)
-    errors = Console(stderr=True, soft_wrap=True, emoji=False)
+    return _main(create_parser().parse_args(argv), as_they_are())
+
+
+def _main(arguments: argparse.Namespace, streams: Streams) -> int:
+    errors = Console(file=streams.err, soft_wrap=True, emoji=False)
     # A stop request leaves through the same door as Ctrl-C, so that no half result stays.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        conversion = _run(arguments)
+        conversion = _run(arguments, streams)
     except KeyboardInterrupt:
         errors.print("Interrupted; nothing was written.")
         return EXIT_INTERRUPTED
@@ -47,13 +60,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.debug:
             raise
         if isinstance(exc, FailedParity):
-            Console(emoji=False).print(parity_table([exc.report]))
+            Console(file=streams.out, emoji=False).print(parity_table([exc.report]))
         end = "" if exc.message.endswith("?") else "."
         errors.print(f"{exc.message.rstrip('.')}{end}", markup=False, highlight=False)
         return EXIT_PARITY if isinstance(exc, ParityError) else EXIT_MISTAKE
     finally:
         signal.signal(signal.SIGTERM, before)
-    console = Console(emoji=False)
+    console = Console(file=streams.out, emoji=False)
     if conversion.reports:
         console.print(parity_table(conversion.reports))
     for item in conversion.shown:
@@ -86,9 +99,9 @@ def parity_table(reports: Sequence[ParityReport]) -> Table:
     return table
 
 
-def _run(arguments: argparse.Namespace) -> Conversion:
+def _run(arguments: argparse.Namespace, streams: Streams) -> Conversion:
     command: Command = arguments.command
-    with ShownSteps(Console(stderr=True)) as steps:
+    with ShownSteps(Console(file=streams.err), shows_libraries=arguments.debug) as steps:
         options = ConversionOptions(
             tolerance=arguments.tolerance,
             lengths=arguments.lengths,

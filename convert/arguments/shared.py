@@ -68,7 +68,9 @@ def add_comparison(
         help="inputs to try in place of random ones: .npz, .npy, .jsonl, .csv, an image, or a text a line; "
         "again for more",
     )
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument(
+        "--debug", action="store_true", help="show the traceback of an error, and what libraries write"
+    )
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:

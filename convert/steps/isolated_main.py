@@ -31,6 +31,9 @@ class ToldSteps(Steps):
     def say(self, text: str) -> None:
         self.tell({"say": text})
 
+    def hear(self, text: str) -> None:
+        """Nothing: what libraries write here goes to the log of this process."""
+
     def tell(self, event: dict[str, Any]) -> None:
         line = json.dumps(event)
         self._events.write(f"{line}\n")

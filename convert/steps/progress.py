@@ -21,6 +21,9 @@ class Steps(Protocol):
     def say(self, text: str) -> None:
         """State a result in one line."""
 
+    def hear(self, text: str) -> None:
+        """Lines that a library has written, in a process of its own."""
+
 
 class SilentSteps:
     """For calls from Python: nothing is shown."""
@@ -34,11 +37,15 @@ class SilentSteps:
     def say(self, text: str) -> None:
         pass
 
+    def hear(self, text: str) -> None:
+        pass
+
 
 class ShownSteps:
     """A bar for each step on the terminal; the bars of finished steps stay."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, shows_libraries: bool = False) -> None:
+        self._shows_libraries = shows_libraries
         self._progress = Progress(
             SpinnerColumn(finished_text="[green]✓"),
             TextColumn("{task.description}"),
@@ -70,6 +77,10 @@ class ShownSteps:
 
     def say(self, text: str) -> None:
         self._progress.console.print(text, highlight=False)
+
+    def hear(self, text: str) -> None:
+        if self._shows_libraries:
+            self._progress.console.print(text.rstrip("\n"), markup=False, highlight=False, soft_wrap=True)
 
     def _finish(self) -> None:
         if self._current is not None:

@@ -109,6 +109,7 @@ class StepProcess:
     def _take_log(self, data: bytes) -> None:
         self._log += data
         del self._log[:-_LOG_BYTES]
+        self._steps.hear(_ESCAPES.sub("", data.decode("utf-8", "replace")))
 
     def _take_events(self, data: bytes) -> None:
         *lines, rest = (self._events + data).split(b"\n")

@@ -95,7 +95,8 @@ class LoggingConfig(Section):
     format: Literal["text", "json"] = Field(default="text", description="Lines for people or for machines.")
     directory: str | None = Field(
         default=None,
-        description="Folder of files beside standard output, one a process: NAME.front.log, NAME.OP.0.log.",
+        description="Folder of files beside standard output, one a process: NAME.front.log, NAME.OP.0.log; "
+        "NAME.output.log has what they print.",
     )
     rotation: RotationConfig = Field(default=RotationConfig(), description="How large those files grow.")
 

@@ -12,7 +12,7 @@ from pipeline.config.config_file import Limits
 
 log = logging.getLogger(__name__)
 
-_OF_A_WORKER = 8  # with those that starting its successor takes
+_OF_A_WORKER = 12  # with those that starting its successor takes
 _OTHERS = 64  # ports, logs, libraries
 
 

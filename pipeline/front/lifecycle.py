@@ -23,6 +23,7 @@ from pipeline.front.hangup import Hangup
 from pipeline.front.listeners import Listeners
 from pipeline.front.metrics.metrics import Metrics
 from pipeline.front.model_loader import ModelLoader
+from pipeline.front.pool.outputs import Outputs
 from pipeline.front.pool.placement import placement, wants_processes
 from pipeline.front.recorder import Recorder
 from pipeline.front.repository import Repository
@@ -35,7 +36,7 @@ from pipeline.process.memory import settle_memory
 log = logging.getLogger(__name__)
 
 
-async def serve(app: App) -> int:
+async def serve(app: App, outputs: Outputs) -> int:
     """Serve until SIGTERM or SIGINT; the status to leave with.
 
     Raises StartFailed when a port is taken or an Op can't be started, ConfigError for a mistake in keys,
@@ -43,7 +44,7 @@ async def serve(app: App) -> int:
     """
     stop_requested, interrupted = _take_signals()
     app = replace(app, dialects=tuple(find(DIALECTS).values()))  # for the workers, too
-    scheduler = Scheduler(app, Metrics(app.name))
+    scheduler = Scheduler(app, Metrics(app.name), outputs)
     repository = ModelLoader(scheduler, app.repository) if app.repository else Repository(scheduler)
     listeners = Listeners(scheduler, Dialects(app.dialects, scheduler, repository))
     Hangup(scheduler, repository, listeners, stop_requested.set).listen()
@@ -149,18 +150,21 @@ async def _drain(scheduler: Scheduler, listeners: Listeners) -> None:
 def main(arguments: list[str]) -> None:
     """`python -m pipeline.front APP_FD`: what `run_service` becomes."""
     app = read_app(int(arguments[0]))
-    set_up_logging(app.config.logging, app.name, "front", beside_app=False)
+    outputs = Outputs(app.config.logging, app.name)
+    set_up_logging(app.config.logging, app.name, "front", beside_app=False, log_fd=outputs.log_fd)
     heaps.give_back_large_blocks()
-    status = _status_of(app)
-    if not lines_written():
+    status = _status_of(app, outputs)
+    are_written = lines_written()
+    outputs.close()
+    if not are_written:
         os._exit(status)  # an orderly end would wait for the thread that waits for a reader
     sys.exit(status)
 
 
-def _status_of(app: App) -> int:
+def _status_of(app: App, outputs: Outputs) -> int:
     """What the process leaves with, once the service has ended."""
     try:
-        status: int = uvloop.run(serve(app))
+        status: int = uvloop.run(serve(app, outputs))
     except (StartFailed, ConfigError) as exc:
         log.error("%s", exc.message)
     except ExceptionGroup as group:  # what a task of the drain raised

@@ -1,4 +1,7 @@
-"""Logging: one line per event on standard output, as text or JSON, from the front and the workers alike."""
+"""Logging: one line per event on standard output, as text or JSON, from all processes alike.
+
+A record may have an `origin` of its own, the process that it is told for, and how that is `shown` as text.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,12 @@ from datetime import datetime
 from functools import partial
 from logging.handlers import RotatingFileHandler, WatchedFileHandler
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.config.config_file import LoggingConfig
 from pipeline.process.log_queue import LogQueue, StandardOutput
+
+if TYPE_CHECKING:  # the output reader imports no pydantic
+    from pipeline.config.config_file import LoggingConfig
 
 NAME = "pipeline"  # of the logger above all of ours
 PATIENCE_S = 1.0  # what a line waits at most to be written, before a worker goes on or a process ends
@@ -25,13 +31,14 @@ _handlers: list[LogQueue] = []  # what set_up_logging made for this process: one
 class _JsonLines(logging.Formatter):
     def __init__(self, service: str, process: str) -> None:
         super().__init__()
-        self._origin = {"service": service, "process": process}
+        self._service, self._process = service, process
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
             "level": record.levelname,
-            **self._origin,
+            "service": self._service,
+            "process": getattr(record, "origin", self._process),
             "logger": record.name,
             "message": record.getMessage(),
         }
@@ -50,18 +57,29 @@ class _WatchedFile(WatchedFileHandler):
             self.handleError(record)
 
 
-def set_up_logging(config: LoggingConfig, service: str, process: str, *, beside_app: bool) -> None:
-    """Log to standard output, and to a file of this process where `logging.directory` is set.
+def set_up_logging(
+    config: LoggingConfig,
+    service: str,
+    process: str,
+    *,
+    beside_app: bool,
+    log_fd: int = 1,
+    late: bool = False,
+) -> None:
+    """Log to the service's standard output, and to a file of this process where `logging.directory` is set.
 
     beside_app: only our own loggers, for the app's stay its own; what it prints is written line by line from
     now on, and our lines are there before its code goes on, unless nobody reads them. Without an app those of
     asyncio, gRPC and the like go the same way, and no line is waited for.
+    log_fd: standard output; 1 where lines that others write there do not go through the output reader. late:
+    there is a file from the first line on.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
-    outputs: list[Callable[[], logging.Handler]] = [partial(StandardOutput, sys.stdout.encoding)]
+    encoding = getattr(sys.stdout, "encoding", "utf-8")
+    outputs: list[Callable[[], logging.Handler]] = [partial(StandardOutput, log_fd, encoding)]
     if config.directory:
-        outputs.append(partial(_file_of, config, service, process))
+        outputs.append(partial(_file_of, config, service, process, late))
     _handlers.clear()
     no_file: OSError | None = None
     for output in outputs:
@@ -69,7 +87,8 @@ def set_up_logging(config: LoggingConfig, service: str, process: str, *, beside_
             _handlers.append(LogQueue(output, PATIENCE_S if beside_app else 0))
         except OSError as exc:  # since the service's start the disk may be full, or the folder gone
             no_file = exc
-    formatter: logging.Formatter = logging.Formatter(f"%(asctime)s %(levelname)s [{process}] %(message)s")
+    text = "%(asctime)s %(levelname)s [%(shown)s] %(message)s"
+    formatter: logging.Formatter = logging.Formatter(text, defaults={"shown": process})
     if config.format == "json":
         formatter = _JsonLines(service, process)
     for handler in _handlers:
@@ -121,6 +140,8 @@ def flaw_of_directory(given: str) -> str | None:
 def one_line(text: str, most: int = 300) -> str:
     """Text of a client's as it may stand in a log: it can't begin a line of its own."""
     shown = text if len(text) <= most else text[:most] + "..."
+    if shown.isprintable():
+        return shown
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in shown)
 
 
@@ -130,18 +151,19 @@ def _attach(ours: logging.Logger) -> None:
     ours.setLevel(min(handler.level for handler in _handlers))
 
 
-def _file_of(config: LoggingConfig, service: str, process: str) -> logging.Handler:
+def _file_of(config: LoggingConfig, service: str, process: str, late: bool) -> logging.Handler:
     """The log file of this process: two processes that rotate one file lose lines."""
     assert config.directory is not None
     Path(config.directory).mkdir(parents=True, exist_ok=True)
     path = Path(config.directory, f"{service}.{process}.log".replace("/", "_"))
     rotation = config.rotation
     if rotation.max_bytes == 0:
-        return _WatchedFile(path, encoding="utf-8", errors="backslashreplace")
+        return _WatchedFile(path, encoding="utf-8", errors="backslashreplace", delay=late)
     return RotatingFileHandler(
         path,
         maxBytes=rotation.max_bytes,
         backupCount=rotation.backup_count,
         encoding="utf-8",
         errors="backslashreplace",
+        delay=late,
     )

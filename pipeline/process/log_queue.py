@@ -84,20 +84,21 @@ class LogQueue(QueueHandler):
 
 
 class StandardOutput(logging.Handler):
-    """Writes to this process's standard output, whatever an app makes of `sys.stdout`.
+    """Writes to a service's standard output, whatever an app makes of `sys.stdout`.
 
     Unbuffered: a thread that waits for a reader in here holds no lock of a stream that is flushed at the end.
     """
 
-    def __init__(self, encoding: str) -> None:
+    def __init__(self, fd: int, encoding: str) -> None:
         super().__init__()
+        self._fd = fd
         self._encoding = encoding
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = memoryview(f"{self.format(record)}\n".encode(self._encoding, "backslashreplace"))
             while line:
-                line = line[os.write(1, line) :]
+                line = line[os.write(self._fd, line) :]
         except BrokenPipeError:  # its reader has gone: there is nobody to tell
             pass
         except Exception:

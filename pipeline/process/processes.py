@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-SERVER, WORKER = "pipeline.front", "pipeline.worker"
+SERVER, WORKER, OUTPUT_READER = "pipeline.front", "pipeline.worker", "pipeline.output"
 LISTENING = "0A"  # st of /proc/net/tcp
 HOME = (
     "SERVING_HOME"  # Paddle Serving's name for the folder that its `stop` looks at; else the working folder

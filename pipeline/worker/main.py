@@ -211,11 +211,12 @@ class Worker:
 
 
 def main(arguments: list[str]) -> None:
-    """`python -m pipeline.worker FRONT_PID LIFELINE_FD SOCKET_FD ARENA_FD ...`: started by the front alone.
+    """`python -m pipeline.worker FRONT_PID LOG_FD LIFELINE_FD SOCKET_FD ARENA_FD ...`: the front starts it.
 
     There are as many sockets and arenas as instances.
     """
-    front_pid, lifeline_fd, *fds = map(int, arguments)
+    front_pid, log_fd, lifeline_fd, *fds = map(int, arguments)
+    os.set_inheritable(log_fd, False)
     die_with(front_pid)
     hold_lifeline(lifeline_fd)  # before this process gives way, so that its thread never does
     _leave_signals_to_the_front()
@@ -228,7 +229,7 @@ def main(arguments: list[str]) -> None:
     start = received.message
     assert isinstance(start, Start)
     app = App.from_json(start.app)
-    set_up_logging(app.config.logging, app.name, start.name, beside_app=True)
+    set_up_logging(app.config.logging, app.name, start.name, beside_app=True, log_fd=log_fd)
     try:
         Worker(fronts, app, start.op, start.first_instance, start.shares).run_script()
     except BaseException as exc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -59,3 +60,42 @@ def test_the_command_tells_a_mistake_in_one_line_without_importing_a_framework()
     *progress, told = done.stderr.strip().splitlines()
     assert told.startswith("--input-spec: dtype 'int65' in 'ids:int65[-1]'") and told.endswith(".")
     assert "Traceback" not in "".join(progress)
+
+
+NOISY = """
+import os, warnings
+os.write(1, b"native on 1\\n")
+os.write(2, b"native on 2\\n")
+warnings.warn("of a library")
+print("printed")
+
+def build():
+    raise ValueError("no layer today")
+"""
+
+
+@pytest.mark.parametrize("debug", [[], ["--debug"]], ids=["", "with --debug"])
+def test_libraries_lines_are_shown_with_debug_alone(tmp_path: Path, debug: list[str]) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY, "utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "convert",
+        "paddle",
+        "noisy:build",
+        "out",
+        "--input-spec",
+        "x:float32[-1]",
+    ]
+    search_path = os.pathsep.join((str(ROOT), str(tmp_path)))
+    done = subprocess.run(
+        [*command, *debug],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": search_path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    theirs = ("native on 1", "native on 2", "of a library", "printed", "Traceback")
+    assert done.returncode != 0 and "no layer today" in done.stderr
+    assert [text in done.stdout + done.stderr for text in theirs] == [bool(debug)] * len(theirs)

@@ -32,6 +32,6 @@ def test_a_worker_that_has_died_is_forgotten_without_a_collection_of_garbage(tmp
 
         def counted() -> bool:
             service.process.send_signal(signal.SIGUSR1)
-            return "\n1 processes, 1 instances\n" in service.log
+            return "[front stdout] 1 processes, 1 instances\n" in service.log
 
         wait_until(counted, "the dead are forgotten", on_timeout=lambda: service.log)

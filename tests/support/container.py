@@ -29,7 +29,7 @@ from tests.support.container_files import (
 )
 from tests.support.container_shim import REFUSED
 from tests.support.locked_packages import link_locked
-from tests.support.service_process import PATIENCE_S, ROOT, wait_until
+from tests.support.service_process import PATIENCE_S, ROOT, command_line, wait_until
 
 UID = "999"  # the first that `useradd --system` gives
 BUILD_PATH = "/opt/base:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -229,9 +229,9 @@ class Container:
         return code
 
     def worker_pids(self) -> list[int]:
-        """The front's child processes, as this machine numbers them."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
-        return sorted(map(int, children.read_text().split()))
+        """The front's workers, as this machine numbers them."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return sorted(pid for pid in map(int, children.split()) if "pipeline.worker" in command_line(pid))
 
 
 def _become(to_be: Service) -> list[str]:

@@ -255,12 +255,20 @@ class ServiceProcess:
     # Its processes:
 
     def worker_pids(self) -> list[int]:
-        """The front's child processes, oldest first."""
+        """The front's workers, oldest first."""
+        return self._children("pipeline.worker")
+
+    def output_reader(self) -> int:
+        """The process that makes log lines of what the others print."""
+        (pid,) = self._children("pipeline.output")
+        return pid
+
+    def _children(self, module: str) -> list[int]:
         pids: list[int] = []
         with contextlib.suppress(OSError):
             for task in Path(f"/proc/{self.process.pid}/task").iterdir():
                 pids += map(int, (task / "children").read_text().split())
-        return sorted(pids)
+        return sorted(pid for pid in pids if module in command_line(pid))
 
     def kill_worker(self, number: int = 0) -> int:
         """SIGKILL for one worker; its pid."""
@@ -317,6 +325,14 @@ def wait_until(
         if time.monotonic() > give_up:
             raise AssertionError(f"waited {timeout_s:g} s in vain until {what}\n{on_timeout()}")
         time.sleep(_POLL_S)
+
+
+def command_line(pid: int) -> str:
+    """How a process was started; empty for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def is_running(pid: int) -> bool:

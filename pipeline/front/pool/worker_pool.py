@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from pipeline.errors import StartFailed
 from pipeline.front.pool.back_off import MAX_BACKOFF_S, BackOff
+from pipeline.front.pool.outputs import Outputs
 from pipeline.front.pool.placement import Plan
 from pipeline.front.pool.starts import Starts
 from pipeline.front.pool.worker_instance import HandOverEvents, Instance, State
@@ -24,9 +25,11 @@ LEAVE_S = 5.0  # what a process has for its end once its last hand-over is answe
 
 
 class Service(Protocol):
-    """What the pools of a service share. starts: gives each start of a process its turn."""
+    """What the pools of a service share. starts: gives each start of a process its turn. outputs: where what
+    processes write to descriptors 1 and 2 goes."""
 
     starts: Starts
+    outputs: Outputs
 
     def note_ready(self) -> None:
         """A pool has one more process that is ready."""
@@ -212,9 +215,14 @@ class WorkerPool:
         """Whether the successors are as many as the instances that serve now."""
         return sum(len(process.instances) for process in fresh) >= self.ready
 
+    def _process(self, plan: Plan, numbers: range) -> WorkerProcess:
+        """A process that is yet to be started."""
+        outputs = self._service.outputs
+        return WorkerProcess(plan.app, self.op, numbers, plan.version, self, self._dispatcher, outputs)
+
     async def _started(self, plan: Plan, numbers: range) -> WorkerProcess:
         """A new process, ready, and without work until `_take_over`. Raises StartFailed."""
-        process = WorkerProcess(plan.app, self.op, numbers, plan.version, self, self._dispatcher)
+        process = self._process(plan, numbers)
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._starts.ask(self._colleagues, partial(self._begin_successor, process, started))
         try:
@@ -358,8 +366,7 @@ class WorkerPool:
             or any(process.numbers == numbers for process in self.processes)
         ):
             return None
-        plan = self.plan
-        process = WorkerProcess(plan.app, self.op, numbers, plan.version, self, self._dispatcher)
+        process = self._process(self.plan, numbers)
         try:
             process.start()
         except OSError as exc:

@@ -17,6 +17,7 @@ from pipeline.api.app import App
 from pipeline.config.config_file import OpConfig
 from pipeline.front.metrics.metrics import resident_bytes
 from pipeline.front.pool.oom import oom_kills
+from pipeline.front.pool.outputs import Output, Outputs
 from pipeline.front.pool.placement import shares_process
 from pipeline.front.pool.worker_instance import HandOverEvents, Instance, Job, State, TimeLimits
 from pipeline.messages.messages import Failed, Ready, Start
@@ -55,7 +56,14 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, app: App, op: str, numbers: range, version: str, keeper: Keeper, events: HandOverEvents
+        self,
+        app: App,
+        op: str,
+        numbers: range,
+        version: str,
+        keeper: Keeper,
+        events: HandOverEvents,
+        outputs: Outputs,
     ) -> None:
         self.op = op
         self.numbers = numbers
@@ -70,10 +78,12 @@ class WorkerProcess:
         self.told: Ready | None = None
         self._app = app
         self._keeper = keeper
+        self._outputs = outputs
         self._killed_because = ""
         self._oom_kills = oom_kills()
         self._ran_out_of_memory = False
         self._start_timer: asyncio.TimerHandle | None = None
+        self._output: Output | None = None
 
     def start(self) -> None:
         """Spawn the process. Raises OSError when the system has no room for it."""
@@ -82,6 +92,8 @@ class WorkerProcess:
             self._process = self._spawn()
         except OSError:
             self.instances.clear()  # their sockets and memory go with them
+            if self._output is not None:
+                self._outputs.forget(self._output)
             raise
         self._pidfd = os.pidfd_open(self._process.pid)
         loop.add_reader(self._pidfd, self._ended)
@@ -98,11 +110,16 @@ class WorkerProcess:
             self._lifeline, theirs = socket.socketpair()
             until_spawned.enter_context(theirs)
             ends = [instance.connect(until_spawned) for instance in self.instances]
-            fds = (theirs.fileno(), *itertools.chain.from_iterable(ends))
+            fds = (self._outputs.log_fd, theirs.fileno(), *itertools.chain.from_iterable(ends))
+            self._output = self._outputs.open(self.name)
+            until_spawned.callback(self._output.close_theirs)
+            stdout, stderr = self._output.theirs
             return subprocess.Popen(
                 [*python_module(WORKER), str(os.getpid()), *map(str, fds)],
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
                 env={**MODEL_PROCESS, **os.environ},
                 process_group=0,  # a Ctrl-C in the terminal is for the front alone
             )
@@ -182,6 +199,8 @@ class WorkerProcess:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._ran_out_of_memory = self._process.wait() == -signal.SIGKILL and oom_kills() > self._oom_kills
+        if self._output is not None:
+            self._outputs.forget(self._output)
         if self._lifeline.fileno() >= 0:
             self._lost()
         self._keeper.died(self)

@@ -22,6 +22,7 @@ from pipeline.front.metrics.metrics import Metrics
 from pipeline.front.metrics.timings import Timings
 from pipeline.front.metrics.tracer import Tracer
 from pipeline.front.pool.abandoned_calls import AbandonedCalls
+from pipeline.front.pool.outputs import Outputs
 from pipeline.front.pool.placement import plan
 from pipeline.front.pool.starts import Starts
 from pipeline.front.pool.upkeep import Upkeep
@@ -104,10 +105,11 @@ class Scheduler:
     not recorded.
     """
 
-    def __init__(self, app: App, metrics: Metrics) -> None:
+    def __init__(self, app: App, metrics: Metrics, outputs: Outputs) -> None:
         config = app.config.dag
         self.app = app
         self.metrics = metrics
+        self.outputs = outputs
         self.access_log = AccessLog(metrics)
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
         self.takes_messages = app.default is not None and app.default.graph.source == MESSAGE
@@ -354,6 +356,7 @@ class Scheduler:
             for pool in self._pools.values():
                 pool.start()
             async with contextlib.AsyncExitStack() as stack:
+                stack.enter_context(self.outputs.watched())
                 await stack.enter_async_context(self._tracer.running())
                 stack.push_async_callback(self._let_go)
                 for pool in self._pools.values():

@@ -1,0 +1,141 @@
+"""Outputs: descriptors 1 and 2 of all processes of a service, on their way to the output reader."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from pipeline.config.config_file import LoggingConfig
+from pipeline.process.log import PATIENCE_S
+from pipeline.process.processes import OUTPUT_READER, python_module
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 1.0  # from the end of a reader to the start of the next
+
+
+class Output:
+    """Descriptors 1 and 2 of one process. theirs: the ends that it writes to. ours: those that are read."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        pipes = os.pipe(), os.pipe()
+        self.ours = [ours for ours, _ in pipes]
+        self.theirs = [theirs for _, theirs in pipes]
+
+    def close_theirs(self) -> None:
+        """Let go of the ends to write to: the process has them, or was not started."""
+        _close(self.theirs)
+
+    def close(self) -> None:
+        """Let go of all: the process has ended, and the reader has what it wrote."""
+        self.close_theirs()
+        _close(self.ours)
+
+
+class Outputs:
+    """The outputs of a service, and the reader that they go to.
+
+    Our ends stay open here, too, so that another reader can take the place of one that has died. log_fd: this
+    process's own standard output, where log lines go.
+    """
+
+    def __init__(self, config: LoggingConfig, service: str) -> None:
+        """Have the reader take this process's descriptors 1 and 2 from now on."""
+        self.log_fd, self._error_fd = os.dup(1), os.dup(2)
+        self._arguments = [service, config.model_dump_json()]
+        own = Output("front")
+        self._known = [own]
+        self._start()
+        for fd, theirs in zip((1, 2), own.theirs, strict=True):
+            os.set_blocking(theirs, False)  # who starts the readers must not wait for one
+            os.dup2(theirs, fd)
+        # Python's own are made for what they were: one of a file would seek.
+        sys.stdout, sys.stderr = os.fdopen(1, "w", 1, closefd=False), os.fdopen(2, "w", 1, closefd=False)
+        own.close_theirs()
+
+    def open(self, name: str) -> Output:
+        """The descriptors for one more process."""
+        output = Output(name)
+        self._known.append(output)
+        self._send(output)
+        return output
+
+    def forget(self, output: Output) -> None:
+        """The process has ended, or was not started."""
+        self._known.remove(output)
+        output.close()
+
+    def close(self) -> None:
+        """Have the reader end once it has told all, unless nobody reads its lines."""
+        os.dup2(self.log_fd, 1)
+        os.dup2(self._error_fd, 2)
+        self._control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._reader.wait(PATIENCE_S)
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Have another reader started where one ends."""
+        task = asyncio.create_task(self._replace_ended(), name="output reader")
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    async def _replace_ended(self) -> None:
+        while True:
+            await _end_of(self._reader.pid)
+            log.error("The output reader ended with %s; another takes its place", self._reader.wait())
+            self._control.close()
+            while self._control.fileno() < 0:
+                await asyncio.sleep(AGAIN_S)
+                try:
+                    self._start()
+                except OSError as exc:  # no memory, no process
+                    log.error("The output reader can't be started (%s)", exc)
+
+    def _start(self) -> None:
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, contextlib.ExitStack() as unless_started:
+            unless_started.enter_context(control)
+            self._reader = subprocess.Popen(
+                [*python_module(OUTPUT_READER), str(theirs.fileno()), *self._arguments],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self.log_fd,
+                stderr=self._error_fd,
+                process_group=0,  # a Ctrl-C in the terminal is for the front alone
+            )
+            unless_started.pop_all()
+        self._control = control
+        for output in self._known:
+            self._send(output)
+
+    def _send(self, output: Output) -> None:
+        with contextlib.suppress(OSError):  # the reader has died; the next one is sent all that there are
+            socket.send_fds(self._control, [output.name.encode()], output.ours)
+
+
+async def _end_of(pid: int) -> None:
+    """Returns when the child has ended."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    pidfd = os.pidfd_open(pid)
+    loop.add_reader(pidfd, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+
+
+def _close(fds: list[int]) -> None:
+    while fds:
+        os.close(fds.pop())
