@@ -59,7 +59,7 @@ def add_torch(commands: Commands) -> None:
         commands,
         "torch",
         run.torch,
-        "convert a PyTorch model to Paddle, ONNX or TorchScript (needs `make convert-env`)",
+        "convert a PyTorch model to Paddle, ONNX or TorchScript (needs `make convert-env TORCH_INDEX=...`)",
         "python -m convert torch ./bert-base-chinese build/inference --to paddle",
     )
     parser.add_argument(

@@ -93,3 +93,23 @@ def test_an_example_of_no_input_ends_the_start(tmp_path: Path) -> None:
     with ServiceProcess(script, env={"DECLARED": "rows"}, wait=False) as service:
         assert service.process.wait(60) == 2
         assert "Op op: example: 'word' is no input; input_tensors has numbers, words" in service.log
+
+
+def test_cards_tell_what_runs_each_model_and_operations_name_the_model_they_ask(
+    classifier_service: ServiceProcess,
+) -> None:
+    document = classifier_service.http("/openapi.json").json
+    labels = list(models.LABELS)
+    told = {"version": "1", "engine": "Paddle Inference", "labels": labels, "ops": ["model"]}
+    assert document["x-models"] == {"test": {"op": "", **told}, "model": {"op": "model", **told}}
+    assert document["x-rpc-port"] == classifier_service.rpc_port
+    asked = {
+        path: operation["x-model"]
+        for path, methods in document["paths"].items()
+        for operation in methods.values()
+        if "x-model" in operation
+    }
+    assert asked["/test/prediction"] == asked["/v1/models/test:predict"] == "test"
+    assert asked["/v2/models/model/infer"] == asked["/v1/models/model"] == "model"
+    assert {name for path, name in asked.items() if f"/{name}" not in path} == set()
+    assert "/v2/health/ready" not in asked

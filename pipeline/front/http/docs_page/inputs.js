@@ -114,7 +114,7 @@ function writtenField(given, place, changed) {
 
 const PREVIEW_PX = 320;
 
-function imageField(given, place, changed) {
+function imageField(given, changed) {
   const control = make("input", { type: "file", accept: "image/*" });
   const canvas = make("canvas", { hidden: true });
   const caption = make("p", { className: "caption" });
@@ -194,8 +194,9 @@ function draw(bitmap, canvas) {
 // All fields of a model:
 
 function inputForm(model, changed) {
+  const place = `model ${model.name}`;
   const fields = fieldsOf(model).map((given) =>
-    given.kind === "image" ? imageField(given, model.name, changed) : writtenField(given, model.name, changed));
+    given.kind === "image" ? imageField(given, changed) : writtenField(given, place, changed));
   const table = Object.values(model.inputs || {}).some((input) => input.kind === "table");
   return {
     element: make("div", { className: table ? "fields table" : "fields" }, ...fields.map((one) => one.element)),
