@@ -19,10 +19,16 @@ from pipeline.tuning.choice import Choice
 
 
 class RepositoryPlace(NamedTuple):
-    """A model repository: its folders, and whether a model's configuration may leave nothing out."""
+    """A model repository: its folders.
+
+    strict: a model's configuration may leave nothing out. strict_readiness: the server is not ready while a
+    model can't be served. poll_s: seconds between looks at what has changed; 0: never.
+    """
 
     folders: tuple[str, ...]
     strict: bool = False
+    strict_readiness: bool = True
+    poll_s: int = 0
 
 
 @dataclass(frozen=True)
