@@ -40,6 +40,7 @@ class App:
     script: the file that called run_service; module: its name where it was started by that, as in
     `python -m app.web_service`; arguments: its sys.argv[1:]; folder: where it was started.
     repository: where the models come from, if that is a model repository; None: from the script.
+    notes: what is to be told of them in the log.
     exit_on_error: the service ends where an Op can't be started; else its models alone are not served.
     unavailable: models that can't be served from the start, by name, each with its version, empty for all,
     and the reason.
@@ -56,6 +57,7 @@ class App:
     examples: Examples
     module: str = ""
     repository: RepositoryPlace | None = None
+    notes: tuple[str, ...] = ()
     exit_on_error: bool = True
     unavailable: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     dialects: tuple[Plugin, ...] = ()
@@ -94,6 +96,7 @@ class App:
             examples=Examples(*fields["examples"]),
             module=fields["module"],
             repository=None if fields["repository"] is None else RepositoryPlace(*fields["repository"]),
+            notes=tuple(fields["notes"]),
             exit_on_error=fields["exit_on_error"],
             unavailable={name: tuple(told) for name, told in fields["unavailable"].items()},
             dialects=tuple(Plugin(*given) for given in fields["dialects"]),

@@ -60,7 +60,7 @@ async def serve(app: App) -> int:
         if not await _ready_or_stopped(scheduler, stop_requested):
             return _left_early(interrupted.is_set())
         if isinstance(repository, ModelLoader):
-            log.info("Models of the repository:\n%s", repository.table())
+            log.info("%s", "\n".join([*app.notes, "Models of the repository:", repository.table()]))
             await stack.enter_async_context(repository.polling())
         settle_memory()
         await stack.enter_async_context(heaps.trimmed())

@@ -58,7 +58,7 @@ class ModelLoader(Repository):
                 if not self._serves(name):
                     self._note_unavailable(name, exc)
                 raise
-            log.info("Model %s is loaded", name)
+            log.info("%s", "\n".join([*served.notes, f"Model {name} is loaded"]))
 
     async def unload_model(self, name: str, *, dependents: bool = False) -> None:
         """Refuse further requests, answer those that were admitted, and end the workers. dependents: the

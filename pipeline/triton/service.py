@@ -97,6 +97,7 @@ class RepositoryService(Service):
                 options.strict_readiness,
                 options.poll_s,
             ),
+            notes=tuple(served.notes),
             exit_on_error=options.exit_on_error,
             unavailable={name: (why.version, why.reason) for name, why in served.unavailable.items()},
         )
