@@ -38,7 +38,7 @@ class Unavailable(NamedTuple):
 
 
 class Served(NamedTuple):
-    """What the folders hold. sections: of config.yml, by Op. unavailable: by the name of the model. notes: for
+    """What the folders hold. sections: of config.yml, by Op. unavailable: by the model. notes: for
     the log."""
 
     models: list[ServedModel]
