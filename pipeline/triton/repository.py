@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from google.protobuf import json_format
+
 from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.api.dag import Dag
 from pipeline.api.served_models import ServedModel
@@ -19,6 +21,7 @@ from pipeline.triton.config_document import complete, document_of
 from pipeline.triton.config_file import FILE, backend_of, read_config
 from pipeline.triton.model_folder import NO_VERSION, signature_of, versions_of
 from pipeline.triton.padding_proof import padding_of
+from pipeline.triton.python_backend.auto_complete import completed
 from pipeline.triton.rules import flaws_of, flaws_of_tensors
 
 _RUN_HERE = ("python", "identity", "ensemble")
@@ -130,6 +133,8 @@ class _Reading:
         yield from self._versions(config, document, backend, folder, versions)
 
     def _complete(self, config: ModelConfig, folder: Path, backend: str, versions: Sequence[str]) -> None:
+        if backend == "python" and not (config.input and config.output) and not self._repository.strict:
+            self._complete_by_model(config, folder / versions[-1])
         complete(config, backend)
         if backend in _RUN_HERE:
             return
@@ -145,6 +150,19 @@ class _Reading:
             told = f"Invalid argument: {FILE} does not agree with {program}: {'; '.join(flaws)}"
             raise _Unavailable(Unavailable(versions[-1], told))
         complete(config, backend)  # dynamic batching may have come with it
+
+    def _complete_by_model(self, config: ModelConfig, folder: Path) -> None:
+        """Put in what the model's `auto_complete_config` says."""
+        program = folder / (config.default_model_filename or "model.py")
+        if not program.is_file():
+            return  # the worker tells
+        try:
+            made = completed(program, document_of(config))
+            config.Clear()
+            json_format.ParseDict(made, config, ignore_unknown_fields=True)
+        except (ConfigError, json_format.ParseError) as exc:
+            told = exc.message if isinstance(exc, ConfigError) else f"auto_complete_config: {exc}"
+            raise _Unavailable(Unavailable(folder.name, told)) from exc
 
     def _backend_of_files(self, folder: Path, config: ModelConfig) -> str:
         if self._repository.strict:

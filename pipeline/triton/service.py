@@ -56,7 +56,8 @@ class RepositoryService(Service):
     def op_of(self, app: App, name: str) -> Op:
         for model in app.models:
             if model.op == name:
-                return RepositoryOp(name, model)
+                open_to_all = app.config.tls is None and app.config.security.api_keys is None
+                return RepositoryOp(name, model, app.config.rpc_port if open_to_all else 0)
         raise StartFailed(f"the repository has no model {name}")
 
     def _as_app(self) -> App:
