@@ -19,10 +19,16 @@ from pipeline.tuning.choice import Choice
 
 
 class RepositoryPlace(NamedTuple):
-    """A model repository: its folders, and whether a model's configuration may leave nothing out."""
+    """A model repository: its folders.
+
+    strict: a model's configuration may leave nothing out. strict_readiness: the server is not ready while a
+    model can't be served. poll_s: seconds between looks at what has changed; 0: never.
+    """
 
     folders: tuple[str, ...]
     strict: bool = False
+    strict_readiness: bool = True
+    poll_s: int = 0
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class App:
     script: the file that called run_service; module: its name where it was started by that, as in
     `python -m app.web_service`; arguments: its sys.argv[1:]; folder: where it was started.
     repository: where the models come from, if that is a model repository; None: from the script.
+    notes: what is to be told of them in the log.
     exit_on_error: the service ends where an Op can't be started; else its models alone are not served.
     unavailable: models that can't be served from the start, by name, each with its version, empty for all,
     and the reason.
@@ -53,6 +60,7 @@ class App:
     raw_bodies: Mapping[str, str] = field(default_factory=dict)
     described: Mapping[str, Any] = field(default_factory=dict)
     repository: RepositoryPlace | None = None
+    notes: tuple[str, ...] = ()
     exit_on_error: bool = True
     unavailable: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     dialects: tuple[Plugin, ...] = ()
@@ -93,6 +101,7 @@ class App:
             raw_bodies=fields["raw_bodies"],
             described=fields["described"],
             repository=None if fields["repository"] is None else RepositoryPlace(*fields["repository"]),
+            notes=tuple(fields["notes"]),
             exit_on_error=fields["exit_on_error"],
             unavailable={name: tuple(told) for name, told in fields["unavailable"].items()},
             dialects=tuple(Plugin(*given) for given in fields["dialects"]),

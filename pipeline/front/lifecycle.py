@@ -51,7 +51,10 @@ async def serve(app: App, outputs: Outputs) -> int:
     Recorder(scheduler).listen()
     start_signals.release()
     config = app.config
-    log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.ops, repeat(app))))
+    if app.repository is None:
+        log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.ops, repeat(app))))
+    else:
+        log.info("Server %s starts with %s", app.name, ", ".join(app.repository.folders))
     for op, choice in app.choices.items():
         log.info("Op %s, chosen by its times on this machine: %s", op, choice.line())
     async with contextlib.AsyncExitStack() as stack:
@@ -59,6 +62,9 @@ async def serve(app: App, outputs: Outputs) -> int:
         await stack.enter_async_context(scheduler.running())
         if not await _ready_or_stopped(scheduler, stop_requested):
             return _left_early(interrupted.is_set())
+        if isinstance(repository, ModelLoader):
+            log.info("%s", "\n".join([*app.notes, "Models of the repository:", repository.table()]))
+            await stack.enter_async_context(repository.polling())
         settle_memory()
         await stack.enter_async_context(heaps.trimmed())
         log.info(

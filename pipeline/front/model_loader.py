@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from pipeline.api.app import App, RepositoryPlace
 from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import OpConfig
-from pipeline.errors import ConfigError, StartFailed
+from pipeline.errors import ConfigError, NotReady, StartFailed
 from pipeline.front.pool.placement import plan
 from pipeline.front.repository import LoadFailed, Repository, Standing
 from pipeline.front.scheduler.batcher import Batcher
@@ -32,6 +33,7 @@ class ModelLoader(Repository):
 
     def __init__(self, scheduler: Scheduler, place: RepositoryPlace) -> None:
         super().__init__(scheduler)
+        self._poll_s = place.poll_s
         self._work = tempfile.TemporaryDirectory(prefix="paddlewheel-models-")  # for files that clients give
         self._source = ModelRepository(tuple(map(Path, place.folders)), place.strict)
 
@@ -56,7 +58,7 @@ class ModelLoader(Repository):
                 if not self._serves(name):
                     self._note_unavailable(name, exc)
                 raise
-            log.info("Model %s is loaded", name)
+            log.info("%s", "\n".join([*served.notes, f"Model {name} is loaded"]))
 
     async def unload_model(self, name: str, *, dependents: bool = False) -> None:
         """Refuse further requests, answer those that were admitted, and end the workers. dependents: the
@@ -68,6 +70,54 @@ class ModelLoader(Repository):
             self._standings |= {model.key: Standing("UNAVAILABLE", "unloaded") for model in models}
         if ops:
             await self.unload(ops)
+
+    async def poll(self) -> None:
+        """Load what has changed, or come, and unload what has gone, every `poll_s` seconds."""
+        while True:
+            await asyncio.sleep(self._poll_s)
+            there = self.names()
+            served = {model.name for model in self._scheduler.app.models}
+            for name in there:
+                with contextlib.suppress(LoadFailed, NotReady):
+                    if await self._differs(name):
+                        await self.load_model(name)
+            for name in served.difference(there):
+                with contextlib.suppress(NotReady):
+                    await self.unload_model(name)
+
+    async def _differs(self, name: str) -> bool:
+        """Whether the disk has another model of this name than is served, or known to be of no use."""
+        served = await asyncio.to_thread(self._source.read, [name])
+        if why := served.unavailable.get(name):
+            told = self._scheduler.app.unavailable.get(name)
+            return told != (why.version, why.reason) and not self._serves(name)
+        app = merged(self._scheduler.app, name, served)
+        keys = {model.key for model in self._scheduler.app.models if model.name == name}
+        return keys != {m.key for m in served.models if m.name == name} or bool(self._changed(app, served))
+
+    @contextlib.asynccontextmanager
+    async def polling(self) -> AsyncIterator[None]:
+        """Looks at the disk meanwhile, where that is asked for."""
+        task = asyncio.create_task(self.poll(), name="poll") if self._poll_s else None
+        try:
+            yield
+        finally:
+            if task is not None:
+                task.cancel()
+
+    def table(self) -> str:
+        """The models with their versions and states, as lines of a log."""
+        app = self._scheduler.app
+        rows = [("Model", "Version", "Status")]
+        for model in app.models:
+            parts = [self.standing(part) for part in model.graph.ops]
+            worst = next((one for one in parts if one.state != "READY"), parts[0])
+            told = worst.state if not worst.reason else f"{worst.state}: {worst.reason.splitlines()[0]}"
+            rows.append((model.name, model.version, told))
+        rows += [(n, v, f"UNAVAILABLE: {why.splitlines()[0]}") for n, (v, why) in app.unavailable.items()]
+        rows[1:] = sorted(rows[1:])
+        name, version = (max(len(row[at]) for row in rows) for at in (0, 1))
+        return "\n".join(f"{row[0]:<{name}}  {row[1]:<{version}}  {row[2]}" for row in rows)
 
     def standing(self, op: str) -> Standing:
         return self._standings.get(op) or super().standing(op)

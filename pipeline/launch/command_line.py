@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pipeline import __version__
 from pipeline.errors import ServingError
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
-from pipeline.launch.serve_options import add_serve
+from pipeline.launch.serve_options import add_serve, hint
 from pipeline.process.start_signals import INTERRUPTED, end_plainly, left_at_once, survive_hangups
 
 if TYPE_CHECKING:
@@ -26,13 +26,21 @@ MOST_CONNECTIONS = 1024  # of the load that `tune` makes
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 the doctor misses something or there is nothing to stop, 2 it
     can't be done, and what a script leaves with."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(options, unknown[0])}")
     try:
         code: int | None = options.command(options)
     except ServingError as exc:
         sys.stderr.write(f"{exc.message}\n")
         return getattr(exc, "exit_code", EXIT_MISTAKE)
     return code or 0
+
+
+def _meant(options: argparse.Namespace, unknown: str) -> str:
+    """The end of a message about an option that there is not."""
+    return hint(unknown) if options.command is _serve else ""
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -1,16 +1,83 @@
-"""The options of `paddlewheel serve`: Triton's flags, by their names."""
+"""The options of `paddlewheel serve`: Triton's flags by their names, those without effect here included."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.launch.commands import add_command
 
 if TYPE_CHECKING:
     from pipeline.launch.commands import Commands
+
+# Triton's other flags: what each does there, and why it has no effect here.
+_BATCHES = "batches of requests travel in shared memory that grows as needed"
+_NO_GPU = "GPU memory is the engine's own business"
+_NO_TRACE = "requests are not traced; /metrics and the access log tell their times"
+_ONE_LOOP = "one thread of the front serves all connections"
+_NO_CACHE = "the response cache is not built yet"
+WITHOUT_EFFECT = {
+    "allow-cpu-metrics": "tells whether /metrics has the CPU's figures: it always has",
+    "allow-gpu-metrics": "tells whether /metrics has the GPU's figures: see paddlewheel_gpu_memory_bytes",
+    "allow-sagemaker": "opens the port of SageMaker: there is none here",
+    "allow-vertex-ai": "opens the port of Vertex AI: there is none here",
+    "backend-directory": "names the folder of backends: engines are Python packages here",
+    "buffer-manager-thread-count": f"sets threads that copy batches: {_BATCHES}",
+    "cache-config": f"configures the response cache: {_NO_CACHE}",
+    "cache-directory": f"names the folder of caches: {_NO_CACHE}",
+    "cuda-memory-pool-byte-size": f"sizes a pool of GPU memory: {_NO_GPU}",
+    "cuda-virtual-address-size": f"sizes growing GPU memory: {_NO_GPU}",
+    "enable-peer-access": f"lets GPUs read each other's memory: {_NO_GPU}",
+    "grpc-arg-infer-response-compression": "compresses gRPC answers: they are sent as they are",
+    "grpc-infer-allocation-pool-size": "keeps messages for reuse: bytes are parsed in place",
+    "grpc-infer-response-compression-level": "compresses gRPC answers: they are sent as they are",
+    "grpc-infer-thread-count": f"sets threads: {_ONE_LOOP}",
+    "grpc-keepalive-permit-without-calls": "tells when pings are sent: gRPC's defaults hold",
+    "grpc-keepalive-time": "tells when pings are sent: gRPC's defaults hold",
+    "grpc-keepalive-timeout": "tells when pings are sent: gRPC's defaults hold",
+    "grpc-max-connection-age": "ends old connections: they may stay",
+    "grpc-max-connection-age-grace": "ends old connections: they may stay",
+    "grpc-http2-max-pings-without-data": "bounds pings: gRPC's defaults hold",
+    "grpc-http2-max-ping-strikes": "bounds pings: gRPC's defaults hold",
+    "grpc-http2-min-recv-ping-interval-without-data": "bounds pings: gRPC's defaults hold",
+    "grpc-restricted-protocol": "restricts calls to who knows a key: see security.api_keys",
+    "host-policy": "binds instances to NUMA nodes: the kernel places workers",
+    "http-header-forward-pattern": "gives models the headers of requests: parameters reach them",
+    "http-max-input-size": "bounds bodies: limits.body_bytes does",
+    "http-restricted-api": "restricts calls to who knows a key: see security.api_keys",
+    "http-thread-count": f"sets threads: {_ONE_LOOP}",
+    "metrics-config": "configures summaries of /metrics: it has histograms",
+    "metrics-interval-ms": "tells how often gauges are read: they are read when asked for",
+    "min-supported-compute-capability": f"rules old GPUs out: {_NO_GPU}",
+    "model-namespacing": "lets repositories have models of one name: each name is one model here",
+    "model-load-gpu-limit": f"bounds GPU memory of loads: {_NO_GPU}",
+    "model-load-retry-count": "tries a failed load again: a worker's start is tried again by itself",
+    "pinned-memory-pool-byte-size": f"sizes pinned memory: {_BATCHES}",
+    "rate-limit": "limits executions by resources: the rate limiter is not built yet",
+    "rate-limit-resource": "limits executions by resources: the rate limiter is not built yet",
+    "repoagent-directory": "names the folder of agents: there are none here",
+    "response-cache-byte-size": f"sizes the response cache: {_NO_CACHE}",
+    "reuse-grpc-port": "shares the port with other servers: a port is one server's here",
+    "reuse-http-port": "shares the port with other servers: a port is one server's here",
+    "sagemaker-port": "opens the port of SageMaker: there is none here",
+    "trace-config": f"configures traces: {_NO_TRACE}",
+    "trace-count": f"configures traces: {_NO_TRACE}",
+    "trace-file": f"configures traces: {_NO_TRACE}",
+    "trace-level": f"configures traces: {_NO_TRACE}",
+    "trace-log-frequency": f"configures traces: {_NO_TRACE}",
+    "trace-rate": f"configures traces: {_NO_TRACE}",
+    "vertex-ai-port": "opens the port of Vertex AI: there is none here",
+    "backend-config": "configures backends: threads are set in a model's own parameters",
+    "grpc-address": "names the address to listen on: all addresses are listened on",
+    "http-address": "names the address to listen on: all addresses are listened on",
+    "metrics-address": "names the address to listen on: all addresses are listened on",
+    "log-file": "names the log's file: the log goes to standard output",
+    "model-load-thread-count": "sets threads of loads: as many workers start at a time as there are cores",
+}
+_ALONE = ("enable-peer-access", "reuse-grpc-port", "reuse-http-port")  # may be given without a value
 
 
 def add_serve(commands: Commands, command: Callable[[argparse.Namespace], None]) -> None:
@@ -22,6 +89,12 @@ def add_serve(commands: Commands, command: Callable[[argparse.Namespace], None])
         "serve a Triton model repository, with Triton's flags",
         "paddlewheel serve --model-repository models",
     )
+    parser.allow_abbrev = False  # half a flag may be another's
+    add_options(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds what follows the command's name."""
     parser.add_argument(
         "--model-repository",
         "--model-store",
@@ -32,40 +105,88 @@ def add_serve(commands: Commands, command: Callable[[argparse.Namespace], None])
         help="folder with a folder for each model; may be given several times",
     )
     parser.add_argument("--id", default="triton", help="the server's name (%(default)s)")
+    _add_ports(parser)
+    _add_control(parser)
+    _add_log(parser)
+    for flag in WITHOUT_EFFECT:
+        nargs: dict[str, Any] = {"nargs": "?", "const": "true"} if flag in _ALONE else {}
+        parser.add_argument(f"--{flag}", action="append", help=argparse.SUPPRESS, **nargs)
+
+
+def notes(options: argparse.Namespace) -> Iterator[str]:
+    """A line for each given flag that has no effect here."""
+    for flag, why in WITHOUT_EFFECT.items():
+        if getattr(options, flag.replace("-", "_")) is not None:
+            yield f"--{flag} has no effect: in Triton it {why}"
+
+
+def _add_ports(parser: argparse.ArgumentParser) -> None:
     for name, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
         parser.add_argument(f"--{name}-port", type=int, default=port, metavar="PORT", help="(%(default)s)")
-        parser.add_argument(
-            f"--allow-{name}", type=yes_or_no, default=True, metavar="BOOL", help=f"open it (true): {name}"
-        )
+        _add_bool(parser, f"allow-{name}", f"open the port of {name}", default=True)
+    _add_bool(parser, "grpc-use-ssl", "TLS, on the HTTP port, too")
+    parser.add_argument("--grpc-server-cert", metavar="FILE", help="PEM file of the server's certificate")
+    parser.add_argument("--grpc-server-key", metavar="FILE", help="PEM file of its private key")
+    parser.add_argument("--grpc-root-cert", metavar="FILE", help="PEM file of authorities, of clients'")
+    _add_bool(parser, "grpc-use-ssl-mutual", "clients must show a certificate of --grpc-root-cert")
+
+
+def _add_control(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model-control-mode",
-        choices=("none", "explicit"),
+        choices=("none", "poll", "explicit"),
         default="none",
-        help="explicit: clients may load and unload models (%(default)s)",
+        help="explicit: clients load and unload models; poll: changes on the disk do (%(default)s)",
+    )
+    parser.add_argument(
+        "--repository-poll-secs",
+        type=int,
+        default=15,
+        metavar="SECONDS",
+        help="between looks at the disk, with poll (%(default)s)",
     )
     parser.add_argument(
         "--load-model",
         action="append",
         default=[],
         metavar="NAME",
-        help="with --model-control-mode=explicit: load it at the start; * for all",
+        help="with explicit: load it at the start; * for all",
     )
-    parser.add_argument(
-        "--exit-on-error",
-        type=yes_or_no,
-        default=False,
-        metavar="BOOL",
-        help="end where a model can't be served; false: serve the others (false)",
-    )
-    parser.add_argument(
-        "--strict-model-config",
-        type=yes_or_no,
-        default=False,
-        metavar="BOOL",
-        help="a config.pbtxt may leave nothing out (false)",
-    )
+    _add_bool(parser, "exit-on-error", "end where a model can't be served, in place of serving the others")
+    _add_bool(parser, "strict-readiness", "the server is ready when all models are", default=True)
+    _add_bool(parser, "strict-model-config", "a config.pbtxt may leave nothing out")
     parser.add_argument(
         "--disable-auto-complete-config", action="store_true", help="the same as --strict-model-config=true"
+    )
+    parser.add_argument(
+        "--exit-timeout-secs",
+        type=int,
+        default=30,
+        metavar="SECONDS",
+        help="that admitted requests have after SIGTERM (%(default)s)",
+    )
+
+
+def _add_log(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--log-verbose", type=int, default=0, metavar="LEVEL", help="over 0: a line for each request"
+    )
+    for level in ("info", "warning", "error"):
+        _add_bool(parser, f"log-{level}", f"log lines of this level: {level}", default=True)
+    parser.add_argument(
+        "--log-format", choices=("default", "ISO8601"), default="default", help="without effect: ISO 8601"
+    )
+
+
+def _add_bool(parser: argparse.ArgumentParser, flag: str, told: str, *, default: bool = False) -> None:
+    parser.add_argument(
+        f"--{flag}",
+        type=yes_or_no,
+        nargs="?",
+        const=True,
+        default=default,
+        metavar="BOOL",
+        help=f"{told} ({str(default).lower()})",
     )
 
 
@@ -75,3 +196,15 @@ def yes_or_no(text: str) -> bool:
     if told not in ("true", "false", "1", "0", "on", "off"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return told in ("true", "1", "on")
+
+
+def hint(unknown: str) -> str:
+    """The end of a message about an option that there is not: the one that was probably meant."""
+    near = difflib.get_close_matches(unknown.partition("=")[0], _known(), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _known() -> list[str]:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return [option for action in parser._actions for option in action.option_strings]

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from google.protobuf import json_format
+
 from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.api.dag import Dag
 from pipeline.api.served_models import ServedModel
@@ -18,9 +20,12 @@ from pipeline.triton.completion import backend_of_files, complete_by_file
 from pipeline.triton.config_document import complete, document_of
 from pipeline.triton.config_file import FILE, backend_of, read_config
 from pipeline.triton.model_folder import NO_VERSION, signature_of, versions_of
+from pipeline.triton.padding_proof import padding_of
+from pipeline.triton.python_backend.auto_complete import completed
 from pipeline.triton.rules import flaws_of, flaws_of_tensors
 
 _RUN_HERE = ("python", "identity", "ensemble")
+PADDING = "paddlewheel.padding"  # a parameter: off, or the inputs that may be padded and with what
 _NAME = re.compile(r"[^\s/?#:]+")
 
 
@@ -36,11 +41,13 @@ class Unavailable(NamedTuple):
 
 
 class Served(NamedTuple):
-    """What the folders hold. sections: of config.yml, by Op. unavailable: by the name of the model."""
+    """What the folders hold. sections: of config.yml, by Op. unavailable: by the model. notes: for
+    the log."""
 
     models: list[ServedModel]
     sections: dict[str, dict[str, Any]]
     unavailable: dict[str, Unavailable]
+    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ class _Reading:
     """Reads models, each once, ensembles after those that they need."""
 
     def __init__(self, repository: ModelRepository) -> None:
-        self.served = Served([], {}, {})
+        self.served = Served([], {}, {}, [])
         self._repository = repository
         self._by_name: dict[str, list[ServedModel]] = {}
         self._under_way: list[str] = []
@@ -126,6 +133,8 @@ class _Reading:
         yield from self._versions(config, document, backend, folder, versions)
 
     def _complete(self, config: ModelConfig, folder: Path, backend: str, versions: Sequence[str]) -> None:
+        if backend == "python" and not (config.input and config.output) and not self._repository.strict:
+            self._complete_by_model(config, folder / versions[-1])
         complete(config, backend)
         if backend in _RUN_HERE:
             return
@@ -141,6 +150,19 @@ class _Reading:
             told = f"Invalid argument: {FILE} does not agree with {program}: {'; '.join(flaws)}"
             raise _Unavailable(Unavailable(versions[-1], told))
         complete(config, backend)  # dynamic batching may have come with it
+
+    def _complete_by_model(self, config: ModelConfig, folder: Path) -> None:
+        """Put in what the model's `auto_complete_config` says."""
+        program = folder / (config.default_model_filename or "model.py")
+        if not program.is_file():
+            return  # the worker tells
+        try:
+            made = completed(program, document_of(config))
+            config.Clear()
+            json_format.ParseDict(made, config, ignore_unknown_fields=True)
+        except (ConfigError, json_format.ParseError) as exc:
+            told = exc.message if isinstance(exc, ConfigError) else f"auto_complete_config: {exc}"
+            raise _Unavailable(Unavailable(folder.name, told)) from exc
 
     def _backend_of_files(self, folder: Path, config: ModelConfig) -> str:
         if self._repository.strict:
@@ -171,7 +193,25 @@ class _Reading:
             yield ServedModel(config.name, own, signature, version, document, str(folder))
             if graph is None:
                 threads = self._repository.threads
-                self.served.sections[op] = section_of(config, backend, folder / version, threads)
+                section = section_of(config, backend, folder / version, threads)
+                self._add_padding(section, config, backend, folder / version)
+                self.served.sections[op] = section
+
+    def _add_padding(self, section: dict[str, Any], config: ModelConfig, backend: str, folder: Path) -> None:
+        """Let rows of unequal length share runs, where the configuration says so or it is proven."""
+        told = config.parameters[PADDING].string_value if PADDING in config.parameters else ""
+        if told == "off" or backend in _RUN_HERE or section["batch_size"] == 1:
+            return
+        if told:
+            padding = {"feeds": dict(_padded(one) for one in told.split(","))}
+            section["padding"] = padding
+            return
+        program = folder / config.default_model_filename
+        if backend == "onnxruntime" and any(-1 in one.dims for one in config.input):
+            proof = padding_of(program)
+            self.served.notes.append(f"Model {config.name}, rows of unequal length: {proof.why}")
+            if proof.section is not None:
+                section["padding"] = proof.section
 
     def _graph(self, config: ModelConfig) -> Dag:
         if flaws := ensemble.flaws_of(config):
@@ -232,6 +272,17 @@ def section_of(config: ModelConfig, backend: str, folder: Path, threads: int) ->
             "ir_optim": True,
         }
     return section
+
+
+def _padded(text: str) -> tuple[str, dict[str, Any]]:
+    """One input of the parameter: its name and the value that it is padded with. Raises ConfigError."""
+    name, _, value = text.strip().partition("=")
+    try:
+        return name, {"axis": 1, "value": float(value)}
+    except ValueError:
+        raise ConfigError(
+            f"parameter {PADDING} is {text!r}: write off, or each input as NAME=VALUE, with commas between"
+        ) from None
 
 
 def _folders_in(folder: Path) -> Iterator[Path]:

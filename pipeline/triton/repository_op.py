@@ -11,9 +11,11 @@ from pipeline.api.served_models import ServedModel
 class RepositoryOp(Op):
     """Runs a Python model or an identity beside its requests; an engine's model by its predictor."""
 
-    def __init__(self, name: str, model: ServedModel) -> None:
+    def __init__(self, name: str, model: ServedModel, port: int) -> None:
+        """port: of the server's gRPC, by which a Python model asks others."""
         super().__init__(name=name)
         self._served = model
+        self._port = port
 
     def init_op(self) -> None:
         served = self._served
@@ -24,7 +26,9 @@ class RepositoryOp(Op):
 
             self.request_runner = Identity(served.config)
         elif backend == "python":
+            from pipeline.triton.python_backend.other_models import OtherModels
             from pipeline.triton.python_backend.python_model import PythonModel
 
             folder, instance = Path(served.folder), self.concurrency_idx or 0
-            self.request_runner = PythonModel(served.config, folder, served.version, instance)
+            others = OtherModels(self._port)
+            self.request_runner = PythonModel(served.config, folder, served.version, instance, others)

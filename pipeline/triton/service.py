@@ -21,13 +21,16 @@ from pipeline.triton.repository_op import RepositoryOp
 
 log = logging.getLogger(__name__)
 
+_CONTROL: dict[str, str] = {"none": "none", "poll": "none", "explicit": "explicit"}
 REQUEST_TIMEOUT_S = 600  # Triton has none
 MAX_PENDING_REQUESTS = 16384  # nor this
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says. folders: of the repository. load: the models to begin with; None: all."""
+    """What the command line says. folders: of the repository. load: the models to begin with; None: all.
+    config: what else is said in config.yml. poll_s: seconds between looks at the disk; 0: never.
+    """
 
     folders: tuple[Path, ...]
     name: str = "triton"
@@ -39,6 +42,8 @@ class Options:
     exit_on_error: bool = False
     load: tuple[str, ...] | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    strict_readiness: bool = True
+    poll_s: int = 0
 
 
 class RepositoryService(Service):
@@ -51,7 +56,8 @@ class RepositoryService(Service):
     def op_of(self, app: App, name: str) -> Op:
         for model in app.models:
             if model.op == name:
-                return RepositoryOp(name, model)
+                open_to_all = app.config.tls is None and app.config.security.api_keys is None
+                return RepositoryOp(name, model, app.config.rpc_port if open_to_all else 0)
         raise StartFailed(f"the repository has no model {name}")
 
     def _as_app(self) -> App:
@@ -61,7 +67,7 @@ class RepositoryService(Service):
         ports = {
             "http_port": options.http_port,
             "rpc_port": options.grpc_port,
-            "v2": {"metrics_port": options.metrics_port, "model_control": options.control},
+            "v2": {"metrics_port": options.metrics_port, "model_control": _CONTROL[options.control]},
         }
         config = load_config(
             {
@@ -71,9 +77,10 @@ class RepositoryService(Service):
                     "http_errors": "status",
                     "request_timeout": REQUEST_TIMEOUT_S,
                     "max_pending_requests": MAX_PENDING_REQUESTS,
+                    **options.config.get("dag", {}),
                 },
                 "op": served.sections,
-                **options.config,
+                **{name: given for name, given in options.config.items() if name != "dag"},
             }
         )
         return App(
@@ -85,7 +92,13 @@ class RepositoryService(Service):
             folder=str(Path.cwd()),
             examples=Examples({}, {}),
             module="pipeline.triton.service",
-            repository=RepositoryPlace(tuple(map(str, options.folders)), options.strict),
+            repository=RepositoryPlace(
+                tuple(map(str, options.folders)),
+                options.strict,
+                options.strict_readiness,
+                options.poll_s,
+            ),
+            notes=tuple(served.notes),
             exit_on_error=options.exit_on_error,
             unavailable={name: (why.version, why.reason) for name, why in served.unavailable.items()},
         )

@@ -22,7 +22,8 @@ def blocks_of(document: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", document.read_text("utf-8"), re.M | re.S)
 
 
-COMMANDS = [line for block in blocks_of(ENGLISH, "sh") for line in block.splitlines()]
+LINES = [line for block in blocks_of(ENGLISH, "sh") for line in block.splitlines()]
+COMMANDS = [line for line in LINES if line.startswith("curl")]  # the others: tests/triton/
 PROGRAMS = [block for block in blocks_of(ENGLISH, "python") if "tritonclient" in block]
 
 

@@ -50,6 +50,35 @@ class TritonPythonModel:
         told = [[f"{t.decode()}={s.sum():g}"] for t, s in zip(text[:, 0], scores)]
         return pb_utils.InferenceResponse([pb_utils.Tensor("TOLD", np.array(told, dtype=object))])
 """
+ASKS = """
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        print("this line is none of the configuration")
+        config.add_input({"name": "TEXT", "data_type": "TYPE_STRING", "dims": [1]})
+        config.add_output({"name": "TOLD", "data_type": "TYPE_STRING", "dims": [1]})
+        config.set_max_batch_size(4)
+        return config
+
+    async def ask(self, model, tensor):
+        asked = pb_utils.InferenceRequest(
+            model_name=model, requested_output_names=["O"], inputs=[pb_utils.Tensor("I", tensor.as_numpy())]
+        )
+        answer = await asked.async_exec()
+        if answer.has_error():
+            return [[answer.error().message()]]
+        return answer.output_tensors()[0].as_numpy()
+
+    def execute(self, requests):
+        import asyncio
+        answers = []
+        for request in requests:
+            text = pb_utils.get_input_tensor_by_name(request, "TEXT")
+            model = "nobody" if text.as_numpy()[0, 0] == b"lost" else "same"
+            told = np.array(asyncio.run(self.ask(model, text)), dtype=object)
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("TOLD", told)]))
+        return answers
+"""
 ENSEMBLE = """
 platform: "ensemble"
 max_batch_size: 8
@@ -92,6 +121,7 @@ def write_repository(folder: Path) -> Path:
     shutil.copyfile(onnx_file("scaled"), folder / "scaled" / "1" / "model.onnx")
     same = tensor("input", "I") + tensor("output", "O")
     write_model(folder, "same", f'backend: "identity"\nmax_batch_size: 8\n{same}')
+    write_model(folder, "asks", None, ASKS)
     write_model(folder, "whole", ENSEMBLE)
     write_model(folder, "nested", NESTED)
     write_model(folder, "misspelt", f'backend: "python"\nmax_batch_sise: 8\n{TEXT}', WORDS)
@@ -145,6 +175,16 @@ def test_a_model_without_a_configuration_tells_what_its_file_says(client: rpc.In
     assert "dynamic_batching" in config
 
 
+def test_a_python_model_completes_its_configuration_and_asks_other_models(
+    client: rpc.InferenceServerClient,
+) -> None:
+    config = client.get_model_config("asks", as_json=True)["config"]
+    assert (config["max_batch_size"], config["input"][0]["name"]) == (4, "TEXT")
+    assert client.infer("asks", texts("TEXT", "hello")).as_numpy("TOLD")[0, 0] == b"hello"
+    told = client.infer("asks", texts("TEXT", "lost")).as_numpy("TOLD")[0, 0]
+    assert told == b"Request for unknown model: 'nobody' is not found"
+
+
 def test_an_error_names_the_step_and_its_neighbours_are_answered(client: rpc.InferenceServerClient) -> None:
     with pytest.raises(InferenceServerException) as refused:
         client.infer("nested", texts("A", "raise"))
@@ -173,7 +213,8 @@ def test_what_can_not_be_served_leaves_the_others_and_says_why(service: Reposito
     rows = states(service)
     assert {name: row["state"] for name, row in rows.items()} == {
         "words": "READY", "labels": "READY", "scaled": "READY", "same": "READY", "whole": "READY",
-        "nested": "READY", "misspelt": "UNAVAILABLE", "raises": "UNAVAILABLE", "lacking": "UNAVAILABLE",
+        "nested": "READY", "asks": "READY",
+        "misspelt": "UNAVAILABLE", "raises": "UNAVAILABLE", "lacking": "UNAVAILABLE",
     }  # fmt: skip
     assert (
         "line 2: unknown field 'max_batch_sise' in ModelConfig; did you mean max_batch_size?"

@@ -136,6 +136,7 @@ class Scheduler:
         self._accepting = True
         self._unloaded: set[str] = set()
         self._keepers: dict[WorkerPool, contextlib.AsyncExitStack] = {}
+        self._strictly_ready = app.repository is None or app.repository.strict_readiness
         self.start_failures: dict[str, str] = {}  # by Op, until it is loaded
         self._awaited_ends: list[AwaitedEnds] = []
         security = app.config.security
@@ -199,7 +200,7 @@ class Scheduler:
         """As `ready`, but for Ops that were unloaded, which are meant to have no instance."""
         return (
             self._accepting
-            and not self.start_failures
+            and not (self.start_failures and self._strictly_ready)
             and all(map(self.op_ready, self._pools.keys() - self._unloaded))
         )
 

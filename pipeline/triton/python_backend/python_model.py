@@ -17,6 +17,7 @@ from pipeline.api.op import OpRequest
 from pipeline.errors import ConfigError, InvalidInput, ServingError, text_of
 from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.triton.python_backend import utils
+from pipeline.triton.python_backend.other_models import OtherModels
 from pipeline.triton.python_backend.utils import (
     InferenceRequest,
     InferenceResponse,
@@ -54,7 +55,9 @@ class PythonModel:
     Raises ConfigError for a model that can't be imported or initialized.
     """
 
-    def __init__(self, config: Mapping[str, Any], folder: Path, version: str, instance: int) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], folder: Path, version: str, instance: int, others: OtherModels
+    ) -> None:
         self._config = config
         self._instance = instance_name(config, instance)
         self._datatypes = {one["name"]: _datatype(one) for one in config["input"]}
@@ -66,7 +69,7 @@ class PythonModel:
         self._outer = {one["name"]: one["dims"] for one in config["output"] if "reshape" in one}
         self._by_rows = config["max_batch_size"] > 0
         self._path = folder / version / (config["default_model_filename"] or "model.py")
-        utils.set_model_dir(str(self._path.parent))
+        utils.serve_model(str(self._path.parent), others)
         module = load_module(self._path)
         kind = getattr(module, "TritonPythonModel", None)
         if kind is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
+from pipeline.triton.python_backend.other_models import OtherModels
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
@@ -18,6 +20,7 @@ TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 
 _FOLDER = [""]  # of the model that this process runs
+_OTHERS = [OtherModels()]
 
 
 class TritonModelException(Exception):
@@ -176,11 +179,20 @@ class InferenceRequest:
     def get_response_sender(self) -> Any:
         raise TritonModelException("models of several answers a request (decoupled) are not served yet")
 
+    def named(self) -> tuple[str, str]:
+        """For the worker: the model that is asked, and its version, empty for the newest."""
+        return self._model_name, "" if self._model_version < 0 else str(self._model_version)
+
     def exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
-        raise TritonModelException("a model can't ask other models here yet: join them by an ensemble")
+        """The answer of the other model that this request names. execution_timeout: in microseconds."""
+        if decoupled:
+            raise TritonModelException("models of several answers a request (decoupled) are not served yet")
+        timeout_us = execution_timeout or self._timeout
+        return _OTHERS[0].ask(self, timeout_us / 1e6 if timeout_us else None)
 
     async def async_exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
-        return self.exec(decoupled, execution_timeout)
+        """As `exec`; others may be awaited meanwhile."""
+        return await asyncio.to_thread(self.exec, decoupled, execution_timeout)
 
 
 class InferenceResponse:
@@ -380,6 +392,6 @@ def get_model_dir() -> str:
     return _FOLDER[0]
 
 
-def set_model_dir(folder: str) -> None:
-    """For the worker: what `get_model_dir` tells."""
-    _FOLDER[0] = folder
+def serve_model(folder: str, others: OtherModels) -> None:
+    """For the worker: what `get_model_dir` tells, and what `exec` asks."""
+    _FOLDER[0], _OTHERS[0] = folder, others

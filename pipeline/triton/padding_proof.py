@@ -1,0 +1,77 @@
+"""Whether rows of unequal length may share a run of a model: what was proven of its file, and is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipeline.process.processes import python_module
+
+TIMEOUT_S = 120.0
+_FORM = 1  # of what is kept: counted up when the proof changes
+
+
+class Proof(NamedTuple):
+    """feeds: the value that each is padded with, on axis 1. fetches: those that are cut back there. why: what
+    was tried, or why rows of one length alone share a run."""
+
+    feeds: Mapping[str, float]
+    fetches: tuple[str, ...]
+    why: str
+
+    @property
+    def section(self) -> dict[str, Any] | None:
+        """As the Op's section of config.yml says it; None where nothing may be padded."""
+        if not self.feeds:
+            return None
+        return {
+            "feeds": {name: {"axis": 1, "value": value} for name, value in self.feeds.items()},
+            "fetches": dict.fromkeys(self.fetches, 1),
+        }
+
+
+def padding_of(program: Path) -> Proof:
+    """The proof of this file, as it was kept or made anew. Does not raise."""
+    kept = _kept_at(program)
+    try:
+        return _of_text(kept.read_text("utf-8"))
+    except (OSError, ValueError, TypeError):
+        pass
+    command = [*python_module("pipeline.triton.padding_trial"), str(program)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        proof = _of_text(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError) as exc:
+        return Proof({}, (), f"the padding could not be tried: {type(exc).__name__}")
+    _keep(kept, done.stdout)
+    return proof
+
+
+def _kept_at(program: Path) -> Path:
+    """By the digest of the file's head and size: weights of gigabytes are not read for it."""
+    with program.open("rb") as file:
+        digest = hashlib.sha256(file.read(64 << 20))
+    found = program.stat()
+    digest.update(f"{_FORM} {found.st_size} {found.st_mtime_ns}".encode())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "paddlewheel" / "padding" / f"{digest.hexdigest()}.json"
+
+
+def _keep(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, "utf-8")
+        partial.replace(path)
+    except OSError:  # it is made again at the next start
+        return
+
+
+def _of_text(text: str) -> Proof:
+    feeds, fetches, why = json.loads(text)
+    return Proof(dict(feeds), tuple(fetches), str(why))

@@ -1,0 +1,59 @@
+"""`auto_complete_config` of a Python model, run in a process of its own, for it runs the model's code.
+
+`python -m pipeline.triton.python_backend.auto_complete MODEL_PY`: the configuration comes as JSON on standard
+input, and leaves, completed, on the last line of standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ConfigError
+from pipeline.process.processes import python_module
+
+TIMEOUT_S = 120.0
+
+
+def completed(program: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration as the model completes it. Raises ConfigError with what the model raised."""
+    command = [*python_module("pipeline.triton.python_backend.auto_complete"), str(program)]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(config), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"Internal: auto_complete_config of {program} took over {TIMEOUT_S:g} s") from None
+    if done.returncode:
+        raise ConfigError(done.stderr.strip() or f"Internal: {program} left with {done.returncode}")
+    made: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return made
+
+
+def _main(program: Path) -> int:
+    from pipeline.triton.python_backend.python_model import load_module, said_of, where_of
+    from pipeline.triton.python_backend.utils import ModelConfig
+
+    told = sys.stdout
+    sys.stdout = sys.stderr  # the model's own lines are none of the answer
+    config = ModelConfig(json.loads(sys.stdin.read()))
+    try:
+        model = getattr(load_module(program), "TritonPythonModel", None)
+        if hasattr(model, "auto_complete_config"):
+            config = model.auto_complete_config(config) or config  # type: ignore[union-attr]
+        made = json.dumps(config.as_dict())
+    except ConfigError as exc:
+        sys.stderr.write(exc.message)
+        return 1
+    except BaseException as exc:
+        sys.stderr.write(f"Internal: {said_of(exc)}{where_of(exc, program)}")
+        return 1
+    told.write(f"{made}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(Path(sys.argv[1])))

@@ -1,0 +1,116 @@
+"""An ensemble as text models are deployed: tokenizer, ONNX model, postprocess; mixed lengths."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as rpc
+
+from tests.support.onnx_models import onnx_file
+from tests.support.repository_process import RepositoryProcess
+from tests.support.triton_repository import write_model
+
+BATCHING = "max_batch_size: 16\ndynamic_batching { max_queue_delay_microseconds: 3000 }\n"
+TOKENIZER = """
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            texts = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()[:, 0]
+            ids = np.array([[2 + byte % 60 for byte in text] for text in texts], np.int64)
+            outputs = {"ids": ids, "types": np.zeros_like(ids), "mask": np.ones_like(ids)}
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor(*one) for one in outputs.items()]))
+        return answers
+"""
+POSTPROCESS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            logits = pb_utils.get_input_tensor_by_name(request, "logits").as_numpy()
+            outputs = {"label": logits.argmax(-1)[:, None], "score": logits}
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor(*one) for one in outputs.items()]))
+        return answers
+"""
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 16
+input { name: "TEXT" data_type: TYPE_STRING dims: 1 }
+output { name: "LABEL" data_type: TYPE_INT64 dims: 1 }
+output { name: "SCORE" data_type: TYPE_FP32 dims: 3 }
+ensemble_scheduling { step [
+  { model_name: "tokenizer" model_version: -1 input_map { key: "TEXT" value: "TEXT" }
+    output_map [ { key: "ids" value: "i" }, { key: "types" value: "t" }, { key: "mask" value: "m" } ] },
+  { model_name: "classifier" model_version: -1
+    input_map [ { key: "input_ids" value: "i" }, { key: "token_type_ids" value: "t" },
+                { key: "attention_mask" value: "m" } ]
+    output_map { key: "logits" value: "l" } },
+  { model_name: "postprocess" model_version: -1 input_map { key: "logits" value: "l" }
+    output_map [ { key: "label" value: "LABEL" }, { key: "score" value: "SCORE" } ] } ] }
+"""
+
+
+def tensor(kind: str, name: str, data_type: str, dims: int = -1) -> str:
+    return f'{kind} {{ name: "{name}" data_type: TYPE_{data_type} dims: {dims} }}\n'
+
+
+def write_repository(folder: Path) -> Path:
+    tokens = "".join(tensor("output", name, "INT64") for name in ("ids", "types", "mask"))
+    head = f'backend: "python"\n{BATCHING}'
+    write_model(folder, "tokenizer", head + tensor("input", "TEXT", "STRING", 1) + tokens, TOKENIZER)
+    told = tensor("input", "logits", "FP32", 3) + tensor("output", "label", "INT64", 1)
+    write_model(folder, "postprocess", head + told + tensor("output", "score", "FP32", 3), POSTPROCESS)
+    write_model(folder, "whole", ENSEMBLE)
+    for name, model in {"classifier": "classifier", "stubborn": "ignores_mask"}.items():
+        write_model(folder, name, f'platform: "onnxruntime_onnx"\n{BATCHING}')
+        shutil.copyfile(onnx_file(model), folder / name / "1" / "model.onnx")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RepositoryProcess]:
+    env = {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    with RepositoryProcess(write_repository(tmp_path_factory.mktemp("texts")), env=env) as process:
+        yield process
+
+
+def ask(client: rpc.InferenceServerClient, text: str) -> tuple[int, Any]:
+    given = rpc.InferInput("TEXT", [1, 1], "BYTES")
+    given.set_data_from_numpy(np.array([[text.encode()]], object))
+    answer = client.infer("whole", [given])
+    return int(answer.as_numpy("LABEL")[0, 0]), answer.as_numpy("SCORE")[0]
+
+
+def executions(client: rpc.InferenceServerClient, model: str) -> tuple[int, int]:
+    """Runs of the model, and the rows of the largest."""
+    (told,) = client.get_inference_statistics(model, as_json=True)["model_stats"]
+    sizes = [int(batch["batch_size"]) for batch in told["batch_stats"]]
+    return int(told["execution_count"]), max(sizes)
+
+
+def test_texts_of_mixed_length_from_many_clients_are_answered_as_alone(service: RepositoryProcess) -> None:
+    chance = random.Random(4)
+    texts = ["".join(chance.choices("abcdefghij", k=chance.randrange(3, 40))) for _ in range(200)]
+    with rpc.InferenceServerClient(service.rpc_address) as client:
+        alone = [ask(client, text) for text in texts]
+        before, _ = executions(client, "classifier")
+        with ThreadPoolExecutor(20) as clients:
+            together = list(clients.map(lambda text: ask(client, text), texts))
+        after, largest = executions(client, "classifier")
+    for (label, score), (expected, scores) in zip(together, alone, strict=True):
+        assert label == expected
+        np.testing.assert_allclose(score, scores, rtol=1e-4, atol=1e-5)
+    assert after - before < len(texts) / 2  # there are 37 lengths: equal ones alone would be run apart
+    assert largest > 2
+
+
+def test_the_log_says_what_was_proven(service: RepositoryProcess) -> None:
+    assert "Model classifier, rows of unequal length: padded rows answer as alone" in service.log
+    assert "Model stubborn, rows of unequal length: padded rows answer otherwise than alone" in service.log
