@@ -18,7 +18,7 @@ from rich.table import Table
 
 from bench.instrumented_service import ROOT
 from bench.load import bodies_file, wrk
-from bench.running import default_config, running_service
+from bench.running import ServiceCpu, default_config, running_service
 from bench.texts import headlines, http_body, mixed_lengths
 
 AUTO = "auto"
@@ -67,7 +67,8 @@ def main() -> None:
         steps = [(n, c) for _ in range(options.rounds) for c in options.connections for n in services]
         for name, connections in progress.track(steps, description="Loading"):
             service = services[name]
-            before = sum(service.cpu_s())
+            cpu = ServiceCpu(service)
+            before = sum(cpu.so_far_s())
             load = wrk(
                 service.url,
                 "/bert/prediction",
@@ -75,7 +76,7 @@ def main() -> None:
                 seconds=options.seconds,
                 bodies=bodies,
             )
-            cpu_ms = (sum(service.cpu_s()) - before) * 1e3 / load.requests
+            cpu_ms = (sum(cpu.so_far_s()) - before) * 1e3 / load.requests
             found[name, connections].append((load.per_s, load.p50_ms, load.p99_ms, cpu_ms))
     table = Table("setting", "connections", "req/s", "of auto", "p50 ms", "p99 ms", "CPU ms", "of auto")
     for connections in options.connections:

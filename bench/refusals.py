@@ -19,8 +19,9 @@ from rich.table import Table
 
 from bench.burning_service import ON_CARD
 from bench.load import CannotMeasure, bodies_file, wrk
-from bench.running import ROOT, RunningService, default_config, running_service
+from bench.running import ROOT, ServiceCpu, default_config, running_service
 from bench.texts import headlines, http_body
+from tests.support.service_process import ServiceProcess
 
 EXAMPLES = """examples:
   python -m bench.refusals
@@ -70,20 +71,21 @@ class Level(NamedTuple):
     workers_cpu: float
 
 
-def measured(service: RunningService, connections: int, seconds: float) -> Level:
+def measured(service: ServiceProcess, connections: int, seconds: float) -> Level:
     _until_idle(service)
+    cpu = ServiceCpu(service)
     with bodies_file([http_body(text) for text in headlines()]) as bodies:
-        before, (front_s, workers_s), began = service.answered(), service.cpu_s(), time.monotonic()
+        before, (front_s, workers_s), began = service.answered(), cpu.so_far_s(), time.monotonic()
         load = wrk(service.url, "/bert/prediction", connections=connections, seconds=seconds, bodies=bodies)
         took_s = time.monotonic() - began
-        after, (front_end_s, workers_end_s) = service.answered(), service.cpu_s()
+        after, (front_end_s, workers_end_s) = service.answered(), cpu.so_far_s()
     came = {outcome: (count - before.get(outcome, 0)) / took_s for outcome, count in after.items()}
     refused = came.pop(_OVERLOADED, 0.0)
-    cpu = (front_end_s - front_s) / took_s, (workers_end_s - workers_s) / took_s
-    return Level(came.pop("ok", came.pop("0", 0.0)), refused, load.p50_ms, load.p99_ms, *cpu)
+    busy = (front_end_s - front_s) / took_s, (workers_end_s - workers_s) / took_s
+    return Level(came.pop("ok", came.pop("0", 0.0)), refused, load.p50_ms, load.p99_ms, *busy)
 
 
-def _until_idle(service: RunningService) -> None:
+def _until_idle(service: ServiceProcess) -> None:
     """Return when nothing is pending of the load before, whose callers have left."""
     until = time.monotonic() + _IDLE_WITHIN_S
     while time.monotonic() < until:
