@@ -81,8 +81,8 @@ def measured(service: ServiceProcess, connections: int, seconds: float) -> Level
         after, (front_end_s, workers_end_s) = service.answered(), cpu.so_far_s()
     came = {outcome: (count - before.get(outcome, 0)) / took_s for outcome, count in after.items()}
     refused = came.pop(_OVERLOADED, 0.0)
-    share = (front_end_s - front_s) / took_s, (workers_end_s - workers_s) / took_s
-    return Level(came.pop("ok", came.pop("0", 0.0)), refused, load.p50_ms, load.p99_ms, *share)
+    busy = (front_end_s - front_s) / took_s, (workers_end_s - workers_s) / took_s
+    return Level(came.pop("ok", came.pop("0", 0.0)), refused, load.p50_ms, load.p99_ms, *busy)
 
 
 def _until_idle(service: ServiceProcess) -> None:

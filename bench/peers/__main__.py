@@ -29,6 +29,7 @@ from bench.peers.report import print_tables
 from bench.peers.scenarios import MODELS, WORKLOADS, Model, Scenario, model_of, scenarios
 from bench.peers.subjects import LEFT_OUT, OURS, SUBJECTS, Subject, subjects_of
 from bench.peers.turns import pair
+from bench.texts import headlines
 from pipeline.tuning.kept import machine, versions
 
 QUIET = 0.1  # cores: beside more than this a pair may be tried again
@@ -60,7 +61,7 @@ class Run:
                 model = model_of(key)
                 if not options.add:
                     model.forget_choices()
-                with our_service(OURS, model, WORKLOADS[asked[0].workload].texts()[0]) as own:
+                with our_service(OURS, model, headlines()[0]) as own:
                     self._report.choose(own.choice)
                     for scenario in some:
                         self._scenario(own, model, scenario, progress, task)

@@ -73,15 +73,16 @@ def _panel(rows: Sequence[Row], x: float, y: float, width: float, words: Words) 
     y += HEADING - 8
     for number, row in enumerate(rows):
         yield from _bar(row, left, y + number * LINE_HEIGHT, scale, words)
+        per_s = row.theirs(lambda turn: turn.per_s)
+        told, ink = f"{row.ratio():.2f}  ({per_s:,.0f}/s)", INK if row.is_ours else FAINT
+        yield text(x + width, y + number * LINE_HEIGHT + BAR - 2, told, ink, size=11, anchor="end")
     down = f"M{left + scale:.1f} {y - 3:.1f}V{y + len(rows) * LINE_HEIGHT:.1f}"
     yield f'<path d="{down}" stroke="{MARK}" stroke-dasharray="3 3"/>'
 
 
 def _bar(row: Row, left: float, y: float, scale: float, words: Words) -> Iterator[str]:
-    ours, end = row.is_ours, left + row.ratio() * scale
-    color = LINE if ours else _LIMIT if row.is_limit else _OTHERS
-    per_s = row.theirs(lambda turn: turn.per_s)
-    base = y + BAR - 2
-    yield text(left - 8, base, words.subjects.get(row.key, row.name), INK if ours else FAINT, anchor="end")
-    yield f'<rect x="{left:.1f}" y="{y:.1f}" width="{end - left:.1f}" height="{BAR}" fill="{color}"/>'
-    yield text(end + 5, base, f"{row.ratio():.2f}  ({per_s:,.0f}/s)", INK if ours else FAINT, size=11)
+    color = LINE if row.is_ours else _LIMIT if row.is_limit else _OTHERS
+    name, ink = words.subjects.get(row.key, row.name), INK if row.is_ours else FAINT
+    yield text(left - 8, y + BAR - 2, name, ink, anchor="end")
+    width = row.ratio() * scale
+    yield f'<rect x="{left:.1f}" y="{y:.1f}" width="{width:.1f}" height="{BAR}" fill="{color}"/>'

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from bench.load import CannotMeasure, Load, bodies_file, wrk, wrk_short_texts
+from bench.load import CannotMeasure, Load, ShortTexts, bodies_file, wrk, wrk_short_texts
 from bench.peers.figures import Pair, Turn
 from bench.peers.loops import EVERYTHING, LoopProcesses
 from bench.peers.scenarios import SHORT_CHARACTERS
@@ -18,7 +18,7 @@ from bench.peers.server import Door, Processes
 from bench.processes import busy_s
 
 _WARM_UP_S = 1
-_LONGEST_TIMED = 64  # connections: a thread of the generator for each when short texts are timed
+_MOST_TIMED = 64  # connections: a thread of the generator for each when short texts are timed
 
 
 class Measured(Protocol):
@@ -49,29 +49,30 @@ class Asked:
             done = self._load(connections, seconds)
         if not done.requests:
             raise CannotMeasure(f"nothing was answered at {self._door.url}{self._door.path}")
-        among, alone = self._short_texts(connections, seconds)
+        short = self._short_texts(connections, seconds)
         return Turn(
             done.per_s, spent.cpu_s * 1e3 / done.requests, self._processes.resident_mb(), spent.others,
-            spent.idle, done.p50_ms, done.p99_ms, done.errors, among, alone,
+            spent.idle, done.p50_ms, done.p99_ms, done.errors + sum(each.errors for each in short),
+            *(each.p99_ms for each in short),
         )  # fmt: skip
 
     def _load(self, connections: int, seconds: float) -> Load:
         url, path = self._door.url, self._door.path
         return wrk(url, path, connections=connections, seconds=seconds, bodies=self._bodies.all, timeout_s=30)
 
-    def _short_texts(self, connections: int, seconds: float) -> tuple[float | None, float | None]:
-        """Their p99 in ms, among the others and alone; None where they are not timed."""
+    def _short_texts(self, connections: int, seconds: float) -> list[ShortTexts]:
+        """Of a mix: its short texts among the others, and alone. Nothing where they are not timed."""
         short = self._bodies.short
-        if short is None or not 1 < connections <= _LONGEST_TIMED:
-            return None, None
-        among, alone = (
+        if short is None or not 1 < connections <= _MOST_TIMED:
+            return []
+        found = [
             wrk_short_texts(
                 self._door.url, self._door.path, connections=connections, seconds=seconds, bodies=bodies,
                 short=short, timeout_s=30,
             )
             for bodies in (self._bodies.all, short)
-        )  # fmt: skip
-        return (among.p99_ms, alone.p99_ms) if among.timed and alone.timed else (None, None)
+        ]  # fmt: skip
+        return found if all(each.timed for each in found) else []
 
 
 class Looped:
@@ -108,12 +109,12 @@ class Spent:
 def watched(processes: Processes, beside: Processes) -> Iterator[Spent]:
     """Filled in at the end. beside: our own other work."""
     spent = Spent()
-    cpu, busy, ours, began = processes.cpu_s(), busy_s(), _children_s() + beside.cpu_s(), time.monotonic()
+    cpu, busy, own, began = processes.cpu_s(), busy_s(), _children_s() + beside.cpu_s(), time.monotonic()
     yield spent
     spent.cpu_s = processes.cpu_s() - cpu
     busy, took = busy_s() - busy, time.monotonic() - began
-    ours = _children_s() + beside.cpu_s() - ours
-    spent.others = max(0.0, (busy - spent.cpu_s - ours) / took)
+    own = _children_s() + beside.cpu_s() - own
+    spent.others = max(0.0, (busy - spent.cpu_s - own) / took)
     spent.idle = max(0.0, (os.cpu_count() or 1) - busy / took)
 
 
