@@ -148,6 +148,7 @@ def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
         fetch_alias=tuple(arguments.fetch_alias),
         padding=arguments.padding,
         files=tuple(arguments.file),
+        int8=arguments.int8,
     )
     return convert_all(arguments.source, arguments.out, wanted, options=options)
 

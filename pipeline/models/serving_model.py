@@ -127,6 +127,7 @@ class ServingModel:
     `additions` is serving.yml as read, the keys this module does not interpret included. `failures` are what
     the parity reports beside the model tell to be wrong with it. `engine` runs the model in its `format`.
     `variant` is the form of the model that is run in place of its own program; empty for that itself.
+    `lowered` tells of a form whose program itself computes in a lower precision.
     """
 
     directory: Path
@@ -141,6 +142,7 @@ class ServingModel:
     additions: Mapping[str, Any] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
     variant: str = ""
+    lowered: bool = False
 
 
 def load_serving_model(directory: Path | str, engine: str | None = None) -> ServingModel:
