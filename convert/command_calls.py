@@ -150,6 +150,7 @@ def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
         padding=arguments.padding,
         files=tuple(arguments.file),
         rebatch=arguments.rebatch,
+        int8=arguments.int8,
     )
     return convert_all(arguments.source, arguments.out, wanted, options=options)
 

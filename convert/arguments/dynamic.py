@@ -103,6 +103,11 @@ def add_all(commands: Commands) -> None:
     parser.add_argument(
         "--engine", choices=tuple(ENGINES), default="", help="what shall run it (Paddle, where that goes)"
     )
+    parser.add_argument(
+        "--int8",
+        action="store_true",
+        help="leave an int8 form beside it, too, calibrated on --sample; precision: auto may choose it",
+    )
     add_dynamic(parser)
     add_format(parser)
     add_served(parser)

@@ -8,11 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from convert.output.staging import staged
 from convert.output.stamp import STAMP_FILE, check_replaceable, fingerprint_of, write_stamp
 from convert.paddle_onnx.to_onnx import MODEL_FILE, convert_to_onnx
+from convert.precision.calibration import NEEDS, quantise
 from convert.precision.precision_proof import Original, Reduced, prove_and_write
 from convert.precision.precisions import BF16, BOUNDS, CALIBRATED, ONNX_RUNTIME, PADDLE, engine_for
 from convert.programs.engines import onnx_runtime_version, paddle_version
@@ -24,7 +23,6 @@ from convert.proof.proof_inputs import Inputs
 from convert.proof.target import target_of_model
 from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.steps.conversion_environment import conversion_python
-from convert.steps.isolation import run_isolated
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.additions import PARITY_FILE
 from pipeline.models.serving_model import (
@@ -37,7 +35,6 @@ from pipeline.models.serving_model import (
 from pipeline.models.signature import signature_text
 
 _TRIED = 9  # batches of a calibration; as many are generated
-_NEEDS = ("onnx", "onnxruntime", "ml_dtypes")  # the last is imported by onnxruntime.quantization
 
 
 def convert_precision(
@@ -71,7 +68,7 @@ def convert_precision(
         for files in (options.sample, calibration)
     )
     if engine == ONNX_RUNTIME:
-        conversion_python(_NEEDS)
+        conversion_python(NEEDS)
     settings = {
         "to": to,
         "engine": engine,
@@ -179,27 +176,10 @@ def _reduce(
     if program.format != "onnx":
         conversion = convert_to_onnx(original.source, scratch / "onnx", options=options)
         fp32, earlier = conversion.out / MODEL_FILE, conversion.reports
-    arguments: dict[str, Any] = {"model": str(fp32), "out": str(scratch / MODEL_FILE)}
-    if to == CALIBRATED:
-        for batch in calibrating[:_TRIED]:
-            original.run(batch)  # what the model can't run is told as such, not as a flaw of the converter
-        _store_batches(calibrating, scratch / "calibration")
-        arguments |= {"calibration": str(scratch / "calibration"), "feeds": list(calibrating[0])}
-    run_isolated(
-        f"convert.precision.onnx_steps:{to.replace('-', '_')}_step",
-        arguments,
-        converter=f"onnxruntime to {to}",
-        needs=_NEEDS,
-        steps=options.steps,
-        timeout_s=options.step_timeout_s,
-    )
+    calibrating = calibrating if to == CALIBRATED else ()
+    for batch in calibrating[:_TRIED]:
+        original.run(batch)  # what the model can't run is told as such, not as a flaw of the converter
+    quantise(to, fp32, scratch / MODEL_FILE, options, calibrating, scratch)
     # Its QuantizeLinear and DequantizeLinear are only fused into products of int8 by that.
     settings = {"ir_optim": True} if to == CALIBRATED else {}
     return Reduced(scratch / MODEL_FILE, None, settings, earlier, fp32 if program.format != "onnx" else None)
-
-
-def _store_batches(batches: Sequence[Feeds], folder: Path) -> None:
-    """A .npz file for each, in their order; of its arrays the order tells the feed."""
-    folder.mkdir()
-    for number, batch in enumerate(batches):
-        np.savez(folder / f"{number:06}.npz", *batch.values())

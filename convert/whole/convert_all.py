@@ -12,6 +12,7 @@ from convert.from_torch.convert_torch import convert_torch, describe_torch
 from convert.output.staging import staged
 from convert.output.stamp import STAMP_FILE, check_replaceable, fingerprint_of, write_stamp
 from convert.paddle_onnx.onnx_variant import add_onnx_variant, can_make_onnx
+from convert.precision.int8_variant import add_int8_variant, check_sample
 from convert.programs.engines import onnx_runtime_version, paddle_version
 from convert.proof.max_lengths import LONGEST_TRIED
 from convert.result import Conversion, ConversionOptions, as_it_is
@@ -30,14 +31,16 @@ def convert_all(
 
     `source` is what `kind_of` knows. Where a step fails the next route is tried, unless `wanted.engine`
     leaves none. The reports of all steps are stored. A Paddle program has its ONNX form beside it, where that
-    can be had. Raises ConversionError, or ParityError where outputs differ, of the last route; then nothing
-    is written.
+    can be had, and any model its int8 form where that is wanted. Raises ConversionError, or ParityError where
+    outputs differ, of the last route; then nothing is written.
     """
     wanted, options = wanted or Wanted(), options or ConversionOptions()
     check_replaceable(out)
     options.steps.step("Looking at the source")
     kind = kind_of(source, random_weights=wanted.random_weights)
     check_fit(source, kind, wanted)
+    if wanted.int8:
+        check_sample(options)
     # A Paddle program has its shapes in it; that of an ONNX model can be changed.
     engine = wanted.engine or ("onnxruntime" if wanted.rebatch else "")
     routes = routes_of(kind, engine, wanted.program_format)
@@ -52,6 +55,8 @@ def convert_all(
         route, reports = way.first_that_goes(routes, made)
         if route.engine == "paddle":
             reports += add_onnx_variant(made, out, options)
+        if wanted.int8:
+            reports += add_int8_variant(made, out, options)
         (made / STAMP_FILE).unlink()
         checked = {"source": str(Path(source).resolve())} if kind in MODEL_FILES else {}
         write_stamp(made, fingerprint, {**checked, "made_of": source, "route": list(route.steps)})
@@ -86,5 +91,6 @@ def _fingerprint(
         "onnxruntime": onnx_runtime_version(),
         "paddle": paddle_version(),
         "onnx_variant": can_make_onnx(),
+        **({"int8": True} if wanted.int8 else {}),
     }
     return fingerprint_of([*wanted.files, *files_beside(source, kind)], settings)

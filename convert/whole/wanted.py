@@ -14,7 +14,7 @@ from pipeline.errors import ConversionError
 class Wanted:
     """What is asked of a conversion: the arguments of its steps, each as the step's own command has them.
 
-    `padding` None: what the model's notes or the names of its feeds suggest is tried.
+    `padding` None: what the model's notes or the names of its feeds suggest is tried. `int8`: that form, too.
     """
 
     engine: str = ""
@@ -29,6 +29,7 @@ class Wanted:
     padding: str | None = None
     files: tuple[Path, ...] = ()
     rebatch: bool = False
+    int8: bool = False
 
 
 def check_fit(source: str, kind: SourceKind, wanted: Wanted) -> None:

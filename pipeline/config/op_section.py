@@ -130,8 +130,8 @@ class LocalServiceConf(Section):
     precision: PrecisionOrAuto = Field(
         default="fp32",
         description="Arithmetic of the predictor; one that the engine can't run on the device is fp32, with "
-        "a warning. `auto`: bf16 too, where it is faster and answers as fp32 on at least 256 real rows "
-        "(sample.npz beside the model).",
+        "a warning. `auto`: bf16 and the model's int8 form, too, where one is faster and answers as fp32 on "
+        "at least 256 real rows (sample.npz beside the model).",
     )
     strict_precision: bool = Field(
         default=False,

@@ -143,8 +143,8 @@ _MEANINGS = {  # by section, then by key
         "devices": '卡号，例如 "0,1"；各实例轮流使用。空：CPU。',
         "precision": (
             "预测器的运算精度；引擎在该设备上做不到时改用 fp32，并给出警告。"
-            "`auto`：bf16 更快，且在至少 256 行真实数据（模型旁的 sample.npz）上与 fp32 答案一致时，"
-            "也会选用 bf16。"
+            "`auto`：bf16 或模型的 int8 形式更快，且在至少 256 行真实数据（模型旁的 sample.npz）上与 fp32 "
+            "答案一致时，也会选用。"
         ),
         "strict_precision": "`precision` 或 `use_calib` 不会起作用时，结束启动，而不是警告。",
         "use_calib": "在 TensorRT 中校准 int8。",

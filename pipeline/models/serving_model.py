@@ -129,6 +129,7 @@ class ServingModel:
     not interpret included. `failures` are what
     the parity reports beside the model tell to be wrong with it. `engine` runs the model in its `format`.
     `variant` is the form of the model that is run in place of its own program; empty for that itself.
+    `lowered` tells of a form whose program itself computes in a lower precision.
     """
 
     directory: Path
@@ -144,6 +145,7 @@ class ServingModel:
     additions: Mapping[str, Any] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
     variant: str = ""
+    lowered: bool = False
 
 
 def load_serving_model(directory: Path | str, engine: str | None = None) -> ServingModel:

@@ -19,8 +19,12 @@ SETTINGS = ("ir_optim", "precision")
 def with_settings_of(model: ServingModel, conf: LocalServiceConf) -> LocalServiceConf:
     """`conf` with the settings in the model's serving.yml; a key that config.yml has goes first.
 
-    Raises ConfigError for other keys than SETTINGS, and for values that config.yml could not have.
+    A form of the model in a lower precision has that in its program: its engine computes what is written
+    there, and fuses operators for it. Raises ConfigError for other keys than SETTINGS, and for values that
+    config.yml could not have.
     """
+    if model.lowered:
+        return conf.model_copy(update={"precision": "fp32", "ir_optim": True})
     given = model.additions.get(KEY)
     if given is None:
         return conf

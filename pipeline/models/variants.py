@@ -5,7 +5,8 @@
 They have the feeds and fetches of the model, under its names, and what stands in its serving.yml holds for
 them, too. `parity.json` has the reports that compare the variant with the model's program, `variant.json` the
 digests of its files and of those that it was made of. One that is damaged, that failed, or that was made of
-other weights than stand there now is never run.
+other weights than stand there now is never run. One in a lower precision, as variant.json tells, is run where
+that precision is asked for, and nowhere else.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.errors import ConfigError
 from pipeline.models.additions import MAX_BYTES, PARITY_FILE, failed_reports
@@ -35,7 +36,8 @@ log = logging.getLogger(__name__)
 
 FOLDER = "variants"
 RECORD = "variant.json"
-_DIGESTS, _MADE_OF = "digests", "made_of"
+FP32, INT8 = "fp32", "int8"  # of a variant's own arithmetic
+_DIGESTS, _MADE_OF, _PRECISION = "digests", "made_of", "precision"
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Variant:
 
     name: of its folder, "onnx" say. engines: the names of those that can run it, in alphabetical order.
     digest: the SHA-256 of its program as it was proved; empty where none is recorded. hindrance: why it is
-    not to be run; empty for one that answers as the model does.
+    not to be run; empty for one that answers as the model does. precision: of its arithmetic.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Variant:
     engines: tuple[str, ...]
     digest: str
     hindrance: str
+    precision: str = FP32
 
     @property
     def passed(self) -> bool:
@@ -67,24 +70,33 @@ def variants_of(directory: Path | str) -> tuple[Variant, ...]:
     return tuple(_variant(path, folder) for path in sorted(place.iterdir()) if path.is_dir())
 
 
-def load_for_engine(directory: Path | str, engine: str | None) -> ServingModel:
+def load_for_engine(directory: Path | str, engine: str | None, precision: str = FP32) -> ServingModel:
     """The serving model there as the engine that is named runs it: its own program, else the variant of it.
 
-    Raises ConfigError, one sentence a flaw, where there is neither.
+    precision: as config.yml asks for it; a variant of a lower one goes before the program. Raises
+    ConfigError, one sentence a flaw, where there is neither.
     """
     folder = server_folder(Path(directory))
-    if engine is None or programs_of(engine, folder):
+    lower = [] if engine is None or precision == FP32 else variants_in(folder, engine, precision)
+    if engine is None or (programs_of(engine, folder) and not lower):
         return load_serving_model(directory, engine)
-    found = [variant for variant in variants_of(folder) if engine in variant.engines]
+    found = lower or variants_in(folder, engine)
     fitting = next((variant for variant in found if variant.passed), None)
     if fitting is None:
         if found:
             why = "; ".join(f"{variant.directory}: {variant.hindrance}" for variant in found)
-            raise ConfigError(f"engine: {engine} runs no form of {folder} ({why}): convert the model again")
+            form = f"{precision} form" if lower else "form"
+            raise ConfigError(f"engine: {engine} runs no {form} of {folder} ({why}): convert the model again")
         return load_serving_model(directory, engine)  # which tells that it is not this engine's
     files = find_model_files(fitting.directory, engine)
     log.info("engine: %s runs %s in place of the model's own program", engine, files.program)
-    return as_variant(load_serving_model(directory), fitting.name, files)
+    return as_variant(load_serving_model(directory), fitting.name, files, fitting.precision)
+
+
+def variants_in(directory: Path | str, engine: str, precision: str = FP32) -> list[Variant]:
+    """Those of this arithmetic that the engine could run, whether they are to be run or not."""
+    found = variants_of(directory)
+    return [one for one in found if engine in one.engines and one.precision == precision]
 
 
 class WayToRun(NamedTuple):
@@ -110,8 +122,8 @@ def ways_to_run(directory: Path | str, engines: Iterable[str] | None = None) -> 
     return ways
 
 
-def as_variant(model: ServingModel, name: str, files: ModelFiles) -> ServingModel:
-    """The model with the program of a variant in place of its own."""
+def as_variant(model: ServingModel, name: str, files: ModelFiles, precision: str = FP32) -> ServingModel:
+    """The model with the program of a variant in place of its own. precision: of the variant's arithmetic."""
     return replace(
         model,
         program=files.program,
@@ -119,12 +131,17 @@ def as_variant(model: ServingModel, name: str, files: ModelFiles) -> ServingMode
         format=files.format,
         engine=files.engine,
         variant=name,
+        lowered=precision != FP32,
     )
 
 
-def write_record(directory: Path, files: Iterable[Path], made_of: Iterable[Path]) -> None:
+def write_record(
+    directory: Path, files: Iterable[Path], made_of: Iterable[Path], precision: str = FP32
+) -> None:
     """Write variant.json of the variant in a folder: the digests of its files and of those it was made of."""
-    record = {_DIGESTS: digests_of(files), _MADE_OF: digests_of(made_of)}
+    record: dict[str, Any] = {_DIGESTS: digests_of(files), _MADE_OF: digests_of(made_of)}
+    if precision != FP32:
+        record[_PRECISION] = precision
     (directory / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
@@ -135,40 +152,45 @@ def _variant(directory: Path, model_folder: Path) -> Variant:
         return Variant(directory.name, directory, (), "", "it holds no program that an engine here runs")
     program = programs[engines[0]][0]
     try:
-        own, made_of = _read_record(directory / RECORD)
-        hindrance = _hindrance(directory, model_folder, own, made_of)
+        record = _read_record(directory / RECORD)
     except ConfigError as exc:
         return Variant(directory.name, directory, engines, "", exc.message)
-    if program.name not in own:
+    hindrance = _hindrance(directory, model_folder, record)
+    if program.name not in record.own:
         hindrance = hindrance or f"{program.name} is not the file that was proved"
-    return Variant(directory.name, directory, engines, own.get(program.name, {}).get(SHA256, ""), hindrance)
+    digest = record.own.get(program.name, {}).get(SHA256, "")
+    return Variant(directory.name, directory, engines, digest, hindrance, record.precision)
 
 
-def _hindrance(
-    directory: Path,
-    model_folder: Path,
-    own: dict[str, dict[str, str]],
-    made_of: dict[str, dict[str, str]],
-) -> str:
+class _Record(NamedTuple):
+    """What variant.json holds: the digests of the variant's files, and of those that it was made of."""
+
+    own: dict[str, dict[str, str]]
+    made_of: dict[str, dict[str, str]]
+    precision: str
+
+
+def _hindrance(directory: Path, model_folder: Path, record: _Record) -> str:
     if not (directory / PARITY_FILE).is_file():
         return f"it has no {PARITY_FILE}, so that nobody knows whether it answers as the model does"
     if failures := failed_reports(directory / PARITY_FILE):
         return "; ".join(failures)
-    if changed := differing(directory, own, SAMPLE):
+    if changed := differing(directory, record.own, SAMPLE):
         return f"{changed[0]} is damaged, or not the file that was proved"
-    if changed := differing(model_folder, made_of, SAMPLE):
+    if changed := differing(model_folder, record.made_of, SAMPLE):
         return f"it was made of another {changed[0]} than the model has now"
     return ""
 
 
-def _read_record(path: Path) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
-    """The digests of the variant's files, and of those that it was made of."""
+def _read_record(path: Path) -> _Record:
     try:
         with path.open("rb") as file:
             record = json.loads(file.read(MAX_BYTES))
-        own, made_of = record[_DIGESTS], record[_MADE_OF]
+        own, made_of, precision = record[_DIGESTS], record[_MADE_OF], record.get(_PRECISION, FP32)
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise ConfigError(f"{path} can't be read ({exc})") from exc
     if not are_digests(own) or not are_digests(made_of):
         raise ConfigError(f"{path} holds no digests")
-    return own, made_of
+    if precision not in (FP32, INT8):
+        raise ConfigError(f"{path}: precision {precision!r} is neither {FP32} nor {INT8}")
+    return _Record(own, made_of, precision)

@@ -16,6 +16,7 @@ import msgspec
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import create_predictor
 from pipeline.errors import ServingError, text_of
+from pipeline.models.settings import with_settings_of
 from pipeline.models.variants import load_for_engine
 from pipeline.process.processes import die_with
 from pipeline.tuning.agreement import require_agreement
@@ -29,10 +30,11 @@ def main(answer: Path, order: Order) -> None:
     started = time.perf_counter()
     conf = LocalServiceConf.model_validate(order.conf)
     try:
-        model = load_for_engine(Path(conf.model_dir), conf.engine)
-        predictor = create_predictor(model, conf)
+        model = load_for_engine(Path(conf.model_dir), conf.engine, conf.precision)
+        predictor = create_predictor(model, with_settings_of(model, conf))
         if order.agreeing:
-            fp32 = create_predictor(model, conf.model_copy(update={"precision": "fp32"}))
+            whole = load_for_engine(Path(conf.model_dir), conf.engine)
+            fp32 = create_predictor(whole, conf.model_copy(update={"precision": "fp32"}))
             require_agreement(fp32, predictor, model.directory, model.padding)
             fp32.close()
         grid = Grid(tuple(order.rows), tuple(order.lengths))

@@ -21,7 +21,7 @@ from pipeline.errors import ConfigError
 from pipeline.models.digests import sample_of
 from pipeline.models.serving_model import SAMPLE_FILE, ServingModel, require_library
 from pipeline.models.settings import with_settings_of
-from pipeline.models.variants import load_for_engine, variants_of, ways_to_run
+from pipeline.models.variants import FP32, INT8, load_for_engine, variants_in, variants_of, ways_to_run
 from pipeline.models.versions import choose_version
 from pipeline.tuning import kept
 from pipeline.tuning.choice import Choice, choose
@@ -31,7 +31,7 @@ from pipeline.tuning.timed_runs import LENGTHS, ROWS
 BATCH = 32  # most requests in a predictor batch of `batch_size: auto`; the plan cuts by what runs cost
 SMALL_S, LARGE_S = 1.0, 6.0  # for the runs of one candidate, of a small model and of a large one
 LARGE_BYTES = 64 << 20
-PRECISIONS = ("fp32", "bf16")  # that `precision: auto` tries; int8 is a form of the model, made by `convert`
+PRECISIONS = (FP32, "bf16", INT8)  # that `precision: auto` tries; int8 where `convert` has made that form
 
 
 def wants_choice(section: OpConfig) -> bool:
@@ -80,7 +80,7 @@ def with_choice(section: OpConfig, choice: Choice | None) -> OpConfig:
         if conf.engine == AUTO:
             update["engine"] = choice.engine if choice else None
         if conf.precision == AUTO:
-            update["precision"] = choice.precision if choice else "fp32"
+            update["precision"] = choice.precision if choice else FP32
         conf = conf.model_copy(update=update)
     return section.model_copy(update={"batch_size": batch, "local_service_conf": conf})
 
@@ -117,7 +117,7 @@ def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
     if conf.engine == AUTO and ways_to_run(directory, [engine])[0].refusal:
         engine = subject.model.engine
     if conf.precision == AUTO:
-        precision = "fp32"
+        precision = FP32
     if (engine, precision) == (choice.engine, choice.precision):
         return Fitted(section, choice)
     conf = conf.model_copy(update={"engine": engine, "precision": precision})
@@ -184,9 +184,11 @@ def _orders(subject: _Subject) -> list[Order]:
     for (name, taken, refusal), precision in product(ways, precisions):
         if taken is None or refusal:  # it runs no form of the model that is here, or is not installed
             continue
+        if conf.precision == AUTO and precision == INT8 and not variants_in(directory, name, INT8):
+            continue
         weights = taken.params or taken.program
         budget_s = LARGE_S if weights.stat().st_size > LARGE_BYTES else SMALL_S
-        lower = conf.precision == AUTO and precision != "fp32"
+        lower = conf.precision == AUTO and precision != FP32
         update = {
             "engine": name,
             "precision": precision,

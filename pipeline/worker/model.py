@@ -84,7 +84,7 @@ class Model:
         conf = config.local_model
         if conf is None:
             return
-        self.serving_model = load_for_engine(Path(folder, conf.model_dir), conf.engine)
+        self.serving_model = load_for_engine(Path(folder, conf.model_dir), conf.engine, conf.precision)
         _refuse_failed(self.serving_model, conf.allow_failed_parity)
         _tell_replaced(self.serving_model)
         settings = with_settings_of(self.serving_model, conf)

@@ -1,0 +1,96 @@
+"""The int8 form of a serving model beside its program, which `precision: auto` may choose."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from convert.paddle_onnx.to_onnx import MODEL_FILE
+from convert.precision.calibration import quantise
+from convert.precision.precisions import BOUNDS, CALIBRATED, ONNX_RUNTIME
+from convert.programs.inference_program import read_program
+from convert.programs.program_feeds import Feeds
+from convert.programs.runners import model_runner
+from convert.proof.padding import padding_parity
+from convert.proof.parity import compare
+from convert.proof.parity_report import ParityReport, held_to
+from convert.proof.stored_reports import write_reports
+from convert.proof.target import named_padding, target_of_model
+from convert.result import ConversionOptions
+from pipeline.errors import ConversionError, ServingError
+from pipeline.models.additions import PARITY_FILE
+from pipeline.models.serving_model import SAMPLE_FILE, SERVER_FOLDER, find_model_files
+from pipeline.models.variants import FOLDER, INT8, as_variant, load_for_engine, write_record
+
+NAME = "int8"
+_MOST_ROWS, _BATCH_ROWS = 512, 8  # of the sample
+
+
+def check_sample(options: ConversionOptions) -> None:
+    """Raise ConversionError where there are no real inputs: the ranges of random ones would be no model's."""
+    if not options.sample:
+        raise ConversionError(
+            "--int8 finds the ranges of a model in real inputs: name a file of them with --sample, of 256 "
+            "rows or more, by which precision: auto can tell whether int8 answers alike."
+        )
+
+
+def add_int8_variant(model: Path, told: Path, options: ConversionOptions) -> tuple[ParityReport, ...]:
+    """Write the int8 form of the serving model in `model` beside its program, and how far it is off.
+
+    told: the folder's later name, for sentences. Where there is none to be had, or it is off by more than
+    int8 usually is, a line says why; then there are no reports.
+    """
+    place = model / SERVER_FOLDER / FOLDER / NAME
+    try:
+        place.mkdir(parents=True)
+        return _write(model, place, options)
+    except ServingError as exc:
+        shutil.rmtree(place)
+        with contextlib.suppress(OSError):  # it holds others
+            place.parent.rmdir()
+        why = exc.message.replace(str(model), str(told)).rstrip(".").removesuffix("; nothing was written")
+        options.steps.say(f"There is no int8 form beside the model: {why}.")
+        return ()
+
+
+def _write(directory: Path, place: Path, options: ConversionOptions) -> tuple[ParityReport, ...]:
+    fp32 = load_for_engine(directory, ONNX_RUNTIME)
+    kept = fp32.directory / SAMPLE_FILE
+    batches = _batches(kept)
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch, MODEL_FILE)
+        quantise(CALIBRATED, fp32.program, made, options, batches, Path(scratch))
+        shutil.copyfile(made, place / MODEL_FILE)
+    options.steps.step("Parity of fp32 and int8")
+    names = [fetch.alias for fetch in fp32.fetches]
+    run = model_runner(as_variant(fp32, NAME, find_model_files(place, ONNX_RUNTIME), INT8))
+    reports = [compare(f"fp32 to {INT8}", names, model_runner(fp32), run, batches)]
+    if padding := named_padding(fp32):
+        target = target_of_model(fp32, read_program(fp32.program))
+        rows = replace(options, sample=(kept,)).inputs.rows(target, padding)
+        reports.append(padding_parity(run, names, rows, padding, step=f"padding in {INT8}")[0])
+    reports = [held_to(report, BOUNDS[CALIBRATED]) for report in reports]
+    for report in reports:
+        report.require()
+    write_reports(place / PARITY_FILE, reports)
+    write_record(place, [place / MODEL_FILE], read_program(fp32.directory).files, INT8)
+    return tuple(reports)
+
+
+def _batches(sample: Path) -> list[Feeds]:
+    """The rows that were left beside the model, some at a time."""
+    if not sample.is_file():
+        raise ConversionError("the sample has no rows that could be run by themselves")
+    with np.load(sample, allow_pickle=False) as arrays:
+        rows = {name: arrays[name] for name in arrays.files}
+    count = min(_MOST_ROWS, len(next(iter(rows.values()))))
+    return [
+        {name: array[start : start + _BATCH_ROWS] for name, array in rows.items()}
+        for start in range(0, count, _BATCH_ROWS)
+    ]
