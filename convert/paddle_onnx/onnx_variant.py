@@ -7,7 +7,7 @@ from pathlib import Path
 
 from convert.paddle_onnx.paddle2onnx_step import OPSET
 from convert.paddle_onnx.to_onnx import CONVERTER, MODEL_FILE, NEEDS, export_onnx, readable_program
-from convert.programs.runners import model_runner, program_runner
+from convert.programs.runners import ModelRunner, program_runner
 from convert.proof.padding import padding_parity
 from convert.proof.parity import compare
 from convert.proof.parity_report import ParityReport
@@ -61,7 +61,7 @@ def _write(directory: Path, place: Path, options: ConversionOptions) -> tuple[Pa
     export_onnx(program, place / MODEL_FILE, OPSET, options)
     options.steps.step("Parity of Paddle and ONNX")
     target, names = target_of_model(model, program), [fetch.alias for fetch in model.fetches]
-    onnx = model_runner(as_variant(model, NAME, find_model_files(place, _ENGINE)))
+    onnx = ModelRunner(as_variant(model, NAME, find_model_files(place, _ENGINE)))
     batches = options.inputs.batches(target)
     reports = [compare("Paddle to ONNX", names, program_runner(program), onnx, batches, options.tolerance)]
     if padding := named_padding(model):

@@ -16,7 +16,7 @@ from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines.feeds import LOD_SUFFIX
 from pipeline.engines.onnxruntime.onnx_errors import error_sentence, load_sentence
 from pipeline.errors import ConversionError, ServingError
-from pipeline.models.serving_model import ServingModel, load_serving_model
+from pipeline.models.serving_model import ServingModel, Variable, load_serving_model
 from pipeline.models.settings import with_settings_of
 
 Runner = Callable[[Mapping[str, Array]], Sequence[Array]]
@@ -95,31 +95,37 @@ def _onnx_runner(program: InferenceProgram) -> Runner:
     return run
 
 
-def serving_runner(directory: Path) -> Runner:
+def serving_runner(directory: Path) -> ModelRunner:
     """Run the serving model in a folder as the service will."""
-    return model_runner(load_serving_model(directory))
+    return ModelRunner(load_serving_model(directory))
 
 
-def model_runner(model: ServingModel) -> Runner:
-    """Run a serving model through its predictor, with default settings and its own."""
-    from pipeline.engines import create_predictor
+class ModelRunner:
+    """A Runner of a serving model through its predictor, with default settings and its own."""
 
-    alias_of = {feed.name: feed.alias for feed in model.feeds}
-    ragged = [feed for feed in model.feeds if feed.is_lod]
-    # A proof in another precision than the model asks for would prove nothing.
-    conf = LocalServiceConf.model_validate({"model_config": str(model.directory), "strict_precision": True})
-    predictor = create_predictor(model, with_settings_of(model, conf))
+    def __init__(self, model: ServingModel) -> None:
+        from pipeline.engines import create_predictor
 
-    def run(arrays: Mapping[str, Array]) -> list[Array]:
-        feeds = {alias_of[name]: array for name, array in arrays.items()}
-        feeds |= {feed.alias + LOD_SUFFIX: np.array([0, len(arrays[feed.name])]) for feed in ragged}
+        self._alias_of = {feed.name: feed.alias for feed in model.feeds}
+        self._ragged = [feed for feed in model.feeds if feed.is_lod]
+        # A proof in another precision than the model asks for would prove nothing.
+        asked = {"model_config": str(model.directory), "strict_precision": True}
+        conf = LocalServiceConf.model_validate(asked)
+        self._predictor = create_predictor(model, with_settings_of(model, conf))
+
+    @property
+    def fetches(self) -> tuple[Variable, ...]:
+        """The model's, with the shapes that they really have."""
+        return self._predictor.fetches
+
+    def __call__(self, arrays: Mapping[str, Array]) -> list[Array]:
+        feeds = {self._alias_of[name]: array for name, array in arrays.items()}
+        feeds |= {feed.alias + LOD_SUFFIX: np.array([0, len(arrays[feed.name])]) for feed in self._ragged}
         try:
-            answers = predictor.run(feeds)
+            answers = self._predictor.run(feeds)
         except ServingError as exc:
             raise ConversionError(f"the serving model can't be run: {exc.message.rstrip('.')}.") from exc
-        return [_float(np.asarray(answers[fetch.alias]), fetch.dtype) for fetch in model.fetches]
-
-    return run
+        return [_float(np.asarray(answers[fetch.alias]), fetch.dtype) for fetch in self.fetches]
 
 
 def flatten_outputs(outputs: Any) -> list[Any]:

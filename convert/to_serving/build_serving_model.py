@@ -46,8 +46,10 @@ def build_serving_model(
     Returns and stores the reports, after those of `earlier` steps. `facts` are further keys of serving.yml.
     """
     feeds = [_variable(feed, feed.name, is_lod=feed.name in program.ragged) for feed in program.feeds]
-    fetches = [_variable(fetch, alias) for fetch, alias in zip(program.fetches, aliases, strict=True)]
-    (parity, *padding), declared = _proven(program, feeds, fetches, batches, rows, pads, options)
+    fetches: Sequence[Variable] = [
+        _variable(fetch, alias) for fetch, alias in zip(program.fetches, aliases, strict=True)
+    ]
+    (parity, *padding), declared, fetches = _proven(program, feeds, fetches, batches, rows, pads, options)
     entailment = entailment_of(labels)
     noted = {} if entailment is None else {"entailment": entailment}
     limits = _max_lengths(program, batches[-1], options)
@@ -84,8 +86,8 @@ def _proven(
     rows: Sequence[Feeds],
     pads: Mapping[str, FeedPadding],
     options: ConversionOptions,
-) -> tuple[list[ParityReport], Padding | None]:
-    """The reports of outputs and of padding, and what may be declared of the latter.
+) -> tuple[list[ParityReport], Padding | None, Sequence[Variable]]:
+    """The reports of outputs and of padding, what may be declared of the latter, and the fetches as they are.
 
     Raises ParityError when an output is off, or a row answers otherwise in a padded batch than alone.
     """
@@ -101,11 +103,11 @@ def _proven(
         parity = compare("static to serving", aliases, reference, serving, batches, options.tolerance)
         parity.require()
         if not pads:
-            return [parity], None
+            return [parity], None, serving.fetches
         options.steps.step("Padding")
         padding, cuts = padding_parity(serving, aliases, rows, pads, options.tolerance)
         padding.require()
-    return [parity, padding], Padding(feeds=dict(pads), fetches=cuts)
+    return [parity, padding], Padding(feeds=dict(pads), fetches=cuts), serving.fetches
 
 
 def _max_lengths(program: InferenceProgram, batch: Feeds, options: ConversionOptions) -> dict[str, Any]:

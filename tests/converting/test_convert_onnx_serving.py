@@ -120,6 +120,12 @@ def test_a_result_is_made_again_only_when_its_model_changed(
     assert (out / "serving_server/classifier.data").read_bytes() == weights.read_bytes()
 
 
+def test_a_label_that_is_declared_for_one_row_is_described_as_it_is(tmp_path: Path) -> None:
+    assert main(["serving", str(onnx_models.onnx_file("table")), str(tmp_path / "served")]) == 0
+    shapes = {fetch.alias: fetch.shape for fetch in load_serving_model(tmp_path / "served").fetches}
+    assert shapes == {"label": (-1,), "probabilities": (-1, 3)}
+
+
 def test_paddle_is_not_imported_for_it(tmp_path: Path) -> None:
     code = (
         "import sys; from convert.cli import main; code = main(sys.argv[1:]);"

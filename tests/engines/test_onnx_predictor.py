@@ -142,6 +142,21 @@ def test_a_refusal_of_the_engine_is_one_sentence_and_the_next_run_works(predicto
     np.testing.assert_array_equal(predictor.run(good)["logits"], before)
 
 
+def test_a_fetch_that_is_declared_for_one_row_has_the_shape_that_runs_show(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "pipeline"):
+        table = create_predictor(load_serving_model(onnx_models.bare(tmp_path, "table")), local_conf())
+    assert [(fetch.alias, fetch.shape) for fetch in table.fetches] == [
+        ("label", (-1,)),
+        ("probabilities", (-1, 3)),
+    ]
+    assert table.merges
+    assert "declares label as [1], and answers [-1]: a row for each row fed" in caplog.text
+    assert "run alone" not in caplog.text
+    assert table.run({"input": np.ones((5, 4))})["label"].shape == (5,)
+
+
 def test_feeds_are_checked_as_those_of_a_paddle_model(predictor: Predictor) -> None:
     feeds = texts([[5, 6, 7]])
     small = {name: array.astype(np.int32) for name, array in feeds.items()}

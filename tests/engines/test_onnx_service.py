@@ -100,6 +100,22 @@ def test_texts_go_through_a_model_that_takes_them(tmp_path: Path) -> None:
     assert json.loads(answers[0]["flag_out"]) == [[True, False], [False, True]]
 
 
+def test_tables_share_runs_whatever_the_model_declares_of_its_label(tmp_path: Path) -> None:
+    model, gate = onnx_models.bare(tmp_path, "table"), tmp_path / "gate"
+    rows = [{"input": json.dumps([[number, 1, 2, 3]])} for number in range(8)]
+    with started(model, {}) as service:
+        held = {"input": "[[1, 1, 1, 1]]", "gate": str(gate)}
+        answers = service.ask_together(rows, held, gate)
+        assert all(len(json.loads(answer["value"][0])) == 1 for answer in answers)
+        assert service.metric("paddlewheel_op_batch_rows_sum") == len(rows) + 2
+        assert service.metric("paddlewheel_op_batch_rows_count") < len(rows)
+        outputs = service.http("/v2/models/model").json["outputs"]
+        assert [(one["name"], one["shape"]) for one in outputs] == [
+            ("label", [-1]),
+            ("probabilities", [-1, 3]),
+        ]
+
+
 def test_without_is_thread_op_each_instance_is_a_process(served: Path) -> None:
     with started(served, {"is_thread_op": False}, concurrency=2) as service:
         wait_until(lambda: service.metric("paddlewheel_op_ready_instances") == 2, "both are ready")

@@ -177,6 +177,12 @@ def test_feeds_are_checked_as_those_of_other_engines(tmp_path: Path) -> None:
     assert fixed.run({"x": np.ones((1, 4)), "rate": np.array(2.5)})["y"].tolist() == [[2.5] * 4]
 
 
+def test_a_fetch_that_is_declared_for_one_row_has_the_shape_that_runs_show(tmp_path: Path) -> None:
+    table = create_predictor(bare(tmp_path, "table"), local_conf())
+    assert {fetch.alias: fetch.shape for fetch in table.fetches} == {"label": (-1,), "probabilities": (-1, 3)}
+    assert table.merges
+
+
 def test_texts_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"feed 'text' of .* holds texts, .*: remove engine: openvino"):
         create_predictor(bare(tmp_path, "dtypes"), local_conf())

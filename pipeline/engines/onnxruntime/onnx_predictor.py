@@ -13,6 +13,7 @@ from pipeline.engines.device import resolve_device
 from pipeline.engines.dynamic_shape import DynamicShapes, Shapes
 from pipeline.engines.feeds import Array, as_texts, check_feeds, shares_runs
 from pipeline.engines.fetches import select_fetches
+from pipeline.engines.measured import measured_fetches
 from pipeline.engines.onnxruntime.onnx_config import refuse_unavailable, session_options, session_plans
 from pipeline.engines.onnxruntime.onnx_errors import error_sentence, load_sentence, looked_up
 from pipeline.engines.refusals import refusal
@@ -39,7 +40,6 @@ class OnnxPredictor:
         facts = inspect_onnx(model.program)
         self.feeds = feeds_of_graph(model, facts.feeds, facts.fetches)
         self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
-        self.merges = shares_runs(model.program, facts.finder, (*facts.feeds, *facts.fetches))
         device = resolve_device(conf)
         refuse_unavailable(device)
         plans = session_plans(
@@ -49,6 +49,8 @@ class OnnxPredictor:
         self._texts = [feed.alias for feed in self.feeds if feed.dtype == "string"]
         self._names = {feed.alias: feed.name for feed in self.feeds}
         self._outputs = {fetch.alias: fetch.name for fetch in self.fetches}
+        self.fetches = measured_fetches(model.program, self, self.fetches, facts.fetches, self.run)
+        self.merges = shares_runs(model.program, facts.finder, (*self.feeds, *self.fetches))
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Arrays by alias in and out. Raises InvalidInput, or ModelFailed with ONNX Runtime's reason."""

@@ -15,6 +15,7 @@ from pipeline.engines.described import feeds_of_graph
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, check_feeds, shares_runs
 from pipeline.engines.fetches import select_fetches
+from pipeline.engines.measured import measured_fetches
 from pipeline.engines.openvino.compiled_models import compile_onnx
 from pipeline.engines.openvino.graph import GraphFacts, facts_of, facts_of_onnx
 from pipeline.engines.openvino.openvino_config import CPU, properties
@@ -54,7 +55,6 @@ class OpenVinoPredictor:
         self.feeds = feeds_of_graph(model, facts.feeds, facts.fetches)
         _refuse_texts(model, self.feeds)
         self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
-        self.merges = shares_runs(model.program, facts.finder, (*facts.feeds, *facts.fetches))
         self._model = model
         self._compile = compile_
         self._names = {feed.alias: feed.name for feed in self.feeds}
@@ -67,6 +67,8 @@ class OpenVinoPredictor:
             self._request = compile_().create_infer_request()
         except RuntimeError as exc:
             raise ConfigError(_cant_be_loaded(model, exc)) from exc
+        self.fetches = measured_fetches(model.program, self, self.fetches, facts.fetches, self.run)
+        self.merges = shares_runs(model.program, facts.finder, (*self.feeds, *self.fetches))
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Arrays by alias in and out. Raises InvalidInput, or ModelFailed with OpenVINO's reason."""
