@@ -150,6 +150,7 @@ def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
         padding=arguments.padding,
         files=tuple(arguments.file),
         rebatch=arguments.rebatch,
+        trusted=arguments.trust,
     )
     return convert_all(arguments.source, arguments.out, wanted, options=options)
 
