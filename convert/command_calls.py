@@ -78,6 +78,7 @@ def serving(arguments: argparse.Namespace, options: ConversionOptions) -> Conver
         labels=_labels(arguments),
         files=arguments.file,
         notes=read_notes(source if source.is_dir() else source.parent) if arguments.with_notes else None,
+        rebatch=arguments.rebatch,
         options=options,
     )
 
@@ -148,6 +149,8 @@ def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
         fetch_alias=tuple(arguments.fetch_alias),
         padding=arguments.padding,
         files=tuple(arguments.file),
+        rebatch=arguments.rebatch,
+        trusted=arguments.trust,
     )
     return convert_all(arguments.source, arguments.out, wanted, options=options)
 

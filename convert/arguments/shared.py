@@ -109,6 +109,11 @@ def add_served(parser: argparse.ArgumentParser) -> None:
     )
     add_labels(parser)
     parser.add_argument(
+        "--rebatch",
+        action="store_true",
+        help="make an ONNX model for a fixed number of rows one for any, proven row by row",
+    )
+    parser.add_argument(
         "--file", action="append", default=[], type=Path, metavar="FILE", help="file to copy beside the model"
     )
 

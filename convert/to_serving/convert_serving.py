@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.to_serving.build_serving_model import build_serving_model
 from convert.to_serving.labelled import check_count, classes_of, described_outputs
 from convert.to_serving.notes import ModelNotes, entailment_of
+from convert.to_serving.rebatch import fixed_rows, rebatched
 from pipeline.errors import ConversionError
 from pipeline.models.label_names import flaw_of_count
 
@@ -33,6 +35,7 @@ def convert_serving(
     files: Sequence[Path] = (),
     notes: ModelNotes | None = None,
     earlier: Sequence[ParityReport] = (),
+    rebatch: bool = False,
     options: ConversionOptions | None = None,
 ) -> Conversion:
     """Write the serving model of `source` to `out` (serving_server/, serving_client/).
@@ -41,8 +44,9 @@ def convert_serving(
     `fetch_alias` renames the outputs, in their order; `padding` ("input_ids=0,attention_mask=0") declares
     feeds that may be padded with a value, which is proven first; `labels` and `files` (a vocabulary) go to
     serving_server/. Of `notes`, whose files stand beside the program, it takes what isn't given, and the
-    task. The reports of `earlier` steps are stored before its own. Raises ConversionError for what can't be
-    used and for labels that no output has as many classes as, ParityError when outputs differ.
+    task. `rebatch` has a fixed batch made free first. The reports of `earlier` steps are stored before its
+    own. Raises ConversionError for what can't be used and for labels that no output has as many classes as,
+    ParityError when outputs differ.
     """
     options = options or ConversionOptions()
     check_replaceable(out)
@@ -52,16 +56,20 @@ def convert_serving(
     program = read_program(source)
     aliases = fetch_aliases(program, known.fetch_alias)
     pads = parse_padding(known.padding or "", program.feeds)
-    outputs = described_outputs(program, aliases, known.labels, known.multi_label)
-    fingerprint = _fingerprint(program, aliases, known, outputs, options)
+    outputs = known.described or described_outputs(program, aliases, known.labels, known.multi_label)
+    settings = {**outputs, "rebatch": fixed_rows(program)} if rebatch else outputs
+    fingerprint = _fingerprint(program, aliases, known, settings, options)
     would = f"would write a serving model with {', '.join(aliases)} to {out}"
     kept = as_it_is(out, fingerprint, would, options)
     if kept is not None:
         return kept
-    target = target_of(program)
-    batches = options.inputs.batches(target)
-    check_count(labels, program, batches[0])
-    with staged(out) as made:
+    with staged(out) as made, tempfile.TemporaryDirectory(prefix="rebatch.", dir=made.parent) as work:
+        if rebatch:
+            program, report = rebatched(program, Path(work, "model"), options)
+            earlier = [*earlier, report]
+        target = target_of(program)
+        batches = options.inputs.batches(target)
+        check_count(labels, program, batches[0])
         reports = build_serving_model(
             program,
             made,
@@ -90,6 +98,7 @@ class _Known:
     files: Sequence[Path]
     facts: Mapping[str, str] = field(default_factory=dict)
     multi_label: bool = False
+    described: Mapping[str, Any] = field(default_factory=dict)
 
     def with_notes(self, notes: ModelNotes | None, source: Path) -> _Known:
         """What isn't given is taken from the notes, and the task."""
@@ -104,6 +113,7 @@ class _Known:
             [*self.files, *(folder / name for name in notes.files)],
             {key: text for key, text in facts.items() if text},
             notes.multi_label,
+            notes.described,
         )
 
     def check_files(self) -> None:

@@ -20,7 +20,7 @@ from convert.whole.beside import MODEL_FILES, files_beside
 from convert.whole.route import routes_of
 from convert.whole.source_kind import SourceKind, kind_of
 from convert.whole.wanted import Wanted, check_fit
-from convert.whole.way import Way, exported
+from convert.whole.way import Way, exported, table_as_onnx
 
 
 def convert_all(
@@ -38,7 +38,9 @@ def convert_all(
     options.steps.step("Looking at the source")
     kind = kind_of(source, random_weights=wanted.random_weights)
     check_fit(source, kind, wanted)
-    routes = routes_of(kind, wanted.engine, wanted.program_format)
+    # A Paddle program has its shapes in it; that of an ONNX model can be changed.
+    engine = wanted.engine or ("onnxruntime" if wanted.rebatch else "")
+    routes = routes_of(kind, engine, wanted.program_format)
     told = describe_torch(source, wanted.input_spec, options) if kind is SourceKind.TORCH else None
     fingerprint = _fingerprint(source, kind, wanted, told, options)
     ways = "; else ".join(map(str, routes))
@@ -68,6 +70,8 @@ def _fingerprint(
     if kind is SourceKind.TORCH:
         written_as = wanted.program_format
         first = convert_torch(source, nowhere, program_format=written_as, described=told, options=dry)
+    elif kind is SourceKind.TABLE:
+        first = table_as_onnx(source, wanted, nowhere, dry)
     elif kind in MODEL_FILES:
         first = convert_serving(Path(source), nowhere, options=dry)
     else:
@@ -79,6 +83,7 @@ def _fingerprint(
         "labels": list(wanted.labels),
         "fetch_alias": list(wanted.fetch_alias),
         "padding": wanted.padding,
+        "rebatch": wanted.rebatch,
         "longest": LONGEST_TRIED,
         "onnxruntime": onnx_runtime_version(),
         "paddle": paddle_version(),

@@ -140,3 +140,138 @@ def onnx_operators(steps: Steps, nodes: list[list[Any]], opset: int, file: str) 
     )
     domains = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=domains, ir_version=8), file)
+
+
+def torch_of_fixed_batch(steps: Steps, kind: str, rows: int, file: str) -> None:
+    """Export a small model of this kind to `file`, for so many rows and no other number."""
+    import torch
+
+    torch.manual_seed(6)
+    shapes = {"cnn": (3, 32, 32), "vit": (3, 32, 32), "bert": (9,), "lstm": (7, 6), "mixing": (4,)}
+    given = torch.randn(rows, *shapes[kind])
+    if kind == "bert":
+        given = torch.randint(1, 100, given.shape)
+    torch.onnx.export(
+        _small_model(kind).eval(),
+        (given,),
+        file,
+        input_names=["x"],
+        output_names=["y"],
+        opset_version=17,
+        dynamo=False,
+    )
+
+
+def _small_model(kind: str) -> Any:
+    import torch
+    import transformers
+    from torch import nn
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells, self.output = nn.LSTM(6, 8, batch_first=True), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.output(self.cells(x)[0][:, -1])
+
+    class Mixing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x - x.mean(0, keepdim=True)
+
+    class Logits(nn.Module):
+        def __init__(self, model: Any) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.model(x).logits
+
+    if kind in ("lstm", "mixing"):
+        return Recurrent() if kind == "lstm" else Mixing()
+    if kind == "cnn":
+        convolution = [nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU()]
+        return nn.Sequential(*convolution, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    sizes = {**sizes, "num_labels": 3, "attn_implementation": "eager"}
+    if kind == "vit":
+        seen = transformers.ViTConfig(image_size=32, patch_size=8, **sizes)
+        return Logits(transformers.ViTForImageClassification(seen))
+    read = transformers.BertConfig(vocab_size=100, **sizes)
+    return Logits(transformers.BertForSequenceClassification(read))
+
+
+def table_model(steps: Steps, kind: str, file: str) -> dict[str, Any]:
+    """Train a small model of this kind and save it to `file`.
+
+    Returns rows by column, and what it says of them: probabilities and labels, or values.
+    """
+    import numpy as np
+    import pandas
+
+    random = np.random.default_rng(8)
+    flowers = pandas.DataFrame(random.normal(0, 2, (120, 3)), columns=["length", "width", "weight"])
+    colour = np.array(["red", "white", "blue"])[(flowers["length"] > 0) + (flowers["weight"] > 1).astype(int)]
+    people = pandas.DataFrame(
+        {
+            "age": random.uniform(18, 80, 120),
+            "hours": random.uniform(0, 60, 120),
+            "job": random.choice(["clerk", "driver", "nurse"], 120),
+        }
+    )
+    buys = np.where((people["age"] > 40) & (people["job"] != "nurse"), "yes", "no")
+    table = people if kind.startswith("people") else flowers
+    target = buys if kind.startswith("people") else flowers["length"] * 2 if "regression" in kind else colour
+    model = _table_model(kind, table, target)
+    _save_table_model(model, file)
+    rows = table.head(6)
+    told: dict[str, Any] = {"rows": {name: rows[name].tolist() for name in rows}}
+    if "regression" in kind:
+        return {**told, "values": np.ravel(model.predict(rows)).tolist()}
+    labels = [str(label) for label in model.predict(rows)]
+    scores = model.predict_proba(rows).max(1).tolist() if hasattr(model, "predict_proba") else None
+    return {**told, "labels": labels, "scores": scores}
+
+
+def _table_model(kind: str, table: Any, target: Any) -> Any:
+    import lightgbm
+    import numpy as np
+    import xgboost
+    from sklearn.compose import make_column_transformer
+    from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+    from sklearn.svm import LinearSVC
+
+    def encoded(model: Any) -> Any:
+        columns = make_column_transformer(
+            (OneHotEncoder(handle_unknown="ignore"), ["job"]), (StandardScaler(), ["age", "hours"])
+        )
+        return make_pipeline(columns, model)
+
+    numbers = np.unique(target, return_inverse=True)[1] if "xgboost" in kind else target
+    makers = {
+        "forest": lambda: RandomForestClassifier(10, random_state=0),
+        "histogram": lambda: HistGradientBoostingClassifier(max_iter=10),
+        "vectors": LinearSVC,
+        "regression": Ridge,
+        "people": lambda: encoded(LogisticRegression()),
+        "people of lightgbm": lambda: encoded(lightgbm.LGBMClassifier(n_estimators=5, verbose=-1)),
+        "lightgbm": lambda: lightgbm.LGBMClassifier(n_estimators=5, verbose=-1),
+        "xgboost": lambda: xgboost.XGBClassifier(n_estimators=5),
+        "xgboost regression": lambda: xgboost.XGBRegressor(n_estimators=5),
+    }
+    values = target if "regression" in kind else numbers
+    return makers[kind]().fit(table, values)
+
+
+def _save_table_model(model: Any, file: str) -> None:
+    import joblib
+
+    if file.endswith(".txt"):
+        model.booster_.save_model(file)
+    elif file.endswith((".json", ".ubj")):
+        model.save_model(file)
+    else:
+        joblib.dump(model, file)

@@ -1,0 +1,178 @@
+"""Rewrites an ONNX graph for any number of rows; runs where the package onnx is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+from convert.steps.progress import Steps
+
+BATCH = "batch"  # the name of the axis
+# Operators with a stored shape, and the length there that means "as it comes".
+_SHAPED = {"Reshape": -1, "Expand": 1}
+_RECURRENT = {"LSTM", "GRU", "RNN"}
+_STATES = (5, 6)  # the places of `initial_h` and `initial_c` among their inputs
+_REPEATING = {"Expand", "Tile", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Cast", "Concat", "Transpose"}
+_OF_SHAPES = ["MatMulAddFusion", "ReshapeFusion"]  # they store shapes, with the rows in them
+_END = "_for_any_batch"  # of the names of what is added
+
+
+def rebatch_step(steps: Steps, file: str, out: str, rows: int, fold: bool) -> dict[str, Any]:
+    """Write the model to `out` with its first axis, `rows` long in every feed, of any length.
+
+    fold: what the graph reckons of stored values alone is reckoned first, so that a shape that it makes of
+    them is a stored one. Weights in files of their own stay there. Returns how many places were changed
+    beside the feeds. Whether the graph still gives the same answers is for others to prove.
+    """
+    model = onnx.load(file, load_external_data=False)
+    _free_ports(model.graph, rows)
+    if fold:
+        onnx.save(model, out)
+        model = _folded(out, f"{out}.folded")
+    changed = _FixedGraph(model.graph, rows).free()
+    onnx.save(model, out)
+    return {"changed": changed}
+
+
+def _free_ports(graph: Any, rows: int) -> None:
+    """Free the batch of feeds and fetches, and forget the shapes in between."""
+    for port in (*_feeds(graph), *graph.output):
+        dims = port.type.tensor_type.shape.dim
+        if dims and (dims[0].dim_value == rows or port in graph.output):
+            dims[0].dim_param = BATCH
+    del graph.value_info[:]
+
+
+def _feeds(graph: Any) -> list[Any]:
+    stored = {tensor.name for tensor in graph.initializer}
+    return [port for port in graph.input if port.name not in stored]
+
+
+def _folded(file: str, out: str) -> Any:
+    """The model as ONNX Runtime simplifies it, of standard operators still."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = out
+    options.log_severity_level = 4
+    onnxruntime.InferenceSession(
+        file, options, providers=["CPUExecutionProvider"], disabled_optimizers=_OF_SHAPES
+    )
+    return onnx.load(out)
+
+
+class _FixedGraph:
+    """A graph with a free batch in its feeds, and what is stored for a fixed one within."""
+
+    def __init__(self, graph: Any, rows: int) -> None:
+        self._graph = graph
+        self._rows = rows
+        self._makers = {output: node for node in graph.node for output in node.output}
+        self._stored = {
+            tensor.name: tensor
+            for tensor in graph.initializer
+            if tensor.data_location != onnx.TensorProto.EXTERNAL
+        }
+        for node in graph.node:
+            for attribute in node.attribute if node.op_type == "Constant" else ():
+                if attribute.name == "value":
+                    self._stored[node.output[0]] = attribute.t
+
+    def free(self) -> int:
+        """Change the graph; returns at how many places."""
+        nodes = list(self._graph.node)
+        changed = sum(self._begin_by_itself(node) + self._free_shape(node) for node in nodes)
+        if self._rows > 1:
+            changed += sum(self._keep_one_row(name) for name in list(self._stored))
+        return changed + sum(self._spread_stored(node) for node in nodes)
+
+    def _begin_by_itself(self, node: Any) -> int:
+        """Leave out the states that a recurrent layer begins with where they are zeros, as without any."""
+        changed = 0
+        for place in _STATES if node.op_type in _RECURRENT else ():
+            if place < len(node.input) and node.input[place] and self._is_zeros(node.input[place]):
+                node.input[place] = ""
+                changed += 1
+        return changed
+
+    def _is_zeros(self, name: str) -> bool:
+        """Whether a tensor is stored zeros, or made of such by operators that only repeat or reshape them."""
+        if name in self._stored:
+            return not np.any(self._array(name))
+        maker = self._makers.get(name)
+        if maker is None:
+            return False
+        if maker.op_type == "ConstantOfShape":
+            return not any(np.any(numpy_helper.to_array(given.t)) for given in maker.attribute)
+        parts = maker.input if maker.op_type == "Concat" else maker.input[:1]
+        return maker.op_type in _REPEATING and all(map(self._is_zeros, parts))
+
+    def _free_shape(self, node: Any) -> int:
+        """Free the stored shape of a node where that begins with the rows."""
+        if node.op_type not in _SHAPED or len(node.input) < 2 or node.input[1] not in self._stored:
+            return 0
+        shape = np.array(self._array(node.input[1]))
+        if not shape.size or shape[0] != self._rows:
+            return 0
+        # One length may be left to be reckoned; beside such a one the first is that of the input.
+        shape[0] = 0 if node.op_type == "Reshape" and -1 in shape[1:] else _SHAPED[node.op_type]
+        node.input[1] = self._store(f"{node.output[0]}_shape{_END}", shape)
+        return 1
+
+    def _keep_one_row(self, name: str) -> int:
+        """Keep one row of what is stored alike for each, of the segments of a text, say."""
+        dims = self._stored[name].dims
+        if len(dims) < 2 or dims[0] != self._rows:
+            return 0
+        array = self._array(name)
+        if not (array == array[:1]).all():
+            return 0
+        one = self._store(f"{name}_row{_END}", np.ascontiguousarray(array[:1]))
+        for node in self._graph.node:
+            for place, given in enumerate(node.input):
+                if given == name:
+                    node.input[place] = one
+        return 1
+
+    def _spread_stored(self, node: Any) -> int:
+        """Repeat what is stored for one row, and joined to what there is of each, for every row: the class
+        token of a vision transformer."""
+        own = [place for place, name in enumerate(node.input) if name in self._stored]
+        if node.op_type != "Concat" or not own or len(own) == len(node.input):
+            return 0
+        at = list(self._graph.node).index(node)
+        changed = 0
+        for place in own:
+            dims = self._stored[node.input[place]].dims
+            if len(dims) < 2 or dims[0] != 1:
+                continue
+            made = self._repeated(node.input[place], list(dims), f"{node.output[0]}_{place}")
+            for number, one in enumerate(made):
+                self._graph.node.insert(at + number, one)
+            node.input[place] = made[-1].output[0]
+            changed += 1
+        return changed
+
+    def _repeated(self, name: str, dims: list[int], of: str) -> list[Any]:
+        """Nodes that repeat a stored tensor as often as the feeds have rows."""
+        shape, rows, wanted, all_rows = (f"{of}_{part}{_END}" for part in ("shape", "rows", "wanted", "all"))
+        first = self._store(f"{of}_first{_END}", np.array([0]))
+        rest = self._store(f"{of}_rest{_END}", np.array(dims[1:]))
+        return [
+            helper.make_node("Shape", [_feeds(self._graph)[0].name], [shape]),
+            helper.make_node("Gather", [shape, first], [rows]),
+            helper.make_node("Concat", [rows, rest], [wanted], axis=0),
+            helper.make_node("Expand", [name, wanted], [all_rows]),
+        ]
+
+    def _array(self, name: str) -> Any:
+        return numpy_helper.to_array(self._stored[name])
+
+    def _store(self, name: str, array: Any) -> str:
+        tensor = numpy_helper.from_array(array, name)
+        self._graph.initializer.append(tensor)
+        self._stored[name] = tensor
+        return name
