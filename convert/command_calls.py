@@ -151,6 +151,7 @@ def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
         files=tuple(arguments.file),
         rebatch=arguments.rebatch,
         int8=arguments.int8,
+        trusted=arguments.trust,
     )
     return convert_all(arguments.source, arguments.out, wanted, options=options)
 

@@ -97,7 +97,8 @@ def add_all(commands: Commands) -> None:
         "source",
         metavar="SOURCE",
         help="folder, config.json or name of a PaddleNLP model, Hugging Face directory, module:factory of "
-        "Paddle or PyTorch, .onnx file, or folder of a Paddle program",
+        "Paddle or PyTorch, .onnx file, folder of a Paddle program, or a model of scikit-learn (.joblib, "
+        ".pkl), LightGBM (.txt) or XGBoost (.json, .ubj)",
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
     parser.add_argument(
@@ -111,3 +112,6 @@ def add_all(commands: Commands) -> None:
     add_dynamic(parser)
     add_format(parser)
     add_served(parser)
+    parser.add_argument(
+        "--trust", action="store_true", help="load a .joblib or .pkl file, which runs whatever code is in it"
+    )

@@ -57,7 +57,7 @@ def convert_serving(
     program = read_program(source)
     aliases = fetch_aliases(program, known.fetch_alias)
     pads = parse_padding(known.padding or "", program.feeds)
-    outputs = described_outputs(program, aliases, known.labels, known.multi_label)
+    outputs = known.described or described_outputs(program, aliases, known.labels, known.multi_label)
     settings = {**outputs, "rebatch": fixed_rows(program)} if rebatch else outputs
     fingerprint = _fingerprint(program, aliases, known, settings, options)
     would = f"would write a serving model with {', '.join(aliases)} to {out}"
@@ -100,6 +100,7 @@ class _Known:
     files: Sequence[Path]
     facts: Mapping[str, str] = field(default_factory=dict)
     multi_label: bool = False
+    described: Mapping[str, Any] = field(default_factory=dict)
 
     def with_notes(self, notes: ModelNotes | None, source: Path) -> _Known:
         """What isn't given is taken from the notes, and the task."""
@@ -114,6 +115,7 @@ class _Known:
             [*self.files, *(folder / name for name in notes.files)],
             {key: text for key, text in facts.items() if text},
             notes.multi_label,
+            notes.described,
         )
 
     def check_files(self) -> None:

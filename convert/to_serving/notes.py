@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class ModelNotes:
 
     `padding` is text as --padding has it, and proven there before it is believed; `outputs` are names for the
     fetches, in order; `files` stand beside the program, without a folder. `multi_label` says that any number
-    of the labels may hold at once.
+    of the labels may hold at once, `described` what serving.yml is to say of inputs and outputs.
     """
 
     task: str
@@ -50,6 +50,7 @@ class ModelNotes:
     outputs: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     multi_label: bool = False
+    described: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_notes(directory: Path, notes: ModelNotes) -> None:
@@ -88,6 +89,7 @@ def read_notes(directory: Path) -> ModelNotes:
         outputs=_texts(notes, "outputs", path),
         files=tuple(Path(name).name for name in _texts(notes, "files", path)),
         multi_label=notes.get("multi_label") is True,
+        described=_mapping(notes, "described", path),
     )
 
 
@@ -124,6 +126,13 @@ def text_padding(feeds: Iterable[str], pad_id: int) -> str:
 def tokenizer_files(directory: Path) -> list[Path]:
     """The tokenizer's files in a model's folder, in alphabetical order."""
     return [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()]
+
+
+def _mapping(notes: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
+    value = notes.get(key, {})
+    if not isinstance(value, dict):
+        raise ConversionError(f"{path}: {key!r} is not what convert writes; convert the model again.")
+    return value
 
 
 def _text(notes: dict[str, Any], key: str, path: Path) -> str:

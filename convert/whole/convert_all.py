@@ -21,7 +21,7 @@ from convert.whole.beside import MODEL_FILES, files_beside
 from convert.whole.route import routes_of
 from convert.whole.source_kind import SourceKind, kind_of
 from convert.whole.wanted import Wanted, check_fit
-from convert.whole.way import Way, exported
+from convert.whole.way import Way, exported, table_as_onnx
 
 
 def convert_all(
@@ -75,6 +75,8 @@ def _fingerprint(
     if kind is SourceKind.TORCH:
         written_as = wanted.program_format
         first = convert_torch(source, nowhere, program_format=written_as, described=told, options=dry)
+    elif kind is SourceKind.TABLE:
+        first = table_as_onnx(source, wanted, nowhere, dry)
     elif kind in MODEL_FILES:
         first = convert_serving(Path(source), nowhere, options=dry)
     else:

@@ -10,12 +10,13 @@ from convert.whole.source_kind import SourceKind
 from pipeline.errors import ConversionError
 from pipeline.models.serving_model import EngineName
 
-EXPORT, TWIN, TORCH_ONNX, X2PADDLE, TO_ONNX, SERVING = (
+EXPORT, TWIN, TORCH_ONNX, X2PADDLE, TO_ONNX, TABLE_ONNX, SERVING = (
     "dynamic to static",
     "weights into PaddleNLP's model",
     "PyTorch to ONNX",
     "ONNX to Paddle",
     "Paddle to ONNX",
+    "table to ONNX",
     "serving model",
 )
 
@@ -49,6 +50,7 @@ _ROUTES: dict[SourceKind, tuple[Route, ...]] = {
         Route((X2PADDLE, SERVING), "paddle", "a Paddle program of it may have the same outputs"),
         Route((SERVING,), "onnxruntime", "ONNX Runtime runs it as it is"),
     ),
+    SourceKind.TABLE: (Route((TABLE_ONNX, SERVING), "onnxruntime", "ONNX has its operators"),),
 }
 
 
@@ -60,6 +62,8 @@ def routes_of(kind: SourceKind, engine: str = "", program_format: str = FORMATS[
     if engine and engine not in ENGINES:
         raise ConversionError(f"there is no engine {engine!r}; name {' or '.join(ENGINES)}.")
     routes = tuple(route for route in _ROUTES[kind] if engine in ("", route.engine))
+    if not routes:
+        raise ConversionError(f"--engine {engine} does not run {kind.value}; leave it out.")
     if program_format == FORMATS[0]:
         return routes
     if engine == "onnxruntime":

@@ -13,6 +13,7 @@ from convert.from_paddlenlp.paddlenlp_source import (
     is_written_by_paddle,
     refuse_script,
 )
+from convert.from_tables.table_source import table_source
 from convert.from_torch.torch_source import WEIGHTS as TORCH_WEIGHTS
 from convert.from_torch.torch_source import is_factory
 from convert.programs.engines import import_paddle
@@ -32,6 +33,7 @@ class SourceKind(Enum):
     TORCH = "a PyTorch model"
     ONNX = "an ONNX model"
     PROGRAM = "a Paddle inference model"
+    TABLE = "a model of tables"
 
 
 def kind_of(source: str, *, random_weights: bool = False) -> SourceKind:
@@ -97,6 +99,8 @@ def _kind_of_folder(folder: Path, random_weights: bool) -> SourceKind:
 def _kind_of_file(path: Path) -> SourceKind:
     if path.suffix == ".onnx":
         return SourceKind.ONNX
+    if table_source(path) is not None:
+        return SourceKind.TABLE
     if path.name in CONFIG_FILES or (path.suffix == ".json" and not path.with_suffix(".pdiparams").exists()):
         return SourceKind.PADDLENLP
     if path.suffix in _WEIGHTS_ALONE:
@@ -105,4 +109,7 @@ def _kind_of_file(path: Path) -> SourceKind:
             "module:factory."
         )
     refuse_script(str(path))
-    raise ConversionError(f"{path} is no .onnx file or configuration; name the folder of the model.")
+    raise ConversionError(
+        f"{path} is no .onnx file or configuration, nor a model of scikit-learn (.joblib, .pkl), LightGBM "
+        "(.txt) or XGBoost (.json, .ubj); name the folder of the model."
+    )

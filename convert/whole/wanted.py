@@ -14,7 +14,8 @@ from pipeline.errors import ConversionError
 class Wanted:
     """What is asked of a conversion: the arguments of its steps, each as the step's own command has them.
 
-    `padding` None: what the model's notes or the names of its feeds suggest is tried. `int8`: that form, too.
+    `trusted`: a source may be loaded that runs code. `padding` None: what the model's notes or the names of
+    its feeds suggest is tried. `int8`: that form, too.
     """
 
     engine: str = ""
@@ -30,18 +31,20 @@ class Wanted:
     files: tuple[Path, ...] = ()
     rebatch: bool = False
     int8: bool = False
+    trusted: bool = False
 
 
 def check_fit(source: str, kind: SourceKind, wanted: Wanted) -> None:
     """Raise ConversionError for an option that this kind of source has no use for."""
-    layer, nlp = SourceKind.LAYER, SourceKind.PADDLENLP
+    layer, nlp, table = SourceKind.LAYER, SourceKind.PADDLENLP, SourceKind.TABLE
     takers: dict[str, tuple[object, tuple[SourceKind, ...]]] = {
         "--params": (wanted.params, (layer,)),
         "--task": (wanted.task, (nlp,)),
         "--num-labels": (wanted.num_labels, (nlp,)),
         "--random-weights": (wanted.random_weights, (nlp,)),
         "--format pdmodel": (wanted.program_format != FORMATS[0], (layer, nlp, SourceKind.TORCH)),
-        "--input-spec": (wanted.input_spec, (layer, nlp, SourceKind.TORCH)),
+        "--input-spec": (wanted.input_spec, (layer, nlp, SourceKind.TORCH, table)),
+        "--trust": (wanted.trusted, (table,)),
     }
     for option, (value, kinds) in takers.items():
         if value and kind not in kinds:

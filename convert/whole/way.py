@@ -9,6 +9,8 @@ from typing import Any
 
 from convert.from_paddle.convert_paddle import convert_paddle
 from convert.from_paddlenlp.convert_paddlenlp import convert_paddlenlp
+from convert.from_tables.convert_table import convert_table, with_rows
+from convert.from_tables.table_source import table_source
 from convert.from_torch.convert_torch import convert_torch
 from convert.paddle_onnx.to_onnx import convert_to_onnx
 from convert.paddle_onnx.to_paddle import convert_onnx
@@ -25,7 +27,7 @@ from convert.to_serving.notes import (
     tokenizer_files,
 )
 from convert.whole.beside import MODEL_FILES, config_beside, suggested_padding
-from convert.whole.route import EXPORT, TO_ONNX, TORCH_ONNX, TWIN, X2PADDLE, Route
+from convert.whole.route import EXPORT, TABLE_ONNX, TO_ONNX, TORCH_ONNX, TWIN, X2PADDLE, Route
 from convert.whole.source_kind import SourceKind
 from convert.whole.wanted import Wanted
 from pipeline.errors import ServingError
@@ -98,6 +100,9 @@ class Way:
             options=self.options,
         )
 
+    def _table(self, place: Path, out: Path) -> Conversion:
+        return table_as_onnx(self.source, self.wanted, out, self.options)
+
     def _to_paddle(self, place: Path, out: Path) -> Conversion:
         return convert_onnx(place, out, fallback=False, options=self.options)
 
@@ -121,7 +126,7 @@ class Way:
                 notes=notes,
                 earlier=earlier,
                 rebatch=self.wanted.rebatch,
-                options=self.options,
+                options=with_rows(place, self.options),
             ).reports
 
         try:
@@ -159,6 +164,7 @@ _STEPS: dict[str, Callable[[Way, Path, Path], Conversion]] = {
     TORCH_ONNX: lambda way, place, out: way._torch("onnx", out),
     X2PADDLE: Way._to_paddle,
     TO_ONNX: Way._to_onnx,
+    TABLE_ONNX: Way._table,
 }
 
 
@@ -169,7 +175,16 @@ _FOLDERS = {
     TORCH_ONNX: "onnx",
     X2PADDLE: "paddle-of-onnx",
     TO_ONNX: "onnx",
+    TABLE_ONNX: "onnx",
 }
+
+
+def table_as_onnx(source: str, wanted: Wanted, out: Path, options: ConversionOptions) -> Conversion:
+    """The ONNX form of a model of tables."""
+    found = table_source(Path(source))
+    assert found is not None
+    spec, trusted = wanted.input_spec, wanted.trusted
+    return convert_table(found, out, input_spec=spec, trusted=trusted, options=options)
 
 
 def exported(

@@ -199,3 +199,79 @@ def _small_model(kind: str) -> Any:
         return Logits(transformers.ViTForImageClassification(seen))
     read = transformers.BertConfig(vocab_size=100, **sizes)
     return Logits(transformers.BertForSequenceClassification(read))
+
+
+def table_model(steps: Steps, kind: str, file: str) -> dict[str, Any]:
+    """Train a small model of this kind and save it to `file`.
+
+    Returns rows by column, and what it says of them: probabilities and labels, or values.
+    """
+    import numpy as np
+    import pandas
+
+    random = np.random.default_rng(8)
+    flowers = pandas.DataFrame(random.normal(0, 2, (120, 3)), columns=["length", "width", "weight"])
+    colour = np.array(["red", "white", "blue"])[(flowers["length"] > 0) + (flowers["weight"] > 1).astype(int)]
+    people = pandas.DataFrame(
+        {
+            "age": random.uniform(18, 80, 120),
+            "hours": random.uniform(0, 60, 120),
+            "job": random.choice(["clerk", "driver", "nurse"], 120),
+        }
+    )
+    buys = np.where((people["age"] > 40) & (people["job"] != "nurse"), "yes", "no")
+    table = people if kind.startswith("people") else flowers
+    target = buys if kind.startswith("people") else flowers["length"] * 2 if "regression" in kind else colour
+    model = _table_model(kind, table, target)
+    _save_table_model(model, file)
+    rows = table.head(6)
+    told: dict[str, Any] = {"rows": {name: rows[name].tolist() for name in rows}}
+    if "regression" in kind:
+        return {**told, "values": np.ravel(model.predict(rows)).tolist()}
+    labels = [str(label) for label in model.predict(rows)]
+    scores = model.predict_proba(rows).max(1).tolist() if hasattr(model, "predict_proba") else None
+    return {**told, "labels": labels, "scores": scores}
+
+
+def _table_model(kind: str, table: Any, target: Any) -> Any:
+    import lightgbm
+    import numpy as np
+    import xgboost
+    from sklearn.compose import make_column_transformer
+    from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+    from sklearn.svm import LinearSVC
+
+    def encoded(model: Any) -> Any:
+        columns = make_column_transformer(
+            (OneHotEncoder(handle_unknown="ignore"), ["job"]), (StandardScaler(), ["age", "hours"])
+        )
+        return make_pipeline(columns, model)
+
+    numbers = np.unique(target, return_inverse=True)[1] if "xgboost" in kind else target
+    makers = {
+        "forest": lambda: RandomForestClassifier(10, random_state=0),
+        "histogram": lambda: HistGradientBoostingClassifier(max_iter=10),
+        "vectors": LinearSVC,
+        "regression": Ridge,
+        "people": lambda: encoded(LogisticRegression()),
+        "people of lightgbm": lambda: encoded(lightgbm.LGBMClassifier(n_estimators=5, verbose=-1)),
+        "lightgbm": lambda: lightgbm.LGBMClassifier(n_estimators=5, verbose=-1),
+        "xgboost": lambda: xgboost.XGBClassifier(n_estimators=5),
+        "xgboost regression": lambda: xgboost.XGBRegressor(n_estimators=5),
+    }
+    values = target if "regression" in kind else numbers
+    return makers[kind]().fit(table, values)
+
+
+def _save_table_model(model: Any, file: str) -> None:
+    import joblib
+
+    if file.endswith(".txt"):
+        model.booster_.save_model(file)
+    elif file.endswith((".json", ".ubj")):
+        model.save_model(file)
+    else:
+        joblib.dump(model, file)

@@ -78,12 +78,13 @@ def test_the_constraints_for_paddlenlp_are_what_it_runs_with_there_on_numpy_2() 
     assert told["tokenizer"] == "paddlenlp.transformers.bert.tokenizer"
 
 
-def test_the_serving_environment_holds_no_converter() -> None:
+def test_the_serving_environment_holds_no_converter_that_would_conflict() -> None:
     assert sys.prefix != str(FOLDER)
-    assert [name for name in CONVERTERS if is_installed(name)] == []
-    assert lock("serving").keys() & set(CONVERTERS) == set()
+    locked = lock("serving") | lock("to-onnx")
+    assert {name for name in CONVERTERS if is_installed(name)} == {"paddle2onnx", "openvino"}
+    assert locked.keys() & set(CONVERTERS) == {"paddle2onnx", "openvino"}
     with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("paddle2onnx")
+        importlib.import_module("x2paddle")
 
 
 def test_both_environments_have_the_same_paddle_and_numpy() -> None:

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 
 from client.values import parse_value
 from tests.support.curl_commands import run_curl
+from tests.support.followed_documents import Block, blocks_of
 from tests.support.free_ports import free_port
 from tests.support.service_process import ROOT, ServiceProcess
 
@@ -35,20 +35,6 @@ for ids in json.load(sys.stdin):
     input_ids = paddle.to_tensor([ids], "int64")
     sys.stdout.write(json.dumps(model(input_ids, paddle.ones_like(input_ids)).tolist()) + "\\n")
 """
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block: its language, the file it goes to ("" for none), its text."""
-
-    language: str
-    title: str
-    text: str
-
-
-def blocks_of(document: Path) -> list[Block]:
-    fenced = re.compile(r'^```(\w+)(?: title="([^"\n]+)")?\n(.*?)^```$', re.M | re.S)
-    return [Block(*groups) for groups in fenced.findall(document.read_text("utf-8"))]
 
 
 class Reader:

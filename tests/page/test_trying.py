@@ -162,6 +162,7 @@ def test_what_is_no_number_is_told_at_its_field_and_not_sent(
     expect(page.get_by_role("alert").filter(has_text="write a number")).to_be_visible()
     expect(field).to_be_focused()
     expect(field).to_have_attribute("aria-invalid", "true")
+    expect(page.locator(".attempt .commands")).to_be_hidden()
     field.fill("3")
     expect(page.get_by_role("alert")).to_have_count(0)
     assert "POST" not in sent

@@ -2,15 +2,17 @@
 
 const KEPT_COMMAND = "paddlewheel:command";
 
-// The same request as texts to copy, by name; `refresh` makes them anew.
+// The same request as texts to copy, by name; `refresh` makes them anew. Nothing is shown where they are empty.
 function commandBox(textsOf) {
   const text = make("pre", { tabIndex: 0 });
   const copy = make("button", { type: "button", textContent: words.copy });
   const names = Object.keys(textsOf());
   let chosen = names.includes(readKept(KEPT_COMMAND)) ? readKept(KEPT_COMMAND) : names[0];
   const choices = names.map((name) => make("button", { type: "button", className: "choice", textContent: name }));
+  const element = make("div", { className: "commands" }, make("div", { className: "row" }, ...choices, copy), text);
   const refresh = () => {
     text.textContent = textsOf()[chosen];
+    element.hidden = text.textContent === "";
     copy.textContent = words.copy;
     choices.forEach((choice) => choice.setAttribute("aria-pressed", String(choice.textContent === chosen)));
   };
@@ -23,7 +25,7 @@ function commandBox(textsOf) {
     copy.textContent = await copyText(text.textContent, text) ? words.copied : words.uncopied;
   });
   refresh();
-  return { element: make("div", { className: "commands" }, make("div", { className: "row" }, ...choices, copy), text), refresh };
+  return { element, refresh };
 }
 
 function commandTexts(request) {

@@ -1,0 +1,1 @@
+"""Models of tables to ONNX: scikit-learn, LightGBM, XGBoost."""

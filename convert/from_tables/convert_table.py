@@ -1,0 +1,87 @@
+"""From a model of tables to an ONNX model, with its columns and classes as notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from convert.from_tables.table_source import TableSource, require_trust
+from convert.output.staging import staged
+from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
+from convert.programs.input_spec import parse_input_spec
+from convert.proof.stored_reports import report_of, write_reports
+from convert.result import Conversion, ConversionOptions, as_it_is
+from convert.steps.conversion_environment import conversion_python
+from convert.steps.isolation import run_isolated
+from convert.to_serving.notes import ModelNotes, write_notes
+from pipeline.models.additions import PARITY_FILE
+from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY
+
+MODEL_FILE = "model.onnx"
+ROWS_FILE = "proof_rows.npz"  # rows that the model takes: it refuses texts that it has never seen
+
+
+def convert_table(
+    source: TableSource,
+    out: Path,
+    *,
+    input_spec: str = "",
+    trusted: bool = False,
+    options: ConversionOptions | None = None,
+) -> Conversion:
+    """Write model.onnx, its notes and the rows that it was proven on to `out`.
+
+    `input_spec` names the columns and their dtypes where the model does not. `trusted` allows a pickle to be
+    loaded, which runs code. Raises ConversionError for what can't be used or converted, ParityError when the
+    outputs differ.
+    """
+    options = options or ConversionOptions()
+    require_trust(source, trusted)
+    check_replaceable(out)
+    specs = parse_input_spec(input_spec) if input_spec else ()
+    conversion_python(source.needs)
+    settings = {"input_spec": input_spec, "tolerance": options.tolerance, "library": source.library}
+    fingerprint = fingerprint_of([source.path, *options.sample], settings)
+    kept = as_it_is(out, fingerprint, f"would convert {source.path} to {out}", options)
+    if kept is not None:
+        return kept
+    with staged(out) as made:
+        told = run_isolated(
+            "convert.from_tables.table_steps:table_step",
+            {
+                "source": str(source.path.resolve()),
+                "library": source.library,
+                "out": str(made),
+                "columns": [[spec.name, spec.dtype] for spec in specs],
+                "sample": [str(path.resolve()) for path in options.sample],
+                "tolerance": options.tolerance,
+            },
+            converter=source.library,
+            needs=source.needs,
+            steps=options.steps,
+            timeout_s=options.step_timeout_s,
+        )
+        report = report_of(told["report"])
+        report.require()
+        write_reports(made / PARITY_FILE, [report])
+        write_notes(made, _notes(told))
+        write_stamp(made, fingerprint, {"source": str(source.path)})
+    return Conversion(out, True, f"{out / MODEL_FILE} holds the ONNX model", (report,))
+
+
+def with_rows(folder: Path, options: ConversionOptions) -> ConversionOptions:
+    """The options with the rows beside the model, where there are any, unless a sample was given."""
+    rows = folder / ROWS_FILE
+    return replace(options, sample=(rows,)) if rows.is_file() and not options.sample else options
+
+
+def _notes(told: dict[str, Any]) -> ModelNotes:
+    labels: Sequence[str] = told["labels"]
+    return ModelNotes(
+        task="tabular-classification" if labels else "tabular-regression",
+        architecture=told["class"],
+        labels=tuple(labels),
+        described={INPUTS_KEY: told["inputs"], OUTPUTS_KEY: told["outputs"]},
+    )

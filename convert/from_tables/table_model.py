@@ -1,0 +1,191 @@
+"""A model of tables as it was saved: columns, classes, answers. For the conversion environment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from convert.programs.engines import first_line
+from pipeline.errors import ConversionError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass
+class Column:
+    """A column. values: texts that the model knows; empty for numbers."""
+
+    name: str
+    type: str = "number"
+    values: list[str] = field(default_factory=list)
+    takes_others: bool = False  # whether texts that it does not know are answered
+    missing: str = "refuse"
+
+
+@dataclass
+class TableModel:
+    """A model with its columns.
+
+    named: it takes a table with names, not a matrix. classes: those of a classifier, in the order of its
+    scores. scored: it gives such; one that does not tells its class alone.
+    """
+
+    model: Any
+    columns: list[Column]
+    named: bool
+    classes: list[Any]
+
+    @property
+    def scored(self) -> bool:
+        return hasattr(self.model, "predict_proba") or not hasattr(self.model, "classes_")
+
+    def answer(self, rows: Mapping[str, Array]) -> Array:
+        """A classifier's probabilities [rows, classes], or its classes [rows]; else predictions [rows, 1]."""
+        given = self.given(rows)
+        if hasattr(self.model, "predict_proba"):
+            return np.asarray(self.model.predict_proba(given))
+        if not self.scored:
+            return np.asarray(self.model.predict(given))
+        answer = np.asarray(self.model.predict(given), np.float64)
+        if len(self.classes) == 2 and answer.ndim == 1:  # a booster's, of the second class
+            return np.stack([1 - answer, answer], axis=1)
+        return answer.reshape(len(answer), -1)
+
+    def given(self, rows: Mapping[str, Array]) -> Any:
+        """Rows in the form that the model takes."""
+        if self.named:
+            import pandas
+
+            return pandas.DataFrame({column.name: rows[column.name] for column in self.columns})
+        matrix = np.stack([rows[column.name] for column in self.columns], axis=1).astype(np.float32)
+        if type(self.model).__module__.startswith("xgboost") and type(self.model).__name__ == "Booster":
+            import xgboost
+
+            return xgboost.DMatrix(matrix, feature_names=self.model.feature_names)
+        return matrix
+
+
+def load_table_model(source: str, library: str, columns: Sequence[Sequence[str]]) -> TableModel:
+    """Load the model. columns: names and dtypes that were given. Raises ConversionError."""
+    try:
+        model = _LOADERS[library](source)
+    except ConversionError:
+        raise
+    except Exception as exc:
+        raise ConversionError(f"{source} can't be loaded ({first_line(exc)}).") from exc
+    model = getattr(model, "best_estimator_", model)  # of a search over parameters
+    if not hasattr(model, "predict"):
+        raise ConversionError(f"{source} holds a {type(model).__name__}, which has no predict().")
+    known = _text_columns(model)
+    names = [name for name, _ in columns] or _names(model)
+    count = _count(model)
+    if count and len(names) != count:
+        raise ConversionError(f"--input-spec names {len(names)} columns, the model takes {count}.")
+    dtypes = {given[0]: given[1] for given in columns}
+    made = [
+        Column(name, "text", *known[name]) if name in known else Column(name, _type(dtypes.get(name, "")))
+        for name in names
+    ]
+    named = any(column.type == "text" for column in made) or _transforms_columns(model)
+    return TableModel(model, made, named, _classes(model))
+
+
+def _load_sklearn(source: str) -> Any:
+    import joblib
+
+    return joblib.load(source)
+
+
+def _load_lightgbm(source: str) -> Any:
+    import lightgbm
+
+    return lightgbm.Booster(model_file=source)
+
+
+def _load_xgboost(source: str) -> Any:
+    import xgboost
+
+    booster = xgboost.Booster()
+    booster.load_model(source)
+    return booster
+
+
+_LOADERS = {"scikit-learn": _load_sklearn, "LightGBM": _load_lightgbm, "XGBoost": _load_xgboost}
+
+
+def _names(model: Any) -> list[str]:
+    """The columns' names, those that the model was trained on, else x0, x1, ..."""
+    found = getattr(model, "feature_names_in_", None)
+    if found is None and hasattr(model, "feature_name") and callable(model.feature_name):
+        found = [name for name in model.feature_name() if not name.startswith("Column_")]
+    if found is None or not len(found):
+        found = getattr(model, "feature_names", None)
+    if found is not None and len(found):
+        return [str(name) for name in found]
+    return [f"x{number}" for number in range(_count(model))]
+
+
+def _count(model: Any) -> int:
+    """How many columns the model takes."""
+    for name in ("n_features_in_", "num_feature", "num_features"):
+        value = getattr(model, name, None)
+        if value is not None:
+            return int(value() if callable(value) else value)
+    raise ConversionError(
+        f"a {type(model).__name__} does not tell its columns; name them: --input-spec "
+        '"age:float32[-1,1];job:string[-1,1]".'
+    )
+
+
+def _classes(model: Any) -> list[Any]:
+    """The classes, of a classifier; of a booster their numbers."""
+    found = getattr(model, "classes_", None)
+    if found is not None:
+        return list(np.asarray(found).tolist())
+    if type(model).__name__ != "Booster":
+        return []
+    if type(model).__module__.startswith("lightgbm"):
+        objective = str(model.params.get("objective") or model.dump_model().get("objective", ""))
+        count = model.num_model_per_iteration()
+    else:
+        learner = json.loads(model.save_config())["learner"]
+        objective = learner["objective"]["name"]
+        count = int(learner["learner_model_param"]["num_class"])
+    if objective.startswith(("binary", "cross_entropy")):
+        return [0, 1]
+    return list(range(count)) if objective.startswith("multi") else []
+
+
+def _steps(model: Any) -> list[Any]:
+    """Those of a pipeline."""
+    return [step for _, step in getattr(model, "steps", [])]
+
+
+def _transforms_columns(model: Any) -> bool:
+    return any(hasattr(step, "transformers_") for step in (model, *_steps(model)))
+
+
+def _text_columns(model: Any) -> dict[str, tuple[list[str], bool]]:
+    """By name the columns of texts, with the texts that an encoder knows, and whether it takes others."""
+    found: dict[str, tuple[list[str], bool]] = {}
+    for transformer in (step for step in (model, *_steps(model)) if hasattr(step, "transformers_")):
+        for _, step, columns in transformer.transformers_:
+            names = [columns] if isinstance(columns, str) else list(columns)
+            encoder = next((one for one in (step, *_steps(step)) if hasattr(one, "categories_")), None)
+            if encoder is None or not all(isinstance(name, str) for name in names):
+                continue
+            lenient = getattr(encoder, "handle_unknown", "error") != "error"
+            for name, values in zip(names, encoder.categories_, strict=False):
+                if np.asarray(values).dtype.kind in "OUS":
+                    found[name] = ([str(value) for value in values], lenient)
+    return found
+
+
+def _type(dtype: str) -> str:
+    if dtype == "string":
+        return "text"
+    return "integer" if dtype.startswith(("int", "uint")) else "number"

@@ -1,0 +1,274 @@
+"""A model of tables as ONNX, by skl2onnx or onnxmltools, and what it says of itself. In the conversion
+environment."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from convert.from_tables.convert_table import MODEL_FILE, ROWS_FILE
+from convert.from_tables.table_model import Array, TableModel, load_table_model
+from convert.from_tables.table_rows import made_up_rows, rows_of_sample
+from convert.programs.engines import first_line
+from convert.proof.parity import compare
+from convert.steps.progress import Steps
+from pipeline.errors import ConversionError
+
+FEED = "x"  # of all columns
+SCORES, VALUE, LABEL = "probabilities", "prediction", "label"
+_OPSETS = {"": 17, "ai.onnx.ml": 3}
+_OPSET_OF_BOOSTERS = 15  # the latest that onnxmltools writes
+_NEAR = 1e-5  # scores so near each other tell no class
+
+
+def table_step(
+    steps: Steps,
+    source: str,
+    library: str,
+    out: str,
+    columns: Sequence[Sequence[str]],
+    sample: Sequence[str],
+    tolerance: float,
+) -> dict[str, Any]:
+    """Write model.onnx and the rows of its proof to `out`; returns the report, and what serving.yml says."""
+    steps.step(f"Reading the model of {library}")
+    model = load_table_model(source, library, columns)
+    rows = rows_of_sample(sample, model.columns) if sample else made_up_rows(model.columns)
+    steps.step(f"{library} to ONNX")
+    try:
+        made = _converted(model)
+    except ConversionError:
+        raise
+    except Exception as exc:
+        raise ConversionError(
+            f"{source}: a {type(model.model).__name__} can't be written as ONNX ({first_line(exc)})."
+        ) from exc
+    outputs = _name_outputs(made, model, rows)
+    file = Path(out, MODEL_FILE)
+    onnx.save(made, str(file))
+    steps.step(f"Parity of {library} and ONNX")
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    name = outputs[-1]
+
+    def answers(given: Mapping[str, Array]) -> list[Array]:
+        return [_comparable(model, session.run([name], dict(given))[0])]
+
+    _allow_missing(model, rows, answers, tolerance)
+    feeds = _feeds(model, rows)
+    stored: dict[str, Any] = {name: _storable(array) for name, array in feeds.items()}
+    np.savez(Path(out, ROWS_FILE), **stored)
+    expected = _comparable(model, model.answer(rows))
+    report = compare(f"{library} to ONNX", [name], lambda _: [expected], answers, [feeds], tolerance)
+    return {
+        "report": asdict(report),
+        "class": type(model.model).__name__,
+        "labels": [str(name) for name in model.classes],
+        "inputs": {"row": {"kind": "table", "columns": _described_columns(model, rows)}},
+        "outputs": _described_outputs(outputs),
+    }
+
+
+def _comparable(model: TableModel, answer: Any) -> Array:
+    """The numbers of an answer; a class by its place among the classes."""
+    if model.classes and not model.scored:
+        return np.array([model.classes.index(one) for one in np.asarray(answer).ravel().tolist()], np.float64)
+    return np.asarray(answer, np.float64)
+
+
+def _allow_missing(
+    model: TableModel,
+    rows: dict[str, Array],
+    answers: Callable[[Mapping[str, Array]], list[Array]],
+    tolerance: float,
+) -> None:
+    """Note whether numbers may be missing: both answer alike without any, and then the last row has none.
+
+    A forest of scikit-learn has a way for such rows that ONNX's trees have not.
+    """
+    numbers = [column for column in model.columns if column.type == "number"]
+    tried = {name: array.copy() for name, array in rows.items()}
+    for column in numbers:
+        tried[column.name][-1] = np.nan
+    try:
+        expected = _comparable(model, model.answer(tried))
+        (found,) = answers(_feeds(model, tried))
+    except Exception:  # each library refuses in its own words
+        return
+    if numbers and np.allclose(expected, found, rtol=0, atol=tolerance):
+        rows.update(tried)
+        for column in numbers:
+            column.missing = "nan"
+
+
+def _converted(model: TableModel) -> Any:
+    """The ONNX model."""
+    library = type(model.model).__module__.partition(".")[0]
+    if library in ("lightgbm", "xgboost"):
+        return _converted_booster(model, library)
+    from skl2onnx import to_onnx
+    from skl2onnx.common import data_types
+
+    _register_boosters()
+    _store_whole_numbers()
+    options = {"zipmap": False} if hasattr(model.model, "predict_proba") else None
+    return to_onnx(
+        model.model, initial_types=_types(model, data_types), options=options, target_opset=_OPSETS
+    )
+
+
+def _converted_booster(model: TableModel, library: str) -> Any:
+    import onnxmltools
+    from onnxmltools.convert.common import data_types
+
+    types = _types(model, data_types)
+    if library == "lightgbm":
+        return onnxmltools.convert_lightgbm(
+            model.model, initial_types=types, zipmap=False, target_opset=_OPSET_OF_BOOSTERS
+        )
+    booster = model.model.get_booster() if hasattr(model.model, "get_booster") else model.model
+    names, booster.feature_names = booster.feature_names, None  # it reads no names but f0, f1, ...
+    try:
+        return onnxmltools.convert_xgboost(model.model, initial_types=types, target_opset=_OPSET_OF_BOOSTERS)
+    finally:
+        booster.feature_names = names
+
+
+def _types(model: TableModel, types: Any) -> list[tuple[str, Any]]:
+    """The feeds in the converter's own types: all numbers in one, or one for each column."""
+    kinds = {
+        "number": types.FloatTensorType,
+        "integer": types.Int64TensorType,
+        "text": types.StringTensorType,
+    }
+    if not model.named:
+        return [(FEED, types.FloatTensorType([None, len(model.columns)]))]
+    return [(column.name, kinds[column.type]([None, 1])) for column in model.columns]
+
+
+def _store_whole_numbers() -> None:
+    """Have skl2onnx 1.20 store a flag of a tree's node as the integer that protobuf asks for."""
+    from skl2onnx.common import tree_ensemble
+
+    add_node = tree_ensemble.add_node
+
+    def add(*given: Any, nodes_missing_value_tracks_true: int = 0, **named: Any) -> Any:
+        return add_node(*given, nodes_missing_value_tracks_true=int(nodes_missing_value_tracks_true), **named)
+
+    tree_ensemble.add_node = add
+
+
+def _register_boosters() -> None:
+    """Have skl2onnx know the estimators of LightGBM and XGBoost, as steps of a pipeline."""
+    for module, prefix, converter in (
+        ("lightgbm", "LGBM", "onnxmltools.convert.lightgbm.operator_converters.LightGbm:convert_lightgbm"),
+        ("xgboost", "XGB", "onnxmltools.convert.xgboost.operator_converters.XGBoost:convert_xgboost"),
+    ):
+        if importlib.util.find_spec(module) is not None:
+            of, _, name = converter.partition(":")
+            _register(importlib.import_module(module), prefix, getattr(importlib.import_module(of), name))
+
+
+def _register(library: Any, prefix: str, convert: Any) -> None:
+    from skl2onnx import update_registered_converter
+    from skl2onnx.common import shape_calculator as shapes
+
+    classifies = {"nocl": [True, False], "zipmap": [True, False, "columns"]}
+    of_classes = shapes.calculate_linear_classifier_output_shapes
+    of_values = shapes.calculate_linear_regressor_output_shapes
+    classifier, regressor = (getattr(library, f"{prefix}{kind}") for kind in ("Classifier", "Regressor"))
+    update_registered_converter(classifier, f"{prefix}OfPaddlewheel", of_classes, convert, options=classifies)
+    update_registered_converter(regressor, f"{prefix}ROfPaddlewheel", of_values, convert)
+
+
+def _name_outputs(made: Any, model: TableModel, rows: Mapping[str, Array]) -> list[str]:
+    """Name the outputs, free their rows, and leave out what the others tell. Returns the names.
+
+    A label is left out where it is always that of the best score, and scores that are no probabilities.
+    """
+    outputs = made.graph.output
+    if not model.classes:
+        kept = {VALUE: outputs[0]}
+    elif not model.scored:
+        kept = {LABEL: outputs[0]}
+    elif _chooses_by_score(model, rows):
+        kept = {SCORES: outputs[-1]}
+    else:
+        kept = {LABEL: outputs[0], SCORES: outputs[-1]}
+    for output in list(outputs):
+        if output not in kept.values():
+            outputs.remove(output)
+    for name, output in kept.items():
+        _rename(made.graph, output, name)
+        shape = output.type.tensor_type.shape
+        del shape.dim[:]
+        shape.dim.add().dim_param = "batch"
+        if name != LABEL:
+            shape.dim.add().dim_value = len(model.classes) or 1
+    return list(kept)
+
+
+def _rename(graph: Any, output: Any, name: str) -> None:
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for place, own in enumerate(names):
+                if own == output.name:
+                    names[place] = name
+    output.name = name
+
+
+def _chooses_by_score(model: TableModel, rows: Mapping[str, Array]) -> bool:
+    """Whether the class that the model predicts is always that of the best score."""
+    if not hasattr(model.model, "classes_"):
+        return True
+    scores = model.answer(rows)
+    best_two = np.sort(scores, axis=1)[:, -2:]
+    clear = best_two[:, 1] - best_two[:, 0] > _NEAR
+    predicted = np.asarray(model.model.predict(model.given(rows)))
+    by_score = np.asarray(model.classes)[scores.argmax(1)]
+    return bool((predicted == by_score)[clear].all())
+
+
+def _feeds(model: TableModel, rows: Mapping[str, Array]) -> dict[str, Array]:
+    """The rows as the ONNX model takes them."""
+    if not model.named:
+        matrix = np.stack([rows[column.name] for column in model.columns], axis=1)
+        return {FEED: matrix.astype(np.float32)}
+    dtypes: dict[str, Any] = {"number": np.float32, "integer": np.int64, "text": object}
+    return {c.name: rows[c.name].astype(dtypes[c.type])[:, None] for c in model.columns}
+
+
+def _storable(array: Array) -> Array:
+    return array.astype(str) if array.dtype.kind == "O" else array
+
+
+def _described_columns(model: TableModel, rows: Mapping[str, Array]) -> list[dict[str, Any]]:
+    """The columns as serving.yml has them, each with the first row's cell as its example."""
+    described = []
+    for column in model.columns:
+        value = column.values[0] if column.values else rows[column.name][0]
+        shown = f"{value:.3g}" if column.type == "number" else str(value)
+        told = {"name": column.name, "type": column.type, "example": shown}
+        if model.named:
+            told["feed"] = column.name
+        if column.missing != "refuse":
+            told["missing"] = column.missing
+        described.append(told)
+    return described
+
+
+def _described_outputs(outputs: Sequence[str]) -> dict[str, Any]:
+    if LABEL not in outputs:
+        kind = {"kind": "classes", "activation": "none"} if SCORES in outputs else {"kind": "tensor"}
+        return {outputs[0]: kind}
+    # Of a label that is a number nobody has a name but the number itself.
+    return {
+        name: {"kind": "label", "labels": []} if name == LABEL else {"kind": "tensor"} for name in outputs
+    }
