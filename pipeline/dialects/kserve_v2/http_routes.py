@@ -175,7 +175,7 @@ class V2Http(HttpHandler):
                 lambda name, at, size: self._server.memory.span(request.peer, name, at, size),
             )
         made = asked.request(model, JSON_FORM, self._scheduler)
-        made.deadline = self._scheduler.deadline(asked.timeout_s, request.began)
+        made.deadline = self._scheduler.deadline(asked.deadline_s(model), request.began)
         return made
 
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
