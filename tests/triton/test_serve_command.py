@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.errors import ConfigError
+from pipeline.models.serving_model import load_serving_model
 from tests.support.command_line import paddlewheel
 from tests.support.repository_process import RepositoryProcess
 from tests.support.triton_repository import write_model
@@ -107,3 +109,10 @@ def test_explain_tells_models_and_what_is_wrong(tmp_path: Path) -> None:
     flawed = paddlewheel("explain", tmp_path)
     assert flawed.returncode == 1
     assert "circular dependency between ensembles: looping -> looping" in flawed.stdout
+
+
+def test_a_service_that_is_given_a_repository_names_the_command_that_serves_it(tmp_path: Path) -> None:
+    folder = write_model(tmp_path, "same", TENSORS)
+    for given in (tmp_path, folder):
+        with pytest.raises(ConfigError, match=f"paddlewheel serve --model-repository {tmp_path}"):
+            load_serving_model(given)
