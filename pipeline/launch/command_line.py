@@ -59,6 +59,14 @@ def _serve(options: argparse.Namespace) -> None:
     serve(options)
 
 
+def _explain(options: argparse.Namespace) -> int:
+    from pipeline.triton.explain import explained
+
+    text, complete = explained(options.model_repository)
+    sys.stdout.write(f"{text}\n")
+    return 0 if complete else EXIT_MISS
+
+
 def _new(options: argparse.Namespace) -> None:
     from pipeline.launch.new_description import Asked
     from pipeline.launch.new_service import NewApp, write_app
@@ -147,6 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
     add_serve(commands, _serve)
+    _add_explain(commands)
     _add_new(commands)
     _add_config(commands)
     _add_doctor(commands)
@@ -172,6 +181,17 @@ def _add_run(commands: Commands) -> None:
     )
     parser.add_argument("script", type=Path, metavar="SCRIPT", help="file that calls run_service()")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what the script is given")
+
+
+def _add_explain(commands: Commands) -> None:
+    parser = add_command(
+        commands,
+        "explain",
+        _explain,
+        "tell what a Triton model repository comes to, and what in it can't be served",
+        "paddlewheel explain models",
+    )
+    parser.add_argument("model_repository", type=Path, nargs="+", metavar="DIR", help="model repository")
 
 
 def _add_new(commands: Commands) -> None:

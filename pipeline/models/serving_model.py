@@ -60,6 +60,7 @@ EngineName = Literal["paddle", "onnxruntime"]
 SERVER_FOLDER, CLIENT_FOLDER = "serving_server", "serving_client"
 SERVER_CONF, CLIENT_CONF = "serving_server_conf.prototxt", "serving_client_conf.prototxt"
 ADDITIONS = "serving.yml"
+TRITON_CONF = "config.pbtxt"
 SAMPLE_FILE = "sample.npz"  # real rows, an array for each feed: what `precision: auto` is judged by
 CACHE_FOLDER = "tensorrt_cache"  # what TensorRT keeps beside a model, where config.yml names no folder for it
 
@@ -326,6 +327,12 @@ def server_folder(directory: Path) -> Path:
     if not directory.is_dir():
         what = "not a directory" if directory.exists() else "not there"
         raise ConfigError(f"the serving model {directory} is {what}: check the path")
+    if (directory / TRITON_CONF).is_file() or any(directory.glob(f"*/{TRITON_CONF}")):
+        repository = directory.parent if (directory / TRITON_CONF).is_file() else directory
+        raise ConfigError(
+            f"{directory} is of a Triton model repository: `paddlewheel serve --model-repository "
+            f"{repository}` serves it"
+        )
     raise ConfigError(
         f"{directory} has neither {SERVER_CONF} nor {SERVER_FOLDER}/{SERVER_CONF}, nor versions 1/, 2/, ...: "
         "convert the model with `python -m convert serving INFERENCE_DIR OUT`"

@@ -229,6 +229,13 @@ def test_what_can_not_be_served_leaves_the_others_and_says_why(service: Reposito
             assert (answer.status, "has no available versions" in answer.json["error"]) == (404, True)
 
 
+@pytest.mark.parametrize("length", ["-1", "100000"])
+def test_a_length_of_the_json_that_can_not_be_is_refused(service: RepositoryProcess, length: str) -> None:
+    headers = {"Inference-Header-Content-Length": length}
+    answer = service.http("/v2/models/scaled/infer", b"{}", headers=headers)
+    assert (answer.status, f"got: {length}" in answer.json["error"]) == (400, True)
+
+
 def test_requests_of_several_callers_share_a_call_of_execute(client: rpc.InferenceServerClient) -> None:
     answers: list[Any] = []
     for n in range(32):

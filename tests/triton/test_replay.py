@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -64,6 +65,23 @@ def test_a_python_model_finds_what_the_client_said_beside_the_inputs(
     ours, theirs = ([*text.split("|")[:6]] for text in texts)
     assert json.loads(ours.pop(4)) == json.loads(theirs.pop(4))  # the parameters, in any order
     assert ours == theirs
+
+
+def test_a_full_queue_refuses_at_once_and_who_waits_too_long_later(recorded: RepositoryProcess) -> None:
+    rows = {row["id"]: row for row in RECORDED if row["id"].startswith("queue.")}
+    known = {case: recorded_http(row) for case, row in rows.items()}
+
+    def ask(_: int) -> tuple[int, str]:
+        answer = replayed_http(rows["queue.0"], lambda _: recorded)
+        return answer.status, answer.document.get("error", "")
+
+    with ThreadPoolExecutor(6) as clients:
+        answers = list(clients.map(ask, range(6)))  # as they were recorded: six at a time, and room for two
+    full, late = (known[case].document["error"] for case in ("queue.1", "queue.2"))
+    assert (known["queue.0"].status, "") in answers
+    assert sum(told.startswith(full) for _, told in answers) >= 2
+    assert sum(told == late for _, told in answers) >= 1
+    assert {status for status, _ in answers} == {200, 503}
 
 
 def test_differences_are_of_cases_that_are_replayed() -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.errors import ConfigError
+from pipeline.models.serving_model import load_serving_model
 from tests.support.command_line import paddlewheel
 from tests.support.repository_process import RepositoryProcess
 from tests.support.triton_repository import write_model
@@ -81,3 +83,36 @@ def test_poll_serves_what_comes_changes_and_goes(tmp_path: Path) -> None:
         service.wait_for_log("Unloaded: first:1")
         assert service.http("/v2/models/first/ready").status == 400
         assert service.http("/v2/repository/models/second/unload", b"").status == 503
+
+
+def test_explain_tells_models_and_what_is_wrong(tmp_path: Path) -> None:
+    write_model(tmp_path, "same", TENSORS)
+    write_model(
+        tmp_path,
+        "twice",
+        """
+        platform: "ensemble"
+        input { name: "A" data_type: TYPE_FP32 dims: 2 }
+        output { name: "B" data_type: TYPE_FP32 dims: 2 }
+        ensemble_scheduling { step [
+          { model_name: "same" input_map { key: "I" value: "A" } output_map { key: "O" value: "m" } },
+          { model_name: "same" input_map { key: "I" value: "m" } output_map { key: "O" value: "B" } } ] }
+        """,
+    )
+    sound = paddlewheel("explain", tmp_path)
+    assert sound.returncode == 0, sound.stderr
+    assert "step 2: same version 1 takes step 1.O as I" in sound.stdout
+    assert "takes A FP32 [2]" in sound.stdout
+    write_model(
+        tmp_path, "looping", (tmp_path / "twice" / "config.pbtxt").read_text().replace("same", "looping")
+    )
+    flawed = paddlewheel("explain", tmp_path)
+    assert flawed.returncode == 1
+    assert "circular dependency between ensembles: looping -> looping" in flawed.stdout
+
+
+def test_a_service_that_is_given_a_repository_names_the_command_that_serves_it(tmp_path: Path) -> None:
+    folder = write_model(tmp_path, "same", TENSORS)
+    for given in (tmp_path, folder):
+        with pytest.raises(ConfigError, match=f"paddlewheel serve --model-repository {tmp_path}"):
+            load_serving_model(given)

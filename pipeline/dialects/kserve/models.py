@@ -36,6 +36,12 @@ class KServeModel:
         return self.config is not None and not self.op
 
     @property
+    def default_priority(self) -> int:
+        """That of requests that ask for none; 0 for none."""
+        batching = {} if self.config is None else self.config.get("dynamic_batching", {})
+        return int(batching.get("default_priority_level", 0))
+
+    @property
     def platform(self) -> str:
         if self.config is not None:
             return str(self.config["platform"] or self.config["backend"])

@@ -29,6 +29,9 @@ class KServeRefusal(InvalidInput):
         self.http_status = HTTP_STATUSES[code]
 
 
+_FULL = "[request id: <id_unknown>] Exceeds maximum queue size: "
+
+
 def error_body(message: str) -> bytes:
     """The body of a refusal over HTTP."""
     return msgspec.json.encode({"error": message})
@@ -44,5 +47,5 @@ def for_clients(error: ServingError) -> tuple[int, str, str]:
     if isinstance(error, DeadlineExceeded):
         return HTTP_STATUSES["UNAVAILABLE"], "UNAVAILABLE", "Request timeout expired"
     if isinstance(error, Overloaded):
-        return HTTP_STATUSES["UNAVAILABLE"], "UNAVAILABLE", f"Exceeds maximum queue size: {error.message}"
+        return HTTP_STATUSES["UNAVAILABLE"], "UNAVAILABLE", _FULL + error.message
     return error.http_status, error.grpc_code, error.message

@@ -84,6 +84,10 @@ class Asked(msgspec.Struct, eq=False):
     def timeout_s(self) -> float:
         return self.timeout_us / 1e6 if self.timeout_us else math.inf
 
+    def deadline_s(self, model: KServeModel) -> float:
+        """The time-out as a deadline of the whole request; in a repository a model's queue policy uses it."""
+        return self.timeout_s if model.config is None else math.inf
+
     def request(self, model: KServeModel, form: str, scheduler: Scheduler) -> Request:
         """What the scheduler is given; `deadline` is for the door to set. Raises KServeRefusal."""
         limits = scheduler.app.config.limits
@@ -124,7 +128,8 @@ class Asked(msgspec.Struct, eq=False):
                 *given, self.correlation_id, self.flags, tuple(self.outputs or ())
             )
         request.rows = rows
-        request.priority = max(0, self.priority - 1)  # none given counts as the highest
+        # None given counts as the highest, unless the model says otherwise.
+        request.priority = max(0, (self.priority or model.default_priority) - 1)
         if self.spans and self.outputs:
             spans = [self.spans[name] for name, wanted in self.outputs.items() if wanted.room is not None]
             request.finish = Outputs(spans)

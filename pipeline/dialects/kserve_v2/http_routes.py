@@ -35,7 +35,7 @@ _MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>\d+))?
 _INFERENCE = ("infer", "generate", "generate_stream")
 _INDEX = re.compile(r"/v2/repository/(?:[^/]+/)?index")
 _CONTROL = re.compile(r"/v2/repository/models/(?P<model>[^/]+)/(?P<order>load|unload)")
-_NUMBER = re.compile(r"\s*(\d+)")
+_NUMBER = re.compile(r"\s*(-?\d+)")
 HEALTH_PAGES = (b"/v2/health/live", b"/v2/health/ready")
 _COMPRESSED_AT_ONCE = 64 * 1024  # more is compressed in a thread: other requests need not wait for it
 _json = msgspec.json.encode
@@ -175,7 +175,7 @@ class V2Http(HttpHandler):
                 lambda name, at, size: self._server.memory.span(request.peer, name, at, size),
             )
         made = asked.request(model, JSON_FORM, self._scheduler)
-        made.deadline = self._scheduler.deadline(asked.timeout_s, request.began)
+        made.deadline = self._scheduler.deadline(asked.deadline_s(model), request.began)
         return made
 
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
@@ -216,6 +216,6 @@ def _header_length(told: str, body: bytes) -> int | None:
         return None if body else 0
     number = _NUMBER.match(told)
     length = int(number[1][:20]) if number else 0
-    if length > len(body):
+    if not 0 <= length <= len(body):
         raise KServeRefusal(f"inference header size should be in range (0, {len(body)}), got: {length}")
     return length

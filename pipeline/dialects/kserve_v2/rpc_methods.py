@@ -158,7 +158,7 @@ class V2Rpc(RpcHandler):
         remaining_s = context.time_remaining()
         given_s = math.inf if remaining_s is None else remaining_s
         if asked.timeout_us:
-            given_s = min(given_s, asked.timeout_s)
+            given_s = min(given_s, asked.deadline_s(model))
         request.deadline = self._scheduler.deadline(given_s)
         request.version = fields.model_version and str(version_number(fields.model_version))
         return request

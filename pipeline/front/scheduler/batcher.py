@@ -12,8 +12,9 @@ from collections import deque
 from operator import attrgetter
 from typing import Any
 
+from pipeline.api.request_options import NO_OPTIONS
 from pipeline.config.config_file import ServiceConfig
-from pipeline.errors import DeadlineExceeded, NotReady, ServingError, UnknownVersion, text_of
+from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, UnknownVersion, text_of
 from pipeline.front.metrics.figures import OpFigures
 from pipeline.front.pool.placement import Plan
 from pipeline.front.pool.worker_instance import InFlight, Instance, State
@@ -30,6 +31,7 @@ from pipeline.front.scheduler.batching import (
 )
 from pipeline.front.scheduler.dag_run import DagRun, Inputs, Job, given_back
 from pipeline.front.scheduler.lost_jobs import refuse_blamed, tried_again
+from pipeline.front.scheduler.queue_policy import QueuePolicies, policies_of
 from pipeline.messages.messages import Reply
 from pipeline.messages.values import Part
 
@@ -144,6 +146,7 @@ class Batcher:
     ) -> None:
         """plan: how the Op's workers are started."""
         section = config.op[op]
+        self._queue_policies = policies_of(plan.app, op)
         self.op = op
         self.pool = WorkerPool(op, plan, self, service)
         self.profiles = config.dag.use_profile
@@ -227,9 +230,27 @@ class Batcher:
 
     def put(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
-        self._line.add(Job(dag_run, node, inputs, next(_numbers), time.monotonic(), self._tries))
+        job = Job(dag_run, node, inputs, next(_numbers), time.monotonic(), self._tries)
+        if self._queue_policies is not None and not self._may_wait(job, self._queue_policies):
+            return
+        self._line.add(job)
         if not self._dispatching:
             self.dispatch_soon()
+
+    def _may_wait(self, job: Job, policies: QueuePolicies) -> bool:
+        """Whether the model's queue has room for a job; one that has waited too long will be refused."""
+        options = job.dag_run.request.options or NO_OPTIONS
+        policy = policies.of(options.priority)
+        loop = asyncio.get_running_loop()
+        idle = sum(instance.has_place and not instance.in_flight for instance in self.pool.instances)
+        if policy.most and len(self._line) - idle >= policy.most:
+            refusal = Overloaded(f"max_queue_size of model {self.op} is {policy.most}")
+            loop.call_soon(job.fail, refusal)  # its request is only being admitted
+            return False
+        wait_s = policy.wait_s(options.timeout_us)
+        if wait_s < math.inf:
+            loop.call_later(wait_s, _refuse_late, job)
+        return True
 
     def _push_again(self, job: Job) -> None:
         if job.suspect:
@@ -324,6 +345,8 @@ class Batcher:
             jobs = [job for job in jobs if self._is_of_version(job, version)]
             if not jobs:
                 return
+        for job in jobs:
+            job.left_queue = True
         self._figures.queue_s.note_all([now - job.queued_at for job in jobs])
         tail: list[Part] = []
         try:
@@ -411,3 +434,9 @@ class Batcher:
     def refuse_blamed(self, process: WorkerProcess) -> None:
         """Refuse the jobs that a process may have died of, now that it is known how."""
         refuse_blamed(process)
+
+
+def _refuse_late(job: Job) -> None:
+    """Refuse a job that still waits, for its model's queue policy says so."""
+    if not job.left_queue:
+        job.fail(DeadlineExceeded("the request has waited as long as its model's queue policy allows"))

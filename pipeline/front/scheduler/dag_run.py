@@ -217,7 +217,7 @@ class Job(msgspec.Struct, eq=False):
 
     node: the step that the Op is run for. number: its place among those of one turn. tries_left: within the
     Op's timeout, this one included. deaths: how many workers died under it. suspect: one of them had begun
-    with it, so that it may only run by itself from now on.
+    with it, so that it may only run by itself from now on. left_queue: a worker was given it once.
     """
 
     dag_run: DagRun
@@ -228,6 +228,7 @@ class Job(msgspec.Struct, eq=False):
     tries_left: int = 1
     deaths: int = 0
     suspect: bool = False
+    left_queue: bool = False
 
     def __lt__(self, other: Job) -> bool:
         """Asked only of two tries with one place in the queue, of which one is not wanted any more."""

@@ -241,10 +241,10 @@ class Scheduler:
         if entry is None:  # unloaded since it was looked up, or none is meant where a request names none
             raise UnknownService(f"there is no model {request.model!r}")
         if self._unloaded and self.has_unloaded(entry.model):
-            raise NotReady(
-                f"{min(self._unloaded.intersection((entry.model, *entry.dag.ops)))} is unloaded; POST "
-                f"/v2/repository/models/{entry.model}/load loads it"
-            )
+            ops = self._unloaded.intersection(entry.dag.ops)
+            told = f"Op {min(ops)}" if ops else f"model {entry.model}"
+            name = entry.model.rpartition(":")[0] or entry.model
+            raise NotReady(f"{told} is unloaded; POST /v2/repository/models/{name}/load loads it")
         try:
             client = request.client or self._anyone
             request.turn = self._admission.admit(request, entry.dag, client, self._pending)
