@@ -15,7 +15,7 @@ from convert.precision.calibration import quantise
 from convert.precision.precisions import BOUNDS, CALIBRATED, ONNX_RUNTIME
 from convert.programs.inference_program import read_program
 from convert.programs.program_feeds import Feeds
-from convert.programs.runners import model_runner
+from convert.programs.runners import ModelRunner
 from convert.proof.padding import padding_parity
 from convert.proof.parity import compare
 from convert.proof.parity_report import ParityReport, held_to
@@ -69,8 +69,8 @@ def _write(directory: Path, place: Path, options: ConversionOptions) -> tuple[Pa
         shutil.copyfile(made, place / MODEL_FILE)
     options.steps.step("Parity of fp32 and int8")
     names = [fetch.alias for fetch in fp32.fetches]
-    run = model_runner(as_variant(fp32, NAME, find_model_files(place, ONNX_RUNTIME), INT8))
-    reports = [compare(f"fp32 to {INT8}", names, model_runner(fp32), run, batches)]
+    run = ModelRunner(as_variant(fp32, NAME, find_model_files(place, ONNX_RUNTIME), INT8))
+    reports = [compare(f"fp32 to {INT8}", names, ModelRunner(fp32), run, batches)]
     if padding := named_padding(fp32):
         target = target_of_model(fp32, read_program(fp32.program))
         rows = replace(options, sample=(kept,)).inputs.rows(target, padding)
