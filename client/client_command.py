@@ -12,6 +12,7 @@ from rich.table import Table
 from client.api_key import add_api_key_option
 from client.errors import ClientError
 from client.exchange import Answer, Client
+from client.headers import add_header_option
 from client.tls import add_tls_options, tls_of
 from client.values import Value, parse_value
 
@@ -19,6 +20,7 @@ EXAMPLES = """examples:
   python3 client/{name} "央行宣布下调存款准备金率"
   python3 client/{name} "国足客场两球取胜" "新款电动车开启预售"
   python3 client/{name} {address_option} {default} --service bert --json "国足客场两球取胜"
+  python3 client/{name} --service news --as text "新款电动车开启预售"
 """
 
 
@@ -47,10 +49,22 @@ def parse_arguments(
     parser.add_argument(
         "--retries", type=int, default=2, help="further tries when unavailable or busy (default: 2)"
     )
+    parser.add_argument(
+        "--as",
+        dest="keys",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="what a text is called; again for the next (default: 0, 1, ...)",
+    )
+    add_header_option(parser)
     add_tls_options(parser)
     add_api_key_option(parser)
     parser.add_argument("--json", action="store_true", help="print the answer as JSON, values as they came")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if len(options.keys) not in (0, len(options.texts)):
+        parser.error(f"--as is given {len(options.keys)} times for {len(options.texts)} texts; name each")
+    return options
 
 
 def plain_console(*, stderr: bool = False) -> Console:
@@ -76,8 +90,10 @@ def run(
             retries=options.retries,
             tls=tls_of(options),
             api_key=options.api_key,
+            headers=dict(options.headers),
         ) as client:
-            answer = client.predict(options.texts)
+            named = dict(zip(options.keys, options.texts, strict=True)) if options.keys else options.texts
+            answer = client.predict(named)
     except (ClientError, ValueError) as error:
         plain_console(stderr=True).print(f"{type(error).__name__}: {error}", style="red", soft_wrap=True)
         return 1

@@ -13,7 +13,7 @@ if __name__ == "__main__":  # a script's own folder is on the path, the package'
 
 import http.client
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from client.errors import (
     TIMED_OUT_ERR_NO,
@@ -49,20 +49,21 @@ class HttpClient(Client):
         retries: int = 2,
         tls: Tls | None = None,
         api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(timeout_s, retries)
-        self._pool = ConnectionPool(url, tls, api_key)
+        self._pool = ConnectionPool(url, tls, api_key, headers)
         self._path = f"{self._pool.prefix}/{service}/{method}"
 
     def _sender(self, feed: dict[str, str]) -> Callable[[float], Reply]:
         body = json.dumps({"key": list(feed), "value": list(feed.values())}, ensure_ascii=False).encode()
-        return lambda remaining_s: _read(self._pool.post(self._path, body, remaining_s))
+        return lambda remaining_s: read_key_value(self._pool.post(self._path, body, remaining_s))
 
     def close(self) -> None:
         self._pool.close()
 
 
-def _read(reply: HttpReply) -> Reply:
+def read_key_value(reply: HttpReply) -> Reply:
     """What an answer without error holds; raises what the answer says otherwise."""
     try:
         answer = json.loads(reply.body)

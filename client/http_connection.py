@@ -7,12 +7,14 @@ import socket
 import ssl
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from client.api_key import HEADER, api_key_of
 from client.errors import BadAnswer, ClientError, RequestTimedOut, ServiceUnreachable
+from client.headers import checked_headers
 from client.tls import Tls
 
 MAX_BODY_BYTES = 512 * 1024 * 1024  # what the gRPC client takes at most, too
@@ -50,10 +52,25 @@ class _TlsSocket(_Deadline, ssl.SSLSocket):
 class ConnectionPool:
     """The connections to one server; each serves one exchange at a time, and any thread the next."""
 
-    def __init__(self, url: str, tls: Tls | None = None, api_key: str | None = None) -> None:
-        """Raises ValueError when `url` is not http(s)://host[:port][/prefix], or for a bad file of `tls`."""
+    def __init__(
+        self,
+        url: str,
+        tls: Tls | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """headers: sent with each request, beside or in place of our own.
+
+        Raises ValueError when `url` is not http(s)://host[:port][/prefix], for a bad file of `tls`, and for
+        what can't be a header.
+        """
         key = api_key_of(api_key)
-        self._key_line = "" if key is None else f"{HEADER}: {key}\r\n"
+        own = {"Accept": "application/json", "Content-Type": "application/json"}
+        own |= {} if key is None else {HEADER: key}
+        given = checked_headers(headers or {})
+        replaced = {name.lower() for name in given}
+        told = {name: value for name, value in own.items() if name.lower() not in replaced} | given
+        self._header_lines = "".join(f"{name}: {value}\r\n" for name, value in told.items())
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"url {url!r} is not of the form http://host:port")
@@ -130,8 +147,8 @@ class ConnectionPool:
         connection.deadline = deadline
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         head = (
-            f"POST {quote(path)} HTTP/1.1\r\nHost: {self._host_header}\r\nAccept: application/json\r\n"
-            f"Content-Type: application/json\r\n{self._key_line}Content-Length: {len(body)}\r\n\r\n"
+            f"POST {quote(path, safe='/:')} HTTP/1.1\r\nHost: {self._host_header}\r\n{self._header_lines}"
+            f"Content-Length: {len(body)}\r\n\r\n"
         )
         # In one piece: http.client's own request() sends two, and wakes the server twice.
         connection.sendall(head.encode("ascii") + body)

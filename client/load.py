@@ -1,4 +1,4 @@
-"""The throughput test: threads that ask the service over and over, over HTTP or gRPC.
+"""The throughput test: threads that ask the service over and over, at any of its doors.
 
 The generator is Python: what it can send ends at some thousand requests/s, whatever the service could answer.
 """
@@ -22,13 +22,15 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from client.api_key import add_api_key_option
+from client.bodies import bodies_of_texts, read_bodies, read_texts
 from client.client_command import plain_console
+from client.doors import DOORS, Called, Connection, HttpKnock, RpcKnock
 from client.errors import ClientError, RequestRefused
-from client.exchange import Client
-from client.http_client import DEFAULT_URL, HttpClient
+from client.headers import add_header_option
+from client.http_client import DEFAULT_URL
 from client.load_plot import write_plot
 from client.load_report import Sample, print_report
-from client.rpc_client import RpcClient
+from client.rpc_client import DEFAULT_ADDRESS
 from client.tls import add_tls_options, tls_of
 
 TEXTS = [
@@ -44,29 +46,40 @@ TEXTS = [
 EXAMPLES = """examples:
   python3 -m client.load --threads 20 --loops 200
   python3 -m client.load --rpc 127.0.0.1:8088 --seconds 10 --plot latency.svg
-  python3 -m client.load --texts headlines.txt --rows 4
+  python3 -m client.load --texts headlines.txt --as text --service news
+  python3 -m client.load --door v2-http --service resnet --bodies requests.jsonl --rate 200 --seconds 30
+  python3 -m client.load --bodies photos/ --path /photo/prediction --header "Content-Type: image/jpeg"
 """
+LATE_MS = 10.0  # what is begun so long after it was due found no free thread
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 class LoadTest:
-    """Runs `threads` clients, each with a connection of its own, until `loops` or `seconds` or `stop`."""
+    """Runs `threads` clients, each with a connection of its own, until `loops` or `seconds` or `stop`.
+
+    rate: requests a second in all, each begun when it is due, whether others are answered or not; its latency
+    counts from then. None: each thread asks again when it is answered.
+    """
 
     def __init__(
         self,
-        connect: Callable[[], Client],
-        texts: Sequence[str],
+        connect: Callable[[], Connection],
+        bodies: Sequence[bytes],
         *,
         threads: int,
         loops: int | None,
         seconds: float | None,
-        rows: int,
+        timeout_s: float,
+        rate: float | None = None,
     ) -> None:
         self._connect = connect
-        self._texts = texts
-        self._rows = rows
+        self._bodies = bodies
         self._loops = loops
         self._seconds = seconds
+        self._timeout_s = timeout_s
+        self._rate = rate
+        self._requests = itertools.count()  # of all threads
+        self._most = None if loops is None else loops * threads
         self._stop = threading.Event()
         self._started = 0.0
         self._samples: list[list[Sample]] = [[] for _ in range(threads)]
@@ -102,30 +115,43 @@ class LoadTest:
 
     def _ask(self, number: int) -> None:
         samples = self._samples[number]
-        texts = itertools.islice(itertools.cycle(self._texts), number, None)
-        with self._connect() as client:
-            for _ in self._turns():
-                feed = {str(row): next(texts) for row in range(self._rows)}
-                began = time.monotonic()
-                error = _outcome(client, feed)
+        bodies = itertools.islice(itertools.cycle(self._bodies), number % len(self._bodies), None)
+        with self._connect() as connection:
+            for began in self._turns() if self._rate is None else self._due(self._rate):
+                late_ms = (time.monotonic() - began) * 1000
+                error = _outcome(connection, next(bodies), self._timeout_s)
                 if self._stop.is_set():
                     return
                 now = time.monotonic()
-                samples.append(Sample(now - self._started, (now - began) * 1000, error))
+                samples.append(Sample(now - self._started, (now - began) * 1000, error, late_ms > LATE_MS))
 
-    def _turns(self) -> Iterator[int]:
-        for turn in itertools.count() if self._loops is None else range(self._loops):
+    def _turns(self) -> Iterator[float]:
+        """The instants at which a thread begins with its requests: now, one after the other."""
+        for _ in itertools.count() if self._loops is None else range(self._loops):
             if self._stop.is_set() or (self._seconds is not None and self.elapsed_s() >= self._seconds):
                 return
-            yield turn
+            yield time.monotonic()
+
+    def _due(self, rate: float) -> Iterator[float]:
+        """The instants at which the requests are due that a thread takes; returns as each is due."""
+        for number in self._requests:
+            after_s = number / rate
+            over = self._seconds is not None and after_s >= self._seconds
+            if over or (self._most is not None and number >= self._most):
+                return
+            due = self._started + after_s
+            if self._stop.wait(max(0.0, due - time.monotonic())):
+                return
+            yield due
 
 
-def _outcome(client: Client, feed: dict[str, str]) -> str | None:
+def _outcome(connection: Connection, body: bytes, timeout_s: float) -> str | None:
     """None when answered, else the kind of error."""
     try:
-        client.predict(feed)
+        connection.ask(body, timeout_s)
     except RequestRefused as error:
-        return f"{type(error).__name__} (err_no {error.err_no})"
+        which = f"HTTP {error.http_status}" if error.err_no is None else f"err_no {error.err_no}"
+        return f"{type(error).__name__} ({which})"
     except ClientError as error:
         return type(error).__name__
     return None
@@ -134,49 +160,31 @@ def _outcome(client: Client, feed: dict[str, str]) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.plot is not None and options.plot.suffix != ".svg":
-        parser.error(f"--plot {options.plot}: the plot is an SVG, name it *.svg")
-    texts = read_texts(options.texts) if options.texts else TEXTS
-    if not texts:
-        parser.error(f"--texts {options.texts}: no line with text in it")
-
-    def connect() -> Client:
-        # No retries: here an error is a result.
-        if options.rpc is not None:
-            return RpcClient(
-                options.rpc,
-                options.service,
-                options.method,
-                options.timeout,
-                0,
-                tls_of(options),
-                options.api_key,
-            )
-        return HttpClient(
-            options.url,
-            options.service,
-            options.method,
-            options.timeout,
-            0,
-            tls_of(options),
-            options.api_key,
-        )
-
-    console = plain_console()
+    _check(parser, options)
     try:
-        with connect() as client:
-            client.predict(texts[0])
+        bodies = _bodies(options)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    console, connect = plain_console(), _connector(options)
+    try:
+        with connect() as connection:
+            connection.ask(bodies[0], options.timeout)
     except (ClientError, ValueError) as error:
         console.print(f"the first request failed, nothing was measured: {error}", style="red", soft_wrap=True)
         return 1
     loops = options.loops if options.loops is not None or options.seconds is not None else 200
     test = LoadTest(
-        connect, texts, threads=options.threads, loops=loops, seconds=options.seconds, rows=options.rows
+        connect,
+        bodies,
+        threads=options.threads,
+        loops=loops,
+        seconds=options.seconds,
+        timeout_s=options.timeout,
+        rate=options.rate,
     )
     interrupted = _watch(test, None if loops is None else loops * options.threads, options.seconds)
     elapsed_s, samples = test.elapsed_s(), test.samples()
-    door = f"gRPC {options.rpc}" if options.rpc is not None else f"HTTP {options.url}"
-    title = f"{door}, {options.threads} threads, texts a request: {options.rows}"
+    title = _title(options)
     failed = print_report(console, title, samples, elapsed_s)
     if options.plot is not None and samples:
         write_plot(options.plot, title, samples)
@@ -184,6 +192,61 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if interrupted:
         return INTERRUPTED
     return 1 if failed or not samples else 0
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Leaves with what is wrong with options that don't go together; completes the others."""
+    if options.plot is not None and options.plot.suffix != ".svg":
+        parser.error(f"--plot {options.plot}: the plot is an SVG, name it *.svg")
+    if options.door is None:
+        options.door = "http" if options.rpc is None else "grpc"
+    over_rpc = bool(DOORS[options.door].method)
+    if over_rpc and options.url is not None:
+        parser.error(f"--door {options.door} is over gRPC; give --rpc in place of --url")
+    if not over_rpc and options.rpc is not None:
+        parser.error(f"--door {options.door} is over HTTP; give --url in place of --rpc")
+    options.url = options.url or DEFAULT_URL
+    options.rpc = options.rpc or (DEFAULT_ADDRESS if over_rpc else None)
+    if over_rpc and options.path is not None:
+        parser.error(f"--path is for HTTP, --door {options.door} is over gRPC")
+    if options.bodies is not None and (options.texts or options.keys or options.rows != 1):
+        parser.error("--bodies are sent as they are; --texts, --as and --rows make bodies of texts")
+
+
+def _bodies(options: argparse.Namespace) -> list[bytes]:
+    """What is sent, over and over. Raises OSError, and ValueError for what can't be sent."""
+    door = DOORS[options.door]
+    if options.bodies is not None:
+        return read_bodies(door, options.bodies)
+    texts = read_texts(options.texts) if options.texts else TEXTS
+    if not texts:
+        raise ValueError(f"--texts {options.texts}: no line with text in it")
+    return bodies_of_texts(door, _called(options), texts, options.keys, options.rows)
+
+
+def _connector(options: argparse.Namespace) -> Callable[[], Connection]:
+    """What makes a connection to the door."""
+    door = DOORS[options.door]
+
+    def connect() -> Connection:
+        shown = {"tls": tls_of(options), "api_key": options.api_key, "headers": dict(options.headers)}
+        if options.rpc is not None:
+            return RpcKnock(door, options.rpc, **shown)
+        return HttpKnock(door, options.url, options.path or door.path(_called(options)), **shown)
+
+    return connect
+
+
+def _called(options: argparse.Namespace) -> Called:
+    return Called(options.service, options.method)
+
+
+def _title(options: argparse.Namespace) -> str:
+    where = f"gRPC {options.rpc}" if options.rpc is not None else f"HTTP {options.url}"
+    door = "" if options.door in ("http", "grpc") else f" ({options.door})"
+    what = f"bodies of {options.bodies}" if options.bodies else f"texts a request: {options.rows}"
+    pace = "" if options.rate is None else f", {options.rate:g} requests/s"
+    return f"{where}{door}, {options.threads} threads{pace}, {what}"
 
 
 def _watch(test: LoadTest, total: int | None, seconds: float | None) -> bool:
@@ -206,12 +269,6 @@ def _watch(test: LoadTest, total: int | None, seconds: float | None) -> bool:
     return False
 
 
-def read_texts(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, empty ones left out; only a line feed ends one, as texts may hold U+2028."""
-    lines = path.read_bytes().decode("utf-8").split("\n")
-    return [line.strip() for line in lines if line.strip()]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python3 -m client.load",
@@ -219,16 +276,43 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    door = parser.add_mutually_exclusive_group()
-    door.add_argument("--url", default=DEFAULT_URL, help="over HTTP (default: %(default)s)")
-    door.add_argument("--rpc", metavar="ADDRESS", help="over gRPC, such as 127.0.0.1:8088")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--url", help=f"over HTTP (default: {DEFAULT_URL})")
+    where.add_argument("--rpc", metavar="ADDRESS", help="over gRPC, such as 127.0.0.1:8088")
+    parser.add_argument("--door", choices=DOORS, help="how to ask (default: http, with --rpc grpc)")
+    parser.add_argument("--path", help="over HTTP, in place of the door's own path")
+    parser.add_argument(
+        "--service", default="bert", help="its name, or the model's at v1 and v2 (default: %(default)s)"
+    )
+    parser.add_argument("--method", default="prediction", help="of http and grpc (default: %(default)s)")
     parser.add_argument("--threads", type=_positive, default=20, help="connections (default: %(default)s)")
     parser.add_argument("--loops", type=_positive, help="requests of each thread (default: 200)")
     parser.add_argument("--seconds", type=float, help="stop after this time; without --loops by time alone")
-    parser.add_argument("--rows", type=_positive, default=1, help="texts a request (default: 1)")
+    parser.add_argument(
+        "--rate",
+        type=_rate,
+        metavar="N",
+        help="requests a second in all, whether they are answered or not, each timed from when it was due "
+        "(default: each thread asks again when it is answered)",
+    )
     parser.add_argument("--texts", type=Path, metavar="FILE", help="a text a line (default: 8 headlines)")
-    parser.add_argument("--service", default="bert", help="(default: %(default)s)")
-    parser.add_argument("--method", default="prediction", help="(default: %(default)s)")
+    parser.add_argument("--rows", type=_positive, default=1, help="texts a request (default: 1)")
+    parser.add_argument(
+        "--as",
+        dest="keys",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="what a text is called; again for the next one of a request (default: 0, 1, ...; v1, v2: text)",
+    )
+    parser.add_argument(
+        "--bodies",
+        type=Path,
+        metavar="PATH",
+        help="bodies in place of texts: a .jsonl file with one a line, another file, or a folder of files; "
+        "over gRPC a line is the message as JSON",
+    )
+    add_header_option(parser)
     parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="(default: 10)")
     add_tls_options(parser)
     add_api_key_option(parser)
@@ -241,6 +325,13 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is less than 1")
     return number
+
+
+def _rate(text: str) -> float:
+    rate = float(text)
+    if not 0 < rate < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no rate")
+    return rate
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ class Sample(NamedTuple):
 
     latency_ms: float
     error: str | None
+    late: bool = False
+    """It was begun after it was due, for no thread was free."""
 
 
 class Bin(NamedTuple):
@@ -61,6 +63,8 @@ def print_report(console: Console, title: str, samples: Sequence[Sample], elapse
         for percent in (50, 90, 99):
             table.add_row(f"p{percent}", f"{percentile(answered, percent):.2f} ms")
         table.add_row("max", f"{answered[-1]:.2f} ms")
+    if late := sum(sample.late for sample in samples):
+        table.add_row("begun late: take more --threads", str(late))
     table.add_row("errors", str(errors.total()))
     for kind, count in errors.most_common():
         table.add_row(f"  {kind}", str(count))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import grpc
 
@@ -17,6 +17,7 @@ from client.errors import (
     ServiceUnreachable,
     TooManyRequests,
 )
+from client.headers import checked_headers
 from client.protos.pipeline_service_pb2 import Request, Response
 from client.tls import Tls
 
@@ -66,10 +67,20 @@ ERR_NO_OF_STATUS = {
 class RpcChannel:
     """The connection to one address, or to several in turn."""
 
-    def __init__(self, *addresses: str, tls: Tls | None = None, api_key: str | None = None) -> None:
-        """Without `tls` nothing is encrypted. Raises ValueError for a bad address or a bad file of `tls`."""
+    def __init__(
+        self,
+        *addresses: str,
+        tls: Tls | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Without `tls` nothing is encrypted. headers: sent as metadata with each call.
+
+        Raises ValueError for a bad address, a bad file of `tls`, or what can't be a header.
+        """
         key = api_key_of(api_key)
-        self._metadata = None if key is None else ((HEADER, key),)
+        told = checked_headers(headers or {}) | ({} if key is None else {HEADER: key})
+        self._metadata = tuple((name.lower(), value) for name, value in told.items()) or None
         self.target = target_of(addresses)
         if tls is None:
             self._channel = grpc.insecure_channel(self.target, options=OPTIONS)
@@ -88,6 +99,15 @@ class RpcChannel:
         except grpc.RpcError as error:
             raise client_error(error, self.target) from error
         return response
+
+    def call_bytes(self, method: str, message: bytes, timeout_s: float | None) -> bytes:
+        """One try of any method. Raises a ClientError whose `__cause__` is gRPC's own error."""
+        call = self._channel.unary_unary(method, request_serializer=None, response_deserializer=None)
+        try:
+            answer: bytes = call(message, timeout=timeout_s, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise client_error(error, self.target) from error
+        return answer
 
     def call_later(self, request: Request, timeout_s: float | None) -> grpc.CallFuture[Response]:
         """Sends at once and returns gRPC's future."""

@@ -11,7 +11,7 @@ if __name__ == "__main__":  # a script's own folder is on the path, the package'
 
     use_project_environment("grpc", "google", "rich")
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from client.errors import TIMED_OUT_ERR_NO, RequestRefused, RequestTimedOut
 from client.exchange import Client, Reply
@@ -34,21 +34,23 @@ class RpcClient(Client):
         retries: int = 2,
         tls: Tls | None = None,
         api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(timeout_s, retries)
-        self._channel = RpcChannel(address, tls=tls, api_key=api_key)
+        self._channel = RpcChannel(address, tls=tls, api_key=api_key, headers=headers)
         self._service = service
         self._method = method
 
     def _sender(self, feed: dict[str, str]) -> Callable[[float], Reply]:
         request = Request(key=feed.keys(), value=feed.values(), name=self._service, method=self._method)
-        return lambda remaining_s: _read(self._channel.call(request, remaining_s))
+        return lambda remaining_s: read_key_value_message(self._channel.call(request, remaining_s))
 
     def close(self) -> None:
         self._channel.close()
 
 
-def _read(response: Response) -> Reply:
+def read_key_value_message(response: Response) -> Reply:
+    """What an answer without error holds; raises what the answer says otherwise."""
     """What an answer without error holds; raises what the answer says otherwise."""
     if response.err_no == TIMED_OUT_ERR_NO:
         raise RequestTimedOut(f"the service gave up: {response.err_msg}")

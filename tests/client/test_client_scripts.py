@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+from client.protos.pipeline_service_pb2 import Request
 from tests.support.command_line import python
 from tests.support.scripted_servers import OUTPUTS, http_server, reply, respond, rpc_server
 from tests.support.service_process import ROOT
@@ -25,6 +26,28 @@ def test_scripts_print_the_raw_answer_as_json() -> None:
     with rpc_server(reply()) as rpc:
         result = python("client/rpc_client.py", "--address", rpc.address, "--json", "text")
     assert json.loads(result.stdout) == {"err_no": 0, "err_msg": "", "outputs": OUTPUTS}
+
+
+def test_scripts_send_texts_under_any_key_with_any_header() -> None:
+    options = ("--as", "title", "--as", "body", "--header", "X-Own: 1", "a title", "a text")
+    with http_server(respond()) as server, rpc_server(reply()) as rpc:
+        over_http = python("client/http_client.py", "--url", server.url, *options)
+        over_rpc = python("client/rpc_client.py", "--address", rpc.address, *options)
+    assert (over_http.returncode, over_rpc.returncode) == (0, 0)
+    ((_, body),) = server.seen
+    assert body == {"key": ["title", "body"], "value": ["a title", "a text"]}
+    assert server.headers[0]["x-own"] == "1"
+    assert list(Request.FromString(rpc.seen[0]).key) == ["title", "body"]
+    refused = python("client/http_client.py", "--as", "title", "one", "two")
+    assert refused.returncode == 2 and "--as is given 1 times for 2 texts" in refused.stderr
+
+
+def test_the_package_itself_says_what_there_is_to_run() -> None:
+    for options, code in (((), 0), (("--help",), 0), (("ask",), 2)):
+        result = python("-m", "client", *options)
+        assert result.returncode == code
+        for command in ("client.http_client", "client.rpc_client", "client.load"):
+            assert f"python3 -m {command}" in result.stdout + result.stderr
 
 
 def test_script_without_a_service_says_so(closed_port: int) -> None:

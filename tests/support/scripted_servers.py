@@ -45,6 +45,7 @@ class Handler(BaseHTTPRequestHandler):
         with self.server.seen_changed:
             self.server.seen.append((self.path, json.loads(body)))
             self.server.ports.append(self.client_address[1])
+            self.server.headers.append({name.lower(): value for name, value in self.headers.items()})
             self.server.seen_changed.notify_all()
             step = self.server.script.pop(0) if len(self.server.script) > 1 else self.server.script[0]
         step(self)
@@ -61,6 +62,7 @@ class HttpServer(ThreadingHTTPServer):
         self.script = script
         self.seen: list[tuple[str, Any]] = []
         self.ports: list[int] = []
+        self.headers: list[dict[str, str]] = []
         self.seen_changed = threading.Condition()
         self.over = threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}"

@@ -1,0 +1,19 @@
+"""`python -m client`: what there is to run."""
+
+from __future__ import annotations
+
+import sys
+
+COMMANDS = """Clients of a running service. Each has --help:
+
+  python3 -m client.http_client "a text"     asks over HTTP
+  python3 -m client.rpc_client "a text"      asks over gRPC
+  python3 -m client.load --threads 20        loads a service at any of its doors, and prints latencies
+
+In Python: client.http_client.HttpClient, client.rpc_client.RpcClient, client.pipeline_client.PipelineClient.
+"""
+
+if __name__ == "__main__":
+    asks = sys.argv[1:] in ([], ["-h"], ["--help"])
+    (sys.stdout if asks else sys.stderr).write(COMMANDS)
+    sys.exit(0 if asks else 2)
