@@ -361,6 +361,9 @@ def _check_output(
     if isinstance(wanted, ClassesOutput) and wanted.chosen not in ("", *(v.alias for v in fetches)):
         known = ", ".join(variable.alias for variable in fetches)
         raise ConfigError(f"{where}.chosen: the model has no fetch {wanted.chosen!r}, only {known}")
+    form = "[N, tokens, classes]" if isinstance(wanted, TokensOutput) else "[N, classes]"
+    if len(fetch.shape) > 1 and len(fetch.shape) != form.count(",") + 1:
+        raise ConfigError(f"{where}: kind {wanted.kind} is for {form}; {alias} gives {list(fetch.shape)}")
     names = labels_of(wanted, labels)
     if names and fetch.shape and fetch.shape[-1] not in (-1, len(names)):
         raise ConfigError(
