@@ -35,6 +35,7 @@ LEFT_OUT = {  # calls, with all that they call in turn, for they come when they 
     "Instance._check_rest": "the timer for a worker that stops within a frame",
     "HttpServer._watch": "the timer that sends slow and silent connections away",
     "UnderWay._look": "the timer for gRPC calls that are not answered at once",
+    "Untaken.let_go": "the end of a call that this timer has found, on a machine with other work",
     "AbandonedCalls._replace_all": "waits for calls that are over their time",
     "_trim": "the timer that gives memory back",
     "_NamedCalls._begin_taking": "the task for the next gRPC call, made where none is idle",
