@@ -16,6 +16,7 @@ from typing import Any
 import uvloop
 
 from pipeline.api.app import App, read_app
+from pipeline.config.config_file import ServiceConfig
 from pipeline.dialects.front_parts import Dialects
 from pipeline.errors import ConfigError, StartFailed
 from pipeline.front import heaps
@@ -44,6 +45,10 @@ async def serve(app: App, outputs: Outputs) -> int:
     """
     stop_requested, interrupted = _take_signals()
     app = replace(app, dialects=tuple(find(DIALECTS).values()))  # for the workers, too
+    if app.repository is None:
+        log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.ops, repeat(app))))
+    else:
+        log.info("Server %s starts with %s", app.name, ", ".join(app.repository.folders))
     scheduler = Scheduler(app, Metrics(app.name), outputs)
     repository = ModelLoader(scheduler, app.repository) if app.repository else Repository(scheduler)
     listeners = Listeners(scheduler, Dialects(app.dialects, scheduler, repository))
@@ -51,10 +56,6 @@ async def serve(app: App, outputs: Outputs) -> int:
     Recorder(scheduler).listen()
     start_signals.release()
     config = app.config
-    if app.repository is None:
-        log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.ops, repeat(app))))
-    else:
-        log.info("Server %s starts with %s", app.name, ", ".join(app.repository.folders))
     for op, choice in app.choices.items():
         log.info("Op %s, chosen by its times on this machine: %s", op, choice.line())
     async with contextlib.AsyncExitStack() as stack:
@@ -67,12 +68,7 @@ async def serve(app: App, outputs: Outputs) -> int:
             await stack.enter_async_context(repository.polling())
         settle_memory()
         await stack.enter_async_context(heaps.trimmed())
-        log.info(
-            "Service %s is ready: %s%s",
-            app.name,
-            ", ".join(f"{name} {port}" for name, port in config.ports().items()),
-            ", TLS" if config.tls else "",
-        )
+        log.info("Service %s is ready: %s", app.name, _told_ports(config))
         fault = await _stopped_or_fatal(scheduler, stop_requested)
         try:
             await _drain(scheduler, listeners)
@@ -119,6 +115,15 @@ def _describe(op: str, app: App) -> str:
     if count > 1 and app.config.dag.is_thread_op and wants_processes(app, op):
         return f"{text} (not threads: its engine runs one batch at a time in a process)"
     return text
+
+
+def _told_ports(config: ServiceConfig) -> str:
+    """The ports by name, and where a browser finds the page to try the service."""
+    ports = ", ".join(f"{name} {port}" for name, port in config.ports().items())
+    told = f"{ports}, TLS" if config.tls else ports
+    if config.http_port is None:
+        return told
+    return f"{told}; try it at {'https' if config.tls else 'http'}://localhost:{config.http_port}/docs"
 
 
 async def _ready_or_stopped(scheduler: Scheduler, stop_requested: asyncio.Event) -> bool:

@@ -14,8 +14,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 Feed = dict[str, npt.NDArray[np.int64]]
 
+_MOST_NAMED = 20  # keys in a message
 TENSOR = "text"  # of KServe v2: `input_tensors = {"text": "BYTES [-1]"}`
-EXAMPLE = '{"key": ["0"], "value": ["国足客场两球取胜"]}'
+EXAMPLE = '{"key": ["0"], "value": ["a text"]}'
 
 
 def each(function: Callable[[T], R], items: Iterable[T]) -> list[R | ServingError]:
@@ -73,9 +74,8 @@ def numbered_texts(inputs: Mapping[str, Any], max_chars: int) -> list[str]:
     for number in range(len(inputs)):
         text = inputs.get(str(number))
         if text is None:
-            raise _refusal(
-                f"key '{number}' is missing: {len(inputs)} texts have the keys '0' to '{len(inputs) - 1}'"
-            )
+            given = ", ".join(map(repr, list(inputs)[:_MOST_NAMED]))
+            raise _refusal(f"key '{number}' is missing; the keys of texts count from '0', given are {given}")
         if fault := _fault(text, max_chars):
             raise _refusal(f"the text under key '{number}' {fault}")
         texts.append(text)

@@ -87,7 +87,7 @@ def test_an_unknown_service_is_told_the_known_one(service: ServiceProcess) -> No
     assert "/test/prediction" in answer.json["err_msg"]
 
 
-@pytest.mark.parametrize("path", ["/", "/test", "/test/", "//prediction", "/test/prediction/more", "/%2F"])
+@pytest.mark.parametrize("path", ["/test", "/test/", "//prediction", "/test/prediction/more", "/%2F"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_an_unknown_path_is_404_in_either_mode(service: ServiceProcess, path: str, method: str) -> None:
     answer = service.http(path, GOOD if method == "POST" else None)
@@ -138,6 +138,33 @@ def test_health_pages_say_live_and_ready(service: ServiceProcess) -> None:
 def test_head_of_a_page_has_no_body(service: ServiceProcess) -> None:
     answer = service.http("/health/live", method="HEAD")
     assert (answer.status, answer.body, answer.headers["content-length"]) == (200, b"", "13")
+
+
+def test_the_root_is_alive_and_leads_a_browser_to_the_page_to_try_the_service(
+    service: ServiceProcess,
+) -> None:
+    assert service.http("/").json == {"status": "alive"}
+    assert service.http("/", method="HEAD").status == 200
+    led = service.http("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert (led.status, led.headers["location"], led.body) == (302, "/docs", b"")
+    assert service.http(led.headers["location"]).headers["content-type"].startswith("text/html")
+    assert service.http("/", GOOD).status == 404
+
+
+@pytest.mark.parametrize("path", ["/test/prediction", "/v1/models/test:predict"])
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"\xff\xd8\xff\xe0" + b"[{" * 300, "the body is a JPEG image, no JSON"),
+        (b"\x89PNG\r\n\x1a\n" + b"{" * 300, "the body is a PNG image, no JSON"),
+        (b"\x1f\x8b\x08" + b"[" * 300, "the body is compressed by gzip, no JSON"),
+    ],
+)
+def test_what_is_posted_in_place_of_json_is_named(
+    service: ServiceProcess, path: str, body: bytes, told: str
+) -> None:
+    answer = service.http(path, body)
+    assert answer.status == 400 and told in answer.body.decode()
 
 
 def test_metrics_count_requests_by_outcome(service: ServiceProcess) -> None:

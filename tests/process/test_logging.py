@@ -58,6 +58,10 @@ def test_the_log_is_on_standard_output_and_tells_the_life_of_the_service(tmp_pat
         "has stopped",
     )
     assert in_order(told, *life), told
+    assert "Service test starts: " in told[0], "the first line is about the service"
+    ports = yaml.safe_load(config.read_text("utf-8"))
+    (ready,) = [line for line in told if "Service test is ready" in line]
+    assert ready.endswith(f"; try it at http://localhost:{ports['http_port']}/docs")
     assert err.read_text("utf-8") == ""
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from client.protos.pipeline_service_pb2 import Tensor
+from pipeline.dialects.json_nesting import other_kind
 from pipeline.errors import MalformedBody, TooLarge
 
 Number = int | float | str | None
@@ -122,6 +123,8 @@ def decode_leniently(body: bytes) -> Body:
 
     Raises MalformedBody with the place for what is no JSON, and with the field for what has another type.
     """
+    if kind := other_kind(body):
+        raise MalformedBody(f"the body is {kind}, no JSON")
     if body.startswith(codecs.BOM_UTF8):
         raise MalformedBody("the body starts with a byte order mark; JSON has none")
     text = body.decode("utf-8", _ONE_EACH)

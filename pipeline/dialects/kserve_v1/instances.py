@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from pipeline.config.config_file import Limits
-from pipeline.dialects.json_nesting import check_depth, nesting
+from pipeline.dialects.json_nesting import check_depth, nesting, other_kind
 from pipeline.dialects.kserve.unread import check_texts
 from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 from pipeline.errors import InvalidInput, TooLarge
@@ -50,6 +50,8 @@ def parse(body: bytes, signature: Signature, limits: Limits) -> Instances:
     """Read a body for a model. Raises InvalidInput that names instance and field, and TooLarge."""
     if body.count(b"[") + body.count(b"{") > limits.json_depth:  # each level of nesting has a bracket
         check_depth(body, limits.json_depth)
+    if kind := other_kind(body):
+        raise InvalidInput(f"the body is {kind}, no JSON")
     given = _decoded(_body, body, "the body")
     by_columns = not given.instances
     if by_columns is not bool(given.inputs):

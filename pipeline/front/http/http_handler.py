@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 JSON = b"content-type: application/json\r\n"
 HEALTH_PAGES = (b"/health/live", b"/health/ready")
 EVERYTHING_ELSE = "/"
+DOCS = "/docs"
 _DOOR = "http"
 _TEXT = b"content-type: %b\r\n" % CONTENT_TYPE.encode()
 
@@ -67,13 +68,16 @@ class HttpApp:
             "/health/live": lambda: (200, JSON, b'{"live":true}'),
             "/health/ready": self._readiness,
             "/openapi.json": self._openapi,
-            "/docs": lambda: (200, *docs_page.page()),
+            DOCS: lambda: (200, *docs_page.page()),
             "/metrics": lambda: (200, _TEXT, scheduler.metrics.text()),
         }
 
     def take(self, request: HttpRequest) -> None:
         """Answer at once, or when the scheduler has the answer."""
         path = request.path
+        if path == EVERYTHING_ELSE and request.method in ("GET", "HEAD"):
+            self._lead_on(request)
+            return
         handler = self._routes.handler(path)
         if handler is not None:
             handler.take(request)
@@ -87,6 +91,13 @@ class HttpApp:
             refusal = ServingError(f"{request.method} is not answered at {path}; use GET")
             refusal.http_status, refusal.always_status = 405, True
             self._routes.otherwise.refuse(request, refusal, b"allow: GET, HEAD\r\n")
+
+    def _lead_on(self, request: HttpRequest) -> None:
+        """Lead a browser to the page to try the service; tell others that it is alive, as KServe v1 does."""
+        if "text/html" in header(request, b"accept"):
+            request.respond(302, b"location: %b\r\n" % DOCS.encode(), b"")
+        else:
+            request.respond(200, JSON, b'{"status":"alive"}')
 
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
         return self._routes.refusal(error, url)

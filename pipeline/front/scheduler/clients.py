@@ -141,7 +141,8 @@ class HttpGuard:
         self._keys = keys
         metrics = (b"/metrics",) if security.open_metrics else ()
         opened = health if security.open_health else ()
-        self._open = frozenset((b"/docs", *opened, *metrics))  # that page holds nothing, and asks for the key
+        # Those two hold nothing, and the second asks for the key.
+        self._open = frozenset((b"/", b"/docs", *opened, *metrics))
         self._anyone = Client()
 
     def client(self, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Client:
