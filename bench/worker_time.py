@@ -53,6 +53,7 @@ STAGES: Sequence[tuple[Any, str, str]] = (
     (main.Front, "_write", "reply sent"),
 )
 _DRAINED_BYTES = 1 << 20
+_WARM_UP = 50  # hand-overs
 _COLD_BYTES = 32 << 20  # more than the caches nearest to a core hold
 EXAMPLES = """examples:
   python -m bench.worker_time
@@ -177,19 +178,6 @@ def batches(texts: Sequence[str], size: int, count: int) -> Iterator[list[str]]:
         yield list(itertools.islice(endless, size))
 
 
-def whole_us(demo: Demo, size: int, count: int, cool: Callable[[], object]) -> float:
-    """CPU of a request, nothing counted within."""
-    took = []
-    for texts in batches(headlines(), size, count):
-        demo.hand_over(texts)
-        cool()
-        began = time.thread_time_ns()
-        demo.answer()
-        took.append(time.thread_time_ns() - began)
-        demo.drain()
-    return median(took) / size / 1e3
-
-
 def stages_us(
     demo: Demo, stages: Stages, size: int, count: int, cool: Callable[[], object]
 ) -> dict[str, float]:
@@ -215,23 +203,18 @@ def count_stages(demo: Demo, stages: Stages) -> None:
     predictor.run = stages.timed(PREDICTOR, predictor.run)
 
 
-def table_of(told: str, sizes: Sequence[int], found: Sequence[dict[str, float]], whole: list[float]) -> Table:
+def table_of(told: str, sizes: Sequence[int], found: Sequence[dict[str, float]]) -> Table:
     table = Table(title=f"us of CPU a request in the worker; {told}", title_justify="left")
     table.add_column("stage")
     for size in sizes:
         table.add_column(f"hand-over of {size}", justify="right")
     own = [stage for _, _, stage in STAGES] + [REST]
-    own.insert(own.index("preprocess") + 1, TOKENIZER)
-    own.insert(own.index("feeds joined and padded") + 1, PREDICTOR)
     for stage in own:
         table.add_row(stage, *(f"{one.get(stage, 0.0):.1f}" for one in found))
     table.add_section()
-    inside = [one[TOKENIZER] + one[PREDICTOR] for one in found]
-    table.add_row("all of it, not counted by stage", *(f"{one:.1f}" for one in whole))
-    table.add_row(
-        "beyond tokenizer and predictor",
-        *(f"{one - inner:.1f}" for one, inner in zip(whole, inside, strict=True)),
-    )
+    table.add_row("its own time", *(f"{sum(one.get(stage, 0.0) for stage in own):.1f}" for one in found))
+    for stage in (TOKENIZER, PREDICTOR):
+        table.add_row(stage, *(f"{one[stage]:.1f}" for one in found))
     return table
 
 
@@ -252,14 +235,12 @@ def run() -> None:
     demo = Demo(options.engine, options.batch_size)
     settle_memory()
     others = np.ones(_COLD_BYTES if options.cold else 1, np.uint8)
-    count = options.hand_overs
-    whole_us(demo, 8, 50, others.sum)
-    whole = [whole_us(demo, size, count, others.sum) for size in options.requests]
     stages = Stages()
     count_stages(demo, stages)
-    found = [stages_us(demo, stages, size, count, others.sum) for size in options.requests]
+    stages_us(demo, stages, 8, _WARM_UP, others.sum)
+    found = [stages_us(demo, stages, size, options.hand_overs, others.sum) for size in options.requests]
     told = f"{demo.told}{', cold caches' if options.cold else ''}"
-    Console(width=120).print(table_of(told, options.requests, found, whole))
+    Console(width=120).print(table_of(told, options.requests, found))
 
 
 if __name__ == "__main__":

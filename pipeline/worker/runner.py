@@ -42,7 +42,7 @@ Feed = Mapping[str, Any]
 Place = tuple[slice, ...]
 
 CALLS_UNDER_WAY = 32  # most remote calls of one hand-over at once
-NOTED_EVERY = 8  # of so many runs the time of one is noted: that takes as long as all else that a run needs
+NOTED_EVERY = 4  # of so many runs the time of one is noted: reading two clocks costs as much as a row
 _KINDS_KEPT = 1024  # shapes with a length: of texts there are as many as the model takes tokens
 # Of a remote model, and not of these feeds: halves of the batch would only fail again, and take as long.
 _REMOTE_ERRORS = (DeadlineExceeded, Overloaded, RemoteRefused, RemoteUnreachable)
