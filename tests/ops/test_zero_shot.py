@@ -95,12 +95,14 @@ def test_callers_in_one_batch_get_their_own_labels(service: TextProcess, model: 
 
 def test_six_hundred_labels_stay_within_the_token_budget(service: TextProcess, model: Path) -> None:
     labels = tuple("国足客场两球取胜央行"[number % 10] + chr(0x4E00 + number) for number in range(600))
-    rows = service.metric("paddlewheel_batch_rows_sum")
-    batches = service.metric("paddlewheel_batch_rows_count")
-    (row,) = service.rows(TEXT, labels=list(labels))
-    check(row, likely(model, TEXT, labels))
-    assert service.metric("paddlewheel_batch_rows_sum") - rows == 600
-    assert service.metric("paddlewheel_batch_rows_count") - batches >= 600 / 32
+    text = TEXT * 50
+    rows, batches = "paddlewheel_op_batch_rows_sum", "paddlewheel_op_batch_rows_count"
+    before = service.metric(rows), service.metric(batches)
+    (row,) = service.rows(text, labels=list(labels))
+    expected = likely(model, text, labels)
+    assert dict(zip(row["labels"], row["scores"], strict=True)) == pytest.approx(expected, abs=1e-5)
+    assert service.metric(rows) - before[0] == 600
+    assert service.metric(batches) - before[1] >= 600 * len(text) / 8192
 
 
 @pytest.mark.parametrize(
