@@ -1,4 +1,4 @@
-"""Texts to classes: `python3 web_service.py` serves the model that config.yml names; --help tells the options."""
+"""Texts to classes: `python3 web_service.py` serves the model that config.yml names."""
 
 from pathlib import Path
 
