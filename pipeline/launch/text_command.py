@@ -31,8 +31,8 @@ def serve(options: argparse.Namespace) -> None:
     from pipeline.launch.new_service import check_name
     from pipeline.ops.text_service import TextService, service_config
 
-    folder: Path = options.model
-    name = options.name or _name_of(folder)
+    folder = _folder_of(options.model)
+    name = options.name or _name_of(options.model)
     check_name(name)
     settings = _settings(options)
     _tell(folder, name, settings, options)
@@ -47,6 +47,14 @@ def serve(options: argparse.Namespace) -> None:
         )
     )
     service.run_service()
+
+
+def _folder_of(model: Path) -> Path:
+    """The folder with the model itself: exports of optimum have it in one of their own."""
+    from pipeline.models.serving_model import is_serving_model
+
+    inner = model / "onnx"
+    return inner if inner.is_dir() and not is_serving_model(model) else model
 
 
 def _settings(options: argparse.Namespace) -> TextSettings:
