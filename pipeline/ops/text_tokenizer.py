@@ -48,6 +48,9 @@ class TextTokenizer:
 
     def tokens(self, texts: Sequence[str], *, places: bool = False) -> list[Tokens]:
         """Of each text its tokens. places: with their offsets."""
+        if len(texts) == 1:  # without the threads of the library
+            one = self._tokenizer.encode(texts[0], add_special_tokens=False)
+            return [Tokens(one.ids, one.offsets if places else [])]
         if not places:
             encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
             return [Tokens(one.ids) for one in encoded]
