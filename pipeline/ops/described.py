@@ -73,6 +73,7 @@ class DescribedOp(Op):
         self.example_key_values = {
             name: str(value) for name, value in {**self.example, **task.example()}.items()
         }
+        self.row_schema = task.row_schema
         self.request_parameters = {one.name: one.told for one in task.parameters}
 
     def init_op(self) -> None:

@@ -17,6 +17,19 @@ DECLARED = {
     "start": "INT64 [-1, -1]",
     "end": "INT64 [-1, -1]",
 }
+_ENTITY = {
+    "text": {"type": "string"},
+    "label": {"type": "string"},
+    "score": {"type": "number"},
+    "start": {"type": "integer", "description": "Its first character."},
+    "end": {"type": "integer", "description": "The first character behind it."},
+}
+ROW: dict[str, Any] = {
+    "type": "object",
+    "properties": {"entities": {"type": "array", "items": {"type": "object", "properties": _ENTITY}}},
+    "required": ["entities"],
+}
+"""A JSON schema of what is told of a text."""
 _PADDING = {"text": "", "label": "", "score": 0.0, "start": -1, "end": -1}
 _DTYPES: dict[str, Any] = {"score": np.float32, "start": np.int64, "end": np.int64}
 

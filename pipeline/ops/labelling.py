@@ -31,6 +31,7 @@ class EntitiesTask(TextTask):
         Parameter("pre_split", flag, "Whether each text is a list of tokens in JSON."),
     )
     pairs = False
+    row_schema = entity_answer.ROW
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

@@ -57,6 +57,9 @@ class TextTask:
     pairs: ClassVar[bool] = True
     """Whether a text may have a second one."""
 
+    row_schema: ClassVar[Mapping[str, Any]] = {}
+    """What KServe v1 answers for a text, where that is no row of the declared outputs."""
+
     def __init__(
         self, name: str, given: TextInput, output: Any, fetch: Variable, model: ServingModel
     ) -> None:
