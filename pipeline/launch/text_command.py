@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pipeline.ops.text_files import TextSettings
 
 TASKS = ("classification", "multi-label", "labelling", "zero-shot")
+_INNER = ("serving_server", "onnx")  # folders that are named after what they hold
 _EXAMPLES = """\
 Examples:
   paddlewheel text models/ernie-news
@@ -83,6 +84,7 @@ def _tell(folder: Path, name: str, settings: TextSettings, options: argparse.Nam
     from pipeline.api.dag import signature_of
     from pipeline.api.examples import examples_of, requests_of
     from pipeline.api.op import RequestOp
+    from pipeline.launch.new_service import padding_remark
     from pipeline.models.serving_model import load_serving_model
     from pipeline.models.versions import choose_version
     from pipeline.ops.text_files import KINDS
@@ -96,17 +98,21 @@ def _tell(folder: Path, name: str, settings: TextSettings, options: argparse.Nam
     ops = {name: op}
     signature = signature_of(ops, op)
     request = requests_of(name, signature, examples_of(ops, signature))["v1-http"]
+    remark = padding_remark(op.model)
     labels = ", ".join(op.model.labels[:8]) + (", ..." if len(op.model.labels) > 8 else "")
     sys.stdout.write(
         f"{name}: {task}, {len(op.model.labels)} classes ({labels}). Once it is ready, ask it:\n\n"
-        f"  {request.command(f'localhost:{options.http_port}')}\n\n"
+        f"  {request.command(f'localhost:{options.http_port}')}\n\n{remark}\n"
     )
     sys.stdout.flush()
 
 
 def _name_of(folder: Path) -> str:
     """The folder's name as that of a service."""
-    name = re.sub(r"[^\w.-]", "-", folder.resolve().name)
+    folder = folder.resolve()
+    if folder.name in _INNER:
+        folder = folder.parent
+    name = re.sub(r"[^\w.-]", "-", folder.name)
     return name if re.match(r"[^\W\d]", name) else f"text-{name}"
 
 

@@ -84,8 +84,7 @@ class TextTokenizer:
 
     def _layout(self, *, paired: bool) -> list[_Part]:
         """Where the special tokens stand, read off a text that is known."""
-        sample = self._tokenizer.encode("a", add_special_tokens=False)
-        whole = self._tokenizer.post_process(sample, sample if paired else None)
+        whole = self._tokenizer.encode("a", "a" if paired else None)
         parts: list[_Part] = []
         ids: list[int] = []
         types: list[int] = []
