@@ -13,6 +13,7 @@ from pipeline import __version__
 from pipeline.errors import ServingError
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
 from pipeline.launch.serve_options import add_serve, hint
+from pipeline.launch.text_command import add_text
 from pipeline.process.start_signals import INTERRUPTED, end_plainly, left_at_once, survive_hangups
 
 if TYPE_CHECKING:
@@ -56,6 +57,14 @@ def _serve(options: argparse.Namespace) -> None:
     survive_hangups()
     with left_at_once():
         from pipeline.launch.serve_command import serve
+    serve(options)
+
+
+def _text(options: argparse.Namespace) -> None:
+    end_plainly()
+    survive_hangups()
+    with left_at_once():
+        from pipeline.launch.text_command import serve
     serve(options)
 
 
@@ -154,6 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"paddlewheel {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
+    add_text(commands, _text)
     add_serve(commands, _serve)
     _add_explain(commands)
     _add_new(commands)
@@ -229,7 +239,7 @@ def _add_description(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         default="",
-        choices=("classes", "multilabel", "tokens", "tensor"),
+        choices=("classes", "multilabel", "tokens", "entities", "zero-shot", "tensor"),
         help="what they get (labels, where an output has scores of classes)",
     )
     parser.add_argument("--labels", default="", metavar="A,B|FILE", help="names of the classes, in order")

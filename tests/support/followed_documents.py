@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,7 +66,11 @@ class Reader:
 
     def _run(self, command: str) -> None:
         if match := re.fullmatch(r"python3 (\w+/web_service\.py)", command):
-            self._start(self.folder / match[1])
+            script = self.folder / match[1]
+            self._start(script, script.parent.name)
+        elif match := re.fullmatch(r"paddlewheel text (\w+)(.*)", command):
+            ports = (f"--{name.replace('_', '-')}={port}" for name, port in self.ports.items())
+            self._start("-m", match[1], ["pipeline", "text", match[1], *shlex.split(match[2]), *ports])
         elif command.startswith("curl "):
             assert self.service is not None
             self.answers.append((run_curl(command, self.service, self.folder), None))
@@ -82,9 +88,9 @@ class Reader:
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def _start(self, script: Path) -> None:
+    def _start(self, script: str | Path, name: str, arguments: Sequence[str] = ()) -> None:
         self._stop()
-        self.service = ServiceProcess(script, self.ports, name=script.parent.name, folder=self.folder)
+        self.service = ServiceProcess(script, self.ports, name=name, arguments=arguments, folder=self.folder)
 
     def _stop(self) -> None:
         if self.service is None or self.service.process.poll() is not None:
