@@ -19,10 +19,12 @@ from pipeline.triton import ensemble
 from pipeline.triton.completion import backend_of_files, complete_by_file
 from pipeline.triton.config_document import complete, document_of
 from pipeline.triton.config_file import FILE, backend_of, read_config
+from pipeline.triton.devices import asks_for_gpu, keys_of, why_not
 from pipeline.triton.model_folder import NO_VERSION, signature_of, versions_of
 from pipeline.triton.padding_proof import padding_of
 from pipeline.triton.python_backend.auto_complete import completed
 from pipeline.triton.rules import flaws_of, flaws_of_tensors
+from pipeline.triton.warmup import flaw_of as flaw_of_warmup
 
 _RUN_HERE = ("python", "identity", "ensemble")
 PADDING = "paddlewheel.padding"  # a parameter: off, or the inputs that may be padded and with what
@@ -54,12 +56,14 @@ class Served(NamedTuple):
 class ModelRepository:
     """folders: each has a folder for each model. strict: a configuration may leave nothing out.
 
-    threads: of a model that does not say how many. given: what stands in place of the folder and of the
+    strict_devices: a model that asks for a GPU where it can't have one is not served. threads: of a model that
+    does not say how many. given: what stands in place of the folder and of the
     configuration of a model, by its name.
     """
 
     folders: Sequence[Path]
     strict: bool = False
+    strict_devices: bool = False
     threads: int = 2
     given: Mapping[str, tuple[Path | None, ModelConfig | None]] = field(default_factory=dict)
 
@@ -130,7 +134,18 @@ class _Reading:
         if flaws := flaws_of_tensors(config, backend):
             raise _Unavailable(Unavailable(versions[-1], f"Invalid argument: {'; '.join(flaws)}"))
         document = document_of(config)
+        if flaw := flaw_of_warmup(document, folder):
+            raise _Unavailable(Unavailable(versions[-1], flaw))
+        self._check_devices(config, backend, versions[-1])
         yield from self._versions(config, document, backend, folder, versions)
+
+    def _check_devices(self, config: ModelConfig, backend: str, version: str) -> None:
+        if not asks_for_gpu(config) or not (why := why_not(backend)):
+            return
+        if self._repository.strict_devices:
+            told = f"Invalid argument: instance_group of model {config.name} asks for KIND_GPU, and {why}"
+            raise _Unavailable(Unavailable(version, told))
+        self.served.notes.append(f"Model {config.name}: its KIND_GPU runs on the CPU, for {why}")
 
     def _complete(self, config: ModelConfig, folder: Path, backend: str, versions: Sequence[str]) -> None:
         if backend == "python" and not (config.input and config.output) and not self._repository.strict:
@@ -270,6 +285,7 @@ def section_of(config: ModelConfig, backend: str, folder: Path, threads: int) ->
             "thread_num": int(told) if told.isdecimal() and int(told) else threads,
             "fetch_list": [one.name for one in config.output],
             "ir_optim": True,
+            **keys_of(config, backend),
         }
     return section
 

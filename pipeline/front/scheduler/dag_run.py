@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Container, Iterable, Mapping
+from functools import partial
 from typing import Protocol, cast
 
 import msgspec
@@ -14,6 +15,7 @@ from pipeline.api.op import REQUEST_OP, RESPONSE_OP
 from pipeline.errors import DeadlineExceeded, HookFailed, ServingError
 from pipeline.front.metrics.figures import Failures, RequestFigures
 from pipeline.front.pool import worker_instance
+from pipeline.front.scheduler.in_order import InOrder
 from pipeline.front.scheduler.request import Request
 from pipeline.messages.frames import stow
 from pipeline.messages.messages import REFUSAL, Outcome, Refusal, Share
@@ -217,7 +219,8 @@ class Job(msgspec.Struct, eq=False):
 
     node: the step that the Op is run for. number: its place among those of one turn. tries_left: within the
     Op's timeout, this one included. deaths: how many workers died under it. suspect: one of them had begun
-    with it, so that it may only run by itself from now on. left_queue: a worker was given it once.
+    with it, so that it may only run by itself from now on. left_queue: a worker was given it once. late: it has
+    waited longer than others of its priority are to wait for it. in_order: of the answers of its model; None for any.
     """
 
     dag_run: DagRun
@@ -229,6 +232,8 @@ class Job(msgspec.Struct, eq=False):
     deaths: int = 0
     suspect: bool = False
     left_queue: bool = False
+    late: bool = False
+    in_order: InOrder | None = None
 
     def __lt__(self, other: Job) -> bool:
         """Asked only of two tries with one place in the queue, of which one is not wanted any more."""
@@ -238,6 +243,11 @@ class Job(msgspec.Struct, eq=False):
         """What takes this one's place, whose reply is not wanted any more."""
         inputs = self.dag_run.start_anew(self.node, self.inputs)
         return msgspec.structs.replace(self, inputs=inputs, queued_at=now, tries_left=self.tries_left - 1)
+
+    def delayed(self) -> Job:
+        """What takes this one's place behind the others."""
+        inputs = self.dag_run.start_anew(self.node, self.inputs)
+        return msgspec.structs.replace(self, inputs=inputs, late=True)
 
     @property
     def wanted(self) -> bool:
@@ -256,6 +266,14 @@ class Job(msgspec.Struct, eq=False):
 
     def settle(self, outcome: Outcome, parts: list[Part]) -> None:
         """Take what the worker made of it, where that is still wanted, and go on."""
+        if self.in_order is not None:
+            # The parts may be views of memory that the next reply is written to.
+            kept: list[Part] = [bytes(part) for part in parts]
+            self.in_order.settle(self, partial(self._go_on, outcome, kept))
+            return
+        self._go_on(outcome, parts)
+
+    def _go_on(self, outcome: Outcome, parts: list[Part]) -> None:
         dag_run, node = self.dag_run, self.node
         if dag_run.awaited.get(node) is not self.inputs:  # `wanted`
             return
@@ -270,6 +288,12 @@ class Job(msgspec.Struct, eq=False):
 
     def fail(self, error: ServingError) -> None:
         """The Op, its model or its worker refuses it: the request ends, or goes on without."""
+        if self.in_order is not None:
+            self.in_order.settle(self, partial(self._end, error))
+            return
+        self._end(error)
+
+    def _end(self, error: ServingError) -> None:
         if not self.wanted:
             return
         if error.err_no == DeadlineExceeded.err_no:

@@ -16,6 +16,7 @@ import numpy as np
 from pipeline.api.op import OpRequest
 from pipeline.errors import ConfigError, InvalidInput, ServingError, text_of
 from pipeline.models.dtypes import BY_DATATYPE
+from pipeline.triton.devices import cards
 from pipeline.triton.python_backend import utils
 from pipeline.triton.python_backend.other_models import OtherModels
 from pipeline.triton.python_backend.utils import (
@@ -60,6 +61,7 @@ class PythonModel:
     ) -> None:
         self._config = config
         self._instance = instance_name(config, instance)
+        self._card = card_of(config, instance)
         self._datatypes = {one["name"]: _datatype(one) for one in config["input"]}
         self._required = [one["name"] for one in config["input"] if not one["optional"]]
         self._outputs = [one["name"] for one in config["output"]]
@@ -84,9 +86,9 @@ class PythonModel:
     def _arguments(self, folder: Path, version: str) -> dict[str, str]:
         return {
             "model_config": json.dumps(self._config),
-            "model_instance_kind": "CPU",
+            "model_instance_kind": "GPU" if self._card is not None else "CPU",
             "model_instance_name": self._instance,
-            "model_instance_device_id": "0",
+            "model_instance_device_id": str(self._card or 0),
             "model_repository": str(folder),
             "model_version": version,
             "model_name": self._config["name"],
@@ -239,6 +241,17 @@ def instance_name(config: Mapping[str, Any], instance: int) -> str:
             return f"{group['name']}_{instance}"
         instance -= group["count"]
     return f"{config['name']}_{instance}"
+
+
+def card_of(config: Mapping[str, Any], instance: int) -> int | None:
+    """The GPU that an instance is meant for; None for the CPU, where there is none, too."""
+    for group in config["instance_group"]:
+        if instance < group["count"]:
+            named = group["gpus"] or list(range(cards()))
+            on_gpu = group["kind"] == "KIND_GPU" and cards()
+            return int(named[instance % len(named)]) if on_gpu else None
+        instance -= group["count"]
+    return None
 
 
 def _datatype(tensor: Mapping[str, Any]) -> str:
