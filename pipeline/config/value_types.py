@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticKnownError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from pipeline.plugins import ENGINES, find
 
@@ -70,6 +71,13 @@ def _batch_of(value: Any) -> Any:
     return refuse_bool(value)
 
 
+def _address(value: str) -> str:
+    try:
+        return str(ipaddress.ip_address("127.0.0.1" if value == "localhost" else value))
+    except ValueError:
+        raise PydanticCustomError("address", "Input should be an IP address, such as 127.0.0.1") from None
+
+
 def _counts(value: int) -> int:
     if value < 1 and value != AUTO_BATCH:
         raise PydanticKnownError("greater_than_equal", {"ge": 1})
@@ -78,6 +86,7 @@ def _counts(value: int) -> int:
 
 Int = Annotated[int, BeforeValidator(refuse_bool)]
 PositiveInt = Annotated[Int, Field(ge=1)]
+Address = Annotated[str, AfterValidator(_address)]
 Port = Annotated[Int, Field(ge=1024, le=65535)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Names = Annotated[list[str], BeforeValidator(as_list)]

@@ -19,6 +19,7 @@ from pipeline.triton import ensemble
 from pipeline.triton.completion import backend_of_files, complete_by_file
 from pipeline.triton.config_document import complete, document_of
 from pipeline.triton.config_file import FILE, backend_of, read_config
+from pipeline.triton.defaults import Defaults
 from pipeline.triton.devices import asks_for_gpu, keys_of, why_not
 from pipeline.triton.model_folder import NO_VERSION, signature_of, versions_of
 from pipeline.triton.padding_proof import padding_of
@@ -56,15 +57,15 @@ class Served(NamedTuple):
 class ModelRepository:
     """folders: each has a folder for each model. strict: a configuration may leave nothing out.
 
-    strict_devices: a model that asks for a GPU where it can't have one is not served. threads: of a model that
-    does not say how many. given: what stands in place of the folder and of the
+    strict_devices: a model that asks for a GPU where it can't have one is not served. defaults: for what a model's
+    configuration leaves out. given: what stands in place of the folder and of the
     configuration of a model, by its name.
     """
 
     folders: Sequence[Path]
     strict: bool = False
     strict_devices: bool = False
-    threads: int = 2
+    defaults: Defaults = Defaults()
     given: Mapping[str, tuple[Path | None, ModelConfig | None]] = field(default_factory=dict)
 
     def names(self) -> list[str]:
@@ -160,7 +161,8 @@ class _Reading:
             raise _Unavailable(
                 Unavailable(versions[-1], f"Internal: unable to find '{program}' for model '{config.name}'")
             )
-        flaws = complete_by_file(config, program, backend, strict=self._repository.strict)
+        most = self._repository.defaults.max_batch_size(backend)
+        flaws = complete_by_file(config, program, backend, most, strict=self._repository.strict)
         if flaws:
             told = f"Invalid argument: {FILE} does not agree with {program}: {'; '.join(flaws)}"
             raise _Unavailable(Unavailable(versions[-1], told))
@@ -207,7 +209,7 @@ class _Reading:
             own = graph or ensemble.dag_of_model(op)
             yield ServedModel(config.name, own, signature, version, document, str(folder))
             if graph is None:
-                threads = self._repository.threads
+                threads = self._repository.defaults.threads(backend)
                 section = section_of(config, backend, folder / version, threads)
                 self._add_padding(section, config, backend, folder / version)
                 self.served.sections[op] = section

@@ -15,11 +15,11 @@ from pipeline.triton.warmup import samples_of
 class RepositoryOp(Op):
     """Runs a Python model or an identity beside its requests; an engine's model by its predictor."""
 
-    def __init__(self, name: str, model: ServedModel, port: int) -> None:
-        """port: of the server's gRPC, by which a Python model asks others."""
+    def __init__(self, name: str, model: ServedModel, address: str) -> None:
+        """address: of the server's gRPC, by which a Python model asks others; empty where it can't."""
         super().__init__(name=name)
         self._served = model
-        self._port = port
+        self._address = address
 
     def init_op(self) -> None:
         served = self._served
@@ -34,7 +34,7 @@ class RepositoryOp(Op):
             from pipeline.triton.python_backend.python_model import PythonModel
 
             folder, instance = Path(served.folder), self.concurrency_idx or 0
-            others = OtherModels(self._port)
+            others = OtherModels(self._address)
             self.request_runner = PythonModel(served.config, folder, served.version, instance, others)
         self._warm_up(served.config, Path(served.folder))
 

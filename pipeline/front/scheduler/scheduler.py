@@ -113,7 +113,7 @@ class Scheduler:
         self.access_log = AccessLog(metrics)
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
         self.takes_messages = app.default is not None and app.default.graph.source == MESSAGE
-        self.starts = Starts(usable_cores())
+        self.starts = Starts((app.repository and app.repository.starts) or usable_cores())
         self.recorded: Callable[[str, bytes], None] | None = None
         self._deadlines = Deadlines()
         self._anyone = Client()  # stands for clients that no door tells apart
@@ -200,9 +200,13 @@ class Scheduler:
         """As `ready`, but for Ops that were unloaded, which are meant to have no instance."""
         return (
             self._accepting
-            and not (self.start_failures and self._strictly_ready)
+            and not (self._strictly_ready and (self.start_failures or self._has_failed_loads()))
             and all(map(self.op_ready, self._pools.keys() - self._unloaded))
         )
+
+    def _has_failed_loads(self) -> bool:
+        """Whether a version could not be loaded; as in Triton, a model without a usable one is none of them."""
+        return any(version for version, _ in self.app.unavailable.values())
 
     def op_ready(self, op: str) -> bool:
         """Whether the Op has an instance that seems to work, and takes requests."""
