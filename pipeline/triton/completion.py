@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from client.protos.kserve_v2_pb2 import ModelConfig, ModelInput, ModelOutput
-from pipeline.engines.base import engine_named
 from pipeline.errors import ConfigError
 from pipeline.models.dtypes import BY_NAME
 from pipeline.models.signature import Variable
 from pipeline.triton.model_folder import data_type_of, datatype_of
+from pipeline.triton.program_facts import ProgramFacts
 
 
 def backend_of_files(folder: Path) -> str:
@@ -25,17 +25,14 @@ def backend_of_files(folder: Path) -> str:
 
 
 def complete_by_file(
-    config: ModelConfig, program: Path, backend: str, most: int, *, strict: bool
+    config: ModelConfig, facts: ProgramFacts, most: int, *, strict: bool
 ) -> list[str]:
-    """Put in what the file tells and the configuration leaves out; what of both does not agree.
+    """Put in what the model's file tells and the configuration leaves out; what of both does not agree.
 
     most: rows, where the model takes any number of them and nothing says how many. strict: nothing may be left
-    out. Raises ConfigError for a file that can't be read.
+    out.
     """
-    engine = engine_named(backend)
-    if not engine.self_described:
-        return []
-    feeds, fetches = engine.signature_of(program)
+    feeds, fetches = facts.feeds, facts.fetches
     if strict:
         missing = [name for name in ("input", "output") if not getattr(config, name)]
         return [f"model configuration must specify '{name}' for {config.name}" for name in missing]

@@ -15,6 +15,7 @@ from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.api.dag import Dag
 from pipeline.api.served_models import ServedModel
 from pipeline.errors import ConfigError
+from pipeline.models.serving_model import find_model_files
 from pipeline.triton import ensemble
 from pipeline.triton.completion import backend_of_files, complete_by_file
 from pipeline.triton.config_document import complete, document_of
@@ -23,6 +24,7 @@ from pipeline.triton.defaults import Defaults
 from pipeline.triton.devices import asks_for_gpu, keys_of, why_not
 from pipeline.triton.model_folder import NO_VERSION, signature_of, versions_of
 from pipeline.triton.padding_proof import padding_of
+from pipeline.triton.program_facts import facts_of
 from pipeline.triton.python_backend.auto_complete import completed
 from pipeline.triton.rules import flaws_of, flaws_of_tensors
 from pipeline.triton.warmup import flaw_of as flaw_of_warmup
@@ -156,17 +158,29 @@ class _Reading:
             return
         program = folder / versions[-1] / config.default_model_filename
         if not config.default_model_filename:
-            return
+            self._name_program(config, folder / versions[-1], backend)
+            program = folder / versions[-1] / config.default_model_filename
         if not program.is_file():
             raise _Unavailable(
                 Unavailable(versions[-1], f"Internal: unable to find '{program}' for model '{config.name}'")
             )
         most = self._repository.defaults.max_batch_size(backend)
-        flaws = complete_by_file(config, program, backend, most, strict=self._repository.strict)
+        try:
+            facts = facts_of(program, backend)
+        except ConfigError as exc:
+            raise _Unavailable(Unavailable(versions[-1], f"Internal: {exc.message}")) from exc
+        flaws = complete_by_file(config, facts, most, strict=self._repository.strict)
         if flaws:
             told = f"Invalid argument: {FILE} does not agree with {program}: {'; '.join(flaws)}"
             raise _Unavailable(Unavailable(versions[-1], told))
         complete(config, backend)  # dynamic batching may have come with it
+
+    def _name_program(self, config: ModelConfig, folder: Path, backend: str) -> None:
+        """Put in the name of the only program that the engine runs, where that is not always the same."""
+        try:
+            config.default_model_filename = find_model_files(folder, backend).program.name
+        except ConfigError as exc:
+            raise _Unavailable(Unavailable(folder.name, f"Internal: {exc.message}")) from exc
 
     def _complete_by_model(self, config: ModelConfig, folder: Path) -> None:
         """Put in what the model's `auto_complete_config` says."""
@@ -282,7 +296,7 @@ def section_of(config: ModelConfig, backend: str, folder: Path, threads: int) ->
     if backend not in _RUN_HERE:
         told = config.parameters["intra_op_thread_count"].string_value if config.parameters else ""
         section["local_service_conf"] = {
-            "model_config": str(folder),
+            "model_config": str(facts_of(folder / config.default_model_filename, backend).folder),
             "engine": backend,
             "thread_num": int(told) if told.isdecimal() and int(told) else threads,
             "fetch_list": [one.name for one in config.output],

@@ -18,6 +18,7 @@ from pipeline.errors import ConfigError, InvalidInput, ServingError, text_of
 from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.triton.devices import cards
 from pipeline.triton.python_backend import utils
+from pipeline.triton.python_backend.environment import offer_packages
 from pipeline.triton.python_backend.other_models import OtherModels
 from pipeline.triton.python_backend.utils import (
     InferenceRequest,
@@ -72,6 +73,7 @@ class PythonModel:
         self._by_rows = config["max_batch_size"] > 0
         self._path = folder / version / (config["default_model_filename"] or "model.py")
         utils.serve_model(str(self._path.parent), others)
+        offer_packages(config, folder, version)
         module = load_module(self._path)
         kind = getattr(module, "TritonPythonModel", None)
         if kind is None:
