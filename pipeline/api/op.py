@@ -63,6 +63,11 @@ class RequestRunner(Protocol):
         all of them."""
         ...
 
+    def own_metrics(self) -> list[Any] | None:
+        """The families of numbers that it counts itself (`messages.OwnFamily`), where one has changed since this
+        was last asked; else None."""
+        ...
+
     def close(self) -> None:
         """The worker ends."""
         ...

@@ -19,6 +19,7 @@ from pipeline.errors import NotReady, ServingError, StartFailed, UnknownService,
 from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.metrics.figures import Failures, OpFigures, RequestFigures
 from pipeline.front.metrics.metrics import Metrics
+from pipeline.front.metrics.own_metrics import own_metrics
 from pipeline.front.metrics.timings import Timings
 from pipeline.front.metrics.tracer import Tracer
 from pipeline.front.pool.abandoned_calls import AbandonedCalls
@@ -143,6 +144,7 @@ class Scheduler:
         self.peers = Peers()
         self.keys = None if security.api_keys is None else KeyRing(security)
         register_gauges(metrics, self._batchers, lambda: self._pending, self.keys, app.config)
+        metrics.add(lambda: own_metrics(p.own_metrics for pool in self._pools.values() for p in pool.processes))
 
     def batcher(self, op: str, app: App) -> Batcher:
         """A queue before the Op as this app has it, that nobody knows of yet."""

@@ -20,6 +20,7 @@ from pipeline.triton.devices import cards
 from pipeline.triton.python_backend import utils
 from pipeline.triton.python_backend.environment import offer_packages
 from pipeline.triton.python_backend.other_models import OtherModels
+from pipeline.triton.python_backend.own_metrics import changed_families
 from pipeline.triton.python_backend.utils import (
     InferenceRequest,
     InferenceResponse,
@@ -178,6 +179,10 @@ class PythonModel:
 
     def _failed(self, why: str) -> str:
         return f"Failed to process the request(s) for model '{self._instance}', message: {why}"
+
+    def own_metrics(self) -> list[Any] | None:
+        """As RequestRunner's."""
+        return changed_families()
 
     def close(self) -> None:
         """Have the model finalize what it has."""
