@@ -169,8 +169,10 @@ class DagRun(msgspec.Struct, eq=False):
         """An Op's refusal ends the request, by way of the app's own ResponseOp where it has one."""
         queues = self.entry.queues
         queues[node].note_error(error)
-        if self.entry.dag.answer is not None and type(error) is ServingError:
-            error.args = (f"{self._step(node)}: {error.message}",)
+        if self.entry.dag.answer is not None:
+            self.entry.failures.steps[node, self.entry.dag.nodes[node].op] += 1
+            if type(error) is ServingError:
+                error.args = (f"{self._step(node)}: {error.message}",)
         if self._goes_on_without(node):
             return
         if not self.entry.dag.packs or node == RESPONSE_OP:
