@@ -1,4 +1,4 @@
-"""`python -m convert.programs.told FOLDER`: feeds and fetches of the program there, as JSON on the last line."""
+"""`python -m convert.programs.told FOLDER`: feeds and fetches of the program there, as a line of JSON."""
 
 from __future__ import annotations
 

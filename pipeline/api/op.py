@@ -64,8 +64,8 @@ class RequestRunner(Protocol):
         ...
 
     def own_metrics(self) -> list[Any] | None:
-        """The families of numbers that it counts itself (`messages.OwnFamily`), where one has changed since this
-        was last asked; else None."""
+        """The families of numbers that it counts itself (`messages.OwnFamily`), where one has changed since
+        this was last asked; else None."""
         ...
 
     def close(self) -> None:

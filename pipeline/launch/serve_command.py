@@ -68,7 +68,7 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _log_to(path: Path) -> None:
-    """Have this process, and what it becomes, write to the file what it would to standard output and error."""
+    """Have this process, and what it becomes, write to the file in place of standard output and error."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as exc:

@@ -117,7 +117,9 @@ def notes(options: argparse.Namespace) -> Iterator[str]:
 def _add_ports(parser: argparse.ArgumentParser) -> None:
     for name, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
         parser.add_argument(f"--{name}-port", type=int, default=port, metavar="PORT", help="(%(default)s)")
-        parser.add_argument(f"--{name}-address", metavar="ADDRESS", help=f"address of the port of {name} (all)")
+        parser.add_argument(
+            f"--{name}-address", metavar="ADDRESS", help=f"address of the port of {name} (all)"
+        )
         _add_bool(parser, f"allow-{name}", f"open the port of {name}", default=True)
     _add_bool(parser, "grpc-use-ssl", "TLS on the gRPC port")
     parser.add_argument("--grpc-server-cert", metavar="FILE", help="PEM file of the server's certificate")

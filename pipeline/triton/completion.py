@@ -24,13 +24,11 @@ def backend_of_files(folder: Path) -> str:
     return ""
 
 
-def complete_by_file(
-    config: ModelConfig, facts: ProgramFacts, most: int, *, strict: bool
-) -> list[str]:
+def complete_by_file(config: ModelConfig, facts: ProgramFacts, most: int, *, strict: bool) -> list[str]:
     """Put in what the model's file tells and the configuration leaves out; what of both does not agree.
 
-    most: rows, where the model takes any number of them and nothing says how many. strict: nothing may be left
-    out.
+    most: rows, where the model takes any number of them and nothing says how many. strict: nothing may be
+    left out.
     """
     feeds, fetches = facts.feeds, facts.fetches
     if strict:

@@ -30,13 +30,19 @@ class Defaults(NamedTuple):
         return told.get(backend, told.get("", otherwise))
 
 
+NO_DEFAULTS = Defaults()
+
+
 def defaults_of(given: Sequence[str]) -> tuple[Defaults, list[str]]:
-    """What `--backend-config=BACKEND,NAME=VALUE` and `=NAME=VALUE` say, and a line for each that has no effect.
+    """What `--backend-config=BACKEND,NAME=VALUE` and `=NAME=VALUE` say, and a line for each that has no
+    effect.
 
     Raises ConfigError.
     """
     read = list(map(_read, given))
-    settings = [(backend, name, int(value)) for backend, name, value in read if name in (_MAX_BATCH_SIZE, _THREADS)]
+    settings = [
+        (backend, name, int(value)) for backend, name, value in read if name in (_MAX_BATCH_SIZE, _THREADS)
+    ]
     return Defaults(tuple(settings)), list(_without_effect(read))
 
 
@@ -44,7 +50,9 @@ def _read(text: str) -> tuple[str, str, str]:
     backend, _, setting = text.rpartition(",")
     name, equals, value = setting.partition("=")
     if not name or not equals:
-        raise ConfigError(f"--backend-config={text}: write BACKEND,NAME=VALUE, as in onnxruntime,{_MAX_BATCH_SIZE}=8")
+        raise ConfigError(
+            f"--backend-config={text}: write BACKEND,NAME=VALUE, as in onnxruntime,{_MAX_BATCH_SIZE}=8"
+        )
     if name in (_MAX_BATCH_SIZE, _THREADS) and not value.isdecimal():
         raise ConfigError(f"--backend-config={text}: {name} is a number, 0 or more")
     return backend, name, value
@@ -55,6 +63,6 @@ def _without_effect(read: Sequence[tuple[str, str, str]]) -> Iterator[str]:
         if name not in (_MAX_BATCH_SIZE, _THREADS):
             of = f"{backend},{name}" if backend else name
             yield (
-                f"--backend-config={of} has no effect: of a backend's settings {_MAX_BATCH_SIZE} and {_THREADS} are "
-                "known here"
+                f"--backend-config={of} has no effect: of a backend's settings {_MAX_BATCH_SIZE} and "
+                f"{_THREADS} are known here"
             )

@@ -10,7 +10,10 @@ from typing import Any
 
 from client.protos.kserve_v2_pb2 import ModelConfig, ModelInstanceGroup
 
-_BUILDS = {"onnxruntime": "onnxruntime-gpu", "paddle": "paddlepaddle-gpu"}  # the distributions that run on GPUs
+_BUILDS = {
+    "onnxruntime": "onnxruntime-gpu",
+    "paddle": "paddlepaddle-gpu",
+}  # the distributions that run on GPUs
 _GPU = 1  # of `device_type`
 
 

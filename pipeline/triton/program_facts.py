@@ -1,6 +1,8 @@
-"""What a model's file tells of its inputs and outputs; of one of Paddle's after a look at it in another process.
+"""What a model's file tells of its inputs and outputs; of one of Paddle's after a look at it in another
+process.
 
-    $XDG_CACHE_HOME/paddlewheel/programs/KEY/serving_server/    a Paddle program with the prototxt that it lacks
+    $XDG_CACHE_HOME/paddlewheel/programs/KEY/serving_server/    a Paddle program with the prototxt that it
+    lacks
 
 KEY is of the files' paths, sizes and times, so that a look is taken once for each state of them.
 """

@@ -20,7 +20,7 @@ from pipeline.triton import ensemble
 from pipeline.triton.completion import backend_of_files, complete_by_file
 from pipeline.triton.config_document import complete, document_of
 from pipeline.triton.config_file import FILE, backend_of, read_config
-from pipeline.triton.defaults import Defaults
+from pipeline.triton.defaults import NO_DEFAULTS, Defaults
 from pipeline.triton.devices import asks_for_gpu, keys_of, why_not
 from pipeline.triton.model_folder import NO_VERSION, signature_of, versions_of
 from pipeline.triton.padding_proof import padding_of
@@ -59,15 +59,15 @@ class Served(NamedTuple):
 class ModelRepository:
     """folders: each has a folder for each model. strict: a configuration may leave nothing out.
 
-    strict_devices: a model that asks for a GPU where it can't have one is not served. defaults: for what a model's
-    configuration leaves out. given: what stands in place of the folder and of the
-    configuration of a model, by its name.
+    strict_devices: a model that asks for a GPU where it can't have one is not served. defaults: for what a
+    model's configuration leaves out. given: what stands in place of the folder and of the configuration of a
+    model, by its name.
     """
 
     folders: Sequence[Path]
     strict: bool = False
     strict_devices: bool = False
-    defaults: Defaults = Defaults()
+    defaults: Defaults = NO_DEFAULTS
     given: Mapping[str, tuple[Path | None, ModelConfig | None]] = field(default_factory=dict)
 
     def names(self) -> list[str]:

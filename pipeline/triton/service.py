@@ -16,7 +16,7 @@ from pipeline.api.served_models import models_of
 from pipeline.api.service import Service
 from pipeline.config.config_file import ServiceConfig, load_config
 from pipeline.errors import ConfigError, StartFailed
-from pipeline.triton.defaults import Defaults
+from pipeline.triton.defaults import NO_DEFAULTS, Defaults
 from pipeline.triton.repository import ModelRepository, Served
 from pipeline.triton.repository_op import RepositoryOp
 
@@ -30,9 +30,9 @@ MAX_PENDING_REQUESTS = 16384  # nor this
 @dataclass(frozen=True)
 class Options:
     """What the command line says. folders: of the repository. load: the models to begin with; None: all.
-    config: what else is said in config.yml. poll_s: seconds between looks at the disk; 0: never. starts: workers
-    that start at a time; 0: as many as there are cores. defaults: of models, for what their configurations leave
-    out. notes: for the log.
+    config: what else is said in config.yml. poll_s: seconds between looks at the disk; 0: never. starts:
+    workers that start at a time; 0: as many as there are cores. defaults: of models, for what their
+    configurations leave out. notes: for the log.
     """
 
     folders: tuple[Path, ...]
@@ -49,7 +49,7 @@ class Options:
     poll_s: int = 0
     strict_devices: bool = False
     starts: int = 0
-    defaults: Defaults = Defaults()
+    defaults: Defaults = NO_DEFAULTS
     notes: tuple[str, ...] = ()
 
 

@@ -26,15 +26,16 @@ class Sample(NamedTuple):
 
 
 def flaw_of(config: _Config, folder: Path) -> str:
-    """Why the samples can't be run, as far as that shows without the model, in Triton's words; empty: they can."""
+    """Why the samples can't be run, as far as that shows without the model, in Triton's words; empty: they
+    can."""
     for sample in config["model_warmup"]:
         needed = {one["name"] for one in config["input"] if not one["optional"]}
         if missing := sorted(needed - sample["inputs"].keys()):
             got, told = (",".join(f"'{name}'" for name in names) for names in (sample["inputs"], missing))
             return (
                 f"Invalid argument: [request id: <id_unknown>] expected {len(needed)} inputs but got "
-                f"{len(sample['inputs'])} inputs for model '{config['name']}'. Got input(s) [{got}], but missing "
-                f"required input(s) [{told}]. Please provide all required input(s)."
+                f"{len(sample['inputs'])} inputs for model '{config['name']}'. Got input(s) [{got}], but "
+                f"missing required input(s) [{told}]. Please provide all required input(s)."
             )
         for one in sample["inputs"].values():
             path = folder / FOLDER / one.get("input_data_file", "")

@@ -12,6 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.support.repository_process import RepositoryProcess
 
+
 @pytest.fixture
 def client(service: RepositoryProcess) -> Iterator[rpc.InferenceServerClient]:
     with rpc.InferenceServerClient(service.rpc_address) as made:

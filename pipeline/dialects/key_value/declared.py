@@ -1,4 +1,4 @@
-"""Key/value for the models of a repository: which of them takes a message, and its values as their tensors."""
+"""Key/value for the models of a repository: which takes a message, and its values as its tensors."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ def example_of(model: ServedModel) -> Mapping[str, str]:
     return {spec.name: TEXT for spec in needed}
 
 
-def tensors_of(
-    model: str, signature: Signature, given: Mapping[str, Any]
-) -> tuple[dict[str, Any], int]:
+def tensors_of(model: str, signature: Signature, given: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """The values of a message as the inputs that the model declares, and their rows. Raises BadPackage.
 
     Where a model takes one input, and one is given, the key may be any.
@@ -109,7 +107,9 @@ def _tensor(model: str, spec: TensorSpec, value: Any) -> Any:
         raise BadPackage(f"{expected}; the shape {list(array.shape)} was given")
     if given != "BYTES":
         return array
-    texts = [one if isinstance(one, str) else one.decode("utf-8", "replace") for one in array.ravel().tolist()]
+    texts = [
+        one if isinstance(one, str) else one.decode("utf-8", "replace") for one in array.ravel().tolist()
+    ]
     return _texts(texts, array.shape)
 
 

@@ -104,7 +104,8 @@ class Asked(msgspec.Struct, eq=False):
         if (self.correlation_id or self.flags) and not model.reads_sequences:
             raise of_request(
                 self.request_id,
-                f"model '{model.name}' keeps no sequences: send no sequence_id, sequence_start or sequence_end",
+                f"model '{model.name}' keeps no sequences: send no sequence_id, sequence_start or "
+                "sequence_end",
             )
         values, rows = _checked(model, self.request_id, self.inputs, limits.tensor_rank)
         check_texts(values, limits)

@@ -217,8 +217,8 @@ class V2Http(HttpHandler):
 
 
 def _type_of(path: str, error: ServingError) -> bytes:
-    """The content type of a refusal, whose body is JSON all the same: Triton names it where it has begun to read
-    a request, and answers other refusals, and errors of models, as text."""
+    """The content type of a refusal, whose body is JSON all the same: Triton names it where it has begun to
+    read a request, and answers other refusals, and errors of models, as text."""
     asked = _MODEL.fullmatch(path)
     what = None if asked is None else asked["what"]
     if isinstance(error, Refused):

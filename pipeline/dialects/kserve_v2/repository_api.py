@@ -121,9 +121,7 @@ def _loaded(name: str, value: Any) -> Any:
         return json_fields.as_text(value)
     expected = "bytes_param" if is_file else "string_param"
     if value.WhichOneof("parameter_choice") != expected:
-        raise KServeRefusal(
-            f"invalid value type for load parameter '{name[:100]}', expected {expected}."
-        )
+        raise KServeRefusal(f"invalid value type for load parameter '{name[:100]}', expected {expected}.")
     return getattr(value, expected)
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class RpcServer:
-    """Serves methods, by full name, on ports given by their keys in config.yml, each with its address, empty for
-    every interface; over TLS alone where there are certificates.
+    """Serves methods, by full name, on ports given by their keys in config.yml, each with its address, empty
+    for every interface; over TLS alone where there are certificates.
 
     health: the methods that `security.open_health` leaves open.
     """

@@ -146,6 +146,6 @@ def bind(address: str, port: int, name: str) -> socket.socket:
         return socket.create_server(("", port), backlog=_BACKLOG)
     except OSError as exc:
         raise StartFailed(
-            f"{name} {port} can't be opened{f' at {address}' if address else ''} ({exc.strerror}): stop what uses "
-            "it, or choose another one"
+            f"{name} {port} can't be opened{f' at {address}' if address else ''} ({exc.strerror}): stop what "
+            "uses it, or choose another one"
         ) from exc

@@ -43,8 +43,8 @@ class Distribution:
 @dataclass(slots=True)
 class Failures:
     """What was not answered. rejected: for want of time or room; canceled: the client left; broken: the app's
-    code or its model failed; other: the request could not be read or used. steps: of an ensemble those that it
-    failed at, each by its name and its Op's.
+    code or its model failed; other: the request could not be read or used. steps: of an ensemble those that
+    it failed at, each by its name and its Op's.
     """
 
     rejected: int = 0

@@ -10,7 +10,7 @@ _Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def own_metrics(told: Iterable[Iterable[OwnFamily]]) -> bytes:
-    """told: by worker. What several count under the same labels is added up; of gauges the last one counts."""
+    """told: by worker. What several count under the same labels is added up; of gauges the last counts."""
     families: dict[str, OwnFamily] = {}
     samples: dict[str, _Samples] = {}
     for of_worker in told:

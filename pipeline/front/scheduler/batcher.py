@@ -236,7 +236,9 @@ class Batcher:
 
     def put(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
-        job = Job(dag_run, node, inputs, next(_numbers), time.monotonic(), self._tries, in_order=self._in_order)
+        job = Job(
+            dag_run, node, inputs, next(_numbers), time.monotonic(), self._tries, in_order=self._in_order
+        )
         if self._queue_policies is not None and not self._may_wait(job, self._queue_policies):
             return
         self._line.add(job)

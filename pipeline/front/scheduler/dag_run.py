@@ -221,8 +221,9 @@ class Job(msgspec.Struct, eq=False):
 
     node: the step that the Op is run for. number: its place among those of one turn. tries_left: within the
     Op's timeout, this one included. deaths: how many workers died under it. suspect: one of them had begun
-    with it, so that it may only run by itself from now on. left_queue: a worker was given it once. late: it has
-    waited longer than others of its priority are to wait for it. in_order: of the answers of its model; None for any.
+    with it, so that it may only run by itself from now on. left_queue: a worker was given it once. late: it
+    has waited longer than others of its priority are to wait for it. in_order: of the answers of its model;
+    None for any.
     """
 
     dag_run: DagRun

@@ -1,4 +1,5 @@
-"""InOrder: answers of a model with `preserve_ordering`, given in the order in which its requests left the queue."""
+"""InOrder: answers of a model with `preserve_ordering`, given in the order in which its requests left the
+queue."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A model's `dynamic_batching` in config.pbtxt: sizes of batches, the order of answers, and queue policies: how many
-requests may wait, and how long."""
+"""A model's `dynamic_batching` in config.pbtxt: sizes of batches, the order of answers, and queue policies:
+how many requests may wait, and how long."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class QueuePolicies:
 class ModelBatching(NamedTuple):
     """What a model's `dynamic_batching` says beside its queue delay.
 
-    preferred: sizes of batches, ascending. in_order: answers come in the order of the requests. policies: None
-    where it has none.
+    preferred: sizes of batches, ascending. in_order: answers come in the order of the requests. policies:
+    None where it has none.
     """
 
     preferred: tuple[int, ...] = ()

@@ -144,7 +144,9 @@ class Scheduler:
         self.peers = Peers()
         self.keys = None if security.api_keys is None else KeyRing(security)
         register_gauges(metrics, self._batchers, lambda: self._pending, self.keys, app.config)
-        metrics.add(lambda: own_metrics(p.own_metrics for pool in self._pools.values() for p in pool.processes))
+        metrics.add(
+            lambda: own_metrics(p.own_metrics for pool in self._pools.values() for p in pool.processes)
+        )
 
     def batcher(self, op: str, app: App) -> Batcher:
         """A queue before the Op as this app has it, that nobody knows of yet."""
@@ -207,7 +209,7 @@ class Scheduler:
         )
 
     def _has_failed_loads(self) -> bool:
-        """Whether a version could not be loaded; as in Triton, a model without a usable one is none of them."""
+        """Whether a version could not be loaded; as in Triton, a model without any is none of them."""
         return any(version for version, _ in self.app.unavailable.values())
 
     def op_ready(self, op: str) -> bool:

@@ -1,6 +1,8 @@
-"""What a Python model imports that the server has not: an `EXECUTION_ENV_PATH`, or a requirements.txt beside it.
+"""What a Python model imports that the server has not: an `EXECUTION_ENV_PATH`, or a requirements.txt beside
+it.
 
-    $XDG_CACHE_HOME/paddlewheel/environments/KEY/    an unpacked environment, or the packages of a requirements.txt
+    $XDG_CACHE_HOME/paddlewheel/environments/KEY/    an unpacked environment, or the packages of a
+    requirements.txt
 
 KEY is of the file's content, so that all workers, and all starts, share what was made once.
 """
@@ -69,11 +71,14 @@ def _unpack(archive: Path, into: Path) -> None:
 def _installed(requirements: Path) -> Path | None:
     """Where the packages are that this environment lacks; None where it has them all."""
     if shutil.which("pip") is None and _pip("--version").returncode:
-        raise ConfigError(f"{requirements} is there, and no pip to install it with: install pip, or its packages")
+        raise ConfigError(
+            f"{requirements} is there, and no pip to install it with: install pip, or its packages"
+        )
     report = _pip("install", "--dry-run", "--quiet", "--report", "-", "-r", str(requirements))
     _check(report, requirements)
     wanted = [
-        f"{one['metadata']['name']}=={one['metadata']['version']}" for one in json.loads(report.stdout)["install"]
+        f"{one['metadata']['name']}=={one['metadata']['version']}"
+        for one in json.loads(report.stdout)["install"]
     ]
     if not wanted:
         return None
@@ -94,7 +99,9 @@ def _pip(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def _check(done: subprocess.CompletedProcess[str], requirements: Path) -> None:
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [done.stderr.strip()]
+        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [
+            done.stderr.strip()
+        ]
         raise ConfigError(f"{requirements} can't be installed: {lines[-1]}")
 
 

@@ -83,7 +83,9 @@ class MetricFamily:
 
     def __init__(self, name: str, description: str, kind: int) -> None:
         if not _NAME.fullmatch(name) or name.startswith(_OURS):
-            raise ValueError(f"{name!r} can't be a metric's name: letters, digits and _, not the server's own")
+            raise ValueError(
+                f"{name!r} can't be a metric's name: letters, digits and _, not the server's own"
+            )
         if kind not in range(len(_KINDS)):
             raise ValueError(f"kind {kind!r} is none of MetricFamily.COUNTER, GAUGE and HISTOGRAM")
         self._name, self._description, self._kind = name, description, kind
@@ -91,7 +93,9 @@ class MetricFamily:
         if _families.setdefault(name, self)._kind != kind:
             raise ValueError(f"there is a metric family {name!r} of another kind")
 
-    def Metric(self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None) -> Metric:
+    def Metric(
+        self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
+    ) -> Metric:
         """One of the family's numbers, told from the others by its labels; the same for the same labels."""
         told = {str(name): str(value) for name, value in (labels or {}).items()}
         if wrong := [name for name in told if not _LABEL.fullmatch(name)]:
