@@ -43,8 +43,8 @@ def test_rows_of_texts_and_numbers_come_as_tensors(service: RepositoryProcess) -
         ("misspelt", {"key": ["a"], "value": ["b"]}, 404, "there is no service 'misspelt'"),
         ("labels", {"key": ["TEXT"], "value": ["b"]}, 400, "model 'labels' needs 'SCORES'"),
         ("scaled", {"key": ["x"], "value": ["1"]}, 400, "send it under 'tensors'"),
-        ("whole", {"key": ["TEXT", "B"], "value": ["b", "c"]}, 400, "takes no 'B'; its inputs are TEXT
-        BYTES"), (
+        ("whole", {"key": ["TEXT", "B"], "value": ["b", "c"]}, 400, "takes no 'B'; its inputs are TEXT"),
+        (
             "scaled",
             {"tensors": [{"name": "x", "elem_type": 1, "shape": [2], "float_data": [1, 2]}]},
             400,
