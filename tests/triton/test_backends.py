@@ -67,7 +67,7 @@ def test_a_model_without_a_word_on_its_tensors_is_asked(
     service: RepositoryProcess, model: str, feeds: tuple[str, ...]
 ) -> None:
     told = service.http(f"/v2/models/{model}").json
-    assert {one["name"]: one["shape"] for one in told["inputs"]} == dict.fromkeys(feeds, [-1, -1])
+    assert {one["name"]: one["shape"] for one in told["inputs"]} == {feed: [-1, -1] for feed in feeds}
     (output,) = told["outputs"]
     inputs = []
     for feed in feeds:
