@@ -1,7 +1,7 @@
 """The repository of an ERNIE deployment as its authors wrote it, with small weights: two ensembles of texts.
 
-`ernie_seqcls` gives a label and a confidence for each text, `ernie_tokencls` one for each token of it. Both have
-a tokenizer and a postprocess of Python, and an ONNX model between; the models are given ids and types alone.
+`ernie_seqcls` gives a label and a confidence for each text, `ernie_tokencls` one for each token of it. Both
+have a tokenizer and a postprocess of Python, and an ONNX model between, which is given ids and types alone.
 """
 
 from __future__ import annotations
