@@ -1,7 +1,8 @@
 """Model repositories: 1,000 texts of mixed length from 20 clients, and 30 models in one server.
 
 `texts` asks the text classification of a repository of PaddleNLP's shape, each text alone and then all from
-20 gRPC clients at once, and compares. `thirty` starts 30 ONNX models, asks each, and tells the memory of each.
+20 gRPC clients at once, and compares. `thirty` starts 30 ONNX models and asks each, and tells the memory of
+each.
 """
 
 from __future__ import annotations

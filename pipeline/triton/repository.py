@@ -238,8 +238,8 @@ class _Reading:
             section["padding"] = padding
             return
         program = folder / config.default_model_filename
-        if backend == "onnxruntime" and any(-1 in one.dims for one in config.input):
-            proof = padding_of(program)
+        if any(-1 in one.dims for one in config.input):
+            proof = padding_of(program, backend)
             self.served.notes.append(f"Model {config.name}, rows of unequal length: {proof.why}")
             if proof.section is not None:
                 section["padding"] = proof.section

@@ -78,6 +78,7 @@ def test_a_model_without_a_word_on_its_tensors_is_asked(
         logits = client.infer(model, inputs).as_numpy(output["name"])
     assert logits.shape == (2, 3)
     np.testing.assert_allclose(logits[0], logits[1], rtol=1e-5)
+    assert f"Model {model}, rows of unequal length: padded rows answer as alone" in service.log
 
 
 def test_what_a_configuration_says_otherwise_than_the_file_is_told(service: RepositoryProcess) -> None:
