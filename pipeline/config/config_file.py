@@ -24,7 +24,7 @@ from pipeline.config.op_section import (
     TensorShapes,
 )
 from pipeline.config.report import BETWEEN_KEYS, describe_mistakes, read_yaml, without_strangers
-from pipeline.config.value_types import Address, Int, Port, PositiveInt, Seconds, Section
+from pipeline.config.value_types import OFF, Address, Int, Port, PortOrOff, PositiveInt, Seconds, Section
 from pipeline.errors import ConfigError
 
 __all__ = [
@@ -146,7 +146,7 @@ class ServiceConfig(Section):
     http_port: Port | None = Field(
         default=None, description="HTTP; at least one of http_port and rpc_port is needed."
     )
-    rpc_port: Port | None = Field(default=0, description="gRPC; absent: http_port + 1; off: none.")
+    rpc_port: PortOrOff = Field(default=0, description="gRPC; absent: http_port + 1; off: none.")
     http_address: Address | None = Field(
         default=None, description="Address that HTTP ports are opened on; absent: on all of this machine's."
     )
@@ -171,10 +171,10 @@ class ServiceConfig(Section):
     @field_validator("rpc_port", mode="before")
     @classmethod
     def _follows_http_port(cls, value: Any, info: ValidationInfo) -> Any:
-        if value is False:  # `off`, as YAML reads it
+        if value is False or value == OFF:  # `off`, as YAML reads it
             if info.data.get("http_port") is None:
                 raise PydanticCustomError(BETWEEN_KEYS, "rpc_port is off, and there is no http_port")
-            return None
+            return OFF
         if value not in (0, "0"):
             return value
         if "http_port" not in info.data:
@@ -205,7 +205,9 @@ class ServiceConfig(Section):
         """Those to be opened, by their keys."""
         own = {"http_port": self.http_port, "rpc_port": self.rpc_port}
         beside = {f"v2.{name}": getattr(self.v2, name) for name in V2Config.model_fields if "port" in name}
-        return {name: port for name, port in (own | beside | _ports_of(self.dag)).items() if port}
+        return {
+            name: port for name, port in (own | beside | _ports_of(self.dag)).items() if port and port != OFF
+        }
 
     def address(self, port: str) -> str:
         """The address that a port of `ports` is opened on; empty for all of this machine's."""

@@ -15,6 +15,7 @@ from pipeline.api.op import Op
 from pipeline.api.served_models import models_of
 from pipeline.api.service import Service
 from pipeline.config.config_file import ServiceConfig, load_config
+from pipeline.config.value_types import OFF
 from pipeline.errors import ConfigError, StartFailed
 from pipeline.triton.defaults import NO_DEFAULTS, Defaults
 from pipeline.triton.repository import ModelRepository, Served
@@ -140,7 +141,7 @@ class RepositoryService(Service):
 
 def _asked_at(config: ServiceConfig) -> str:
     """Where a worker asks other models; empty where strangers are not answered, or there is no gRPC."""
-    if config.tls is not None or config.security.api_keys is not None or not config.rpc_port:
+    if config.tls is not None or config.security.api_keys is not None or config.rpc_port == OFF:
         return ""
     address = config.address("rpc_port") or "127.0.0.1"
     return f"[{address}]:{config.rpc_port}" if ":" in address else f"{address}:{config.rpc_port}"
