@@ -30,6 +30,8 @@ Feed = dict[str, Array]
 class DescribedOp(Op):
     """Takes and gives what `inputs` and `outputs` in the model's serving.yml say."""
 
+    takes_rows = True
+
     def set_model_info(self, model: ServingModel) -> None:
         _refuse_fixed_batch(model)
         if any(variable.is_lod for variable in (*model.feeds, *model.fetches)):

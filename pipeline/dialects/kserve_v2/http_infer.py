@@ -104,7 +104,7 @@ def parse_raw(body: bytes, model: KServeModel) -> Asked:
     batched = model.signature.max_batch_size > 0
     own = list(spec.shape[1:] if batched else spec.shape)
     if spec.datatype == "BYTES":
-        if own != [1]:
+        if own not in ([1], []):
             raise of_request(
                 "", f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"
             )
