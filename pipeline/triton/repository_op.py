@@ -41,7 +41,7 @@ class RepositoryOp(Op):
     def _warm_up(self, config: Mapping[str, Any], folder: Path) -> None:
         """Run the samples of `model_warmup`. Raises ConfigError for one that fails."""
         for sample in samples_of(config, folder):
-            for _ in range(sample.count):
+            for _ in range(sample.times):
                 try:
                     self._run(sample.feed)
                 except Exception as exc:

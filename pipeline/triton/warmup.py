@@ -18,11 +18,11 @@ _Config = Mapping[str, Any]
 
 
 class Sample(NamedTuple):
-    """One sample: its name, the tensors of its request, and how often that is run."""
+    """One sample: its name, the tensors of its request, and how many times that is run."""
 
     name: str
     feed: dict[str, Any]
-    count: int
+    times: int
 
 
 def flaw_of(config: _Config, folder: Path) -> str:

@@ -155,7 +155,7 @@ class Answers:
         )
 
     def _taker(self, name: str) -> Callable[[Any, Any], None]:
-        def take(answer: Any, error: Any) -> None:
+        def take(result: Any, error: Any) -> None:
             with self._all:
                 self.names.append(f"{name}: {error}" if error else name)
                 self._all.notify_all()
@@ -178,12 +178,19 @@ def test_a_preferred_size_leaves_without_the_queue_delay(client: rpc.InferenceSe
 
 
 def test_answers_keep_the_order_of_requests_where_that_is_asked_for(
-    client: rpc.InferenceServerClient, tmp_path: Path
+    settings: RepositoryProcess, client: rpc.InferenceServerClient, tmp_path: Path
 ) -> None:
     answers = Answers(client, "ordered")
-    answers.ask("first", until=str(tmp_path / "second-ran"))
-    answers.ask("second", makes=str(tmp_path / "second-ran"))
-    assert answers.wait_for(2) == ["first", "second"]
+    ran, go = tmp_path / "ran", tmp_path / "go"
+    answers.ask("first", until=str(go))
+    _wait_for_pending(settings, 1)
+    answers.ask("second", makes=str(ran))
+    wait_until(ran.exists, "the second has run")
+    for _ in range(50):
+        client.is_server_live()
+    assert answers.names == []
+    go.touch()
+    assert sorted(answers.wait_for(2)) == ["first", "second"]
 
 
 def test_a_late_request_goes_behind_the_others_where_the_policy_delays(

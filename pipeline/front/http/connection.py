@@ -70,7 +70,7 @@ class HttpRequest(msgspec.Struct, eq=False):
         chunked: as one chunk, without its length in the header, for clients of HTTP/1.1.
         """
         if chunked and self.takes_chunks:
-            framed = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+            framed = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), bytes(body))
             self._connection.respond(self, status, head, framed, _CHUNKED)
             return
         self._connection.respond(self, status, head, body)

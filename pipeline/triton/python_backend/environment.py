@@ -27,6 +27,7 @@ from pipeline.errors import ConfigError
 PARAMETER, MODEL_FOLDER = "EXECUTION_ENV_PATH", "$$TRITON_MODEL_DIRECTORY"
 REQUIREMENTS = "requirements.txt"
 TIMEOUT_S = 600.0
+_PLACES = ("--index-url", "-i ", "--extra-index-url", "--no-index", "--find-links", "-f ")  # to install from
 _PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
 
@@ -83,10 +84,18 @@ def _installed(requirements: Path) -> Path | None:
     if not wanted:
         return None
 
-    def install(into: Path) -> None:
-        _check(_pip("install", "--quiet", "--no-deps", "--target", str(into), *wanted), requirements)
+    places = [line for line in requirements.read_text("utf-8").splitlines() if line.startswith(_PLACES)]
+    pinned = "\n".join([*places, *sorted(wanted), ""])
 
-    return _made("\n".join(sorted(wanted)).encode(), install)
+    def install(into: Path) -> None:
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write(pinned)
+            file.flush()
+            _check(
+                _pip("install", "--quiet", "--no-deps", "--target", str(into), "-r", file.name), requirements
+            )
+
+    return _made(pinned.encode(), install)
 
 
 def _pip(*arguments: str) -> subprocess.CompletedProcess[str]:
