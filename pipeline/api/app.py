@@ -22,13 +22,18 @@ class RepositoryPlace(NamedTuple):
     """A model repository: its folders.
 
     strict: a model's configuration may leave nothing out. strict_readiness: the server is not ready while a
-    model can't be served. poll_s: seconds between looks at what has changed; 0: never.
+    model can't be served. poll_s: seconds between looks at what has changed; 0: never. strict_devices: a
+    model that can't have the GPU it asks for is not served. starts: workers that start at a time; 0: as many
+    as there are cores. defaults: those of models, see `pipeline.triton.defaults`.
     """
 
     folders: tuple[str, ...]
     strict: bool = False
     strict_readiness: bool = True
     poll_s: int = 0
+    strict_devices: bool = False
+    starts: int = 0
+    defaults: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pipeline.api.op import REQUEST_OP, RESPONSE_OP, Op, RequestOp, ResponseOp
 from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import Signature, TensorSpec, declared_specs
 
+MOST_ROWS = 1024  # of one request, where nothing says how many
 MESSAGE = "@message"  # the input of an overridden RequestOp: the request as its bytes
 FEED = "@feed"  # the input of an Op whose model runs by itself, without hooks: its feeds by name
 
@@ -172,7 +173,10 @@ def signature_of(ops: Mapping[str, Op], last: Op) -> Signature:
     outputs = _declared(answering, "output_tensors", most, flaws)
     if flaws:
         raise ConfigError("\n".join(flaws))
-    return Signature(tuple(inputs.values()), outputs, most)
+    signature = Signature(tuple(inputs.values()), outputs, most)
+    if not most and signature.has_rows and all(op.takes_rows for op in takers):
+        return signature._replace(max_batch_size=MOST_ROWS)
+    return signature
 
 
 def takers_of(ops: Mapping[str, Op]) -> list[Op]:

@@ -63,6 +63,11 @@ class RequestRunner(Protocol):
         all of them."""
         ...
 
+    def own_metrics(self) -> list[Any] | None:
+        """The families of numbers that it counts itself (`messages.OwnFamily`), where one has changed since
+        this was last asked; else None."""
+        ...
+
     def close(self) -> None:
         """The worker ends."""
         ...
@@ -112,6 +117,8 @@ class Op:
     max_batch_size: ClassVar[int] = 0
     """Where tensors are declared: most rows of a request, which all tensors then have on their first axis;
     0: the first axis is none of rows."""
+    takes_rows: ClassVar[bool] = False
+    """Optional, beside a `max_batch_size` of 0: a first axis of any length is one of rows."""
 
     request_options: RequestOptions = NO_OPTIONS
     """In `preprocess` and `postprocess`: the request's `id`, `priority`, `timeout_us` and `parameters`, as

@@ -24,7 +24,7 @@ from pipeline.config.op_section import (
     TensorShapes,
 )
 from pipeline.config.report import BETWEEN_KEYS, describe_mistakes, read_yaml, without_strangers
-from pipeline.config.value_types import Int, Port, PositiveInt, Seconds, Section
+from pipeline.config.value_types import OFF, Address, Int, Port, PortOrOff, PositiveInt, Seconds, Section
 from pipeline.errors import ConfigError
 
 __all__ = [
@@ -60,6 +60,9 @@ class V2Config(Section):
     http_port: Port | None = Field(default=None, description="All of http_port here, too (Triton: 8000).")
     grpc_port: Port | None = Field(default=None, description="All of rpc_port here, too (Triton: 8001).")
     metrics_port: Port | None = Field(default=None, description="/metrics alone (Triton: 8002).")
+    metrics_address: Address | None = Field(
+        default=None, description="Address of metrics_port; absent: that of http_port."
+    )
     shared_memory: Literal["loopback", "always", "off"] = Field(
         default="loopback",
         description="Who may name files of this machine's /dev/shm to be read and written: clients that "
@@ -117,6 +120,7 @@ class TlsConfig(Section):
         default=None,
         description="PEM file of authorities; clients must show a certificate of theirs, health checks too.",
     )
+    http: bool = Field(default=True, description="false: of gRPC alone, HTTP stays plain.")
 
 
 class SecurityConfig(Section):
@@ -142,7 +146,11 @@ class ServiceConfig(Section):
     http_port: Port | None = Field(
         default=None, description="HTTP; at least one of http_port and rpc_port is needed."
     )
-    rpc_port: Port = Field(default=0, description="gRPC; absent: http_port + 1.")
+    rpc_port: PortOrOff = Field(default=0, description="gRPC; absent: http_port + 1; off: none.")
+    http_address: Address | None = Field(
+        default=None, description="Address that HTTP ports are opened on; absent: on all of this machine's."
+    )
+    rpc_address: Address | None = Field(default=None, description="The same for gRPC ports.")
     worker_num: PositiveInt = Field(
         default=1, description="Multiplies the instances when build_dag_each_worker is true."
     )
@@ -163,6 +171,10 @@ class ServiceConfig(Section):
     @field_validator("rpc_port", mode="before")
     @classmethod
     def _follows_http_port(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is False or value == OFF:  # `off`, as YAML reads it
+            if info.data.get("http_port") is None:
+                raise PydanticCustomError(BETWEEN_KEYS, "rpc_port is off, and there is no http_port")
+            return OFF
         if value not in (0, "0"):
             return value
         if "http_port" not in info.data:
@@ -193,7 +205,16 @@ class ServiceConfig(Section):
         """Those to be opened, by their keys."""
         own = {"http_port": self.http_port, "rpc_port": self.rpc_port}
         beside = {f"v2.{name}": getattr(self.v2, name) for name in V2Config.model_fields if "port" in name}
-        return {name: port for name, port in (own | beside | _ports_of(self.dag)).items() if port}
+        return {
+            name: port for name, port in (own | beside | _ports_of(self.dag)).items() if port and port != OFF
+        }
+
+    def address(self, port: str) -> str:
+        """The address that a port of `ports` is opened on; empty for all of this machine's."""
+        if port == "v2.metrics_port" and self.v2.metrics_address:
+            return self.v2.metrics_address
+        given = self.rpc_address if port in ("rpc_port", "v2.grpc_port") else self.http_address
+        return given or ""
 
 
 def _ports_of(dag: DagConfig) -> dict[str, int | None]:

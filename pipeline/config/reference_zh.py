@@ -27,7 +27,9 @@ _OF_MODELS = """\
 _MEANINGS = {  # by section, then by key
     "": {
         "http_port": "HTTP 端口；http_port 与 rpc_port 至少要有一个。",
-        "rpc_port": "gRPC 端口；不写则为 http_port + 1。",
+        "rpc_port": "gRPC 端口；不写则为 http_port + 1；off：不开。",
+        "http_address": "HTTP 端口监听的地址；不写则监听本机所有地址。",
+        "rpc_address": "gRPC 端口监听的地址，同上。",
         "worker_num": "build_dag_each_worker 为 true 时，实例数乘以它。",
         "build_dag_each_worker": "每个 Op 的实例数乘以 worker_num。",
         "dag": "对整个请求生效的设置。",
@@ -179,6 +181,7 @@ _MEANINGS = {  # by section, then by key
         "http_port": "http_port 的全部内容在这里也提供（Triton：8000）。",
         "grpc_port": "rpc_port 的全部内容在这里也提供（Triton：8001）。",
         "metrics_port": "只提供 /metrics（Triton：8002）。",
+        "metrics_address": "metrics_port 监听的地址；不写则与 http_port 相同。",
         "shared_memory": (
             "谁可以指定本机 /dev/shm 中的文件供读写：从本机连接的客户端（有代理代为连接时请关闭）、"
             "所有人，或没有人。"
@@ -200,6 +203,7 @@ _MEANINGS = {  # by section, then by key
         "cert": "服务器证书的 PEM 文件，后面依次是通向其签发机构的证书。",
         "key": "私钥的 PEM 文件，不带口令。",
         "client_ca": "签发机构的 PEM 文件；客户端必须出示它们签发的证书，健康检查也不例外。",
+        "http": "false：只有 gRPC 用 TLS，HTTP 仍为明文。",
     },
     "security": {
         "api_keys": "API 密钥文件，每行 NAME:KEY 或 NAME:sha256:DIGEST；不写：任何人都可以访问。",

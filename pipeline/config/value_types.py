@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticKnownError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from pipeline.plugins import ENGINES, find
 
@@ -51,6 +52,8 @@ def off_when_not_positive(off: int) -> BeforeValidator:
     return BeforeValidator(normalise)
 
 
+LEAST_PORT, MOST_PORT = 1024, 65535
+OFF = -1  # of a port that is not to be opened
 AUTO = "auto"  # of `engine` and `precision`: what is the fastest here, see pipeline/tuning
 AUTO_BATCH = -1  # `batch_size: auto`, as a number
 
@@ -70,6 +73,21 @@ def _batch_of(value: Any) -> Any:
     return refuse_bool(value)
 
 
+def _address(value: str) -> str:
+    try:
+        return str(ipaddress.ip_address("127.0.0.1" if value == "localhost" else value))
+    except ValueError:
+        raise PydanticCustomError("address", "Input should be an IP address, such as 127.0.0.1") from None
+
+
+def _port_or_off(value: int) -> int:
+    if value != OFF and value < LEAST_PORT:
+        raise PydanticKnownError("greater_than_equal", {"ge": LEAST_PORT})
+    if value > MOST_PORT:
+        raise PydanticKnownError("less_than_equal", {"le": MOST_PORT})
+    return value
+
+
 def _counts(value: int) -> int:
     if value < 1 and value != AUTO_BATCH:
         raise PydanticKnownError("greater_than_equal", {"ge": 1})
@@ -78,7 +96,14 @@ def _counts(value: int) -> int:
 
 Int = Annotated[int, BeforeValidator(refuse_bool)]
 PositiveInt = Annotated[Int, Field(ge=1)]
-Port = Annotated[Int, Field(ge=1024, le=65535)]
+Address = Annotated[str, AfterValidator(_address)]
+Port = Annotated[Int, Field(ge=LEAST_PORT, le=MOST_PORT)]
+PortOrOff = Annotated[
+    Int,
+    AfterValidator(_port_or_off),
+    PlainSerializer(lambda value: False if value == OFF else value, return_type=int | bool),
+    WithJsonSchema({"type": "integer", "minimum": 1024, "maximum": 65535}),
+]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Names = Annotated[list[str], BeforeValidator(as_list)]
 Precision = Annotated[Literal["fp32", "fp16", "bf16", "int8"], BeforeValidator(lower_case)]

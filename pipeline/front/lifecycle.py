@@ -121,9 +121,10 @@ def _told_ports(config: ServiceConfig) -> str:
     """The ports by name, and where a browser finds the page to try the service."""
     ports = ", ".join(f"{name} {port}" for name, port in config.ports().items())
     told = f"{ports}, TLS" if config.tls else ports
+    https = config.tls is not None and config.tls.http
     if config.http_port is None:
         return told
-    return f"{told}; try it at {'https' if config.tls else 'http'}://localhost:{config.http_port}/docs"
+    return f"{told}; try it at {'https' if https else 'http'}://localhost:{config.http_port}/docs"
 
 
 async def _ready_or_stopped(scheduler: Scheduler, stop_requested: asyncio.Event) -> bool:

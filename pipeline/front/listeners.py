@@ -33,17 +33,18 @@ class Listeners:
         self.certificates = tls = None if config.tls is None else Certificates(config.tls)
         health = (*HEALTH_PAGES, *dialects.open_pages)
         guard = None if scheduler.keys is None else HttpGuard(scheduler.keys, config.security, health)
-        ports = config.ports()
+        ports = {name: (config.address(name), port) for name, port in config.ports().items()}
+        of_http = tls if config.tls is not None and config.tls.http else None
         workers = sum(pool.size for pool in scheduler.pools.values())
         limits = limits_within(config.limits, len(ports), workers)
         routes = Routes(dialects.handlers)
         if http := _named(ports, "http_port", "v2.http_port"):
             app = HttpApp(scheduler, routes, dialects.openapi)
-            self._http.append(HttpServer(app, http, limits, tls, guard))
+            self._http.append(HttpServer(app, http, limits, of_http, guard))
         if config.dag.enable_prometheus:
             scheduler.metrics.add(lambda: serving_metrics(scheduler.metrics))
         if metrics := _named(ports, "v2.metrics_port", "dag.prometheus_port"):
-            self._http.append(HttpServer(MetricsApp(scheduler, routes), metrics, limits, tls, guard))
+            self._http.append(HttpServer(MetricsApp(scheduler, routes), metrics, limits, of_http, guard))
         if rpc := _named(ports, "rpc_port", "v2.grpc_port"):
             methods, health_methods = dialects.methods, dialects.open_methods
             self._rpc.append(RpcServer(scheduler, methods, health_methods, rpc, limits, tls))
@@ -76,5 +77,5 @@ class Listeners:
                 group.create_task(http.until_silent(over - time.monotonic()))
 
 
-def _named(ports: Mapping[str, int], *names: str) -> dict[str, int]:
-    return {name: port for name, port in ports.items() if name in names}
+def _named(ports: Mapping[str, tuple[str, int]], *names: str) -> dict[str, tuple[str, int]]:
+    return {name: place for name, place in ports.items() if name in names}

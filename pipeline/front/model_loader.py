@@ -18,6 +18,7 @@ from pipeline.front.pool.placement import plan
 from pipeline.front.repository import LoadFailed, Repository, Standing
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.triton.defaults import Defaults
 from pipeline.triton.override import Override
 from pipeline.triton.repository import ModelRepository, Served, Unavailable
 
@@ -35,7 +36,8 @@ class ModelLoader(Repository):
         super().__init__(scheduler)
         self._poll_s = place.poll_s
         self._work = tempfile.TemporaryDirectory(prefix="paddlewheel-models-")  # for files that clients give
-        self._source = ModelRepository(tuple(map(Path, place.folders)), place.strict)
+        folders, defaults = tuple(map(Path, place.folders)), Defaults(*place.defaults)
+        self._source = ModelRepository(folders, place.strict, place.strict_devices, defaults)
 
     def names(self) -> list[str]:
         """The names of all that may be a model."""
@@ -55,7 +57,7 @@ class ModelLoader(Repository):
                 await self._serve(name, served)
             except LoadFailed as exc:
                 log.error("Model %s is not loaded: %s", name, exc.message)
-                if not self._serves(name):
+                if not self._serves(name) and name in self.names():
                     self._note_unavailable(name, exc)
                 raise
             log.info("%s", "\n".join([*served.notes, f"Model {name} is loaded"]))

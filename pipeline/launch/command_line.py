@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import __version__
-from pipeline.errors import ServingError
+from pipeline.errors import ConfigError, ServingError
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
 from pipeline.launch.serve_options import add_serve, hint
 from pipeline.launch.text_command import add_text
@@ -71,9 +71,14 @@ def _text(options: argparse.Namespace) -> None:
 def _explain(options: argparse.Namespace) -> int:
     from pipeline.triton.explain import explained
 
-    text, complete = explained(options.model_repository)
-    sys.stdout.write(f"{text}\n")
-    return 0 if complete else EXIT_MISS
+    told = explained(options.model_repository)
+    sys.stdout.write(f"{told.text}\n")
+    if options.svg is not None:
+        try:
+            options.svg.write_text(told.drawing, "utf-8")
+        except OSError as exc:
+            raise ConfigError(f"--svg {options.svg} can't be written: {exc.strerror}") from exc
+    return 0 if told.complete else EXIT_MISS
 
 
 def _new(options: argparse.Namespace) -> None:
@@ -202,6 +207,7 @@ def _add_explain(commands: Commands) -> None:
         "paddlewheel explain models",
     )
     parser.add_argument("model_repository", type=Path, nargs="+", metavar="DIR", help="model repository")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write a drawing of it, too")
 
 
 def _add_new(commands: Commands) -> None:

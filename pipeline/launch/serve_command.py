@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
 from pipeline.launch.serve_options import notes
+from pipeline.triton.defaults import defaults_of
 from pipeline.triton.service import Options, RepositoryService
 
 
 def serve(options: argparse.Namespace) -> None:
     """Does not return: the server takes over this process. Leaves with exit code 2 and what is wrong."""
+    defaults, without_effect = defaults_of(options.backend_config)
+    if options.log_file is not None:
+        _log_to(options.log_file)
     for line in notes(options):
         sys.stderr.write(f"{line}\n")
+    polls = options.model_control_mode == "poll"
+    explicit = options.model_control_mode == "explicit"
     service = RepositoryService(
         options.id,
         Options(
-            tuple(folder.absolute() for folder in options.model_repository),
-            options.id,
-            options.http_port if options.allow_http else None,
-            options.grpc_port if options.allow_grpc else None,
-            options.metrics_port if options.allow_metrics else None,
-            options.strict_model_config or options.disable_auto_complete_config,
-            options.model_control_mode,
-            options.exit_on_error,
-            tuple(options.load_model) if options.model_control_mode == "explicit" else None,
-            _config(options),
-            options.strict_readiness,
-            options.repository_poll_secs if options.model_control_mode == "poll" else 0,
+            folders=tuple(folder.absolute() for folder in options.model_repository),
+            http_port=options.http_port if options.allow_http else None,
+            grpc_port=options.grpc_port if options.allow_grpc else None,
+            metrics_port=options.metrics_port if options.allow_metrics else None,
+            metrics_address=options.metrics_address,
+            strict=options.strict_model_config or options.disable_auto_complete_config,
+            control=options.model_control_mode,
+            exit_on_error=options.exit_on_error,
+            load=tuple(options.load_model) if explicit else None,
+            config=_config(options),
+            strict_readiness=options.strict_readiness,
+            poll_s=options.repository_poll_secs if polls else 0,
+            strict_devices=options.strict_devices,
+            starts=max(0, options.model_load_thread_count),
+            defaults=defaults,
+            notes=tuple(without_effect),
         ),
     )
     service.serve()
@@ -41,16 +52,30 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
     config: dict[str, Any] = {
         "dag": {"drain_timeout": options.exit_timeout_secs},
         "logging": {"level": _level(options)},
+        "http_address": options.http_address,
+        "rpc_address": options.grpc_address,
     }
     if options.grpc_use_ssl or options.grpc_use_ssl_mutual:
-        tls = {"cert": options.grpc_server_cert, "key": options.grpc_server_key}
+        tls: dict[str, Any] = {"cert": options.grpc_server_cert, "key": options.grpc_server_key}
         missing = [name for name, file in tls.items() if not file]
         if missing:
             raise ConfigError(f"--grpc-use-ssl needs --grpc-server-{' and --grpc-server-'.join(missing)}")
         if options.grpc_use_ssl_mutual:
             tls["client_ca"] = options.grpc_root_cert
-        config["tls"] = {name: str(Path(file).absolute()) for name, file in tls.items() if file}
+        files = {name: str(Path(file).absolute()) for name, file in tls.items() if file}
+        config["tls"] = {**files, "http": False}
     return config
+
+
+def _log_to(path: Path) -> None:
+    """Have this process, and what it becomes, write to the file in place of standard output and error."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as exc:
+        raise ConfigError(f"--log-file={path} can't be written: {exc.strerror}") from exc
+    for standard in (1, 2):
+        os.dup2(fd, standard)
+    os.close(fd)
 
 
 def _level(options: argparse.Namespace) -> str:

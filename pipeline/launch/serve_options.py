@@ -70,12 +70,6 @@ WITHOUT_EFFECT = {
     "trace-log-frequency": f"configures traces: {_NO_TRACE}",
     "trace-rate": f"configures traces: {_NO_TRACE}",
     "vertex-ai-port": "opens the port of Vertex AI: there is none here",
-    "backend-config": "configures backends: threads are set in a model's own parameters",
-    "grpc-address": "names the address to listen on: all addresses are listened on",
-    "http-address": "names the address to listen on: all addresses are listened on",
-    "metrics-address": "names the address to listen on: all addresses are listened on",
-    "log-file": "names the log's file: the log goes to standard output",
-    "model-load-thread-count": "sets threads of loads: as many workers start at a time as there are cores",
 }
 _ALONE = ("enable-peer-access", "reuse-grpc-port", "reuse-http-port")  # may be given without a value
 
@@ -123,8 +117,11 @@ def notes(options: argparse.Namespace) -> Iterator[str]:
 def _add_ports(parser: argparse.ArgumentParser) -> None:
     for name, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
         parser.add_argument(f"--{name}-port", type=int, default=port, metavar="PORT", help="(%(default)s)")
+        parser.add_argument(
+            f"--{name}-address", metavar="ADDRESS", help=f"address of the port of {name} (all)"
+        )
         _add_bool(parser, f"allow-{name}", f"open the port of {name}", default=True)
-    _add_bool(parser, "grpc-use-ssl", "TLS, on the HTTP port, too")
+    _add_bool(parser, "grpc-use-ssl", "TLS on the gRPC port")
     parser.add_argument("--grpc-server-cert", metavar="FILE", help="PEM file of the server's certificate")
     parser.add_argument("--grpc-server-key", metavar="FILE", help="PEM file of its private key")
     parser.add_argument("--grpc-root-cert", metavar="FILE", help="PEM file of authorities, of clients'")
@@ -154,6 +151,21 @@ def _add_control(parser: argparse.ArgumentParser) -> None:
     )
     _add_bool(parser, "exit-on-error", "end where a model can't be served, in place of serving the others")
     _add_bool(parser, "strict-readiness", "the server is ready when all models are", default=True)
+    _add_bool(parser, "strict-devices", "refuse models that ask for a GPU which they can't have")
+    parser.add_argument(
+        "--model-load-thread-count",
+        type=int,
+        default=0,
+        metavar="COUNT",
+        help="workers that start at a time (as many as there are cores)",
+    )
+    parser.add_argument(
+        "--backend-config",
+        action="append",
+        default=[],
+        metavar="BACKEND,NAME=VALUE",
+        help="default-max-batch-size and intra_op_thread_count of models that leave them out",
+    )
     _add_bool(parser, "strict-model-config", "a config.pbtxt may leave nothing out")
     parser.add_argument(
         "--disable-auto-complete-config", action="store_true", help="the same as --strict-model-config=true"
@@ -168,6 +180,7 @@ def _add_control(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_log(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--log-file", type=Path, metavar="FILE", help="in place of standard output")
     parser.add_argument(
         "--log-verbose", type=int, default=0, metavar="LEVEL", help="over 0: a line for each request"
     )

@@ -184,4 +184,23 @@ class Probed(Message):
     failure: str
 
 
-KINDS: Sequence[type[Message]] = (Start, HandOver, Ready, Failed, Reply, Probe, Probed)
+class OwnFamily(msgspec.Struct, array_like=True):
+    """Numbers that a model counts itself, under one name.
+
+    kind: counter, gauge or histogram. samples: what is added to the name, labels, value.
+    """
+
+    name: str
+    description: str
+    kind: str
+    samples: list[tuple[str, dict[str, str], float]]
+
+
+class OwnFamilies(Message):
+    """From an instance: all numbers that its model counts itself, for one of them has changed."""
+
+    kind = 8
+    families: list[OwnFamily]
+
+
+KINDS: Sequence[type[Message]] = (Start, HandOver, Ready, Failed, Reply, Probe, Probed, OwnFamilies)

@@ -39,6 +39,7 @@ Feed = dict[str, Array]
 class DescribedOp(Op):
     """Takes and gives what `inputs` and `outputs` in the model's serving.yml say."""
 
+    takes_rows = True
     _task: TextTask | None = None  # of a model of texts alone
     _asked: Asked | None = None  # the request, as its task has read it
 

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from client.protos.kserve_v2_pb2 import ModelConfig, ModelInput, ModelOutput
-from pipeline.engines.base import engine_named
 from pipeline.errors import ConfigError
 from pipeline.models.dtypes import BY_NAME
 from pipeline.models.signature import Variable
 from pipeline.triton.model_folder import data_type_of, datatype_of
-
-DEFAULT_MAX_BATCH_SIZE = 4  # as Triton's, where a model takes any number of rows and nothing says how many
+from pipeline.triton.program_facts import ProgramFacts
 
 
 def backend_of_files(folder: Path) -> str:
@@ -26,22 +24,20 @@ def backend_of_files(folder: Path) -> str:
     return ""
 
 
-def complete_by_file(config: ModelConfig, program: Path, backend: str, *, strict: bool) -> list[str]:
-    """Put in what the file tells and the configuration leaves out; what of both does not agree.
+def complete_by_file(config: ModelConfig, facts: ProgramFacts, most: int, *, strict: bool) -> list[str]:
+    """Put in what the model's file tells and the configuration leaves out; what of both does not agree.
 
-    strict: nothing may be left out. Raises ConfigError for a file that can't be read.
+    most: rows, where the model takes any number of them and nothing says how many. strict: nothing may be
+    left out.
     """
-    engine = engine_named(backend)
-    if not engine.self_described:
-        return []
-    feeds, fetches = engine.signature_of(program)
+    feeds, fetches = facts.feeds, facts.fetches
     if strict:
         missing = [name for name in ("input", "output") if not getattr(config, name)]
         return [f"model configuration must specify '{name}' for {config.name}" for name in missing]
     says_nothing = not config.max_batch_size and not config.input and not config.output
-    if says_nothing and all(variable.shape[:1] == (-1,) for variable in (*feeds, *fetches)):
-        config.max_batch_size = DEFAULT_MAX_BATCH_SIZE
-        if not config.WhichOneof("scheduling_choice"):
+    if says_nothing and most and all(variable.shape[:1] == (-1,) for variable in (*feeds, *fetches)):
+        config.max_batch_size = most
+        if most > 1 and not config.WhichOneof("scheduling_choice"):
             config.dynamic_batching.SetInParent()
     batched = config.max_batch_size > 0
     return [

@@ -4,27 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.api.op import REQUEST_OP
 from pipeline.api.served_models import ServedModel
 from pipeline.models.tensor_spec import TensorSpec
-from pipeline.triton.repository import ModelRepository, Served
+from pipeline.triton.drawing import drawn
+from pipeline.triton.repository import ModelRepository, Served, Unavailable
+
+_HINTS = (  # by words of a reason
+    (
+        "are not available or ambiguous",
+        "put those models into the repository, or mend what is told of them above",
+    ),
+    ("mapping to non-existing", "take a name that the model has: its line above tells them"),
+    ("is not mapped to any", "add an input_map for it, or make it optional: true in that model"),
+    (
+        "at least one version must be available",
+        "make a folder 1 with the model's file, or change version_policy",
+    ),
+    ("unable to find '", "copy the file there, or name it in default_model_filename"),
+    ("names no backend", 'write backend: "onnxruntime", "python" or another'),
+    ("in the configuration, and", "take the model's own; -1 is an axis of any length"),
+    ("must specify 'dims'", "write dims: [ ... ] without the axis of rows that max_batch_size adds"),
+    ("circular dependency", "an ensemble is made of others than itself: take a step out"),
+    ("is made by no step", "map it in the output_map of the step that makes it"),
+    ("is not used", "map it in the input_map of a step, or leave it out"),
+    ("dynamic batching requires", "set max_batch_size, or take dynamic_batching out"),
+    ("preferred size must be <=", "take a size up to max_batch_size"),
+    ("there is no such folder", "make the folder, or correct the name"),
+    ("can't be the name of a model", "rename the folder"),
+)
 
 
-def explained(folders: Sequence[Path]) -> tuple[str, bool]:
-    """The text, and whether every model can be served. Raises ConfigError for a folder that can't be read.
+class Explained(NamedTuple):
+    """text: for people. drawing: the same as SVG. complete: whether every model can be served."""
+
+    text: str
+    drawing: str
+    complete: bool
+
+
+def explained(folders: Sequence[Path]) -> Explained:
+    """What the folders come to. Raises ConfigError for one that can't be read.
 
     Workers are not started: a model whose own code fails at its start is not found out.
     """
     served = ModelRepository(tuple(folders)).read()
     parts = ["\n".join(_of_model(model, served)) for model in served.models]
     parts += [
-        f"{name}: can't be served{f', version {why.version}' if why.version else ''}\n    {why.reason}"
+        "\n    ".join(
+            [f"{name}: can't be served{f', version {why.version}' if why.version else ''}", *_with_hint(why)]
+        )
         for name, why in served.unavailable.items()
     ]
     parts += served.notes
-    return "\n\n".join(parts), not served.unavailable
+    told = [_batcher(served.sections[model.op]) if model.op else "" for model in served.models]
+    flaws = [(name, " ".join(_with_hint(why))) for name, why in served.unavailable.items()]
+    drawing = drawn(served.models, told, flaws)
+    if not parts:
+        parts = [f"{' and '.join(map(str, folders))}: there is no model here"]
+    return Explained("\n\n".join(parts), drawing, bool(served.models) and not served.unavailable)
+
+
+def _with_hint(why: Unavailable) -> list[str]:
+    """The reason, and what may be done about it."""
+    return [why.reason, *(f"-> {hint}" for words, hint in _HINTS if words in why.reason)]
 
 
 def _of_model(model: ServedModel, served: Served) -> Iterator[str]:

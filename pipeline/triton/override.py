@@ -41,26 +41,23 @@ class Override:
 
 
 def override_of(name: str, parameters: Mapping[str, Any]) -> Override | None:
-    """What the parameters of a load say; None for nothing. Raises ConfigError."""
+    """What the parameters of a load say, "config" and those that begin with `FILE`; None for nothing.
+
+    Raises ConfigError.
+    """
     config: ModelConfig | None = None
     files: dict[str, bytes] = {}
     for parameter, value in parameters.items():
         if parameter == "config":
             config = _config(value)
-        elif parameter.startswith(FILE):
-            files[_path(parameter)] = _content(parameter, value)
         else:
-            raise ConfigError(
-                f"unrecognized load parameter '{parameter[:100]}' with value for model '{name}'"
-            )
+            files[_path(parameter)] = _content(parameter, value)
     if files and config is None:
         raise ConfigError(f"failed to load '{name}', override files need the parameter 'config', too")
     return None if config is None else Override(name, config, files)
 
 
-def _config(value: Any) -> ModelConfig:
-    if not isinstance(value, str):
-        raise ConfigError("parameter 'config' is no text: it is the model's configuration as JSON")
+def _config(value: str) -> ModelConfig:
     try:
         return json_format.Parse(value, ModelConfig())
     except json_format.ParseError as exc:

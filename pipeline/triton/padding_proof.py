@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pipeline.process.processes import python_module
 
 TIMEOUT_S = 120.0
-_FORM = 1  # of what is kept: counted up when the proof changes
+_FORM = 2  # of what is kept: counted up when the proof changes
 
 
 class Proof(NamedTuple):
@@ -35,29 +35,30 @@ class Proof(NamedTuple):
         }
 
 
-def padding_of(program: Path) -> Proof:
+def padding_of(program: Path, engine: str) -> Proof:
     """The proof of this file, as it was kept or made anew. Does not raise."""
-    kept = _kept_at(program)
+    kept = _kept_at(program, engine)
     try:
         return _of_text(kept.read_text("utf-8"))
     except (OSError, ValueError, TypeError):
         pass
-    command = [*python_module("pipeline.triton.padding_trial"), str(program)]
+    command = [*python_module("pipeline.triton.padding_trial"), engine, str(program)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
-        proof = _of_text(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError, TypeError) as exc:
+        told = done.stdout.splitlines()[-1]  # frameworks print, too
+        proof = _of_text(told)
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError, IndexError) as exc:
         return Proof({}, (), f"the padding could not be tried: {type(exc).__name__}")
-    _keep(kept, done.stdout)
+    _keep(kept, told)
     return proof
 
 
-def _kept_at(program: Path) -> Path:
+def _kept_at(program: Path, engine: str) -> Path:
     """By the digest of the file's head and size: weights of gigabytes are not read for it."""
     with program.open("rb") as file:
         digest = hashlib.sha256(file.read(64 << 20))
     found = program.stat()
-    digest.update(f"{_FORM} {found.st_size} {found.st_mtime_ns}".encode())
+    digest.update(f"{_FORM} {engine} {found.st_size} {found.st_mtime_ns}".encode())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "paddlewheel" / "padding" / f"{digest.hexdigest()}.json"
 

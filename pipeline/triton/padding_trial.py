@@ -1,44 +1,47 @@
-"""Tries whether padded rows of an ONNX model answer as they do alone.
+"""Tries whether padded rows of a model answer as they do alone.
 
-It runs the model, and so in a process of its own: `python -m pipeline.triton.padding_trial PROGRAM`.
+It runs the model, and so in a process of its own: `python -m pipeline.triton.padding_trial ENGINE PROGRAM`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeline.models.onnx_file import OnnxFacts, inspect_onnx
+from pipeline.config.config_file import LocalServiceConf
+from pipeline.engines.base import Predictor, engine_named
+from pipeline.models.onnx_file import inspect_onnx
+from pipeline.models.serving_model import load_serving_model
 from pipeline.models.signature import Variable
 from pipeline.triton.padding_proof import Proof
+from pipeline.triton.program_facts import facts_of
 
 LENGTHS = (5, 9, 14)  # of the rows that are tried, each alone and padded
 PADDED = (14, 21)
 TOLERANCE = 1e-4
-_KNOWN_IDS = 1000  # where the file does not tell how many there are
+_KNOWN_IDS = 50  # where the file does not tell how many there are
 
 
-def prove(program: Path) -> Proof:
+def prove(program: Path, engine: str) -> Proof:
     """Try the ways in which the inputs may be padded, the likely ones first."""
-    facts = inspect_onnx(program)
+    facts = facts_of(program, engine)
     if any(variable.shape[:2] != (-1, -1) for variable in facts.feeds):
         return Proof({}, (), "not every input has an open second axis")
     if any(np.dtype(variable.numpy_dtype).kind not in "iuf" for variable in facts.feeds):
         return Proof({}, (), "an input holds no numbers")
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(program), options, providers=["CPUExecutionProvider"])
-    trial = _Trial(session, facts)
+    id_limits = inspect_onnx(program).id_limits if program.suffix == ".onnx" else {}
+    conf = LocalServiceConf.model_validate(
+        {"model_config": str(facts.folder), "engine": engine, "thread_num": 1}
+    )
+    predictor = engine_named(engine).load(load_serving_model(facts.folder, engine), conf)
+    trial = _Trial(predictor, facts.feeds, id_limits)
     tried = 0
-    for mask, pad in _ways(facts):
+    for mask, pad in _ways(facts.feeds, id_limits):
         tried += 1
         fetches = trial.holds(mask, pad)
         if fetches is not None:
@@ -48,9 +51,9 @@ def prove(program: Path) -> Proof:
     return Proof({}, (), f"padded rows answer otherwise than alone ({tried} ways tried): equal lengths only")
 
 
-def _ways(facts: OnnxFacts) -> Iterator[tuple[str, int]]:
+def _ways(feeds: Sequence[Variable], id_limits: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     """Which input may be the mask, empty for none, and what ids are padded with."""
-    whole = [v.alias for v in facts.feeds if v.alias not in facts.id_limits]
+    whole = [v.alias for v in feeds if v.alias not in id_limits]
     named = [name for name in whole if "mask" in name.lower()]
     masks = [*named, *(name for name in whole if name not in named)]
     for mask in (*masks, ""):
@@ -70,9 +73,10 @@ def _is_type(variable: Variable) -> bool:
 class _Trial:
     """Random rows, each run alone and padded."""
 
-    def __init__(self, session: Any, facts: OnnxFacts) -> None:
-        self._session = session
-        self._facts = facts
+    def __init__(self, predictor: Predictor, feeds: Sequence[Variable], id_limits: Mapping[str, int]) -> None:
+        self._predictor = predictor
+        self._feeds = feeds
+        self._id_limits = id_limits
         self._random = np.random.default_rng(20)
 
     def holds(self, mask: str, pad: int) -> tuple[str, ...] | None:
@@ -80,7 +84,7 @@ class _Trial:
         lengthy: set[str] = set()
         try:
             for length in LENGTHS:
-                feed = {v.alias: self._row(v, length, mask) for v in self._facts.feeds}
+                feed = {v.alias: self._row(v, length, mask) for v in self._feeds}
                 alone = self._run(feed)
                 lengthy |= {name for name, out in alone.items() if out.ndim > 1 and out.shape[1] == length}
                 for padded in PADDED:
@@ -99,7 +103,7 @@ class _Trial:
                 [(0, 0), (0, padded - length), *[(0, 0)] * (feed[v.alias].ndim - 2)],
                 constant_values=_pad_of(v, mask, pad),
             )
-            for v in self._facts.feeds
+            for v in self._feeds
         }
         for name, out in self._run(filled).items():
             own = out[:, :length] if out.ndim > 1 and out.shape[1] == padded else out
@@ -114,14 +118,13 @@ class _Trial:
             return np.ones(shape, dtype)
         if dtype.kind == "f":
             return self._random.standard_normal(shape).astype(dtype)
-        most = self._facts.id_limits.get(variable.alias, 2 if _is_type(variable) else _KNOWN_IDS)
+        most = self._id_limits.get(variable.alias, 2 if _is_type(variable) else _KNOWN_IDS)
         least = 0 if most < 4 else 2  # not those that pad
         return self._random.integers(least, most, shape).astype(dtype)
 
     def _run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        names = [variable.name for variable in self._facts.fetches]
-        return dict(zip(names, self._session.run(names, dict(feed)), strict=True))
+        return self._predictor.run(dict(feed))
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(prove(Path(sys.argv[1]))))
+    sys.stdout.write(f"\n{json.dumps(prove(Path(sys.argv[2]), sys.argv[1]))}\n")

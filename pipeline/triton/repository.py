@@ -15,14 +15,19 @@ from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.api.dag import Dag
 from pipeline.api.served_models import ServedModel
 from pipeline.errors import ConfigError
+from pipeline.models.serving_model import find_model_files
 from pipeline.triton import ensemble
 from pipeline.triton.completion import backend_of_files, complete_by_file
 from pipeline.triton.config_document import complete, document_of
 from pipeline.triton.config_file import FILE, backend_of, read_config
+from pipeline.triton.defaults import NO_DEFAULTS, Defaults
+from pipeline.triton.devices import asks_for_gpu, keys_of, why_not
 from pipeline.triton.model_folder import NO_VERSION, signature_of, versions_of
 from pipeline.triton.padding_proof import padding_of
+from pipeline.triton.program_facts import facts_of
 from pipeline.triton.python_backend.auto_complete import completed
 from pipeline.triton.rules import flaws_of, flaws_of_tensors
+from pipeline.triton.warmup import flaw_of as flaw_of_warmup
 
 _RUN_HERE = ("python", "identity", "ensemble")
 PADDING = "paddlewheel.padding"  # a parameter: off, or the inputs that may be padded and with what
@@ -54,13 +59,15 @@ class Served(NamedTuple):
 class ModelRepository:
     """folders: each has a folder for each model. strict: a configuration may leave nothing out.
 
-    threads: of a model that does not say how many. given: what stands in place of the folder and of the
-    configuration of a model, by its name.
+    strict_devices: a model that asks for a GPU where it can't have one is not served. defaults: for what a
+    model's configuration leaves out. given: what stands in place of the folder and of the configuration of a
+    model, by its name.
     """
 
     folders: Sequence[Path]
     strict: bool = False
-    threads: int = 2
+    strict_devices: bool = False
+    defaults: Defaults = NO_DEFAULTS
     given: Mapping[str, tuple[Path | None, ModelConfig | None]] = field(default_factory=dict)
 
     def names(self) -> list[str]:
@@ -130,7 +137,18 @@ class _Reading:
         if flaws := flaws_of_tensors(config, backend):
             raise _Unavailable(Unavailable(versions[-1], f"Invalid argument: {'; '.join(flaws)}"))
         document = document_of(config)
+        if flaw := flaw_of_warmup(document, folder):
+            raise _Unavailable(Unavailable(versions[-1], flaw))
+        self._check_devices(config, backend, versions[-1])
         yield from self._versions(config, document, backend, folder, versions)
+
+    def _check_devices(self, config: ModelConfig, backend: str, version: str) -> None:
+        if not asks_for_gpu(config) or not (why := why_not(backend)):
+            return
+        if self._repository.strict_devices:
+            told = f"Invalid argument: instance_group of model {config.name} asks for KIND_GPU, and {why}"
+            raise _Unavailable(Unavailable(version, told))
+        self.served.notes.append(f"Model {config.name}: its KIND_GPU runs on the CPU, for {why}")
 
     def _complete(self, config: ModelConfig, folder: Path, backend: str, versions: Sequence[str]) -> None:
         if backend == "python" and not (config.input and config.output) and not self._repository.strict:
@@ -140,16 +158,29 @@ class _Reading:
             return
         program = folder / versions[-1] / config.default_model_filename
         if not config.default_model_filename:
-            return
+            self._name_program(config, folder / versions[-1], backend)
+            program = folder / versions[-1] / config.default_model_filename
         if not program.is_file():
             raise _Unavailable(
                 Unavailable(versions[-1], f"Internal: unable to find '{program}' for model '{config.name}'")
             )
-        flaws = complete_by_file(config, program, backend, strict=self._repository.strict)
+        most = self._repository.defaults.max_batch_size(backend)
+        try:
+            facts = facts_of(program, backend)
+        except ConfigError as exc:
+            raise _Unavailable(Unavailable(versions[-1], f"Internal: {exc.message}")) from exc
+        flaws = complete_by_file(config, facts, most, strict=self._repository.strict)
         if flaws:
             told = f"Invalid argument: {FILE} does not agree with {program}: {'; '.join(flaws)}"
             raise _Unavailable(Unavailable(versions[-1], told))
         complete(config, backend)  # dynamic batching may have come with it
+
+    def _name_program(self, config: ModelConfig, folder: Path, backend: str) -> None:
+        """Put in the name of the only program that the engine runs, where that is not always the same."""
+        try:
+            config.default_model_filename = find_model_files(folder, backend).program.name
+        except ConfigError as exc:
+            raise _Unavailable(Unavailable(folder.name, f"Internal: {exc.message}")) from exc
 
     def _complete_by_model(self, config: ModelConfig, folder: Path) -> None:
         """Put in what the model's `auto_complete_config` says."""
@@ -192,7 +223,7 @@ class _Reading:
             own = graph or ensemble.dag_of_model(op)
             yield ServedModel(config.name, own, signature, version, document, str(folder))
             if graph is None:
-                threads = self._repository.threads
+                threads = self._repository.defaults.threads(backend)
                 section = section_of(config, backend, folder / version, threads)
                 self._add_padding(section, config, backend, folder / version)
                 self.served.sections[op] = section
@@ -207,8 +238,8 @@ class _Reading:
             section["padding"] = padding
             return
         program = folder / config.default_model_filename
-        if backend == "onnxruntime" and any(-1 in one.dims for one in config.input):
-            proof = padding_of(program)
+        if any(-1 in one.dims for one in config.input):
+            proof = padding_of(program, backend)
             self.served.notes.append(f"Model {config.name}, rows of unequal length: {proof.why}")
             if proof.section is not None:
                 section["padding"] = proof.section
@@ -265,11 +296,12 @@ def section_of(config: ModelConfig, backend: str, folder: Path, threads: int) ->
     if backend not in _RUN_HERE:
         told = config.parameters["intra_op_thread_count"].string_value if config.parameters else ""
         section["local_service_conf"] = {
-            "model_config": str(folder),
+            "model_config": str(facts_of(folder / config.default_model_filename, backend).folder),
             "engine": backend,
             "thread_num": int(told) if told.isdecimal() and int(told) else threads,
             "fetch_list": [one.name for one in config.output],
             "ir_optim": True,
+            **keys_of(config, backend),
         }
     return section
 

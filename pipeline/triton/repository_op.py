@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from pipeline.api.op import Op
+from pipeline.api.op import Op, OpRequest
 from pipeline.api.served_models import ServedModel
+from pipeline.errors import ConfigError, ServingError, text_of
+from pipeline.triton.warmup import samples_of
 
 
 class RepositoryOp(Op):
     """Runs a Python model or an identity beside its requests; an engine's model by its predictor."""
 
-    def __init__(self, name: str, model: ServedModel, port: int) -> None:
-        """port: of the server's gRPC, by which a Python model asks others."""
+    def __init__(self, name: str, model: ServedModel, address: str) -> None:
+        """address: of the server's gRPC, by which a Python model asks others; empty where it can't."""
         super().__init__(name=name)
         self._served = model
-        self._port = port
+        self._address = address
 
     def init_op(self) -> None:
         served = self._served
@@ -30,5 +34,23 @@ class RepositoryOp(Op):
             from pipeline.triton.python_backend.python_model import PythonModel
 
             folder, instance = Path(served.folder), self.concurrency_idx or 0
-            others = OtherModels(self._port)
+            others = OtherModels(self._address)
             self.request_runner = PythonModel(served.config, folder, served.version, instance, others)
+        self._warm_up(served.config, Path(served.folder))
+
+    def _warm_up(self, config: Mapping[str, Any], folder: Path) -> None:
+        """Run the samples of `model_warmup`. Raises ConfigError for one that fails."""
+        for sample in samples_of(config, folder):
+            for _ in range(sample.times):
+                try:
+                    self._run(sample.feed)
+                except Exception as exc:
+                    raise ConfigError(f"model_warmup: sample '{sample.name}' fails: {text_of(exc)}") from exc
+
+    def _run(self, feed: dict[str, Any]) -> None:
+        if self.request_runner is None:
+            self.predictor.run(feed)
+            return
+        (answer,) = self.request_runner.run([OpRequest({}, 0, 0)], [feed])
+        if isinstance(answer, ServingError):
+            raise answer

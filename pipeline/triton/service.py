@@ -14,8 +14,10 @@ from pipeline.api.examples import Examples
 from pipeline.api.op import Op
 from pipeline.api.served_models import models_of
 from pipeline.api.service import Service
-from pipeline.config.config_file import load_config
+from pipeline.config.config_file import ServiceConfig, load_config
+from pipeline.config.value_types import OFF
 from pipeline.errors import ConfigError, StartFailed
+from pipeline.triton.defaults import NO_DEFAULTS, Defaults
 from pipeline.triton.repository import ModelRepository, Served
 from pipeline.triton.repository_op import RepositoryOp
 
@@ -29,14 +31,16 @@ MAX_PENDING_REQUESTS = 16384  # nor this
 @dataclass(frozen=True)
 class Options:
     """What the command line says. folders: of the repository. load: the models to begin with; None: all.
-    config: what else is said in config.yml. poll_s: seconds between looks at the disk; 0: never.
+    config: what else is said in config.yml. poll_s: seconds between looks at the disk; 0: never. starts:
+    workers that start at a time; 0: as many as there are cores. defaults: of models, for what their
+    configurations leave out. notes: for the log.
     """
 
     folders: tuple[Path, ...]
-    name: str = "triton"
     http_port: int | None = 8000
     grpc_port: int | None = 8001
     metrics_port: int | None = 8002
+    metrics_address: str | None = None
     strict: bool = False
     control: str = "none"
     exit_on_error: bool = False
@@ -44,6 +48,10 @@ class Options:
     config: Mapping[str, Any] = field(default_factory=dict)
     strict_readiness: bool = True
     poll_s: int = 0
+    strict_devices: bool = False
+    starts: int = 0
+    defaults: Defaults = NO_DEFAULTS
+    notes: tuple[str, ...] = ()
 
 
 class RepositoryService(Service):
@@ -56,18 +64,21 @@ class RepositoryService(Service):
     def op_of(self, app: App, name: str) -> Op:
         for model in app.models:
             if model.op == name:
-                open_to_all = app.config.tls is None and app.config.security.api_keys is None
-                return RepositoryOp(name, model, app.config.rpc_port if open_to_all else 0)
+                return RepositoryOp(name, model, _asked_at(app.config))
         raise StartFailed(f"the repository has no model {name}")
 
     def _as_app(self) -> App:
         assert self._options is not None
         options = self._options
         served = self._read(options)
-        ports = {
+        ports: dict[str, Any] = {
             "http_port": options.http_port,
-            "rpc_port": options.grpc_port,
-            "v2": {"metrics_port": options.metrics_port, "model_control": _CONTROL[options.control]},
+            "rpc_port": options.grpc_port or False,
+            "v2": {
+                "metrics_port": options.metrics_port,
+                "metrics_address": options.metrics_address,
+                "model_control": _CONTROL[options.control],
+            },
         }
         config = load_config(
             {
@@ -97,15 +108,18 @@ class RepositoryService(Service):
                 options.strict,
                 options.strict_readiness,
                 options.poll_s,
+                options.strict_devices,
+                options.starts,
+                tuple(options.defaults),
             ),
-            notes=tuple(served.notes),
+            notes=(*options.notes, *served.notes),
             exit_on_error=options.exit_on_error,
             unavailable={name: (why.version, why.reason) for name, why in served.unavailable.items()},
         )
 
     def _read(self, options: Options) -> Served:
         """The models to begin with. Raises ConfigError where there is none, or not all can be served."""
-        source = ModelRepository(options.folders, options.strict)
+        source = ModelRepository(options.folders, options.strict, options.strict_devices, options.defaults)
         there = source.names()
         wanted = there if options.load is None or "*" in options.load else options.load
         if unknown := sorted(set(wanted) - set(there)):
@@ -123,6 +137,14 @@ class RepositoryService(Service):
                 "as in models/bert/1/model.onnx"
             )
         return served
+
+
+def _asked_at(config: ServiceConfig) -> str:
+    """Where a worker asks other models; empty where strangers are not answered, or there is no gRPC."""
+    if config.tls is not None or config.security.api_keys is not None or config.rpc_port == OFF:
+        return ""
+    address = config.address("rpc_port") or "127.0.0.1"
+    return f"[{address}]:{config.rpc_port}" if ":" in address else f"{address}:{config.rpc_port}"
 
 
 class _Read:

@@ -14,11 +14,11 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pipeline.api import service
 from pipeline.api.app import App
@@ -30,6 +30,7 @@ from pipeline.messages.messages import (
     Failed,
     HandOver,
     Message,
+    OwnFamilies,
     Probe,
     Probed,
     Ready,
@@ -69,6 +70,7 @@ class Front:
         self._socket = socket.socket(fileno=socket_fd)
         self._arena = Arena(arena_fd)
         self._frames = self._read()
+        self.own_metrics: Callable[[], list[Any] | None] = lambda: None  # what its model counts itself
 
     def receive(self) -> Frame | None:
         """The next frame; None when the front wants this worker to end."""
@@ -94,9 +96,16 @@ class Front:
         region = reply_region(handover_id)
 
         def send(settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None:
+            if last:  # before the answer, so that who has it finds them in /metrics
+                self.tell_own_metrics()
             self._write(frame(Reply(handover_id, last, settled, timings), tail, self._arena, region))
 
         return send
+
+    def tell_own_metrics(self) -> None:
+        """Tell what its model counts itself, where that has changed."""
+        if (families := self.own_metrics()) is not None:
+            self.tell(OwnFamilies(families))
 
     def _write(self, buffers: list[Part]) -> None:
         for buffer in buffers:
@@ -143,6 +152,10 @@ class Worker:
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
         settle_memory()
         self._fronts[0].tell(ready)
+        if op.request_runner is not None:
+            for front in self._fronts:
+                front.own_metrics = op.request_runner.own_metrics
+            self._fronts[0].tell_own_metrics()
         threads = [
             # In a copy of this context: NumPy keeps print options there, ours and those that the app set.
             threading.Thread(target=copy_context().run, args=(_answer_or_die, *served))

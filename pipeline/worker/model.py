@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline.api.dag import MOST_ROWS
 from pipeline.api.op import Op
 from pipeline.config.config_file import LocalServiceConf, OpConfig
 from pipeline.engines import create_predictor, create_remote_predictor
@@ -34,9 +35,6 @@ log = logging.getLogger(__name__)
 TENSORRT = 2  # of `device_type`
 FULL_PRECISION = "fp32"
 WARMUP_LENGTHS = (16, 64)
-MAX_BATCH_ROWS = (
-    1024  # of one request to a model that is asked by itself, where the configuration has no limit
-)
 # Rows x longest row: 16 texts of 512, 512 of 16. Twice as much is no faster on a CPU, and takes a worker a
 # third more memory (docs/decisions/worker-memory.md).
 DEFAULT_BATCH_TOKENS = 8_192
@@ -136,7 +134,7 @@ class Model:
         if any(variable.is_lod for variable in (*feeds, *fetches)):
             return None
         by_rows = predictor.merges and all(feed.has_rows for feed in feeds)
-        most = (self.limits.rows or MAX_BATCH_ROWS) if by_rows else 0
+        most = (self.limits.rows or MOST_ROWS) if by_rows else 0
         return Signature(_specs(feeds), _specs(fetches, self.serving_model.labels), most)
 
     @property

@@ -145,6 +145,15 @@ def test_a_load_that_fails_leaves_what_was_served(service: RepositoryProcess, re
         write_model(repository, "fragile", "no configuration")
         assert "failed to poll" in order(service, "fragile", "load").json["error"]
         assert data(ask(service, "fragile")) == [5, 10]
+        assert service.http("/v2/health/ready").status == 200
+        write_model(repository, "fragile", TENSORS, "raise RuntimeError('not today')\n")
+        assert order(service, "fragile", "unload").status == 200
+        assert service.http("/v2/health/ready").status == 200
+        assert order(service, "fragile", "load").status == 400
+        assert service.http("/v2/health/ready").status == 400
+        write_model(repository, "fragile", TENSORS, times(6))
+        assert order(service, "fragile", "load").status == 200
+        assert service.http("/v2/health/ready").status == 200
     finally:
         shutil.rmtree(folder)
 
@@ -164,5 +173,7 @@ def test_a_client_gives_configuration_and_files_of_its_own(service: RepositoryPr
     assert service.http("/v2/models/given/config").json["max_batch_size"] == 2
     refused = order(service, "given", "load", config=json.dumps(config), **{"file:../model.py": ""})
     assert (refused.status, "leads out of the model's folder" in refused.json["error"]) == (400, True)
-    assert order(service, "given", "load", strange=1).status == 400
+    unknown = order(service, "given", "load", strange=1)
+    assert (unknown.status, unknown.json["error"]) == (400, "unrecognized load parameter 'strange'.")
+    assert order(service, "given", "load", config=3).status == 500
     assert order(service, "given", "unload").status == 200

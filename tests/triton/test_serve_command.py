@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
+import grpc
 import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import load_serving_model
 from tests.support.command_line import paddlewheel
+from tests.support.onnx_models import onnx_file
 from tests.support.repository_process import RepositoryProcess
+from tests.support.service_process import PATIENCE_S, ROOT
 from tests.support.triton_repository import write_model
 
+TLS = ROOT / "tests" / "fixtures" / "tls"
 TENSORS = """
 backend: "identity"
 input { name: "I" data_type: TYPE_FP32 dims: [ 2 ] }
@@ -27,6 +33,10 @@ output [ { name: "O" data_type: TYPE_FP32 dims: [ 2 ] } ]
         ("--strict-readines=true", "did you mean --strict-readiness?"),
         ("--allow-http=perhaps", "'perhaps' is neither true nor false"),
         ("--model-control-mode=sometimes", "invalid choice: 'sometimes'"),
+        ("--backend-config=onnxruntime", "write BACKEND,NAME=VALUE"),
+        ("--http-address=nowhere", "should be an IP address"),
+        ("--log-file=/nowhere/log", "can't be written"),
+        ("--grpc-use-ssl", "needs --grpc-server-cert and --grpc-server-key"),
     ],
 )
 def test_a_flag_that_triton_does_not_know_is_refused_with_the_nearest(
@@ -68,6 +78,60 @@ def test_the_start_tells_models_and_flags_without_effect(tmp_path: Path) -> None
         assert any(line[:2] == ["odd", "UNAVAILABLE:"] for line in lines)
 
 
+def test_ports_may_be_left_out_or_opened_at_one_address_and_the_log_be_a_file(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "same", TENSORS)
+    flags = [
+        "--allow-grpc=false", "--http-address=127.0.0.1", "--backend-config=python,shm-default-byte-size=1",
+        f"--log-file={tmp_path / 'log'}", "--model-load-thread-count=1",
+    ]  # fmt: skip
+    with RepositoryProcess(tmp_path / "models", arguments=flags) as service:
+        log = (tmp_path / "log").read_text("utf-8")
+        assert "is ready: http_port" in log
+        assert "rpc_port" not in log
+        assert "--backend-config=python,shm-default-byte-size has no effect" in log
+        http_port = int(service.url.rpartition(":")[2])
+        listening = [
+            line.split()[1]
+            for name in ("tcp", "tcp6")
+            for line in _sockets_of(name)
+            if line.split()[3] == "0A"
+        ]
+        assert f"0100007F:{http_port:04X}" in listening
+        assert not any(one.endswith(f":{http_port + 1:04X}") for one in listening)
+
+
+def _sockets_of(kind: str) -> list[str]:
+    return Path(f"/proc/net/{kind}").read_text("ascii").splitlines()[1:]
+
+
+def test_grpc_alone_has_tls_where_its_flags_say_so(tmp_path: Path) -> None:
+    write_model(tmp_path, "same", TENSORS)
+    flags = [
+        "--grpc-use-ssl=true", f"--grpc-server-cert={TLS / 'server.pem'}",
+        f"--grpc-server-key={TLS / 'server.key'}",
+    ]  # fmt: skip
+    with RepositoryProcess(tmp_path, arguments=flags) as service:
+        assert service.http("/v2/models/same/ready").status == 200
+        trusted = grpc.ssl_channel_credentials((TLS / "ca.pem").read_bytes())
+        with grpc.secure_channel(f"localhost:{service.rpc_address.rpartition(':')[2]}", trusted) as channel:
+            live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            assert live(b"", timeout=PATIENCE_S) == b"\x08\x01"
+
+
+def test_models_that_leave_out_their_batch_take_the_default_of_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "scaled" / "1").mkdir(parents=True)
+    shutil.copyfile(onnx_file("scaled"), tmp_path / "scaled" / "1" / "model.onnx")
+    flags = ["--backend-config=onnxruntime,default-max-batch-size=16"]
+    with RepositoryProcess(tmp_path, arguments=flags) as service:
+        assert service.http("/v2/models/scaled/config").json["max_batch_size"] == 16
+
+
+def test_strict_devices_refuses_what_asks_for_a_gpu(tmp_path: Path) -> None:
+    write_model(tmp_path, "graphic", f"{TENSORS} instance_group {{ kind: KIND_GPU }}")
+    answer = paddlewheel("serve", f"--model-repository={tmp_path}", "--strict-devices")
+    assert (answer.returncode, "asks for KIND_GPU, and there is no GPU here" in answer.stderr) == (2, True)
+
+
 def test_poll_serves_what_comes_changes_and_goes(tmp_path: Path) -> None:
     write_model(tmp_path, "first", TENSORS)
     with RepositoryProcess(
@@ -99,8 +163,11 @@ def test_explain_tells_models_and_what_is_wrong(tmp_path: Path) -> None:
           { model_name: "same" input_map { key: "I" value: "m" } output_map { key: "O" value: "B" } } ] }
         """,
     )
-    sound = paddlewheel("explain", tmp_path)
+    drawing = tmp_path.parent / f"{tmp_path.name}.svg"
+    sound = paddlewheel("explain", tmp_path, "--svg", drawing)
     assert sound.returncode == 0, sound.stderr
+    texts = [one.text for one in ElementTree.parse(drawing).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"twice  version 1", "step 2: same version 1", "O as I", "A FP32 [2]"} <= {*texts}
     assert "step 2: same version 1 takes step 1.O as I" in sound.stdout
     assert "takes A FP32 [2]" in sound.stdout
     write_model(
@@ -109,6 +176,7 @@ def test_explain_tells_models_and_what_is_wrong(tmp_path: Path) -> None:
     flawed = paddlewheel("explain", tmp_path)
     assert flawed.returncode == 1
     assert "circular dependency between ensembles: looping -> looping" in flawed.stdout
+    assert "-> an ensemble is made of others than itself" in flawed.stdout
 
 
 def test_a_service_that_is_given_a_repository_names_the_command_that_serves_it(tmp_path: Path) -> None:

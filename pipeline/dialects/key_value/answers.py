@@ -18,6 +18,7 @@ from google.protobuf.json_format import MessageToDict
 from client.protos.pipeline_service_pb2 import Response
 from pipeline.api.answer import Answer
 from pipeline.dialects.key_value.array_text import array_repr
+from pipeline.dialects.key_value.texts import as_texts
 from pipeline.errors import ServingError, UnprintableAnswer
 from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import TensorSpec
@@ -59,10 +60,23 @@ def render(outputs: Mapping[str, Any], form: str) -> bytes:
 
 
 def rendered(
-    form: str, outputs: Mapping[str, Any], wish: None, version: str, declared: Sequence[TensorSpec]
+    form: str, outputs: Mapping[str, Any], wish: bool | None, version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
-    """`render`, as a `Form` calls it: an answer holds whatever postprocess returned."""
+    """`render`, as a `Form` calls it: an answer holds whatever postprocess returned.
+
+    wish: whether the outputs are the tensors of a repository's model, each of which has a text.
+    """
+    if wish:
+        given = as_texts(outputs)
+        texts = _numpy_1.copy().run(lambda: [_printed(value) for value in given.values()])
+        outputs = dict(zip(given, texts, strict=True))
     return [render(outputs, form)]
+
+
+def _printed(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return array_repr(value) if isinstance(value, np.ndarray) else repr(value)
 
 
 def rendered_message(form: str, message: Response) -> list[Part]:

@@ -29,12 +29,14 @@ class KeyValue:
 
     def worker(self) -> WorkerPart:
         from pipeline.dialects.key_value import answers
+        from pipeline.dialects.key_value.texts import DeclaredTexts
 
         return WorkerPart(
             forms={
                 form: Form(partial(answers.rendered, form), partial(answers.rendered_message, form))
                 for form in (answers.JSON, answers.PROTO)
-            }
+            },
+            unread=(DeclaredTexts,),
         )
 
 

@@ -24,6 +24,7 @@ from pipeline.config.config_file import Limits
 from pipeline.dialects.json_nesting import check_depth, check_objects
 from pipeline.dialects.key_value.answers import JSON as JSON_FORM
 from pipeline.dialects.key_value.answers import PROTO, render_error
+from pipeline.dialects.key_value.declared import DeclaredModels
 from pipeline.dialects.key_value.key_value_json import (
     INT64,
     Body,
@@ -72,7 +73,7 @@ class KeyValueHttp(HttpHandler):
         self._service = scheduler.app.name
         self._limits = scheduler.app.config.limits
         self._example = short_message(scheduler.app.examples.key_values)
-        self._of_repository = scheduler.app.repository is not None
+        self._models = DeclaredModels(scheduler) if scheduler.app.repository else None
         self._parse = pass_http_on if scheduler.takes_messages else parse_http
         self._raw_bodies = {} if scheduler.takes_messages else scheduler.app.raw_bodies
         self._statuses = scheduler.app.config.dag.http_errors == "status"
@@ -80,7 +81,7 @@ class KeyValueHttp(HttpHandler):
     def _read(self, request: HttpRequest) -> Request | None:
         path = request.path
         named = _service_and_method(path)
-        if named is None and self._of_repository:
+        if named is None and self._models is not None:
             request.respond(404, JSON, _NOT_FOUND)
             return None
         if named is None:
@@ -91,13 +92,16 @@ class KeyValueHttp(HttpHandler):
             self._refuse_with(405, request, refusal, b"allow: POST\r\n")
             return None
         service, method = named
-        if service != self._service:
+        model = None if self._models is None else self._models.named(service)
+        if model is None and service != self._service:
             raise UnknownService(f"Service name error: there is no service {service!r}; {self._usage()}")
         raw = None if request.body[:1] == b"{" else raw_input(request, self._raw_bodies)
         if raw is None:
             asked = self._parse(request.body, service, method, self._limits, self._example)
         else:
             asked = Request(service, method, raw, form=JSON_FORM)
+        if model is not None and self._models is not None:
+            self._models.address(asked, model)
         asked.deadline = self._scheduler.deadline(_timeout_s(request), request.began)
         return asked
 
@@ -117,6 +121,8 @@ class KeyValueHttp(HttpHandler):
         return JSON, render_error(error, JSON_FORM)
 
     def _usage(self) -> str:
+        if self._models is not None:
+            return self._models.usage()
         return f"POST /{self._service}/prediction with a body like {self._example}"
 
 
@@ -159,13 +165,16 @@ class KeyValueRpc(RpcHandler):
         self._service = scheduler.app.name
         self._limits = scheduler.app.config.limits
         self._example = short_message(scheduler.app.examples.key_values)
+        self._models = DeclaredModels(scheduler) if scheduler.app.repository else None
         self._parse = pass_proto_on if scheduler.takes_messages else parse_proto
         predict = partial(self._predict, METHOD, self._request)
         self.methods = {METHOD: grpc.unary_unary_rpc_method_handler(predict)}
 
     def _request(self, data: bytes, context: Context) -> Request:
         request = self._parse(data, self._limits, self._example)
-        if request.service and request.service != self._service:
+        if self._models is not None:
+            self._models.address(request, self._models.named(request.service))
+        elif request.service and request.service != self._service:
             raise UnknownService(
                 f"Service name error: there is no service {request.service!r}; leave name empty or send "
                 f"{self._service!r}, as in {self._example}"

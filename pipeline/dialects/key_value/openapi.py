@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
 from pipeline.api.app import App
+from pipeline.dialects.key_value.declared import example_of
 from pipeline.front.http.openapi import Schema, content, operation, refusals
 
 _TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
@@ -32,15 +34,21 @@ _ANSWER: Schema = {
 
 
 def paths(app: App) -> dict[str, Any]:
-    return {f"/{quote(app.name)}/prediction": {"post": _key_value(app)}}
+    if app.repository is None:
+        model = "" if app.default is None else app.default.name
+        return {_path(app.name): {"post": _key_value(app, model, app.examples.key_values)}}
+    examples = {model.name: example_of(model) for model in app.models}
+    return {_path(name): {"post": _key_value(app, name, given)} for name, given in examples.items() if given}
 
 
-def _key_value(app: App) -> dict[str, Any]:
-    given = app.examples.key_values
+def _path(name: str) -> str:
+    return f"/{quote(name)}/prediction"
+
+
+def _key_value(app: App, model: str, given: Mapping[str, str]) -> dict[str, Any]:
     example = {"key": list(given), "value": list(given.values())} if given else None
     body = content(_REQUEST, example, app.examples.bodies)
     summary, zh = "Predict: a text under each key", "推理：每个键一条文本"
-    model = "" if app.default is None else app.default.name
     told = operation("key/value", summary, zh, body, _ANSWER, model=model)
     if app.config.dag.http_errors == "status":
         told["responses"] |= refusals(_ANSWER)

@@ -36,6 +36,11 @@ class KServeModel:
         return self.config is not None and not self.op
 
     @property
+    def reads_sequences(self) -> bool:
+        """Whether code of the model may look at a request's sequence; others would ignore it in silence."""
+        return self.config is not None and (not self.op or self.config["backend"] == "python")
+
+    @property
     def default_priority(self) -> int:
         """That of requests that ask for none; 0 for none."""
         batching = {} if self.config is None else self.config.get("dynamic_batching", {})

@@ -48,7 +48,7 @@ class V1Http(HttpHandler):
             return self._asked(request, model, asked["version"] or "")
         if request.path == "/v1/models":
             check_method(request, "GET", "HEAD", tells=True)
-            names = [model.name for model in self._models.all()]
+            names = list(dict.fromkeys(model.name for model in self._models.all()))
             request.respond(200, JSON, _json({"models": names}))
         elif asked is not None and not asked["verb"]:
             check_method(request, "GET", "HEAD", tells=True)
@@ -64,7 +64,7 @@ class V1Http(HttpHandler):
     def _asked(self, request: HttpRequest, model: KServeModel, version: str) -> Request:
         raw = None if request.body[:1] == b"{" else self._raw(request, model)
         made = self._parsed(request, model) if raw is None else _of_raw(raw, model)
-        made.model = model.name
+        made.model, made.model_version = model.key, model.version
         made.deadline = self._scheduler.deadline(began=request.began)
         made.version = version
         return made
@@ -80,7 +80,6 @@ class V1Http(HttpHandler):
             inputs = as_message(model.name, inputs)
         made = Request(model.name, "predict", inputs, form=JSON_FORM)
         made.wish = V1Wish(given.rows, given.by_columns)
-        made.model = model.key
         made.rows = max(1, given.rows)
         if given.parameters:
             parameters = {sendable(n): checked_parameter(n, v) for n, v in given.parameters.items()}

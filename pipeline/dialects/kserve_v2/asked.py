@@ -101,6 +101,12 @@ class Asked(msgspec.Struct, eq=False):
             raise of_request(
                 self.request_id, f"{len(self.inputs)} inputs were given; limits.tensors is {limits.tensors}"
             )
+        if (self.correlation_id or self.flags) and not model.reads_sequences:
+            raise of_request(
+                self.request_id,
+                f"model '{model.name}' keeps no sequences: send no sequence_id, sequence_start or "
+                "sequence_end",
+            )
         values, rows = _checked(model, self.request_id, self.inputs, limits.tensor_rank)
         check_texts(values, limits)
         if model.takes_messages:

@@ -26,10 +26,12 @@ def parse_generate(body: bytes, model: KServeModel, most_depth: int) -> Asked:
         raise json_fields.unparsed("document", "attempt to access JSON non-object as object")
     asked = Asked()
     datatypes = {spec.name: spec.datatype for spec in model.signature.inputs}
-    rows = [1] if model.signature.max_batch_size else []
+    # Where a row is one element, a list has several rows.
+    in_rows = {spec.name for spec in model.signature.inputs if len(spec.shape) > 1}
     for name, value in document.items():
         datatype = datatypes.get(name)
         if datatype is not None or (model.signature.open and _is_text(value)):
+            rows = [1] if model.signature.max_batch_size and name in in_rows else []
             asked.give(_given(name, datatype or "BYTES", value, rows))
         elif name == "id":
             asked.request_id = json_fields.text(document, "id")

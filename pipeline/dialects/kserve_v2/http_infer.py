@@ -104,7 +104,7 @@ def parse_raw(body: bytes, model: KServeModel) -> Asked:
     batched = model.signature.max_batch_size > 0
     own = list(spec.shape[1:] if batched else spec.shape)
     if spec.datatype == "BYTES":
-        if own != [1]:
+        if own not in ([1], []):
             raise of_request(
                 "", f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"
             )
@@ -144,6 +144,11 @@ def _read_slowly(document: Any) -> _Document:
         read.id = json_fields.text(document, "id")
     read.parameters = dict(json_fields.parameters_of(document))
     for given in inputs:
+        if not isinstance(given, dict):
+            raise KServeRefusal(
+                f"Unable to parse 'inputs': one is {json.dumps(given)[:40]}, and no object with name, shape, "
+                "datatype and data"
+            )
         name = json_fields.text(given, "name")
         shape = [json_fields.unsigned(dim, "shape") for dim in json_fields.array(given, "shape")]
         datatype = json_fields.text(given, "datatype")
@@ -175,13 +180,14 @@ def _take_parameters(asked: Asked, parameters: Mapping[str, Any]) -> None:
 
 
 def _check_source(one: _Input) -> None:
-    """Raises KServeRefusal for data in two places, and for an unknown datatype."""
+    """Raises KServeRefusal for data in two places or in none, and for an unknown datatype."""
     told = ["data"] if len(memoryview(one.data)) else []
     told += [name for name in ("binary_data_size", "shared_memory_region") if name in one.parameters]
-    if len(told) > 1:
+    if len(told) != 1:
+        but = f"set {' '.join(map(repr, told))}" if told else "no field is set"
         raise KServeRefusal(
             "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
-            f"'shared_memory_region' in 'parameters'. But set {' '.join(map(repr, told))}"
+            f"'shared_memory_region' in 'parameters'. But {but}"
         )
     if one.datatype not in BY_DATATYPE:
         raise KServeRefusal(f"invalid datatype for input {one.name}")
@@ -209,8 +215,6 @@ def _output_span(wanted: WantedOutput, parameters: Mapping[str, Any], find: Find
 
 
 def _of_json(one: _Input) -> Given:
-    if not len(memoryview(one.data)):
-        raise json_fields.unparsed("data", "attempt to access non-existing object member 'data'")
     refuse_in_json(one.name, one.datatype)
     return Given(one.name, one.datatype, one.shape, memoryview(one.data), Written.JSON)
 

@@ -20,7 +20,7 @@ from pipeline.dialects.kserve_v2.repository_api import asks_for_ready_alone, ind
 from pipeline.dialects.kserve_v2.server import V2Server
 from pipeline.dialects.kserve_v2.wish import GENERATED
 from pipeline.dialects.kserve_v2.wish import JSON as JSON_FORM
-from pipeline.errors import OUR_FAULT, ServingError
+from pipeline.errors import OUR_FAULT, Overloaded, ServingError
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import JSON, HttpHandler, Refused, check_method, header, retry_after
 from pipeline.front.scheduler.request import Request
@@ -37,6 +37,7 @@ _INDEX = re.compile(r"/v2/repository/(?:[^/]+/)?index")
 _CONTROL = re.compile(r"/v2/repository/models/(?P<model>[^/]+)/(?P<order>load|unload)")
 _NUMBER = re.compile(r"\s*(-?\d+)")
 HEALTH_PAGES = (b"/v2/health/live", b"/v2/health/ready")
+_BEFORE_READING = ("Request for unknown model", "inference header size", "Unsupported compression")
 _COMPRESSED_AT_ONCE = 64 * 1024  # more is compressed in a thread: other requests need not wait for it
 _json = msgspec.json.encode
 
@@ -52,6 +53,8 @@ class V2Http(HttpHandler):
         super().__init__(server.scheduler)
         self._server = server
         self._extensions = HttpExtensions(server)
+        # Triton refuses HEAD; to a script's service probes may send it.
+        self._reading = ("GET",) if server.scheduler.app.repository is not None else ("GET", "HEAD")
         self._orders: set[asyncio.Task[None]] = set()
         self._pages: dict[str, Page] = {
             "/v2": server.metadata,
@@ -83,10 +86,10 @@ class V2Http(HttpHandler):
     def _document(self, request: HttpRequest, asked: re.Match[str] | None) -> Any:
         page = self._pages.get(request.path)
         if page is not None:
-            check_method(request, "GET", "HEAD")
+            check_method(request, *self._reading)
             return page()
         if asked is not None and asked["what"] in (None, "ready", "config", "stats"):
-            check_method(request, "GET", "HEAD")
+            check_method(request, *self._reading)
             return self._about(asked["model"], asked["version"] or "", asked["what"])
         if _INDEX.fullmatch(request.path):
             check_method(request, "POST")
@@ -185,6 +188,9 @@ class V2Http(HttpHandler):
             body = b"".join(parts)
         else:
             head += _EVENTS if request.path.endswith("/generate_stream") else JSON
+        if "/generate" in request.path:
+            request.respond(200, head, body, chunked=True)
+            return
         encoding = chosen(header(request, b"accept-encoding"))
         if not encoding:
             request.respond(200, head, body)
@@ -204,10 +210,23 @@ class V2Http(HttpHandler):
         status, _, message = for_clients(error)
         if isinstance(error, Refused):
             message = error.phrase
-        head += JSON + retry_after(error)
+        head += _type_of(request.path, error) + retry_after(error)
         if status == 501:
             head += b"accept-encoding: gzip, deflate\r\n"
         request.respond(status, head, error_body(message))
+
+
+def _type_of(path: str, error: ServingError) -> bytes:
+    """The content type of a refusal, whose body is JSON all the same: Triton names it where it has begun to
+    read a request, and answers other refusals, and errors of models, as text."""
+    asked = _MODEL.fullmatch(path)
+    what = None if asked is None else asked["what"]
+    if isinstance(error, Refused):
+        return _TEXT if error.http_status == 404 or what in ("infer", "ready") else JSON
+    if what != "infer":
+        return _TEXT if what == "ready" else JSON
+    was_read = isinstance(error, Overloaded) or (error.kind or type(error).__name__) == KServeRefusal.__name__
+    return JSON if was_read and not error.message.startswith(_BEFORE_READING) else _TEXT
 
 
 def _header_length(told: str, body: bytes) -> int | None:

@@ -55,8 +55,8 @@ def _infer(app: App, model: KServeModel) -> dict[str, Any]:
 
 def _may_generate(model: KServeModel) -> bool:
     """Whether each input is one element or a flat list of them, with nothing but a batch in front."""
-    rank = 1 + bool(model.signature.max_batch_size)
-    return all(len(spec.shape) == rank for spec in model.signature.inputs)
+    ranks = (1, 2) if model.signature.max_batch_size else (1,)
+    return all(len(spec.shape) in ranks for spec in model.signature.inputs)
 
 
 def _generate(app: App, model: KServeModel) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import ConfigError
 from pipeline.front.model_loader import ModelLoader, NotPolled
 from pipeline.front.repository import LoadFailed, Repository
-from pipeline.triton.override import override_of
+from pipeline.triton.override import FILE, override_of
 
 
 def index(models: KServeModels, *, ready_alone: bool) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ class Control:
 
     async def _load_from(self, loader: ModelLoader, name: str, parameters: Mapping[str, Any]) -> None:
         try:
-            override = override_of(name, {key: _plain(value) for key, value in parameters.items()})
+            override = override_of(name, {key: _loaded(key, value) for key, value in parameters.items()})
             await loader.load_model(name, override)
         except NotPolled as exc:
             raise KServeRefusal(
@@ -110,6 +110,19 @@ class Control:
             raise KServeRefusal(
                 "explicit model load / unload is not allowed if polling is enabled", "UNAVAILABLE"
             )
+
+
+def _loaded(name: str, value: Any) -> Any:
+    """The value of a load's parameter. Raises KServeRefusal for one that is none, or of another type."""
+    is_file = name.startswith(FILE)
+    if name != "config" and not is_file:
+        raise KServeRefusal(f"unrecognized load parameter '{name[:100]}'.")
+    if not isinstance(value, Message):
+        return json_fields.as_text(value)
+    expected = "bytes_param" if is_file else "string_param"
+    if value.WhichOneof("parameter_choice") != expected:
+        raise KServeRefusal(f"invalid value type for load parameter '{name[:100]}', expected {expected}.")
+    return getattr(value, expected)
 
 
 def _plain(value: Any) -> Any:

@@ -48,6 +48,10 @@ _COUNTERS: dict[str, tuple[str, Callable[[Stats], int]]] = {
 }
 _FAILURES = "nv_inference_request_failure", "Number of failed inference requests, all batch sizes"
 _REASONS = {"OTHER": "other", "CANCELED": "canceled", "REJECTED": "rejected", "BACKEND": "broken"}
+_STEP_FAILURES = (
+    "paddlewheel_ensemble_step_failures_total",
+    "Requests of an ensemble that failed, by the step where they did.",
+)
 _PENDING = (
     "nv_inference_pending_request_count",
     "Instantaneous number of pending requests awaiting execution per-model.",
@@ -73,6 +77,13 @@ def triton_metrics(scheduler: Scheduler, models: KServeModels, host: HostMetrics
         for reason, kind in _REASONS.items()
     )
     lines += _family(*_FAILURES, "counter", failed)
+    steps = (
+        (_labels(model, step=step, step_model=name, step_version=version), count)
+        for model, _ in known
+        for (step, op), count in scheduler.failures(model.key).steps.items()
+        for name, _, version in (op.rpartition(":"),)
+    )
+    lines += _family(*_STEP_FAILURES, "counter", steps)
     pending = ((_labels(model), _pending(scheduler, model)) for model, _ in known)
     lines += _family(*_PENDING, "gauge", pending)
     return "".join([*lines, host.text()]).encode()

@@ -7,21 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engines.base import Predictor, PredictorConf
+from pipeline.engines.openvino.ir_file import inspect_ir
 from pipeline.errors import ConfigError
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import ServingModel
 from pipeline.models.signature import Variable
 from pipeline.plugins import Library
 
-ONNX, PDMODEL = "onnx", "pdmodel"
+ONNX, PDMODEL, IR = "onnx", "pdmodel", "ir"
 
 
 class OpenVinoEngine:
-    """Runs .onnx files and Paddle's .pdmodel programs, where config.yml asks for it by name."""
+    """Runs .onnx files, its own .xml and Paddle's .pdmodel programs, where config.yml asks for it by name."""
 
     name = "openvino"
     title = "OpenVINO"
-    files = "*.onnx, or *.pdmodel with *.pdiparams"
+    files = "*.onnx, *.xml with *.bin, or *.pdmodel with *.pdiparams"
     holds_gil = False
     takes_turns = True  # a compiled model has one stream, see openvino_predictor
     self_described = True
@@ -30,7 +31,7 @@ class OpenVinoEngine:
     only_named = True  # the files are those of ONNX Runtime and of Paddle Inference, too
 
     def format_of(self, file: Path) -> str:
-        return {".onnx": ONNX, ".pdmodel": PDMODEL}.get(file.suffix, "")
+        return {".onnx": ONNX, ".pdmodel": PDMODEL, ".xml": IR}.get(file.suffix, "")
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
         """Beside a .pdmodel the file of the same name; an ONNX file has its weights or names their files."""
@@ -38,6 +39,8 @@ class OpenVinoEngine:
         return params if program.suffix == ".pdmodel" and params in files else None
 
     def signature_of(self, program: Path) -> tuple[Sequence[Variable], Sequence[Variable]]:
+        if self.format_of(program) == IR:
+            return inspect_ir(program)
         if self.format_of(program) != ONNX:
             raise ConfigError(f"{program} does not tell its feeds: they stand in the prototxt beside it")
         graph = inspect_onnx(program)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class RpcServer:
-    """Serves methods, by full name, on ports of every interface, given by their keys in config.yml; over TLS
-    alone where there are certificates.
+    """Serves methods, by full name, on ports given by their keys in config.yml, each with its address, empty
+    for every interface; over TLS alone where there are certificates.
 
     health: the methods that `security.open_health` leaves open.
     """
@@ -32,7 +32,7 @@ class RpcServer:
         scheduler: Scheduler,
         methods: Methods,
         health: Collection[str],
-        ports: Mapping[str, int],
+        ports: Mapping[str, tuple[str, int]],
         limits: Limits,
         certificates: Certificates | None,
     ) -> None:
@@ -56,7 +56,7 @@ class RpcServer:
         self._server = _calls_class()(
             methods,
             limits,
-            self._ports.values(),
+            [port for _, port in self._ports.values()],
             self._scheduler.access_log,
             [
                 ("grpc.max_receive_message_length", limits.body_bytes),
@@ -71,8 +71,8 @@ class RpcServer:
                 ("grpc.max_concurrent_streams", limits.connection_calls),
             ],
         )
-        for name, port in self._ports.items():
-            self._open(name, port)
+        for name, (address, port) in self._ports.items():
+            self._open(name, address, port)
         await self._server.start()
         watching = asyncio.create_task(self._watch(), name="rpc-watch")
         try:
@@ -87,10 +87,11 @@ class RpcServer:
         if not self._stopping:
             self._scheduler.fail_for_good(StartFailed(f"the listener of {', '.join(self._ports)} has ended"))
 
-    def _open(self, name: str, port: int) -> None:
+    def _open(self, name: str, address: str, port: int) -> None:
         opened = 0
+        host = f"[{address or '::'}]" if ":" in address or not address else address
         with contextlib.suppress(RuntimeError):
-            opened = self._add(f"[::]:{port}")
+            opened = self._add(f"{host}:{port}")
         if opened == 0:
             raise StartFailed(
                 f"{name} {port} can't be opened: stop what uses it, or choose another in config.yml"

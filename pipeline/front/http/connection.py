@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
 LINGER_S = 10.0  # how long a refused client may go on sending before the connection is closed
+_CHUNKED = b"transfer-encoding: chunked\r\n"
 _JOIN_BYTES = 64 * 1024  # copying more than this costs more than a second system call
 _PIECE_BYTES = 2048  # that are parsed at once, unless they are a body's
 _UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
@@ -54,6 +55,7 @@ class HttpRequest(msgspec.Struct, eq=False):
     headers: Headers
     body: bytes
     keep_alive: bool
+    takes_chunks: bool = False
     began: float = 0.0  # when it had come, and those before it were answered (time.monotonic)
     on_left: Callable[[], None] | None = None  # set by whoever answers: called if the client leaves before
 
@@ -62,8 +64,15 @@ class HttpRequest(msgspec.Struct, eq=False):
         """The client's address, and the name of its API key."""
         return named(self._connection.peer, self.client)
 
-    def respond(self, status: int, head: bytes, body: Part) -> None:
-        """Answer. head: header lines, each with its CRLF; the length and the date are put in here."""
+    def respond(self, status: int, head: bytes, body: Part, *, chunked: bool = False) -> None:
+        """Answer. head: header lines, each with its CRLF; the length and the date are put in here.
+
+        chunked: as one chunk, without its length in the header, for clients of HTTP/1.1.
+        """
+        if chunked and self.takes_chunks:
+            framed = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), bytes(body))
+            self._connection.respond(self, status, head, framed, _CHUNKED)
+            return
         self._connection.respond(self, status, head, body)
 
     def refuse_for_now(self, refuse: Refuse, deadline: float) -> None:
@@ -162,13 +171,17 @@ class Connection(asyncio.Protocol):
 
     # What is answered:
 
-    def respond(self, request: HttpRequest, status: int, head: bytes, body: Part) -> None:
+    def respond(
+        self, request: HttpRequest, status: int, head: bytes, body: Part, length: bytes | None = None
+    ) -> None:
         """Send the answer to the current request, unless its client has left, and go on to the next."""
         if request is not self._current or self._transport.is_closing():
             return
         last = self._listener.draining or not request.keep_alive
         last = last or (self._half_closed is not None and not self._waiting)
-        self._write(status, b"%bconnection: close\r\n" % head if last else head, body, request.method)
+        if last:
+            head = b"%bconnection: close\r\n" % head
+        self._write(status, head, body, request.method, length)
         self._current = None
         self._listener.bodies_bytes -= len(request.body)
         request.on_left = None  # it holds the work on the request, which holds the request: garbage in a ring
@@ -197,13 +210,12 @@ class Connection(asyncio.Protocol):
         request.body = b""  # many may be held
         listener.held.hold(give, now)
 
-    def _write(self, status: int, head: bytes, body: Part, method: str = "") -> None:
-        start = b"%b%b%bcontent-length: %d\r\n\r\n" % (
-            STATUS_LINES[status],
-            self._listener.date_line,
-            head,
-            len(body),
-        )
+    def _write(
+        self, status: int, head: bytes, body: Part, method: str = "", length: bytes | None = None
+    ) -> None:
+        """length: the header line that tells where the body ends, where that is not its length."""
+        told = b"content-length: %d\r\n" % len(body) if length is None else length
+        start = b"%b%b%b%b\r\n" % (STATUS_LINES[status], self._listener.date_line, head, told)
         if method == "HEAD":
             self._transport.write(start)
         elif len(body) < _JOIN_BYTES:
@@ -535,9 +547,12 @@ class RequestReader:
         if isinstance(body, bytearray):
             body = bytes(body)
         keep_alive = parser.should_keep_alive()
-        if b"connection" in headers and parser.get_http_version() == "1.0":
+        is_old = parser.get_http_version() == "1.0"
+        if is_old and b"connection" in headers:
             keep_alive = False  # such a client would wait for a header of ours that says so
-        request = HttpRequest(self._connection, self._client, method, path, headers, body, keep_alive)
+        request = HttpRequest(
+            self._connection, self._client, method, path, headers, body, keep_alive, not is_old
+        )
         self._requests.append(request)
 
     def _shed_bodies(self) -> None:

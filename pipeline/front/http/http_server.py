@@ -24,15 +24,15 @@ _WATCH_EVERY_S = 0.5
 
 
 class HttpServer:
-    """Serves an app on ports of every interface; over TLS alone where there are certificates.
+    """Serves an app on its ports; over TLS alone where there are certificates.
 
-    ports: by their keys in config.yml.
+    ports: by their keys in config.yml, each with its address, empty for every interface.
     """
 
     def __init__(
         self,
         app: RequestTaker,
-        ports: Mapping[str, int],
+        ports: Mapping[str, tuple[str, int]],
         limits: Limits,
         certificates: Certificates | None = None,
         guard: HttpGuard | None = None,
@@ -122,17 +122,23 @@ class HttpServer:
             await asyncio.sleep(_WATCH_EVERY_S)
 
 
-def bind_all(ports: Mapping[str, int]) -> list[socket.socket]:
+def bind_all(ports: Mapping[str, tuple[str, int]]) -> list[socket.socket]:
     """A listening socket for each. Raises StartFailed, with none left open, when one is taken."""
     with contextlib.ExitStack() as opened:
-        sockets = [opened.enter_context(bind(port, name)) for name, port in ports.items()]
+        sockets = [opened.enter_context(bind(*place, name)) for name, place in ports.items()]
         opened.pop_all()
     return sockets
 
 
-def bind(port: int, name: str = "http_port") -> socket.socket:
-    """A listening socket on IPv4 and, where the system has it, IPv6. Raises StartFailed when it is taken."""
+def bind(address: str, port: int, name: str) -> socket.socket:
+    """A listening socket at the address; without one on IPv4 and, where the system has it, IPv6.
+
+    Raises StartFailed when it is taken, or this machine has no such address.
+    """
     try:
+        if address:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            return socket.create_server((address, port), family=family, backlog=_BACKLOG)
         if socket.has_dualstack_ipv6():
             return socket.create_server(
                 ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
@@ -140,5 +146,6 @@ def bind(port: int, name: str = "http_port") -> socket.socket:
         return socket.create_server(("", port), backlog=_BACKLOG)
     except OSError as exc:
         raise StartFailed(
-            f"{name} {port} can't be opened ({exc.strerror}): stop what uses it, or choose another one"
+            f"{name} {port} can't be opened{f' at {address}' if address else ''} ({exc.strerror}): stop what "
+            "uses it, or choose another one"
         ) from exc

@@ -13,7 +13,8 @@ def model_cards(scheduler: Scheduler) -> dict[str, Any]:
 
     op: whose model it is by itself, empty for a DAG. ops: that its requests go through, whose instances
     /health/ready counts. engine, task, labels: as far as workers have told. inputs, outputs: where
-    serving.yml describes them, see `Description.document`.
+    serving.yml describes them, see `Description.document`. state, reason: of a repository's model, whose
+    newest version the card is of.
     """
     return {
         model.name: _card(model, scheduler) for model in scheduler.app.models if _is_asked(model, scheduler)
@@ -21,8 +22,8 @@ def model_cards(scheduler: Scheduler) -> dict[str, Any]:
 
 
 def _is_asked(model: ServedModel, scheduler: Scheduler) -> bool:
-    """Whether anything can be asked under its name: nothing can of an Op without a model."""
-    return not model.op or scheduler.pools[model.op].signature is not None
+    """Whether anything can be asked under its name: nothing can of a script's Op without a model."""
+    return not model.op or model.config is not None or scheduler.pools[model.op].signature is not None
 
 
 def _card(model: ServedModel, scheduler: Scheduler) -> dict[str, Any]:
@@ -30,12 +31,23 @@ def _card(model: ServedModel, scheduler: Scheduler) -> dict[str, Any]:
     answering = cards.get(model.answering_op)
     return {
         "op": model.op,
+        **_standing(model, scheduler),
         "ops": list(model.graph.ops),
-        "version": scheduler.version(model.name),
+        "version": scheduler.version(model.key),
         **({} if answering is None else answering.document()),
         "engine": "; ".join(dict.fromkeys(card.engine for card in cards.values())),
         **({} if model.op else _described(model, scheduler)),
     }
+
+
+def _standing(model: ServedModel, scheduler: Scheduler) -> dict[str, str]:
+    if model.config is None:
+        return {}
+    if scheduler.model_ready(model.key) and not scheduler.has_unloaded(model.key):
+        return {"state": "READY"}
+    failures = scheduler.start_failures
+    reason = next((failures[op] for op in model.graph.ops if op in failures), "")
+    return {"state": "UNAVAILABLE", "reason": reason.partition("\n")[0]}
 
 
 def _described(model: ServedModel, scheduler: Scheduler) -> dict[str, Any]:

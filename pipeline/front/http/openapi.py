@@ -20,7 +20,8 @@ def openapi(app: App, paths: Mapping[str, Any], models: Mapping[str, Any]) -> di
     """OpenAPI 3.1. A path has a member for its method, and `x-summary-zh` beside each summary.
 
     paths: those of the dialects, made with the functions below. models: a card of each, see `model_cards`;
-    an operation names the model that it asks as `x-model`.
+    an operation names the model that it asks as `x-model`. Of a repository `x-unavailable` has the reasons
+    why others can't be served, by name.
     """
     own = {
         "/health/live": get("health", "The process answers", "进程存活"),
@@ -37,6 +38,7 @@ def openapi(app: App, paths: Mapping[str, Any], models: Mapping[str, Any]) -> di
         "info": title,
         "paths": {**paths, **own},
         "x-models": models,
+        "x-unavailable": {name: why for name, (_, why) in app.unavailable.items()},
         "x-rpc-port": app.config.ports().get("rpc_port"),
     }
     if app.config.security.api_keys is None:

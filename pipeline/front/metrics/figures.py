@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -42,13 +43,15 @@ class Distribution:
 @dataclass(slots=True)
 class Failures:
     """What was not answered. rejected: for want of time or room; canceled: the client left; broken: the app's
-    code or its model failed; other: the request could not be read or used.
+    code or its model failed; other: the request could not be read or used. steps: of an ensemble those that
+    it failed at, each by its name and its Op's.
     """
 
     rejected: int = 0
     canceled: int = 0
     broken: int = 0
     other: int = 0
+    steps: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def note(self, error: ServingError) -> None:
         if error.err_no in _OF_TIME_AND_ROOM:

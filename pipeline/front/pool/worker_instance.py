@@ -32,6 +32,8 @@ from pipeline.messages.messages import (
     HandOver,
     Message,
     Outcome,
+    OwnFamilies,
+    OwnFamily,
     Probe,
     Probed,
     Ready,
@@ -96,6 +98,7 @@ class Host(Protocol):
     reserved: bool
     failure: Failed | None
     ready_at: float
+    own_metrics: Sequence[OwnFamily]
 
     def became_ready(self, told: Ready) -> None: ...
     def kill(self, because: str) -> None: ...
@@ -373,6 +376,8 @@ class Instance:
                 self.process.became_ready(message)
             elif isinstance(message, Probed):
                 self._take_probe(message.failure)
+            elif isinstance(message, OwnFamilies):
+                self.process.own_metrics = message.families
             elif isinstance(message, Failed):
                 self.process.failure = message
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 from pipeline.api.app import App
@@ -20,7 +21,7 @@ from pipeline.front.pool.oom import oom_kills
 from pipeline.front.pool.outputs import Output, Outputs
 from pipeline.front.pool.placement import shares_process
 from pipeline.front.pool.worker_instance import HandOverEvents, Instance, Job, State, TimeLimits
-from pipeline.messages.messages import Failed, Ready, Start
+from pipeline.messages.messages import Failed, OwnFamily, Ready, Start
 from pipeline.process.environment import MODEL_PROCESS
 from pipeline.process.processes import WORKER, python_module
 
@@ -51,7 +52,7 @@ class WorkerProcess:
     version: of its model, empty for an Op without one.
     told: what it said of its model when it became ready; None before.
     ready_at, ready_bytes: when that was, 0 before, and its resident memory then.
-    failure: why it could not start.
+    failure: why it could not start. own_metrics: numbers that its model counts itself.
     refused: requests that are told how it died once that is known.
     """
 
@@ -72,6 +73,7 @@ class WorkerProcess:
         self.instances = [Instance(op, number, self, events, limits) for number in numbers]
         self.reserved = False
         self.failure: Failed | None = None
+        self.own_metrics: Sequence[OwnFamily] = ()
         self.refused: list[Job] = []
         self.ready_at = 0.0
         self.ready_bytes = 0.0

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import math
+import sys
 import time
 from bisect import bisect_left, insort
 from collections import deque
@@ -30,8 +31,9 @@ from pipeline.front.scheduler.batching import (
     ripe_in,
 )
 from pipeline.front.scheduler.dag_run import DagRun, Inputs, Job, given_back
+from pipeline.front.scheduler.in_order import InOrder
 from pipeline.front.scheduler.lost_jobs import refuse_blamed, tried_again
-from pipeline.front.scheduler.queue_policy import QueuePolicies, policies_of
+from pipeline.front.scheduler.queue_policy import QueuePolicies, batching_of
 from pipeline.messages.messages import Reply
 from pipeline.messages.values import Part
 
@@ -41,6 +43,7 @@ STUCK_AFTER_S, STUCK_RUNS = 10.0, 10  # an instance that is busy for longer than
 _IDLE_SINCE = attrgetter("idle_since")
 _READY = State.READY
 _numbers = itertools.count()
+_LAST_TURN = sys.maxsize
 _SWEPT_FROM = 128  # jobs in line: fewer are not looked through for those that nobody waits for any more
 
 _Entry = tuple[Any, ...]  # priority, turn, number, job; nothing where one has left
@@ -64,9 +67,9 @@ class Line:
         return len(self._entries) - self._served
 
     def add(self, job: Job) -> None:
-        """Have a job wait in its place."""
+        """Have a job wait in its place; one that is late behind all others of its priority."""
         request, entries = job.dag_run.request, self._entries
-        entry = (request.priority, request.turn, job.number, job)
+        entry = (request.priority, _LAST_TURN if job.late else request.turn, job.number, job)
         if not entries or entries[-1] < entry:
             entries.append(entry)
         else:
@@ -146,7 +149,9 @@ class Batcher:
     ) -> None:
         """plan: how the Op's workers are started."""
         section = config.op[op]
-        self._queue_policies = policies_of(plan.app, op)
+        batching = batching_of(plan.app, op)
+        self._queue_policies = batching.policies
+        self._in_order = InOrder() if batching.in_order else None
         self.op = op
         self.pool = WorkerPool(op, plan, self, service)
         self.profiles = config.dag.use_profile
@@ -157,6 +162,7 @@ class Batcher:
             section.batch_size,
             section.auto_batching_timeout / 1000,
             one_batch=self._timeout_s < math.inf,
+            preferred=batching.preferred,
         )
         self._crash_retry = section.crash_retry
         self._stuck_after_s = (section.run_timeout or math.inf) / 4
@@ -230,7 +236,9 @@ class Batcher:
 
     def put(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
-        job = Job(dag_run, node, inputs, next(_numbers), time.monotonic(), self._tries)
+        job = Job(
+            dag_run, node, inputs, next(_numbers), time.monotonic(), self._tries, in_order=self._in_order
+        )
         if self._queue_policies is not None and not self._may_wait(job, self._queue_policies):
             return
         self._line.add(job)
@@ -249,8 +257,14 @@ class Batcher:
             return False
         wait_s = policy.wait_s(options.timeout_us)
         if wait_s < math.inf:
-            loop.call_later(wait_s, _refuse_late, job)
+            loop.call_later(wait_s, self._delay if policy.delays else _refuse_late, job)
         return True
+
+    def _delay(self, job: Job) -> None:
+        """Have a job that still waits go behind the others of its priority, for its queue policy says so."""
+        if job.wanted and not job.left_queue:
+            self._line.add(job.delayed())
+            self.dispatch_soon()
 
     def _push_again(self, job: Job) -> None:
         if job.suspect:
@@ -347,6 +361,8 @@ class Batcher:
                 return
         for job in jobs:
             job.left_queue = True
+            if self._in_order is not None:
+                self._in_order.sent(job)
         self._figures.queue_s.note_all([now - job.queued_at for job in jobs])
         tail: list[Part] = []
         try:
@@ -412,6 +428,8 @@ class Batcher:
         for job in given_back(instance.take_back()):
             self._push_again(job)
         self.pool.abandoned.set()
+        if self._in_order is not None:
+            self._in_order.advance()
 
     def _timeout_error(self) -> DeadlineExceeded:
         tries = f" in each of {self._tries} tries" if self._tries > 1 else ""

@@ -26,16 +26,23 @@ class BatchPolicy:
 
     batch_size: requests in a predictor batch. max_queue_delay_s: how long a partial one may wait.
     one_batch: a hand-over has no more than one, so that its time is that of each request in it.
+    preferred: sizes that leave at once, ascending; a hand-over then is the largest of them that is there.
     """
 
     batch_size: int
     max_queue_delay_s: float = 0.0
     one_batch: bool = False
+    preferred: tuple[int, ...] = ()
+
+    @property
+    def full(self) -> int:
+        """Requests that leave without waiting for more."""
+        return self.preferred[0] if self.preferred else self.batch_size
 
 
 def ripe_in(waiting: int, oldest: float, policy: BatchPolicy, now: float) -> float:
     """Seconds until a hand-over may leave, for a queue delay that the user asks for; 0 means now."""
-    if waiting >= policy.batch_size:
+    if waiting >= policy.full:
         return 0.0
     return max(0.0, oldest + policy.max_queue_delay_s - now)
 
@@ -50,7 +57,7 @@ def gathered_in(
     answered k requests waits for as many, or for a full batch, but no longer than half a usual run. A caller
     that is alone, or finds an instance that was idle, never waits.
     """
-    if usual_s is None or waiting >= min(answered, policy.batch_size):
+    if usual_s is None or waiting >= min(answered, policy.full):
         return 0.0
     return max(0.0, idle_since + min(GATHER_SHARE * usual_s, GATHER_MOST_S) - now)
 
@@ -62,6 +69,9 @@ def handover_size(waiting: int, free_instances: int, policy: BatchPolicy, usual_
     last request of a hand-over does not wait while another instance is idle.
     usual_s: what a hand-over took of late; None before the first.
     """
+    if policy.preferred:
+        there = [size for size in policy.preferred if size <= waiting]
+        return there[-1] if there else min(waiting, policy.batch_size)
     if policy.one_batch:
         batches = 1
     else:

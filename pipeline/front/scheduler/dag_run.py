@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Container, Iterable, Mapping
+from functools import partial
 from typing import Protocol, cast
 
 import msgspec
@@ -14,6 +15,7 @@ from pipeline.api.op import REQUEST_OP, RESPONSE_OP
 from pipeline.errors import DeadlineExceeded, HookFailed, ServingError
 from pipeline.front.metrics.figures import Failures, RequestFigures
 from pipeline.front.pool import worker_instance
+from pipeline.front.scheduler.in_order import InOrder
 from pipeline.front.scheduler.request import Request
 from pipeline.messages.frames import stow
 from pipeline.messages.messages import REFUSAL, Outcome, Refusal, Share
@@ -167,8 +169,10 @@ class DagRun(msgspec.Struct, eq=False):
         """An Op's refusal ends the request, by way of the app's own ResponseOp where it has one."""
         queues = self.entry.queues
         queues[node].note_error(error)
-        if self.entry.dag.answer is not None and type(error) is ServingError:
-            error.args = (f"{self._step(node)}: {error.message}",)
+        if self.entry.dag.answer is not None:
+            self.entry.failures.steps[node, self.entry.dag.nodes[node].op] += 1
+            if type(error) is ServingError:
+                error.args = (f"{self._step(node)}: {error.message}",)
         if self._goes_on_without(node):
             return
         if not self.entry.dag.packs or node == RESPONSE_OP:
@@ -217,7 +221,9 @@ class Job(msgspec.Struct, eq=False):
 
     node: the step that the Op is run for. number: its place among those of one turn. tries_left: within the
     Op's timeout, this one included. deaths: how many workers died under it. suspect: one of them had begun
-    with it, so that it may only run by itself from now on. left_queue: a worker was given it once.
+    with it, so that it may only run by itself from now on. left_queue: a worker was given it once. late: it
+    has waited longer than others of its priority are to wait for it. in_order: of the answers of its model;
+    None for any.
     """
 
     dag_run: DagRun
@@ -229,6 +235,8 @@ class Job(msgspec.Struct, eq=False):
     deaths: int = 0
     suspect: bool = False
     left_queue: bool = False
+    late: bool = False
+    in_order: InOrder | None = None
 
     def __lt__(self, other: Job) -> bool:
         """Asked only of two tries with one place in the queue, of which one is not wanted any more."""
@@ -238,6 +246,11 @@ class Job(msgspec.Struct, eq=False):
         """What takes this one's place, whose reply is not wanted any more."""
         inputs = self.dag_run.start_anew(self.node, self.inputs)
         return msgspec.structs.replace(self, inputs=inputs, queued_at=now, tries_left=self.tries_left - 1)
+
+    def delayed(self) -> Job:
+        """What takes this one's place behind the others."""
+        inputs = self.dag_run.start_anew(self.node, self.inputs)
+        return msgspec.structs.replace(self, inputs=inputs, late=True)
 
     @property
     def wanted(self) -> bool:
@@ -256,6 +269,14 @@ class Job(msgspec.Struct, eq=False):
 
     def settle(self, outcome: Outcome, parts: list[Part]) -> None:
         """Take what the worker made of it, where that is still wanted, and go on."""
+        if self.in_order is not None:
+            # The parts may be views of memory that the next reply is written to.
+            kept: list[Part] = [bytes(part) for part in parts]
+            self.in_order.settle(self, partial(self._go_on, outcome, kept))
+            return
+        self._go_on(outcome, parts)
+
+    def _go_on(self, outcome: Outcome, parts: list[Part]) -> None:
         dag_run, node = self.dag_run, self.node
         if dag_run.awaited.get(node) is not self.inputs:  # `wanted`
             return
@@ -270,6 +291,12 @@ class Job(msgspec.Struct, eq=False):
 
     def fail(self, error: ServingError) -> None:
         """The Op, its model or its worker refuses it: the request ends, or goes on without."""
+        if self.in_order is not None:
+            self.in_order.settle(self, partial(self._end, error))
+            return
+        self._end(error)
+
+    def _end(self, error: ServingError) -> None:
         if not self.wanted:
             return
         if error.err_no == DeadlineExceeded.err_no:

@@ -1,4 +1,5 @@
-"""Queue policies: how many requests may wait before a model, and how long, as its config.pbtxt says."""
+"""A model's `dynamic_batching` in config.pbtxt: sizes of batches, the order of answers, and queue policies:
+how many requests may wait, and how long."""
 
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ class QueuePolicy(NamedTuple):
     """Of the requests of one priority.
 
     timeout_s: after this one that still waits is refused. overridable: a request may ask for less. most: that
-    may wait, 0 for any number.
+    may wait, 0 for any number. delays: who waits too long goes behind the others, in place of being refused.
     """
 
     timeout_s: float = math.inf
     overridable: bool = False
     most: int = 0
+    delays: bool = False
 
     def wait_s(self, asked_us: int) -> float:
         """How long a request may wait that has asked for so many microseconds, 0 where it has not."""
@@ -42,19 +44,38 @@ class QueuePolicies:
         return self._by_level.get(priority, self._default)
 
 
-def policies_of(app: App, op: str) -> QueuePolicies | None:
-    """The policies of the model that this Op runs; None where it has none."""
+class ModelBatching(NamedTuple):
+    """What a model's `dynamic_batching` says beside its queue delay.
+
+    preferred: sizes of batches, ascending. in_order: answers come in the order of the requests. policies:
+    None where it has none.
+    """
+
+    preferred: tuple[int, ...] = ()
+    in_order: bool = False
+    policies: QueuePolicies | None = None
+
+
+def batching_of(app: App, op: str) -> ModelBatching:
+    """That of the model that this Op runs."""
     for model in app.models:
         if model.op == op and model.config is not None:
             batching = model.config.get("dynamic_batching", {})
-            if batching.get("default_queue_policy") or batching.get("priority_queue_policy"):
-                return QueuePolicies(batching)
-    return None
+            told = batching.get("default_queue_policy") or batching.get("priority_queue_policy")
+            preferred = tuple(sorted(map(int, batching.get("preferred_batch_size", ()))))
+            most = int(model.config.get("max_batch_size", 0))
+            return ModelBatching(
+                () if preferred == (most,) else preferred,  # what a full batch says already
+                bool(batching.get("preserve_ordering")),
+                QueuePolicies(batching) if told else None,
+            )
+    return ModelBatching()
 
 
 def _policy(told: Mapping[str, Any]) -> QueuePolicy:
-    # One that delays leaves what is late in the queue: behind the others, there, and in its place here.
-    late = told.get("default_timeout_microseconds", 0) if told.get("timeout_action") != "DELAY" else 0
-    timeout_s = late / 1e6 or math.inf
-    overridable = bool(told.get("allow_timeout_override")) and told.get("timeout_action") != "DELAY"
-    return QueuePolicy(timeout_s, overridable, int(told.get("max_queue_size", 0)))
+    return QueuePolicy(
+        told.get("default_timeout_microseconds", 0) / 1e6 or math.inf,
+        bool(told.get("allow_timeout_override")),
+        int(told.get("max_queue_size", 0)),
+        told.get("timeout_action") == "DELAY",
+    )

@@ -19,6 +19,7 @@ from pipeline.errors import NotReady, ServingError, StartFailed, UnknownService,
 from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.metrics.figures import Failures, OpFigures, RequestFigures
 from pipeline.front.metrics.metrics import Metrics
+from pipeline.front.metrics.own_metrics import own_metrics
 from pipeline.front.metrics.timings import Timings
 from pipeline.front.metrics.tracer import Tracer
 from pipeline.front.pool.abandoned_calls import AbandonedCalls
@@ -113,7 +114,7 @@ class Scheduler:
         self.access_log = AccessLog(metrics)
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
         self.takes_messages = app.default is not None and app.default.graph.source == MESSAGE
-        self.starts = Starts(usable_cores())
+        self.starts = Starts((app.repository and app.repository.starts) or usable_cores())
         self.recorded: Callable[[str, bytes], None] | None = None
         self._deadlines = Deadlines()
         self._anyone = Client()  # stands for clients that no door tells apart
@@ -143,6 +144,9 @@ class Scheduler:
         self.peers = Peers()
         self.keys = None if security.api_keys is None else KeyRing(security)
         register_gauges(metrics, self._batchers, lambda: self._pending, self.keys, app.config)
+        metrics.add(
+            lambda: own_metrics(p.own_metrics for pool in self._pools.values() for p in pool.processes)
+        )
 
     def batcher(self, op: str, app: App) -> Batcher:
         """A queue before the Op as this app has it, that nobody knows of yet."""
@@ -200,9 +204,13 @@ class Scheduler:
         """As `ready`, but for Ops that were unloaded, which are meant to have no instance."""
         return (
             self._accepting
-            and not (self.start_failures and self._strictly_ready)
+            and not (self._strictly_ready and (self.start_failures or self._has_failed_loads()))
             and all(map(self.op_ready, self._pools.keys() - self._unloaded))
         )
+
+    def _has_failed_loads(self) -> bool:
+        """Whether a version could not be loaded; as in Triton, a model without any is none of them."""
+        return any(version for version, _ in self.app.unavailable.values())
 
     def op_ready(self, op: str) -> bool:
         """Whether the Op has an instance that seems to work, and takes requests."""

@@ -34,13 +34,16 @@ def completed(program: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _main(program: Path) -> int:
+    from pipeline.triton.python_backend.environment import offer_packages
     from pipeline.triton.python_backend.python_model import load_module, said_of, where_of
     from pipeline.triton.python_backend.utils import ModelConfig
 
     told = sys.stdout
     sys.stdout = sys.stderr  # the model's own lines are none of the answer
-    config = ModelConfig(json.loads(sys.stdin.read()))
+    given = json.loads(sys.stdin.read())
+    config = ModelConfig(given)
     try:
+        offer_packages(given, program.parent.parent, program.parent.name)
         model = getattr(load_module(program), "TritonPythonModel", None)
         if hasattr(model, "auto_complete_config"):
             config = model.auto_complete_config(config) or config  # type: ignore[union-attr]

@@ -16,11 +16,11 @@ _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 class OtherModels:
     """Asks models by their names. Its connection is opened with the first question.
 
-    port: of the server's gRPC; 0 where it has none that a worker can ask.
+    address: of the server's gRPC; empty where it has none that a worker can ask.
     """
 
-    def __init__(self, port: int = 0) -> None:
-        self._port = port
+    def __init__(self, address: str = "") -> None:
+        self._address = address
         self._call: Any = None
 
     def ask(self, request: InferenceRequest, timeout_s: float | None) -> InferenceResponse:
@@ -30,11 +30,11 @@ class OtherModels:
         from client.protos.kserve_v2_pb2 import ModelInferResponse
         from pipeline.triton.python_backend.utils import InferenceResponse, TritonError
 
-        if not self._port:
+        if not self._address:
             told = "a model can ask others where the server has a gRPC port without TLS and API keys"
             return InferenceResponse(error=TritonError(told, TritonError.UNAVAILABLE))
         if self._call is None:
-            channel = grpc.insecure_channel(f"127.0.0.1:{self._port}", _OPTIONS)
+            channel = grpc.insecure_channel(self._address, _OPTIONS)
             self._call = channel.unary_unary(_METHOD, bytes, bytes)
         try:
             answer = self._call(_message_of(request), timeout=timeout_s)

@@ -16,8 +16,11 @@ import numpy as np
 from pipeline.api.op import OpRequest
 from pipeline.errors import ConfigError, InvalidInput, ServingError, text_of
 from pipeline.models.dtypes import BY_DATATYPE
+from pipeline.triton.devices import cards
 from pipeline.triton.python_backend import utils
+from pipeline.triton.python_backend.environment import offer_packages
 from pipeline.triton.python_backend.other_models import OtherModels
+from pipeline.triton.python_backend.own_metrics import changed_families
 from pipeline.triton.python_backend.utils import (
     InferenceRequest,
     InferenceResponse,
@@ -60,6 +63,7 @@ class PythonModel:
     ) -> None:
         self._config = config
         self._instance = instance_name(config, instance)
+        self._card = card_of(config, instance)
         self._datatypes = {one["name"]: _datatype(one) for one in config["input"]}
         self._required = [one["name"] for one in config["input"] if not one["optional"]]
         self._outputs = [one["name"] for one in config["output"]]
@@ -70,6 +74,7 @@ class PythonModel:
         self._by_rows = config["max_batch_size"] > 0
         self._path = folder / version / (config["default_model_filename"] or "model.py")
         utils.serve_model(str(self._path.parent), others)
+        offer_packages(config, folder, version)
         module = load_module(self._path)
         kind = getattr(module, "TritonPythonModel", None)
         if kind is None:
@@ -84,9 +89,9 @@ class PythonModel:
     def _arguments(self, folder: Path, version: str) -> dict[str, str]:
         return {
             "model_config": json.dumps(self._config),
-            "model_instance_kind": "CPU",
+            "model_instance_kind": "GPU" if self._card is not None else "CPU",
             "model_instance_name": self._instance,
-            "model_instance_device_id": "0",
+            "model_instance_device_id": str(self._card or 0),
             "model_repository": str(folder),
             "model_version": version,
             "model_name": self._config["name"],
@@ -175,6 +180,10 @@ class PythonModel:
     def _failed(self, why: str) -> str:
         return f"Failed to process the request(s) for model '{self._instance}', message: {why}"
 
+    def own_metrics(self) -> list[Any] | None:
+        """As RequestRunner's."""
+        return changed_families()
+
     def close(self) -> None:
         """Have the model finalize what it has."""
         if hasattr(self._model, "finalize"):
@@ -239,6 +248,17 @@ def instance_name(config: Mapping[str, Any], instance: int) -> str:
             return f"{group['name']}_{instance}"
         instance -= group["count"]
     return f"{config['name']}_{instance}"
+
+
+def card_of(config: Mapping[str, Any], instance: int) -> int | None:
+    """The GPU that an instance is meant for; None for the CPU, where there is none, too."""
+    for group in config["instance_group"]:
+        if instance < group["count"]:
+            named = group["gpus"] or list(range(cards()))
+            on_gpu = group["kind"] == "KIND_GPU" and cards()
+            return int(named[instance % len(named)]) if on_gpu else None
+        instance -= group["count"]
+    return None
 
 
 def _datatype(tensor: Mapping[str, Any]) -> str:

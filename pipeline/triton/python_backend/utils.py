@@ -12,6 +12,7 @@ import numpy as np
 
 from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
 from pipeline.triton.python_backend.other_models import OtherModels
+from pipeline.triton.python_backend.own_metrics import Metric, MetricFamily  # noqa: F401 - models import them here
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
@@ -260,39 +261,6 @@ class Logger:
     @classmethod
     def log_verbose(cls, message: str) -> None:
         cls._log.debug("%s", message)
-
-
-class Metric:
-    """A number of the model's own."""
-
-    def __init__(self, labels: Mapping[str, str]) -> None:
-        self.labels = dict(labels)
-        self._value = 0.0
-
-    def increment(self, by: float) -> None:
-        self._value += by
-
-    def set(self, value: float) -> None:
-        self._value = value
-
-    def observe(self, value: float) -> None:
-        self._value = value
-
-    def value(self) -> float:
-        return self._value
-
-
-class MetricFamily:
-    """Numbers of the model's own under one name. They are kept in this process: /metrics has none of them."""
-
-    COUNTER, GAUGE, HISTOGRAM = range(3)
-
-    def __init__(self, name: str, description: str, kind: int) -> None:
-        self.name, self.description, self.kind = name, description, kind
-
-    def Metric(self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] = ()) -> Metric:
-        """One of the family's numbers, told from the others by its labels."""
-        return Metric(labels or {})
 
 
 class ModelConfig:

@@ -13,7 +13,18 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).parent
 # One script in this order: each file uses what those before it define, and when it is called the others.
-_SCRIPTS = ("words", "elements", "kept", "requests", "inputs", "answers", "card", "doors", "page")
+_SCRIPTS = (
+    "words",
+    "elements",
+    "kept",
+    "requests",
+    "inputs",
+    "answers",
+    "card",
+    "doors",
+    "repository",
+    "page",
+)
 
 
 @cache

@@ -11,12 +11,14 @@ function modelsOf(description) {
     const operation = Object.keys(BODIES).map((tag) => own.find((one) => one.tag === tag && one.requestBody)).find(Boolean);
     const content = operation ? operation.requestBody.content : {};
     const json = content[JSON_MEDIA] || {};
+    const keyValue = own.find((one) => one.tag === "key/value");
     const v2 = own.find((one) => one.tag === "v2" && one.path.endsWith("/infer"));
     return {
       ...card, name, operation, media: Object.keys(content),
       row: rowOf(json.example), schema: schemaOf(json.schema),
       inputsOfV2: exampleOf(v2)?.inputs,
-      keyValues: asMapping(exampleOf(own.find((one) => one.tag === "key/value"))),
+      keyValues: asMapping(exampleOf(keyValue)),
+      service: keyValue && decodeURIComponent(keyValue.path.split("/")[1]),
     };
   });
 }

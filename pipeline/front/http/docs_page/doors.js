@@ -120,10 +120,10 @@ function operationElement(operation) {
   return folded(summary, () => openedOperation(operation));
 }
 
-function rpcPrograms(model, service, port) {
+function rpcPrograms(model, port) {
   const programs = [];
   if (model.inputsOfV2) programs.push(["v2", () => tritonProgram(model.name, model.inputsOfV2, port)]);
-  if (model.keyValues) programs.push(["key/value", () => pipelineProgram(service, model.keyValues, port)]);
+  if (model.keyValues) programs.push(["key/value", () => pipelineProgram(model.service, model.keyValues, port)]);
   return programs.map(([door, program]) => make("div", { className: "body" },
     make("p", { className: "caption", textContent: words.rpc[door] }), commandBox(() => ({ Python: program() })).element));
 }
@@ -146,7 +146,7 @@ function doorElements(description, model) {
   const doors = [...groups].map(([tag, operations]) =>
     doorElement(tag, () => make("div", { className: "body" }, ...operations.map(operationElement))));
   const port = description["x-rpc-port"];
-  const programs = model !== null && port ? rpcPrograms(model, description.info.title, port) : [];
+  const programs = model !== null && port ? rpcPrograms(model, port) : [];
   if (programs.length) doors.splice(-1, 0, doorElement("grpc", () => make("div", {}, ...programs)));
   return doors;
 }

@@ -48,15 +48,17 @@ function nameElement(models, chosen) {
   if (models.length < 2) return make("h2", { textContent: chosen.name });
   const select = make("select", { id: "model" }, ...models.map((model) => make("option", {
     value: model.name, selected: model === chosen,
-    textContent: `${model.name} (${model.op ? filled(words.alone, model.op) : words.service})`,
+    textContent: `${model.name} (${model.state || (model.op ? filled(words.alone, model.op) : words.service)})`,
   })));
-  select.addEventListener("change", () => {
-    keepEdit("page", "model", select.value);
-    show();
-    document.getElementById("model").focus();
-  });
+  select.addEventListener("change", () => choose(select.value));
   select.setAttribute("aria-label", words.choose);
   return make("h2", {}, select);
+}
+
+function choose(name) {
+  keepEdit("page", "model", name);
+  show();
+  document.getElementById("model")?.focus();
 }
 
 function show() {
@@ -73,6 +75,8 @@ function show() {
   const model = models.find((one) => one.name === edit("page", "model")) || models[0] || null;
   const parts = [];
   shown = null;
+  const repository = repositoryElement(description, models, model, choose);
+  if (repository !== null) parts.push(repository);
   if (model !== null) {
     const card = cardElement(model, nameElement(models, model));
     shown = { model, state: card.state };

@@ -4,7 +4,7 @@
 const WORDS = {
   en: {
     other: "中文", choose: "Model", service: "the whole service", alone: "Op {0} by itself",
-    task: "Task", labels: "Labels", version: "Version", engine: "Engine", state: "State",
+    task: "Task", labels: "Labels", version: "Version", engine: "Engine", state: "State", reason: "Why not", repository: "Models of the repository",
     more: "{0} more", ready: "ready", starting: "not ready", instances: "{0}, {1} of {2} instances",
     tasks: {
       "sequence-classification": "text classification", "token-classification": "labels for tokens",
@@ -36,7 +36,7 @@ const WORDS = {
   },
   zh: {
     other: "English", choose: "模型", service: "整个服务", alone: "单独的 Op {0}",
-    task: "任务", labels: "标签", version: "版本", engine: "引擎", state: "状态",
+    task: "任务", labels: "标签", version: "版本", engine: "引擎", state: "状态", reason: "原因", repository: "仓库中的模型",
     more: "其余 {0} 个", ready: "就绪", starting: "未就绪", instances: "{0}（{1}/{2} 个实例）",
     tasks: {
       "sequence-classification": "文本分类", "token-classification": "词元标注",

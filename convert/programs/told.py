@@ -1,0 +1,25 @@
+"""`python -m convert.programs.told FOLDER`: feeds and fetches of the program there, as a line of JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from convert.programs.inference_program import read_program
+from pipeline.errors import ServingError
+
+
+def main(folder: Path) -> int:
+    try:
+        program = read_program(folder)
+    except ServingError as exc:
+        sys.stderr.write(f"{exc.message}\n")
+        return 1
+    sides = [[(one.name, one.dtype, one.shape) for one in side] for side in (program.feeds, program.fetches)]
+    sys.stdout.write(f"\n{json.dumps(sides)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

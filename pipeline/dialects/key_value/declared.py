@@ -1,0 +1,123 @@
+"""Key/value for the models of a repository: which takes a message, and its values as its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from pipeline.api.examples import message_of
+from pipeline.api.served_models import ServedModel
+from pipeline.dialects.key_value.texts import DeclaredTexts
+from pipeline.errors import BadPackage, UnknownService
+from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.models.dtypes import BY_DATATYPE
+from pipeline.models.tensor_spec import Signature, TensorSpec
+
+TEXT = "text"  # of an example
+
+
+class DeclaredModels:
+    """Makes of a message a request to the model that it names, the newest of its versions."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def address(self, request: Request, model: ServedModel) -> None:
+        """Have the request ask the model, with the tensors that it declares. Raises BadPackage."""
+        assert model.signature is not None  # of a repository each has one
+        request.inputs, request.rows = tensors_of(model.name, model.signature, request.inputs)
+        request.service, request.model, request.model_version = model.name, model.key, model.version
+        request.wish = True  # BYTES as texts
+
+    def named(self, name: str) -> ServedModel:
+        """The model of this name; the only one for no name. Raises UnknownService."""
+        asked = {model.name: model for model in self._scheduler.app.models if self._is_offered(model)}
+        if not name and len(asked) == 1:
+            return next(iter(asked.values()))
+        if name not in asked:
+            known = ", ".join(sorted(asked)) or "none"
+            raise UnknownService(f"Service name error: there is no service {name!r}; the models are {known}")
+        return asked[name]
+
+    def _is_offered(self, model: ServedModel) -> bool:
+        return model.signature is not None and not self._scheduler.has_unloaded(model.key)
+
+    def usage(self) -> str:
+        """What may be sent instead, as a refusal shows it."""
+        for model in self._scheduler.app.models:
+            if example := example_of(model):
+                return f"POST /{model.name}/prediction with a body like {message_of(example)}"
+        return "POST /<model>/prediction"
+
+
+def example_of(model: ServedModel) -> Mapping[str, str]:
+    """A text under each key, for a model of a repository that takes nothing else; empty for another."""
+    if model.config is None or model.signature is None:
+        return {}
+    needed = [spec for spec in model.signature.inputs if not spec.optional]
+    if not needed or any(spec.datatype != "BYTES" or _of_one(spec) is None for spec in needed):
+        return {}
+    return {spec.name: TEXT for spec in needed}
+
+
+def tensors_of(model: str, signature: Signature, given: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """The values of a message as the inputs that the model declares, and their rows. Raises BadPackage.
+
+    Where a model takes one input, and one is given, the key may be any.
+    """
+    specs = {spec.name: spec for spec in signature.inputs}
+    if len(specs) == len(given) == 1:
+        given = dict(zip(specs, given.values(), strict=True))
+    strange = [name for name in given if name not in specs]
+    missing = [spec.name for spec in signature.inputs if spec.name not in given and not spec.optional]
+    if strange or missing:
+        wrong = f"takes no {strange[0]!r}" if strange else f"needs {missing[0]!r}"
+        told = ", ".join(f"{spec.name} {spec.datatype} {list(spec.shape)}" for spec in signature.inputs)
+        raise BadPackage(f"model {model!r} {wrong}; its inputs are {told}")
+    tensors = {name: _tensor(model, specs[name], value) for name, value in given.items()}
+    if not signature.max_batch_size:
+        return tensors, 1
+    rows = {name: tensor.shape[0] for name, tensor in tensors.items()}
+    if len(set(rows.values())) > 1:
+        raise BadPackage(f"the inputs of model {model!r} have unequal rows: {rows}")
+    count = next(iter(rows.values()))
+    if count > signature.max_batch_size:
+        raise BadPackage(f"{count} rows are given; model {model!r} takes {signature.max_batch_size} at most")
+    return tensors, count
+
+
+def _tensor(model: str, spec: TensorSpec, value: Any) -> Any:
+    expected = f"input {spec.name!r} of model {model!r} is {spec.datatype} {list(spec.shape)}"
+    if isinstance(value, str):
+        shape = _of_one(spec)
+        if spec.datatype != "BYTES" or shape is None:
+            raise BadPackage(f"{expected}: send it under 'tensors', not as a text")
+        return _texts([value], shape)
+    array = np.asarray(value)
+    given = "BYTES" if array.dtype.kind in "SU" else array.dtype.name
+    if given != ("BYTES" if spec.datatype == "BYTES" else BY_DATATYPE[spec.datatype].numpy.name):
+        raise BadPackage(f"{expected}; {given} was given")
+    if len(array.shape) != len(spec.shape) or any(
+        want not in (-1, got) for want, got in zip(spec.shape, array.shape, strict=True)
+    ):
+        raise BadPackage(f"{expected}; the shape {list(array.shape)} was given")
+    if given != "BYTES":
+        return array
+    texts = [
+        one if isinstance(one, str) else one.decode("utf-8", "replace") for one in array.ravel().tolist()
+    ]
+    return _texts(texts, array.shape)
+
+
+def _texts(texts: Sequence[str], shape: Sequence[int]) -> DeclaredTexts:
+    whole = [text.encode("utf-8", "replace").decode() for text in texts]  # JSON may have half a character
+    return DeclaredTexts(msgspec.json.encode(whole), list(shape))
+
+
+def _of_one(spec: TensorSpec) -> tuple[int, ...] | None:
+    """The shape of a tensor of one element; None where it has more."""
+    return (1,) * len(spec.shape) if all(length in (-1, 1) for length in spec.shape) else None

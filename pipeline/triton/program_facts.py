@@ -1,0 +1,92 @@
+"""What a model's file tells of its inputs and outputs; of one of Paddle's after a look at it in another
+process.
+
+    $XDG_CACHE_HOME/paddlewheel/programs/KEY/serving_server/    a Paddle program with the prototxt that it
+    lacks
+
+KEY is of the files' paths, sizes and times, so that a look is taken once for each state of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pipeline.engines.base import engine_named
+from pipeline.errors import ConfigError
+from pipeline.models.serving_model import SERVER_CONF, SERVER_FOLDER, find_model_files
+from pipeline.models.signature import Variable, read_signature, signature_text
+from pipeline.process.processes import python_module
+
+TIMEOUT_S = 120.0
+_TELLER = "convert.programs.told"  # imports Paddle, and so is run, not imported
+
+
+class ProgramFacts(NamedTuple):
+    """folder: that the engine loads the model from."""
+
+    feeds: Sequence[Variable]
+    fetches: Sequence[Variable]
+    folder: Path
+
+
+def facts_of(program: Path, backend: str) -> ProgramFacts:
+    """Of the program in a version's folder. Raises ConfigError for one that can't be read."""
+    engine = engine_named(backend)
+    if (program.parent / SERVER_CONF).is_file():
+        return ProgramFacts(*read_signature(program.parent / SERVER_CONF), program.parent)
+    if engine.self_described:
+        return ProgramFacts(*engine.signature_of(program), program.parent)
+    folder = _described(program, backend)
+    return ProgramFacts(*read_signature(folder / SERVER_CONF, batched=False), folder)
+
+
+def _described(program: Path, backend: str) -> Path:
+    """A folder with links to the program's files, and the prototxt that tells its feeds."""
+    files = find_model_files(program.parent, backend)
+    paths = [path for path in (files.program, files.params) if path is not None]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "paddlewheel" / "programs" / _key(paths) / SERVER_FOLDER
+    if (folder / SERVER_CONF).is_file():
+        return folder
+    text = _told(program.parent)
+    try:
+        folder.parent.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=folder.parent.parent))
+        (made / SERVER_FOLDER).mkdir()
+        for path in paths:
+            (made / SERVER_FOLDER / path.name).symlink_to(path.absolute())
+        (made / SERVER_FOLDER / SERVER_CONF).write_text(text, "utf-8")
+        made.rename(folder.parent)
+    except OSError as exc:
+        if not (folder / SERVER_CONF).is_file():  # else another process was faster
+            raise ConfigError(f"{folder} can't be written ({exc.strerror}): set XDG_CACHE_HOME") from exc
+    return folder
+
+
+def _told(folder: Path) -> str:
+    """The prototxt of the program in a folder."""
+    command = [*python_module(_TELLER), str(folder.absolute())]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{folder}: its program was not read in {TIMEOUT_S:g} s") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"left with {done.returncode}"]
+        raise ConfigError(f"{folder}: {lines[-1]}")
+    feeds, fetches = (
+        [Variable(name, name, dtype, tuple(shape)) for name, dtype, shape in side]
+        for side in json.loads(done.stdout.splitlines()[-1])
+    )
+    return signature_text(feeds, fetches)
+
+
+def _key(paths: Sequence[Path]) -> str:
+    states = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    return hashlib.sha256(repr(states).encode()).hexdigest()[:32]

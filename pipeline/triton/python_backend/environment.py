@@ -1,0 +1,132 @@
+"""What a Python model imports that the server has not: an `EXECUTION_ENV_PATH`, or a requirements.txt beside
+it.
+
+    $XDG_CACHE_HOME/paddlewheel/environments/KEY/    an unpacked environment, or the packages of a
+    requirements.txt
+
+KEY is of the file's content, so that all workers, and all starts, share what was made once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ConfigError
+
+PARAMETER, MODEL_FOLDER = "EXECUTION_ENV_PATH", "$$TRITON_MODEL_DIRECTORY"
+REQUIREMENTS = "requirements.txt"
+TIMEOUT_S = 600.0
+_PLACES = ("--index-url", "-i ", "--extra-index-url", "--no-index", "--find-links", "-f ")  # to install from
+_PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+
+
+def offer_packages(config: Mapping[str, Any], folder: Path, version: str) -> None:
+    """Have this process find what the model brings along. folder: the model's. Raises ConfigError."""
+    told = config["parameters"].get(PARAMETER, {}).get("string_value", "")
+    if told:
+        _offer(_packages_of(Path(told.replace(MODEL_FOLDER, str(folder)))))
+    for beside in (folder, folder / version):
+        if (beside / REQUIREMENTS).is_file():
+            _offer(_installed(beside / REQUIREMENTS))
+
+
+def _offer(packages: Path | None) -> None:
+    if packages is not None and str(packages) not in sys.path:
+        sys.path.insert(0, str(packages))
+
+
+def _packages_of(path: Path) -> Path:
+    """The packages of an environment: a folder, or the archive of one as conda-pack makes it."""
+    if path.is_file():
+        path = _made(path.read_bytes(), lambda made: _unpack(path, made))
+    elif not path.is_dir():
+        raise ConfigError(f"{PARAMETER}: there is no {path}")
+    if (path / _PACKAGES).is_dir():
+        return path / _PACKAGES
+    others = ", ".join(sorted(found.name for found in path.glob("lib/python3*"))) or "no Python"
+    raise ConfigError(
+        f"{PARAMETER}: {path} has {others}; this server runs Python {sys.version_info.major}."
+        f"{sys.version_info.minor}: make the environment with that"
+    )
+
+
+def _unpack(archive: Path, into: Path) -> None:
+    try:
+        with tarfile.open(archive) as file:
+            file.extractall(into, filter="data")
+    except (OSError, tarfile.TarError) as exc:
+        raise ConfigError(f"{PARAMETER}: {archive} can't be unpacked: {exc}") from exc
+
+
+def _installed(requirements: Path) -> Path | None:
+    """Where the packages are that this environment lacks; None where it has them all."""
+    if shutil.which("pip") is None and _pip("--version").returncode:
+        raise ConfigError(
+            f"{requirements} is there, and no pip to install it with: install pip, or its packages"
+        )
+    report = _pip("install", "--dry-run", "--quiet", "--report", "-", "-r", str(requirements))
+    _check(report, requirements)
+    wanted = [
+        f"{one['metadata']['name']}=={one['metadata']['version']}"
+        for one in json.loads(report.stdout)["install"]
+    ]
+    if not wanted:
+        return None
+
+    places = [line for line in requirements.read_text("utf-8").splitlines() if line.startswith(_PLACES)]
+    pinned = "\n".join([*places, *sorted(wanted), ""])
+
+    def install(into: Path) -> None:
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write(pinned)
+            file.flush()
+            _check(
+                _pip("install", "--quiet", "--no-deps", "--target", str(into), "-r", file.name), requirements
+            )
+
+    return _made(pinned.encode(), install)
+
+
+def _pip(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pip", *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"pip took over {TIMEOUT_S:g} s")
+
+
+def _check(done: subprocess.CompletedProcess[str], requirements: Path) -> None:
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [
+            done.stderr.strip()
+        ]
+        raise ConfigError(f"{requirements} can't be installed: {lines[-1]}")
+
+
+def _made(content: bytes, make: Callable[[Path], None]) -> Path:
+    """The folder that was made of this content, by whoever came first."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paddlewheel" / "environments"
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / hashlib.sha256(_PACKAGES.encode() + content).hexdigest()[:32]
+    with (cache / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            partial = Path(tempfile.mkdtemp(dir=cache))
+            try:
+                make(partial)
+                partial.rename(folder)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+    return folder

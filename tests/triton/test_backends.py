@@ -1,0 +1,89 @@
+"""Models of OpenVINO and Paddle in a repository, with no more beside them than Triton asks for."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as rpc
+
+from tests.support import models
+from tests.support.onnx_models import onnx_file
+from tests.support.repository_process import RepositoryProcess
+from tests.support.triton_repository import write_model
+
+_AS_IR = """
+import sys
+sys.modules["openvino_telemetry"] = None
+import openvino
+openvino.save_model(openvino.convert_model(sys.argv[1]), sys.argv[2], compress_to_fp16=False)
+"""
+BATCHED = "max_batch_size: 8\ndynamic_batching { }\n"
+
+
+def write_repository(folder: Path, built: Path) -> Path:
+    write_model(folder, "ir", f'backend: "openvino"\n{BATCHED}')
+    program = folder / "ir" / "1" / "model.xml"
+    subprocess.run([sys.executable, "-c", _AS_IR, str(onnx_file("classifier")), str(program)], check=True)
+    write_model(folder, "wrong", 'backend: "openvino"\ninput { name: "x" data_type: TYPE_FP32 dims: 3 }\n')
+    for file in program.parent.iterdir():
+        shutil.copyfile(file, folder / "wrong" / "1" / file.name)
+    _copy_program(models.classifier(built), write_model(folder, "pir", BATCHED) / "1")
+    config = f'backend: "paddle"\n{BATCHED}'
+    _copy_program(models.classifier_pdmodel(built), write_model(folder, "old", config) / "1")
+    return folder
+
+
+def _copy_program(model: Path, target: Path) -> None:
+    """The program and its weights, without the prototxt."""
+    for file in (model / "serving_server").iterdir():
+        if file.suffix in (".json", ".pdmodel", ".pdiparams"):
+            shutil.copyfile(file, target / f"model{file.suffix}")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Iterator[RepositoryProcess]:
+    env = {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    folder = write_repository(tmp_path_factory.mktemp("backends"), model_folder)
+    with RepositoryProcess(folder, env=env, wait=False) as process:
+        process.wait_for_log("is ready: http_port")
+        yield process
+
+
+@pytest.mark.parametrize(
+    ("model", "feeds"),
+    [
+        ("ir", ("input_ids", "token_type_ids", "attention_mask")),
+        ("pir", ("input_ids", "token_type_ids", "attention_mask")),
+        ("old", ("input_ids", "attention_mask")),
+    ],
+)  # fmt: skip
+def test_a_model_without_a_word_on_its_tensors_is_asked(
+    service: RepositoryProcess, model: str, feeds: tuple[str, ...]
+) -> None:
+    told = service.http(f"/v2/models/{model}").json
+    assert {one["name"]: one["shape"] for one in told["inputs"]} == {feed: [-1, -1] for feed in feeds}
+    (output,) = told["outputs"]
+    inputs = []
+    for feed in feeds:
+        given = rpc.InferInput(feed, [2, 5], "INT64")
+        given.set_data_from_numpy(np.ones((2, 5), np.int64))
+        inputs.append(given)
+    with rpc.InferenceServerClient(service.rpc_address) as client:
+        logits = client.infer(model, inputs).as_numpy(output["name"])
+    assert logits.shape == (2, 3)
+    np.testing.assert_allclose(logits[0], logits[1], rtol=1e-5)
+    assert f"Model {model}, rows of unequal length: padded rows answer as alone" in service.log
+
+
+def test_what_a_configuration_says_otherwise_than_the_file_is_told(service: RepositoryProcess) -> None:
+    rows = {one["name"]: one for one in service.http("/v2/repository/index", b"").json}
+    assert rows["wrong"]["state"] == "UNAVAILABLE"
+    reason = rows["wrong"]["reason"]
+    assert "input 'x' is not in the model, which has" in reason
+    assert "input 'input_ids' of the model is not in the configuration" in reason

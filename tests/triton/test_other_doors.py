@@ -1,0 +1,84 @@
+"""A repository's models at the doors that Triton has not: key/value, /openapi.json and its page's list."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from client.protos.pipeline_service_pb2 import Request
+from tests.support.repository_process import RepositoryProcess
+from tests.support.service_process import HttpAnswer
+
+
+def predict(service: RepositoryProcess, model: str, **message: Any) -> HttpAnswer:
+    return service.http(f"/{model}/prediction", json.dumps(message))
+
+
+def test_an_ensemble_answers_a_key_value_message(service: RepositoryProcess) -> None:
+    answer = predict(service, "whole", key=["TEXT"], value=["ab"])
+    assert answer.status == 200, answer
+    told = dict(zip(answer.json["key"], answer.json["value"], strict=True))
+    assert told == {"LABEL": "ab=1.755e+06", "NUMBERS": "array([[194., 196.,   0.,   0.]], dtype=float32)"}
+
+
+def test_a_model_of_one_text_takes_it_under_any_key_and_over_grpc(service: RepositoryProcess) -> None:
+    assert predict(service, "same", key=["0"], value=["国足"]).json["value"] == ["国足"]
+    told = service.rpc(Request(name="nested", method="prediction", key=["A"], value=["x"]))
+    assert (told.err_no, list(told.key), list(told.value)) == (0, ["B"], ["x=1.08e+06"])
+
+
+def test_rows_of_texts_and_numbers_come_as_tensors(service: RepositoryProcess) -> None:
+    texts = {"name": "I", "elem_type": 12, "shape": [2, 1], "str_data": ["a", "b"]}
+    assert predict(service, "same", tensors=[texts]).json["value"] == ["['a', 'b']"]
+    numbers = {"name": "x", "elem_type": 1, "shape": [1, 4], "float_data": [1, 2, 3, 4]}
+    assert predict(service, "scaled", tensors=[numbers]).json["key"] == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("model", "message", "status", "told"),
+    [
+        ("gone", {"key": ["a"], "value": ["b"]}, 404, "there is no service 'gone'"),
+        ("misspelt", {"key": ["a"], "value": ["b"]}, 404, "there is no service 'misspelt'"),
+        ("labels", {"key": ["TEXT"], "value": ["b"]}, 400, "model 'labels' needs 'SCORES'"),
+        ("scaled", {"key": ["x"], "value": ["1"]}, 400, "send it under 'tensors'"),
+        ("whole", {"key": ["TEXT", "B"], "value": ["b", "c"]}, 400, "takes no 'B'; its inputs are TEXT"),
+        (
+            "scaled",
+            {"tensors": [{"name": "x", "elem_type": 1, "shape": [2], "float_data": [1, 2]}]},
+            400,
+            "input 'x' of model 'scaled' is FP32 [-1, 4]; the shape [2] was given",
+        ),
+    ],
+)  # fmt: skip
+def test_a_message_that_a_model_does_not_take_is_refused(
+    service: RepositoryProcess, model: str, message: dict[str, Any], status: int, told: str
+) -> None:
+    answer = predict(service, model, **message)
+    assert (answer.status, told in answer.json["err_msg"]) == (status, True), answer
+
+
+def test_each_model_has_a_page_with_examples_that_are_answered_as_they_stand(
+    service: RepositoryProcess,
+) -> None:
+    document = service.http("/openapi.json").json
+    cards = document["x-models"]
+    assert {name for name, card in cards.items() if card["state"] == "READY"} == {
+        "asks", "labels", "nested", "same", "scaled", "whole", "words"
+    }  # fmt: skip
+    assert "No module named" in cards["raises"]["reason"]
+    assert "did you mean max_batch_size?" in document["x-unavailable"]["misspelt"]
+    asked = set()
+    for path, methods in document["paths"].items():
+        told = methods.get("post", {})
+        if cards.get(told.get("x-model"), {}).get("state") != "READY":
+            continue
+        example = told["requestBody"]["content"]["application/json"]["example"]
+        answer = service.http(path, json.dumps(example))
+        assert answer.status == 200, (path, answer)
+        asked.add((told["x-model"], told["tags"][0]))
+    assert {model for model, _ in asked} == {name for name in cards if cards[name]["state"] == "READY"}
+    assert {model for model, door in asked if door == "key/value"} == {
+        "asks", "nested", "same", "whole", "words"
+    }  # fmt: skip
