@@ -17,6 +17,7 @@ from pipeline.api.examples import ExampleRequest, example_body, examples_of, req
 from pipeline.api.op import Op, RequestOp
 from pipeline.config.config_file import check_service_name, load_config
 from pipeline.errors import ConfigError
+from pipeline.launch.commands import interpreter
 from pipeline.launch.new_description import NOTHING_ASKED, Asked, remark_of, with_description
 from pipeline.launch.new_service_templates import CONFIG, SCRIPT
 from pipeline.models.additions import write_additions
@@ -133,7 +134,7 @@ class NewApp:
             told += f"{self.model.directory / ADDITIONS} says so now; edit it there.\n"
         return (
             f"{self.directory} holds {', '.join(files[:-1])} and {files[-1]}. Start the service:\n\n"
-            f"  python3 {script}\n\nand ask it:\n\n  {self.question()}\n"
+            f"  {interpreter()} {script}\n\nand ask it:\n\n  {self.question()}\n"
             + (f"\n{told.rstrip()}\n" if told else "")
         )
 

@@ -15,10 +15,14 @@ def python(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)
 
 
-def paddlewheel(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def paddlewheel(
+    *arguments: str | Path, cwd: Path | None = None, active: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """active: whether this interpreter's environment is the terminal's."""
+    path = [str(Path(sys.executable).parent)] if active else []
     return subprocess.run(
         [sys.executable, "-m", "pipeline", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": os.pathsep.join([*path, os.defpath])},
         cwd=cwd,
         capture_output=True,
         text=True,
