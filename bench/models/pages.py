@@ -31,8 +31,12 @@ def write_docs(findings: Findings, docs: Path = DOCS) -> None:
     write(findings, docs / "models.json")
     for language, ending in LANGUAGES.items():
         page = docs / f"models{ending}.md"
-        text = with_part(page.read_text("utf-8"), _BEGIN, _END, markdown(findings, language))
-        page.write_text(text, "utf-8")
+        page.write_text(with_tables(page.read_text("utf-8"), findings, language), "utf-8")
+
+
+def with_tables(page: str, findings: Findings, language: str) -> str:
+    """The page with the findings' tables between its marks."""
+    return with_part(page, _BEGIN, _END, markdown(findings, language))
 
 
 def markdown(findings: Findings, language: str) -> str:

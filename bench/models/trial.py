@@ -56,7 +56,7 @@ def tried(subject: Subject, folder: Path) -> Finding:
         finding.first_status = new.ask().status
         given, expected = (dict(np.load(folder / file)) for file in (GIVEN, EXPECTED))
         for door, ask in DOORS.items():
-            finding.doors[door] = _difference_at(ask, new.service, given, expected)
+            finding.doors[door] = difference_at(ask, new.service, given, expected)
     finding.right = (
         not subject.refused
         and finding.first_status == 200
@@ -65,7 +65,7 @@ def tried(subject: Subject, folder: Path) -> Finding:
     return finding
 
 
-def _difference_at(ask: Ask, service: ServiceProcess, given: Arrays, expected: Arrays) -> float | str:
+def difference_at(ask: Ask, service: ServiceProcess, given: Arrays, expected: Arrays) -> float | str:
     """The largest, as a share of the largest value; a sentence where the answer is no such."""
     try:
         answered = ask(service, given)

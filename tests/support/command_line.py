@@ -19,10 +19,10 @@ def paddlewheel(
     *arguments: str | Path, cwd: Path | None = None, active: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """active: whether this interpreter's environment is the terminal's."""
-    path = [str(Path(sys.executable).parent)] if active else []
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}" if active else os.defpath
     return subprocess.run(
         [sys.executable, "-m", "pipeline", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": os.pathsep.join([*path, os.defpath])},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": path},
         cwd=cwd,
         capture_output=True,
         text=True,
