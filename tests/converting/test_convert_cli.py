@@ -12,7 +12,7 @@ import pytest
 
 import convert
 from convert.cli import main
-from tests.support import sentiment
+from tests.support import onnx_models, sentiment
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("demo", "paddle", "torch", "serving", "onnx", "to-onnx", "precision", "shapes", "check", "all")
@@ -126,3 +126,31 @@ def test_the_table_is_readable_at_80_columns_and_the_next_command_is_told(
     assert following == f"Next: {sys.executable} -m pipeline new myservice --model served"
     assert main(["serving", "exported", "served"]) == 0
     assert "Next:" not in capsys.readouterr().out  # nothing was made
+
+
+@pytest.mark.parametrize(
+    ("model", "files", "option"),
+    [
+        ("classifier", {"vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n"}, " --input text"),
+        ("classifier", {"vocab.txt": "[PAD]\n[UNK]\ngood\n"}, ""),
+        ("photos", {}, " --input image"),
+        ("board", {}, ""),
+    ],
+)
+def test_the_next_command_takes_texts_or_images_where_the_model_is_for_such(
+    model: str,
+    files: dict[str, str],
+    option: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    beside = []
+    for name, content in files.items():
+        (tmp_path / name).write_text(content, "utf-8")
+        beside += ["--file", name]
+    labels = ["--labels", "a,b,c,d,e,f,g,h,i,j"] if model == "photos" else []
+    assert main(["serving", str(onnx_models.onnx_file(model)), "served", *labels, *beside]) == 0
+    following = capsys.readouterr().out.splitlines()[-1]
+    assert following.endswith(f"new myservice --model served{option}")
