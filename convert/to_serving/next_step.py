@@ -25,14 +25,13 @@ def next_step(out: Path) -> str:
 
 
 def _input_option(model: ServingModel) -> str:
-    """That of texts or images, where the model seems to be for such; rows of a table are described already."""
+    """That of texts or images, where the model seems to be for such; columns are described already."""
     if INPUTS_KEY in model.additions:
         return ""
     if "input_ids" in {feed.alias for feed in model.feeds} and _has_tokenizer(model.directory):
         return " --input text"
-    image = (
-        len(model.feeds) == 1 and len(shape := model.feeds[0].shape) == 4 and _CHANNELS & {shape[1], shape[3]}
-    )
+    shape = model.feeds[0].shape
+    image = len(model.feeds) == 1 and len(shape) == 4 and _CHANNELS & {shape[1], shape[3]}
     return " --input image" if model.labels and image else ""
 
 
