@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -83,16 +84,17 @@ def _try_all(findings: Findings, options: argparse.Namespace, console: Console) 
     findings.machine, findings.versions = machine(), _versions()
     known = {(subject.family, subject.name) for subject in SUBJECTS}
     findings.models = [finding for finding in findings.models if (finding.family, finding.name) in known]
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(chosen))
-        for subject in chosen:
-            progress.update(task, description=title_of(subject))
-            finding = tried_apart(subject, options.limit)
+    with (
+        ThreadPoolExecutor(options.at_once) as pool,
+        Progress(console=console, transient=True) as progress,
+    ):
+        for finding in progress.track(
+            pool.map(lambda subject: tried_apart(subject, options.limit), chosen), total=len(chosen)
+        ):
             findings.put(finding)
-            findings.models.sort(key=lambda one: _place(one))
+            findings.models.sort(key=_place)
             pages.write(findings, options.json)
             _tell(finding, console)
-            progress.advance(task)
 
 
 def _is_wanted(subject: Subject, parts: Sequence[str]) -> bool:
@@ -125,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.models", description=__doc__)
     parser.add_argument("models", nargs="*", metavar="PART", help="of their names (default: all)")
     parser.add_argument("--limit", type=float, default=300, metavar="S", help="of a model (%(default)g)")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="models (%(default)s)")
     parser.add_argument("--json", type=Path, default=JSON, help="what was found (build/models.json)")
     parser.add_argument("--print", action="store_true", help="try nothing: show what that file has")
     parser.add_argument("--docs", action="store_true", help="write the tables into docs/, too")

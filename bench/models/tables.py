@@ -108,7 +108,9 @@ _MODELS: dict[str, Callable[[], Any]] = {
     "people, logistic": lambda: _of_people(_sklearn("linear_model", "LogisticRegression")()),
     "forest": _sklearn("ensemble", "RandomForestClassifier", n_estimators=10, random_state=0),
     "histogram": _sklearn("ensemble", "HistGradientBoostingClassifier", max_iter=10),
-    "network": _sklearn("neural_network", "MLPClassifier", (8,), max_iter=30, random_state=0),
+    "network": _sklearn(
+        "neural_network", "MLPClassifier", hidden_layer_sizes=(8,), max_iter=30, random_state=0
+    ),
     "vectors": _sklearn("svm", "SVC", random_state=0),
     "nearest": _sklearn("neighbors", "KNeighborsClassifier"),
     "regression, ridge": _sklearn("linear_model", "Ridge"),
