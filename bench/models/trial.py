@@ -27,7 +27,6 @@ from tests.support.service_process import ServiceProcess
 
 _SERVED, _NAME = "served", "model"
 _TOLERANCE = 1e-4  # of the largest value, or of 1 where that is less
-ENGINES = {"paddle": "Paddle", "onnx": "ONNX"}
 
 
 def tried(subject: Subject, folder: Path) -> Finding:
@@ -51,7 +50,7 @@ def tried(subject: Subject, folder: Path) -> Finding:
         return finding
     model = folder / _SERVED
     finding.route = json.loads((model / "convert.json").read_text("utf-8"))["route"]
-    finding.form = ENGINES[load_serving_model(model).format]
+    finding.form = "ONNX" if load_serving_model(model).format == "onnx" else "Paddle"
     with new_service(folder / "services", model, _NAME, *subject.new, measures=True) as new:
         finding.first_status = new.ask().status
         given, expected = (dict(np.load(folder / file)) for file in (GIVEN, EXPECTED))
