@@ -17,6 +17,7 @@ from convert.output.own_lines import Streams, as_they_are, without_libraries
 from convert.proof.parity_report import FailedParity, ParityReport
 from convert.result import Conversion, ConversionOptions
 from convert.steps.progress import ShownSteps
+from convert.to_serving.next_step import next_step
 from pipeline.errors import ParityError, ServingError
 from pipeline.launch.commands import EXIT_MISTAKE
 
@@ -76,26 +77,30 @@ def _main(arguments: argparse.Namespace, streams: Streams) -> int:
         errors.print(f"{conversion.message}.", markup=False, highlight=False)
         return EXIT_PARITY
     console.print(f"{conversion.message}.", markup=False, highlight=False, soft_wrap=True)
+    advice = conversion.next or (next_step(conversion.out) if conversion.made else "")
+    if advice:
+        console.print(f"Next: {advice}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
 def parity_table(reports: Sequence[ParityReport]) -> Table:
-    """The reports as a person reads them."""
+    """The reports as a person reads them: of each step its name, and below it a row for each output."""
     first = reports[0]
     floor = f", of {first.least_scale:g} where that is less" if first.least_scale else ""
     title = f"Parity, tolerance {first.tolerance:g} of the largest value{floor}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    table.add_column("step", no_wrap=True)
-    table.add_column("output", overflow="fold")  # the one that gives way where the terminal is narrow
+    # The one that gives way where the terminal is narrow, but not to a letter a line.
+    table.add_column("step, output", overflow="fold", min_width=20)
     for column in ("largest", "max |diff|", "mean", "cosine", "top-1", "ok"):
         table.add_column(column, justify="right", no_wrap=True)
     for report in reports:
+        table.add_row(report.step)
         for output in report.outputs:
             top1 = "" if output.top1_agreement is None else f"{output.top1_agreement:.1%}"
             diffs = (f"{output.max_abs_diff:.2e}", f"{output.mean_abs_diff:.2e}", f"{output.cosine:.6f}")
             largest = f"{output.largest:.3g}"
             ok = "yes" if report.within(output) else "[red]no"
-            table.add_row(report.step, output.name, largest, *diffs, top1, ok)
+            table.add_row(f"  {output.name}", largest, *diffs, top1, ok)
     return table
 
 

@@ -58,7 +58,7 @@ class Conversion:
     """A result at `out`. `made` is false when it was up to date or nothing was to be written.
 
     `shown` is printed above the message: tables, and text as it is. `fingerprint` is of what a dry run would
-    make it from.
+    make it from. `next`: what one would run now, where what `out` holds does not tell.
     """
 
     out: Path
@@ -67,6 +67,7 @@ class Conversion:
     reports: tuple[ParityReport, ...] = ()
     shown: tuple[object, ...] = ()
     fingerprint: str = ""
+    next: str = ""
 
 
 def as_it_is(out: Path, fingerprint: str, would: str, options: ConversionOptions) -> Conversion | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import msgspec
 
-from bench.load import CannotMeasure
+from bench.marked import with_part
 from bench.peers.figures import Report
 from bench.peers.plot import draw
 from bench.peers.report import markdown
@@ -39,8 +38,4 @@ def write_docs(report: Report, docs: Path = DOCS) -> None:
 
 def with_tables(page: str, report: Report, language: str) -> str:
     """The page with the report's tables between its marks."""
-    tables = f"{_BEGIN}\n\n{markdown(report, language)}\n\n{_END}"
-    marked = re.escape(_BEGIN) + ".*?" + re.escape(_END)
-    if not re.search(marked, page, re.S):
-        raise CannotMeasure(f"the page has no place for the tables: {_BEGIN} ... {_END}")
-    return re.sub(marked, lambda _: tables, page, count=1, flags=re.S)
+    return with_part(page, _BEGIN, _END, markdown(report, language))

@@ -25,6 +25,7 @@ from convert.result import Conversion, ConversionOptions
 from convert.to_serving.build_serving_model import build_serving_model
 from convert.to_serving.kept_sample import keep_sample
 from pipeline.errors import ConversionError
+from pipeline.launch.commands import interpreter
 from pipeline.models.variants import variants_of
 
 ACCURACY_NEEDED = 0.65
@@ -77,7 +78,7 @@ def convert_demo(
         f"held-out accuracy {facts['held_out_accuracy']:.3f} on {facts['held_out_headlines']} headlines; "
         f"{out} holds the serving model"
     )
-    return Conversion(out, True, message, reports)
+    return Conversion(out, True, message, reports, next=f"{interpreter()} web_service.py")
 
 
 def demo_fingerprint(weights: Path, options: ConversionOptions) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from convert.from_torch.attention_masks import make_masks_by_broadcasting
 from convert.from_torch.torch_source import CONFIG_FILE, read_config
 from convert.programs.engines import first_line
 from convert.programs.input_spec import ProgramTensor
@@ -26,6 +27,7 @@ def is_pretrained(model: Any) -> bool:
 
 def load_pretrained(directory: Path) -> Any:
     """By the class that config.json names, in fp32; every weight must come from the files."""
+    make_masks_by_broadcasting()
     create = _transformers_class(directory)
     try:
         model, info = _load(create, directory)

@@ -20,6 +20,7 @@ from convert.from_torch.torch_model import (
     torch_runner,
     torch_target,
 )
+from convert.from_torch.twin_names import has_twin
 from convert.programs.engines import first_line, import_paddle
 from convert.programs.inference_program import read_program
 from convert.programs.program_feeds import Feeds
@@ -38,13 +39,14 @@ PADDLE, ONNX, TORCHSCRIPT = "PyTorch to Paddle", "PyTorch to ONNX", "PyTorch to 
 
 
 def describe_step(steps: Steps, source: str, input_spec: str, sample: Sequence[str] = ()) -> dict[str, Any]:
-    """Load the model. Returns its fingerprint, its outputs' names, and its notes."""
+    """Load the model. Returns its fingerprint, its outputs' names, its notes, and whether it has a twin."""
     steps.step("Reading the PyTorch model")
     model = load_torch_model(source, input_spec, sample)
     return {
         "fingerprint": model_fingerprint(model),
         "outputs": model.outputs,
         "notes": model_notes(model),
+        "twin": has_twin(type(model.model).__name__),
     }
 
 

@@ -12,13 +12,9 @@ from typing import Any
 import paddle
 from paddle.nn import functional
 
+from convert.from_torch.twin_names import twin_name
 from convert.programs.program_feeds import Array
 from pipeline.errors import ConversionError
-
-# PaddleNLP has no XLM-R of its own; it is RoBERTa with another vocabulary.
-_FAMILIES = {"Bert": "Bert", "Roberta": "Roberta", "XLMRoberta": "Roberta", "Ernie": "Ernie"}
-_HEADS = ("Model", "ForSequenceClassification", "ForTokenClassification")
-TWINS = "BERT, RoBERTa, ERNIE and XLM-R without a head, or for sequence or token classification"
 
 # From a name in transformers to that in PaddleNLP; in this order.
 _RENAMED = (
@@ -103,15 +99,6 @@ def paddlenlp_model(original: Any) -> Any:
     twin.set_state_dict(map_weights(weights, twin))
     twin.eval()
     return twin
-
-
-def twin_name(name: str) -> str:
-    """The class of PaddleNLP for one of transformers: XLMRobertaModel gives RobertaModel."""
-    for family, twin in _FAMILIES.items():
-        for head in _HEADS:
-            if name == family + head:
-                return twin + head
-    raise ConversionError(f"{name} has no twin in PaddleNLP that weights can be mapped into ({TWINS} have)")
 
 
 def map_weights(weights: Mapping[str, Array], twin: Any) -> dict[str, Array]:

@@ -33,8 +33,8 @@ def prepare(model: Any) -> Any:
     """
     import onnx
 
+    _refuse_foreign(model)  # first: a model of such operators alone has no opset of the standard
     opset = _opset(model)
-    _refuse_foreign(model)
     inferred = onnx.shape_inference.infer_shapes(model)
     graph = _Graph(inferred)
     for node in list(inferred.graph.node):

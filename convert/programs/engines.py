@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import warnings
@@ -13,6 +14,10 @@ from pipeline.errors import ConversionError
 from pipeline.models.serving_model import EngineName
 
 ENGINES: dict[EngineName, str] = {"paddle": "Paddle Inference", "onnxruntime": "ONNX Runtime"}
+
+_MOST_CHARS = 400
+# All that C++ says of a key or an index that is not there.
+_LOOKED_UP = re.compile(r"(std::)?(unordered_)?map::at|_Map_base::at|(vector|deque)::_M_range_check.*")
 
 INSTALL_PADDLE = "pip install 'paddlewheel[paddle]'"
 _DISTRIBUTIONS = ("paddlepaddle", "paddlepaddle-gpu")
@@ -62,8 +67,12 @@ def paddle_version() -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The sentence of an error of Paddle, without its C++ stack."""
+    """The sentence of an error of a library, without its C++ stack."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "Error:" in line or "Hint:" in line or line.startswith("(")]
     text = (telling or lines or [type(error).__name__])[0]
-    return f"{type(error).__name__}: {text[:300]}".rstrip(".")
+    if text.endswith(":") and lines[-1] != text:  # what it announces comes below
+        text = f"{text} {lines[lines.index(text) + 1]}"
+    if _LOOKED_UP.fullmatch(text):
+        text = f"{text}: the library looked up what it does not have, a fault of its own"
+    return f"{type(error).__name__}: {text[:_MOST_CHARS]}".rstrip(".")

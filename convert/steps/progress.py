@@ -76,7 +76,9 @@ class ShownSteps:
             self._progress.advance(self._current)
 
     def say(self, text: str) -> None:
-        self._progress.console.print(text, highlight=False)
+        # On one line, however narrow the terminal: lines are for reading one by one, and for copying.
+        line = " ".join(text.split())
+        self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def hear(self, text: str) -> None:
         if self._shows_libraries:

@@ -43,8 +43,9 @@ def convert_all(
         check_sample(options)
     # A Paddle program has its shapes in it; that of an ONNX model can be changed.
     engine = wanted.engine or ("onnxruntime" if wanted.rebatch else "")
-    routes = routes_of(kind, engine, wanted.program_format)
     told = describe_torch(source, wanted.input_spec, options) if kind is SourceKind.TORCH else None
+    has_twin = told is None or told["twin"]
+    routes = routes_of(kind, engine, wanted.program_format, has_twin=has_twin)
     fingerprint = _fingerprint(source, kind, wanted, told, options)
     ways = "; else ".join(map(str, routes))
     kept = as_it_is(out, fingerprint, f"{source} is {kind.value}; would go by {ways}", options)

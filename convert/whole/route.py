@@ -54,10 +54,13 @@ _ROUTES: dict[SourceKind, tuple[Route, ...]] = {
 }
 
 
-def routes_of(kind: SourceKind, engine: str = "", program_format: str = FORMATS[0]) -> tuple[Route, ...]:
+def routes_of(
+    kind: SourceKind, engine: str = "", program_format: str = FORMATS[0], *, has_twin: bool = True
+) -> tuple[Route, ...]:
     """The ways for a kind of source, those that end with `engine` if one is named.
 
-    A format other than today's is that of a Layer's program, served as it is.
+    A format other than today's is that of a Layer's program, served as it is. has_twin: whether PaddleNLP has
+    the architecture of a PyTorch model.
     """
     if engine and engine not in ENGINES:
         raise ConversionError(f"there is no engine {engine!r}; name {' or '.join(ENGINES)}.")
@@ -65,7 +68,7 @@ def routes_of(kind: SourceKind, engine: str = "", program_format: str = FORMATS[
     if not routes:
         raise ConversionError(f"--engine {engine} does not run {kind.value}; leave it out.")
     if program_format == FORMATS[0]:
-        return routes
+        return routes if has_twin else tuple(route for route in routes if TWIN not in route.steps)
     if engine == "onnxruntime":
         raise ConversionError(f"--format {program_format} is for --engine paddle, not for ONNX Runtime.")
     return tuple(route for route in routes if route.steps in ((EXPORT, SERVING), (TWIN, SERVING)))

@@ -51,7 +51,8 @@ class Way:
         error: ServingError | None = None
         for number, route in enumerate(routes):
             if error is not None:
-                say(f"{error.message.rstrip('.')}. Trying {route} ({route.why}).")
+                say(f"{error.message.rstrip('.')}.")
+                say(f"Trying {route} ({route.why}).")
             try:
                 return route, self._take(route, out)
             except ServingError as exc:

@@ -98,7 +98,10 @@ def _new(options: argparse.Namespace) -> None:
     ports = {"http_port": options.http_port, "rpc_port": options.rpc_port}
     app = NewApp.of(options.directory, options.model, options.name, asked=asked, **ports)
     write_app(app)
-    sys.stdout.write(app.next_steps())
+    sys.stdout.write(app.next_steps(starts=options.run))
+    if options.run:
+        sys.stdout.flush()
+        _run(argparse.Namespace(script=app.script_path, arguments=(), config=None, print_config=False))
 
 
 def _config(options: argparse.Namespace) -> None:
@@ -230,6 +233,7 @@ def _add_new(commands: Commands) -> None:
     )
     _add_description(parser)
     parser.add_argument("--name", help="of the service, the first part of its URL (the name of DIR)")
+    parser.add_argument("--run", action="store_true", help="start the service, too")
     parser.add_argument("--http-port", type=int, default=18082, metavar="PORT", help="HTTP (%(default)s)")
     parser.add_argument("--rpc-port", type=int, default=8088, metavar="PORT", help="gRPC (%(default)s)")
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import shutil
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 EXIT_MISTAKE = 2
@@ -26,3 +30,17 @@ def add_command(
     parser = commands.add_parser(name, help=help_text, description=description, epilog=f"Example: {example}")
     parser.set_defaults(command=command)
     return parser
+
+
+def interpreter() -> str:
+    """What is typed here to run this Python: `python3` where its environment is active, else its path."""
+    own, found = Path(sys.executable), shutil.which("python3")
+    if found is not None and Path(found).parent == own.parent:
+        return "python3"
+    return shlex.quote(str(own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own))
+
+
+def paddlewheel() -> str:
+    """What is typed here to run the command `paddlewheel`."""
+    python = interpreter()
+    return "paddlewheel" if python == "python3" else f"{python} -m pipeline"

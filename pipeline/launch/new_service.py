@@ -17,6 +17,7 @@ from pipeline.api.examples import ExampleRequest, example_body, examples_of, req
 from pipeline.api.op import Op, RequestOp
 from pipeline.config.config_file import check_service_name, load_config
 from pipeline.errors import ConfigError
+from pipeline.launch.commands import interpreter
 from pipeline.launch.new_description import NOTHING_ASKED, Asked, remark_of, with_description
 from pipeline.launch.new_service_templates import CONFIG, SCRIPT
 from pipeline.models.additions import write_additions
@@ -123,18 +124,23 @@ class NewApp:
         file = str(self.directory / self.example_file) if self.example_file else ""
         return self.example.command(f"localhost:{self.http_port}", file)
 
-    def next_steps(self) -> str:
-        """What to type now, for the terminal."""
+    @property
+    def script_path(self) -> Path:
+        return self.directory / SCRIPT_NAME
+
+    def next_steps(self, *, starts: bool = False) -> str:
+        """What to type now, for the terminal. starts: the service does, by this very command."""
         files = [SCRIPT_NAME, CONFIG_NAME, *filter(None, [self.example_file])]
-        script = shlex.quote(str(self.directory / SCRIPT_NAME))
+        start = f"Start the service:\n\n  {interpreter()} {shlex.quote(str(self.script_path))}\n\nand ask it"
+        if starts:
+            start = "The service starts. Once it is ready, ask it from another terminal"
         remark = remark_of(self.model.description)
         told = f"{remark} " if remark else ""
         if self.describes:
             told += f"{self.model.directory / ADDITIONS} says so now; edit it there.\n"
         return (
-            f"{self.directory} holds {', '.join(files[:-1])} and {files[-1]}. Start the service:\n\n"
-            f"  python3 {script}\n\nand ask it:\n\n  {self.question()}\n"
-            + (f"\n{told.rstrip()}\n" if told else "")
+            f"{self.directory} holds {', '.join(files[:-1])} and {files[-1]}. {start}:\n\n"
+            f"  {self.question()}\n" + (f"\n{told.rstrip()}\n" if told else "")
         )
 
 

@@ -140,6 +140,8 @@ def onnx_operators(steps: Steps, nodes: list[list[Any]], opset: int, file: str) 
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     domains = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    if all(node.domain == "ai.onnx.ml" for node in made):  # then the converters of tables import no other
+        domains = [helper.make_opsetid("ai.onnx.ml", 3)]
     onnx.save(helper.make_model(graph, opset_imports=domains, ir_version=8), file)
 
 

@@ -141,6 +141,8 @@ def test_a_model_that_can_not_be_converted_is_kept_as_onnx_and_served(
 def test_operators_of_others_and_later_meanings_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     file = operators(["BiasGelu", ["x", "one"], "y", {"domain": "com.microsoft"}])
     assert_kept(capsys, file, "BiasGelu of com.microsoft is no operator of the standard")
+    file = operators(["Scaler", ["x"], "y", {"domain": "ai.onnx.ml", "offset": [0.5], "scale": [2.0]}])
+    assert_kept(capsys, file, "Scaler of ai.onnx.ml is no operator of the standard")
     file = operators(["Split", ["x"], "y", {"num_outputs": 1}], opset=18)
     assert_kept(capsys, file, "Split of opset 18 can't be written as that of 15; export it again at 15")
 

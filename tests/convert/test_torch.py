@@ -19,7 +19,7 @@ from pipeline.models.serving_model import FeedPadding, load_serving_model
 from tests.support import models
 
 HERE = Path(__file__).parent
-BERT, ERNIE, ALBERT = "BertModel", "ErnieForSequenceClassification", "AlbertModel"
+BERT, ERNIE, ALBERT, GPT2 = "BertModel", "ErnieForSequenceClassification", "AlbertModel", "GPT2Model"
 NLI = ("contradiction", "neutral", "entailment")
 
 MODULES = '''
@@ -63,6 +63,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
         step("save", folder=str(folder / BERT), family="Bert", head="Model")
         step("save", folder=str(folder / ERNIE), family="Ernie", head="ForSequenceClassification", safe=False)
         step("save", folder=str(folder / ALBERT), family="Albert", head="Model")
+        step("save", folder=str(folder / GPT2), family="GPT2", head="Model")
     config = folder / ERNIE / "config.json"
     named = {"id2label": dict(enumerate(NLI)), "label2id": {name: i for i, name in enumerate(NLI)}}
     config.write_text(json.dumps({**json.loads(config.read_text("utf-8")), **named}), "utf-8")
@@ -194,6 +195,7 @@ def test_a_config_of_another_model_is_told(sources: Path, capsys: pytest.Capture
     config.write_text(json.dumps({**fields, "hidden_size": 64}), "utf-8")
     told = refused(capsys, "bert", "exported")
     assert "bert: its weights can't be loaded as BertModel" in told and "belong to its config.json?" in told
+    assert "torch.Size([60, 32]) from checkpoint, the shape in current model is torch.Size([60, 64])" in told
     config.write_text(json.dumps({**fields, "model_type": "unheard-of"}), "utf-8")
     told = refused(capsys, "bert", "exported")
     assert "has no model_type 'unheard-of'; write a function that builds the model" in told
@@ -219,6 +221,40 @@ def test_a_model_without_twin_becomes_onnx_and_that_is_said(
     served = create_predictor(load_serving_model(Path("served")), models.local_conf()).run(feeds)
     for one, other in zip(served.values(), pytorch_answers(sources / ALBERT, feeds), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-4)
+
+
+def test_a_decoder_whose_masks_torch_maps_over_rows_is_served_as_pytorch_answers(sources: Path) -> None:
+    assert main(["all", str(sources / GPT2), "served"]) == 0
+    ids = np.random.default_rng(3).integers(1, 60, (2, 11))
+    feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    served = create_predictor(load_serving_model(Path("served")), models.local_conf()).run(feeds)
+    (expected,) = pytorch_answers(sources / GPT2, feeds)
+    np.testing.assert_allclose(served["last_hidden_state"], expected, rtol=0, atol=1e-4)
+
+
+def test_a_model_without_twin_is_promised_none_and_each_route_has_its_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["all", "own_torch:Fourier", "served", "--input-spec", "x:float32[-1,4]"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "Route:" in line or "Trying" in line] == [
+        "own_torch:Fourier is a PyTorch model. Route: PyTorch to ONNX, then ONNX to Paddle, then serving "
+        "model for Paddle Inference (its ONNX form may become a Paddle program)."
+    ]
+
+
+def test_the_table_of_a_torchscript_model_is_readable_at_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    spec = ("--input-spec", "x:float32[-1,4]")
+    assert main(["torch", "own_torch:Net", "exported", "--to", "torchscript", *spec]) == 0
+    out = capsys.readouterr().out
+    rows = [line for line in out.splitlines() if line.rstrip().endswith("yes")]
+    assert [row.split()[0] for row in rows] == ["scores", "best"]
+    assert "PyTorch to TorchScript" in [line.strip() for line in out.splitlines()]
+    assert "Next:" not in out  # no engine serves it
 
 
 def test_an_operator_without_onnx_form_is_named_and_torchscript_tried(

@@ -30,6 +30,7 @@ OWN = {
     "XLMRoberta": {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "hidden_act": "relu"},
     "Ernie": {"use_task_id": True},
     "Albert": {"embedding_size": 16},
+    "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "pad_token_id": 0},
 }
 HEADS = ("Model", "ForSequenceClassification", "ForTokenClassification")
 ROUTES = (paddle_step, onnx_step, torchscript_step)

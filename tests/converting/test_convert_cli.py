@@ -12,6 +12,7 @@ import pytest
 
 import convert
 from convert.cli import main
+from tests.support import onnx_models, sentiment
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("demo", "paddle", "torch", "serving", "onnx", "to-onnx", "precision", "shapes", "check", "all")
@@ -99,3 +100,57 @@ def test_libraries_lines_are_shown_with_debug_alone(tmp_path: Path, debug: list[
     theirs = ("native on 1", "native on 2", "of a library", "printed", "Traceback")
     assert done.returncode != 0 and "no layer today" in done.stderr
     assert [text in done.stdout + done.stderr for text in theirs] == [bool(debug)] * len(theirs)
+
+
+def test_the_table_is_readable_at_80_columns_and_the_next_command_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sentiment.py").write_text(sentiment.SENTIMENT, "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    exported = ["paddle", "sentiment:Sentiment", "exported", "--input-spec", sentiment.SPEC]
+    assert main(exported) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "Next: python3 -m convert serving exported models/mine"
+    assert main(["serving", "exported", "served"]) == 0
+    *table, done, following = capsys.readouterr().out.splitlines()
+    (row,) = [line for line in table if line.rstrip().endswith("yes")]
+    assert row.split()[0] == "fetch_name_0" and max(map(len, table)) <= 80
+    assert "static to serving" in [line.strip() for line in table]
+    assert done == "served holds the serving model."
+    assert following == "Next: paddlewheel new myservice --model served"
+    monkeypatch.setenv("PATH", os.defpath)  # of a terminal in which no environment is active
+    assert main(["serving", "exported", "served", "--force"]) == 0
+    following = capsys.readouterr().out.splitlines()[-1]
+    assert following == f"Next: {sys.executable} -m pipeline new myservice --model served"
+    assert main(["serving", "exported", "served"]) == 0
+    assert "Next:" not in capsys.readouterr().out  # nothing was made
+
+
+@pytest.mark.parametrize(
+    ("model", "files", "option"),
+    [
+        ("classifier", {"vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n"}, " --input text"),
+        ("classifier", {"vocab.txt": "[PAD]\n[UNK]\ngood\n"}, ""),
+        ("photos", {}, " --input image"),
+        ("board", {}, ""),
+    ],
+)
+def test_the_next_command_takes_texts_or_images_where_the_model_is_for_such(
+    model: str,
+    files: dict[str, str],
+    option: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    beside = []
+    for name, content in files.items():
+        (tmp_path / name).write_text(content, "utf-8")
+        beside += ["--file", name]
+    labels = ["--labels", "a,b,c,d,e,f,g,h,i,j"] if model == "photos" else []
+    assert main(["serving", str(onnx_models.onnx_file(model)), "served", *labels, *beside]) == 0
+    following = capsys.readouterr().out.splitlines()[-1]
+    assert following.endswith(f"new myservice --model served{option}")

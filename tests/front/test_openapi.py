@@ -113,3 +113,14 @@ def test_cards_tell_what_runs_each_model_and_operations_name_the_model_they_ask(
     assert asked["/v2/models/model/infer"] == asked["/v1/models/model"] == "model"
     assert {name for path, name in asked.items() if f"/{name}" not in path} == set()
     assert "/v2/health/ready" not in asked
+
+
+def test_the_card_tells_the_precision_in_force_which_is_bf16_where_the_cpu_has_it(model_folder: Path) -> None:
+    model = str(models.classifier(model_folder))
+    conf = {"model_config": model, "device_type": 0, "precision": "bf16"}
+    with ServiceProcess(APPS / "model.py", {"op": {"model": {"local_service_conf": conf}}}) as service:
+        cards = service.http("/openapi.json").json["x-models"]
+        log = service.log
+    has_it = {"avx512_bf16", "amx_bf16"} & set(Path("/proc/cpuinfo").read_text("utf-8").split())
+    assert cards["test"]["engine"] == ("Paddle Inference, bf16" if has_it else "Paddle Inference")
+    assert ("this has neither: use fp32" in log) is not bool(has_it)

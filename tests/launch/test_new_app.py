@@ -74,6 +74,15 @@ class TestWhatNewWrites:
         assert conf is not None and conf.model_dir == str(tmp_path / "model")
         assert "curl -s localhost:18082/app/prediction" in done.stdout
 
+    def test_the_command_to_start_it_names_the_interpreter_where_no_environment_is_active(
+        self, described: Path, tmp_path: Path
+    ) -> None:
+        asked = ("new", "app", "--model", described)
+        done = paddlewheel(*asked, cwd=tmp_path, active=False)
+        assert f"\n  {sys.executable} app/web_service.py\n" in done.stdout
+        shutil.rmtree(tmp_path / "app")
+        assert "\n  python3 app/web_service.py\n" in paddlewheel(*asked, cwd=tmp_path).stdout
+
     def test_it_imports_no_framework(self, classifier: ServingModel, tmp_path: Path) -> None:
         code = (
             "import sys; from pipeline.launch.command_line import main; main(sys.argv[1:]); "

@@ -11,7 +11,10 @@ import pytest
 from client.values import parse_value
 from pipeline.models.serving_model import SERVER_FOLDER
 from tests.support import old_models, onnx_models
-from tests.support.new_services import NewService, new_service
+from tests.support.curl_commands import run_curl
+from tests.support.free_ports import free_port
+from tests.support.new_services import NewService, command_in, new_service
+from tests.support.service_process import ServiceProcess
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "text", "good", "bad"]
 
@@ -125,3 +128,16 @@ def same_over_other_doors(new: NewService) -> None:
         else:
             outputs.append(set(told["key"] if "key" in told else told["predictions"][0]))
     assert outputs[0] and outputs == [outputs[0]] * 3
+
+
+def test_a_service_that_new_starts_itself_answers_what_it_prints_and_ends_at_a_signal(tmp_path: Path) -> None:
+    model = onnx_models.bare(tmp_path / "models", "series")
+    ports = {"http_port": free_port(), "rpc_port": free_port()}
+    listening = ["--http-port", str(ports["http_port"]), "--rpc-port", str(ports["rpc_port"])]
+    command = ["pipeline", "new", "series", "--model", str(model), "--run", *listening]
+    with ServiceProcess("-m", ports, name="series", arguments=command, folder=tmp_path) as service:
+        question = command_in(service.log, "curl")
+        assert run_curl(question, service, tmp_path).status == 200
+        assert "The service starts." in service.log and "python3" not in service.log
+        service.terminate()
+        assert service.exit_code() == 0

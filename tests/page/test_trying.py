@@ -149,6 +149,28 @@ def test_a_row_of_a_table_has_a_field_for_each_column(show: ShowPage, people: Se
     assert bars(answer) == [(row["label"], f"{100 * row['score']:.1f} %")]
 
 
+def test_a_csv_file_is_sent_in_place_of_the_cells_and_each_row_has_its_label(
+    show: ShowPage, people: ServiceProcess, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("job,age,hours\nclerk,61,8.5\ndriver,20,40\n", "utf-8")
+    page = show(people)
+    picker, age = page.get_by_label("or rows of a CSV file"), page.get_by_label("age", exact=True)
+    picker.set_input_files(file)
+    expect(age).to_be_disabled()
+    with page.expect_response("**/v1/models/people:predict") as answered:
+        answer = send(page)
+    expect(answer.locator(".caption")).to_have_text(["Row 0", "Row 1"])
+    rows = answered.value.json()["predictions"]
+    assert answer.locator(".bars .name").all_text_contents() == [row["label"] for row in rows]
+    by_json = {"instances": [{"age": 61, "hours": 8.5, "job": "clerk"}]}
+    assert rows[0] == prediction(people, json.dumps(by_json).encode())
+    assert "--data-binary @'rows.csv'" in (page.locator(".attempt .commands pre").text_content() or "")
+    page.get_by_role("button", name="Back to the example").click()
+    expect(age).to_be_enabled()
+    expect(send(page).locator(".caption")).to_have_count(0)
+
+
 @pytest.mark.parametrize("typed", ["", "old", "1e", "0x10", "1,5"])
 def test_what_is_no_number_is_told_at_its_field_and_not_sent(
     show: ShowPage, people: ServiceProcess, typed: str

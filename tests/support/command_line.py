@@ -15,10 +15,14 @@ def python(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)
 
 
-def paddlewheel(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def paddlewheel(
+    *arguments: str | Path, cwd: Path | None = None, active: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """active: whether this interpreter's environment is the terminal's."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}" if active else os.defpath
     return subprocess.run(
         [sys.executable, "-m", "pipeline", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": path},
         cwd=cwd,
         capture_output=True,
         text=True,

@@ -1,6 +1,7 @@
-// An answer as people read it: the labels of the first row with bars, and all of it as JSON.
+// An answer as people read it: the labels of the first rows with bars, and all of it as JSON.
 
 const MOST_BARS = 10;
+const MOST_ROWS = 10;
 const SHARES = ["score", "confidence", "probability", "prob"];
 
 function pretty(text) {
@@ -106,6 +107,13 @@ function groupElement(group) {
   return make("div", {}, ...captions.map((text) => make("p", { className: "caption", textContent: text })), list);
 }
 
+// number: of a row among others, null for the only one.
+function rowElements(row, number, model) {
+  const groups = groupsOf(row, model).map(groupElement);
+  if (number === null || !groups.length) return groups;
+  return [make("p", { className: "caption", textContent: filled(words.of_row, number) }), ...groups];
+}
+
 // told: what `sendRequest` returned.
 function answerElement(told, model) {
   const answer = parsed(told.text);
@@ -114,7 +122,7 @@ function answerElement(told, model) {
     return make("div", { className: "answer whole" }, make("p", { className: "refusal", textContent: refusalOf(answer) }), json);
   }
   const rows = answer !== null && Array.isArray(answer.predictions) ? answer.predictions : [];
-  const groups = rows.length ? groupsOf(rows[0], model) : [];
-  if (!groups.length) return make("div", { className: "answer whole" }, json);
-  return make("div", { className: "answer" }, make("div", { className: "labels" }, ...groups.map(groupElement)), json);
+  const shown = rows.slice(0, MOST_ROWS).flatMap((row, at) => rowElements(row, rows.length > 1 ? at : null, model));
+  if (!shown.length) return make("div", { className: "answer whole" }, json);
+  return make("div", { className: "answer" }, make("div", { className: "labels" }, ...shown), json);
 }

@@ -1,4 +1,4 @@
-// Fields for what a model takes: a text, a number, an image, a tensor as JSON.
+// Fields for what a model takes: a text, a number, an image, a tensor as JSON, a file of rows.
 //
 // Each has `parts`, its value as pieces of JSON (see requests.js), which throws a Mistake where there is none.
 
@@ -191,23 +191,51 @@ function draw(bitmap, canvas) {
   canvas.hidden = false;
 }
 
+// Rows of a table, as a file in place of the cells:
+
+const CSV_MEDIA = "text/csv";
+
+function rowsField(changed) {
+  const control = make("input", { type: "file", accept: `.csv,${CSV_MEDIA}` });
+  control.addEventListener("change", changed);
+  return {
+    ...field({ name: words.rows, told: words.columns, kind: "rows" }, control),
+    picked: () => control.files[0] || null,
+    reset: () => { control.value = ""; },
+  };
+}
+
 // All fields of a model:
 
 function inputForm(model, changed) {
   const place = `model ${model.name}`;
+  const table = Object.values(model.inputs || {}).some((input) => input.kind === "table");
+  const rows = table && model.media.includes(CSV_MEDIA) ? rowsField(() => chosen()) : null;
   const fields = fieldsOf(model).map((given) =>
     given.kind === "image" ? imageField(given, changed) : writtenField(given, place, changed));
-  const table = Object.values(model.inputs || {}).some((input) => input.kind === "table");
+  const file = () => rows && rows.picked();
+  const show = () => fields.forEach((one) => { one.control.disabled = file() !== null; });
+  const chosen = () => {
+    show();
+    changed();
+  };
   return {
-    element: make("div", { className: table ? "fields table" : "fields" }, ...fields.map((one) => one.element)),
-    fields,
-    edited: () => fields.some((one) => one.edited()),
-    reset: () => fields.forEach((one) => one.reset()),
+    element: make("div", { className: table ? "fields table" : "fields" },
+      ...[...fields, ...(rows ? [rows] : [])].map((one) => one.element)),
+    fields, file,
+    edited: () => file() !== null || fields.some((one) => one.edited()),
+    reset: () => {
+      if (rows) rows.reset();
+      show();
+      fields.forEach((one) => one.reset());
+    },
   };
 }
 
 // The request that the fields make; null where one of them has a mistake, which it then shows. aloud: and has the focus.
 function requestOf(model, form, aloud) {
+  const url = absolute(model.operation.path);
+  if (form.file() !== null) return { url, method: "POST", media: CSV_MEDIA, parts: [form.file()] };
   const members = [];
   let wrong = null;
   for (const one of form.fields) {
@@ -224,7 +252,6 @@ function requestOf(model, form, aloud) {
     if (aloud) wrong.control.focus();
     return null;
   }
-  const url = absolute(model.operation.path);
   const [only] = form.fields;
   const file = form.fields.length === 1 && only.picked ? only.picked() : null;
   if (file !== null && model.media.some((media) => media.startsWith("image/"))) {

@@ -11,9 +11,9 @@ const WORDS = {
       text: "text classification", image: "image classification", table: "classification of table rows",
       tensor: "classification", tokens: "labels for tokens", multilabel: "any number of labels",
     },
-    attempt: "Try it", row: "a row, as JSON", send: "Send", sending: "Sending…", reset: "Back to the example", again: "Ctrl+Enter sends",
+    attempt: "Try it", row: "a row, as JSON", rows: "or rows of a CSV file", columns: "first line: the columns", send: "Send", sending: "Sending…", reset: "Back to the example", again: "Ctrl+Enter sends",
     answer: "Answer", answered: "{0} in {1} ms", empty: "(empty)", failed: "Not answered: ",
-    scores: "The best of {0} scores", none: "No label is meant.",
+    scores: "The best of {0} scores", of_row: "Row {0}", none: "No label is meant.",
     pick: "Pick an image, drop it here or paste it.", sample: "an example, {0} x {1} pixels",
     picked: "{0}, {1} x {2} pixels", unseen: "{0}: this browser can't show it; it is sent all the same",
     mistakes: {
@@ -43,9 +43,9 @@ const WORDS = {
       text: "文本分类", image: "图像分类", table: "表格行分类",
       tensor: "分类", tokens: "词元标注", multilabel: "多标签分类",
     },
-    attempt: "试一试", row: "一行数据（JSON）", send: "发送", sending: "发送中…", reset: "恢复示例", again: "按 Ctrl+Enter 发送",
+    attempt: "试一试", row: "一行数据（JSON）", rows: "或 CSV 文件中的多行", columns: "首行为列名", send: "发送", sending: "发送中…", reset: "恢复示例", again: "按 Ctrl+Enter 发送",
     answer: "应答", answered: "{0}，{1} 毫秒", empty: "（空）", failed: "没有得到应答：",
-    scores: "{0} 个得分中最高的", none: "没有任何标签。",
+    scores: "{0} 个得分中最高的", of_row: "第 {0} 行", none: "没有任何标签。",
     pick: "选择一张图片，或拖放、粘贴到这里。", sample: "示例，{0} x {1} 像素",
     picked: "{0}，{1} x {2} 像素", unseen: "{0}：浏览器无法显示，但仍会发送",
     mistakes: {

@@ -1,0 +1,43 @@
+"""What one would run after a conversion, by what its folder holds now."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from convert.to_serving.notes import NOTES_FILE
+from pipeline.launch.commands import interpreter, paddlewheel
+from pipeline.models.description import INPUTS_KEY
+from pipeline.models.serving_model import SERVER_FOLDER, ServingModel, load_serving_model
+
+_CHANNELS = {1, 3}
+
+
+def next_step(out: Path) -> str:
+    """A command; empty where there is none to advise: TorchScript is served by no engine here."""
+    folder = shlex.quote(str(out))
+    if (out / SERVER_FOLDER).is_dir():
+        return f"{paddlewheel()} new myservice --model {folder}{_input_option(load_serving_model(out))}"
+    if not any(out.glob("*.pdiparams")) and not any(out.glob("*.onnx")):
+        return ""
+    notes = " --with-notes" if (out / NOTES_FILE).is_file() else ""
+    return f"{interpreter()} -m convert serving {folder} models/mine{notes}"
+
+
+def _input_option(model: ServingModel) -> str:
+    """That of texts or images, where the model seems to be for such; columns are described already."""
+    if INPUTS_KEY in model.additions:
+        return ""
+    if "input_ids" in {feed.alias for feed in model.feeds} and _has_tokenizer(model.directory):
+        return " --input text"
+    shape = model.feeds[0].shape
+    image = len(model.feeds) == 1 and len(shape) == 4 and _CHANNELS & {shape[1], shape[3]}
+    return " --input image" if model.labels and image else ""
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    """One that reads texts as BERT's does: other vocabularies take a hook."""
+    words = folder / "vocab.txt"
+    return (folder / "tokenizer.json").is_file() or (
+        words.is_file() and "[CLS]" in words.read_text("utf-8", errors="replace").split("\n")
+    )
