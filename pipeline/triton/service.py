@@ -60,7 +60,7 @@ class RepositoryService(Service):
                 return RepositoryOp(name, model, app.config.rpc_port if open_to_all else 0)
         raise StartFailed(f"the repository has no model {name}")
 
-    def _as_app(self) -> App:
+    def as_app(self) -> App:
         assert self._options is not None
         options = self._options
         served = self._read(options)
