@@ -18,9 +18,10 @@ from convert.proof.stored_reports import report_of, write_reports
 from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
-from convert.to_serving.notes import ModelNotes, is_multi_label, labels_of, text_padding, write_notes
+from convert.to_serving.notes import ModelNotes, text_padding, write_notes
 from pipeline.errors import ConversionError
 from pipeline.models.additions import PARITY_FILE
+from pipeline.models.pretrained_config import is_multi_label, labels_of
 
 _CONVERTER = "PaddleNLP"
 _NEEDS = ("paddlenlp",)

@@ -22,8 +22,9 @@ from convert.programs.program_feeds import OTHER_INPUTS, Array
 from convert.programs.runners import Runner
 from convert.proof.proof_inputs import Inputs
 from convert.proof.target import Target, target_of_specs
-from convert.to_serving.notes import is_multi_label, labels_of, task_of, text_padding
+from convert.to_serving.notes import text_padding
 from pipeline.errors import ConversionError
+from pipeline.models.pretrained_config import is_multi_label, labels_of, task_of
 from pipeline.models.signature import sized
 
 

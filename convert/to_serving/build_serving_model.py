@@ -19,11 +19,11 @@ from convert.proof.parity_report import ParityReport
 from convert.proof.stored_reports import summaries, write_reports
 from convert.proof.target import target_of
 from convert.result import ConversionOptions
-from convert.to_serving.notes import entailment_of
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.additions import MAX_LENGTHS, PARITY_FILE
 from pipeline.models.digests import KEY as DIGESTS
 from pipeline.models.digests import digests_of
+from pipeline.models.label_names import entailment_of
 from pipeline.models.serving_model import SERVER_FOLDER, FeedPadding, Padding, Variable, write_serving_model
 
 

@@ -20,10 +20,10 @@ from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.to_serving.build_serving_model import build_serving_model
 from convert.to_serving.kept_sample import keep_sample
 from convert.to_serving.labelled import check_count, classes_of, described_outputs
-from convert.to_serving.notes import ModelNotes, entailment_of
+from convert.to_serving.notes import ModelNotes
 from convert.to_serving.rebatch import fixed_rows, rebatched
 from pipeline.errors import ConversionError
-from pipeline.models.label_names import flaw_of_count
+from pipeline.models.label_names import entailment_of, flaw_of_count
 
 
 def convert_serving(

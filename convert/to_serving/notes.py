@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,20 +17,13 @@ TOKENIZER_FILES = (
     "merges.txt",
     "sentencepiece.bpe.model",
     "special_tokens_map.json",
+    "spiece.model",
     "spm.model",
     "tokenizer.json",
     "tokenizer_config.json",
     "vocab.json",
     "vocab.txt",
 )
-_TASKS = {
-    "ForSequenceClassification": "sequence-classification",
-    "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering",
-    "ForMaskedLM": "fill-mask",
-    "Model": "feature-extraction",
-}
-_ENTAILMENT = re.compile(r"(?i)entail(ment|s|ed)?|蕴含|蕴涵")
 
 
 @dataclass(frozen=True)
@@ -91,31 +83,6 @@ def read_notes(directory: Path) -> ModelNotes:
         multi_label=notes.get("multi_label") is True,
         described=_mapping(notes, "described", path),
     )
-
-
-def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of `id2label`, unless they are the LABEL_0, ... that stand where nobody named them."""
-    named = config.get("id2label")
-    if not isinstance(named, dict) or not all(str(index) in named for index in range(len(named))):
-        return ()
-    labels = tuple(str(named[str(index)]) for index in range(len(named)))
-    return () if all(label == f"LABEL_{index}" for index, label in enumerate(labels)) else labels
-
-
-def is_multi_label(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration of transformers or PaddleNLP says so."""
-    return config.get("problem_type") == "multi_label_classification"
-
-
-def task_of(architecture: str) -> str:
-    """The task of a class of transformers or PaddleNLP, as model hubs call it; empty for others."""
-    return next((task for ending, task in _TASKS.items() if architecture.endswith(ending)), "")
-
-
-def entailment_of(labels: Sequence[str]) -> int | None:
-    """The class of an NLI model that means entailment; None where the labels name no such, or several."""
-    found = [index for index, label in enumerate(labels) if _ENTAILMENT.fullmatch(label.strip())]
-    return found[0] if len(found) == 1 else None
 
 
 def text_padding(feeds: Iterable[str], pad_id: int) -> str:

@@ -20,10 +20,7 @@ from convert.to_serving.convert_serving import convert_serving
 from convert.to_serving.notes import (
     NOTES_FILE,
     ModelNotes,
-    is_multi_label,
-    labels_of,
     read_notes,
-    task_of,
     tokenizer_files,
 )
 from convert.whole.beside import MODEL_FILES, config_beside, suggested_padding
@@ -31,6 +28,7 @@ from convert.whole.route import EXPORT, TABLE_ONNX, TO_ONNX, TORCH_ONNX, TWIN, X
 from convert.whole.source_kind import SourceKind
 from convert.whole.wanted import Wanted
 from pipeline.errors import ServingError
+from pipeline.models.pretrained_config import is_multi_label, labels_of, task_of
 
 
 @dataclass

@@ -27,11 +27,16 @@ _ONE: dict[str, Any] = {"BYTES": "text", "BOOL": True, "FP16": 1.0, "BF16": 1.0,
 
 class Examples(NamedTuple):
     """row: of the declared tensors, as one instance of KServe v1. key_values: of the key/value doors. bodies:
-    those that are an input as a whole, by media type, in base64."""
+    those that are an input as a whole, by media type, in base64. parameters: that go with the row."""
 
     row: dict[str, Any] = {}
     key_values: dict[str, str] = {}
     bodies: dict[str, str] = {}
+    parameters: dict[str, Any] = {}
+
+    def beside(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """A body of KServe with the parameters that it needs."""
+        return {**body, "parameters": self.parameters} if self.parameters else dict(body)
 
 
 class ExampleRequest(NamedTuple):
@@ -62,9 +67,9 @@ def requests_of(name: str, signature: Signature, examples: Examples) -> dict[str
         found["http"] = ExampleRequest(f"/{quoted}/prediction", body.encode())
     row = examples.key_values if signature.open else row_of(signature, examples.row)
     if row:
-        found["v1-http"] = ExampleRequest(v1, _json({"instances": [row]}))
+        found["v1-http"] = ExampleRequest(v1, _json(examples.beside({"instances": [row]})))
         if inputs := v2_inputs(signature, row):
-            found["v2-http"] = ExampleRequest(v2, _json({"inputs": inputs}))
+            found["v2-http"] = ExampleRequest(v2, _json(examples.beside({"inputs": inputs})))
     return found
 
 
@@ -72,10 +77,11 @@ def examples_of(ops: Mapping[str, Op], signature: Signature) -> Examples:
     """What the Ops that are given the request declare. Raises ConfigError with all flaws."""
     takers = takers_of(ops)
     names = [spec.name for spec in signature.inputs]
-    examples = Examples({}, {}, {})
+    examples = Examples({}, {}, {}, {})
     flaws = []
     for op in takers:
         examples.row.update(op.example)
+        examples.parameters.update(op.example_parameters)
         examples.key_values.update(op.example_key_values)
         for media, body in op.example_bodies.items():
             examples.bodies[media] = base64.b64encode(body).decode()

@@ -98,6 +98,10 @@ class Op:
     shown in /openapi.json and to clients whose request is refused. Without it: ones, and the text "text"."""
     example_key_values: Mapping[str, str] = {}
     """Optional: the same for key/value clients, where they send other keys, e.g. `{"0": "国足客场"}`."""
+    example_parameters: Mapping[str, Any] = {}
+    """Optional: the `parameters` of KServe that go with `example`, where a request needs some."""
+    request_parameters: Mapping[str, str] = {}
+    """Optional: by name what such parameters mean, for /openapi.json."""
     raw_bodies: Mapping[str, str] = {}
     """Optional: by media type the input that the body of an HTTP request is as a whole, e.g.
     `{"image/*": "image", "text/csv": "rows"}`; hooks find its bytes under that name."""

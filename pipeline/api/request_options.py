@@ -11,7 +11,8 @@ class RequestOptions(NamedTuple):
     """Of KServe v2; v1 has `parameters` alone.
 
     id: the client's own name of the request. priority: 1 is the highest, 0 none given. timeout_us: how long
-    it may wait, in microseconds, 0 for no such limit. parameters: str, bool, int of 64 bits or float by name.
+    it may wait, in microseconds, 0 for no such limit. parameters: str, bool, int of 64 bits, float, or a list
+    of str by name.
     correlation_id, flags: of the sequence it belongs to, 0 without. outputs: those asked for; none for all.
     """
 

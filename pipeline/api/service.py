@@ -330,7 +330,10 @@ def _told_of_models(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, A
         if conf is not None and overrides(op, "set_model_info"):
             model = _model_of(conf, Path(conf.model_dir))
             op.set_model_info(model)
+            model = op.model or model  # as the Op itself describes it
             described[name] = {"labels": list(model.labels), **model.description.document()}
+            if op.request_parameters:
+                described[name]["parameters"] = dict(op.request_parameters)
     return described
 
 

@@ -247,13 +247,19 @@ _MEANINGS = {  # by section, then by key
     },
     "inputs.<name>, kind: text": {
         "feed": "字符串输入的别名；不写：文本先分词。",
-        "tokenizer": "模型旁边的文件；不写：tokenizer.json，没有则为 vocab.txt（WordPiece）。",
-        "lowercase": "只用于 vocab.txt；不写：按 tokenizer_config.json，没有则为 true。",
+        "pair": "文本对中第二条文本的名字；不写：单条文本。",
+        "tokenizer": (
+            "模型旁边的文件；不写：tokenizer.json、vocab.txt（WordPiece）、"
+            "sentencepiece.bpe.model（XLM-R）或 spiece.model（ALBERT）。"
+        ),
+        "lowercase": "只用于 vocab.txt 和 spiece.model；不写：按 tokenizer_config.json，没有则为 true。",
         "ids": "词编号输入的别名。",
         "types": "分段输入的别名（如果有）。",
         "mask": "掩码输入的别名（如果有）。",
         "max_tokens": "一条文本的最多词数；不写：按 max_lengths，没有则为 512。",
-        "too_long": "词数更多的文本怎么办：拒绝，或截断。",
+        "too_long": "词数更多的文本怎么办：拒绝，截断，或分成重叠的窗口来读（windows）。",
+        "stride": "从一个窗口的开头到下一个窗口开头的词数；不写：窗口的四分之三。",
+        "max_windows": "一条文本的最多窗口数；更长的文本被拒绝。",
     },
     "inputs.<name>, kind: table": {
         "feed": "接收各列的输入的别名；不写：唯一的那个。",
@@ -270,18 +276,40 @@ _MEANINGS = {  # by section, then by key
         "activation": "怎样变成概率；auto：softmax，除非一行的和已经是 1。",
         "chosen": "另一个输出的别名，它给出模型所选类别的名字或编号。",
         "top_k": "大于 1 时：另给出这么多个标签及分数，从高到低。",
+        "threshold": "用于文本：给出的标签的最低分数；请求可以另说。",
+        "pooling": "长文本各窗口的分数怎样合成整条文本的分数。",
         "labels": "类别的名字；不写：模型的标签。",
         "raw": "是否也返回原来的输出。",
     },
     "outputs.<fetch>, kind: multilabel": {
         "activation": "怎样变成概率。",
         "threshold": "标签成立的最低分数。",
+        "top_k": "用于文本：最多给出多少个标签；不写：不限。",
+        "pooling": "长文本各窗口的分数怎样合成整条文本的分数。",
         "labels": "类别的名字；不写：模型的标签。",
         "raw": "是否也返回原来的输出。",
     },
     "outputs.<fetch>, kind: tokens": {
         "labels": "类别的名字；不写：模型的标签。",
         "raw": "是否也返回原来的输出。",
+    },
+    "outputs.<fetch>, kind: entities": {
+        "scheme": (
+            "标签怎样说明词在实体中的位置；auto：按标签的名字（B-PER、PER-B）；none：相邻且标签相同的词是一个实体。"
+        ),
+        "outside": "不属于任何实体的词的标签。",
+        "threshold": "实体的最低分数；请求可以另说。",
+        "labels": "类别的名字；不写：模型的标签。",
+    },
+    "outputs.<fetch>, kind: zero-shot": {
+        "entailment": "表示蕴含的类别的编号；不写：按模型标签的名字。",
+        "candidates": "请求没有自带标签时，从这些标签中选。",
+        "template": "假设句，{} 处放标签；请求可以另说。",
+        "multi_label": "是否逐个判断每个标签；否则全部标签的分数之和为 1。",
+        "top_k": "最多给出多少个标签；不写：全部。",
+        "threshold": "给出的标签的最低分数。",
+        "pooling": "长文本各窗口的分数怎样合成整条文本的分数。",
+        "labels": "类别的名字；不写：模型的标签。",
     },
     "outputs.<fetch>, kind: label": {
         "labels": "以编号（从 0 起）表示的类别的名字；不写：模型的标签（如果有）。",

@@ -14,6 +14,7 @@ from pipeline.errors import ServingError
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
 from pipeline.launch.offline_options import add_evaluate, add_score
 from pipeline.launch.serve_options import add_serve, hint
+from pipeline.launch.text_command import add_text
 from pipeline.process.start_signals import INTERRUPTED, end_plainly, left_at_once, survive_hangups
 
 if TYPE_CHECKING:
@@ -57,6 +58,14 @@ def _serve(options: argparse.Namespace) -> None:
     survive_hangups()
     with left_at_once():
         from pipeline.launch.serve_command import serve
+    serve(options)
+
+
+def _text(options: argparse.Namespace) -> None:
+    end_plainly()
+    survive_hangups()
+    with left_at_once():
+        from pipeline.launch.text_command import serve
     serve(options)
 
 
@@ -176,6 +185,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"paddlewheel {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
+    add_text(commands, _text)
     add_serve(commands, _serve)
     _add_explain(commands)
     _add_new(commands)

@@ -9,9 +9,9 @@ from typing import Any
 from pipeline.errors import ConfigError
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, Description, describe
 from pipeline.models.label_names import class_counts, flaw_of_count, given_labels
-from pipeline.models.onnx_file import inspect_onnx
+from pipeline.models.score_fetches import maker_of, scores_of
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
-from pipeline.ops.tokenized import tokenizer_file
+from pipeline.ops.tokenizer_files import tokenizer_file
 
 LABELS_KEY = "labels"
 _MOST_TOLD = 5  # of the best labels of an image
@@ -93,7 +93,7 @@ def _text(model: ServingModel, asked: Asked) -> dict[str, Any]:
     described = describe({INPUTS_KEY: {name: given}}, model.feeds, model.fetches, (), model.directory)
     text = described.inputs[name]
     assert text.kind == "text"
-    tokenizer_file(text, model.directory)
+    tokenizer_file(text, [model.directory])
     return {name: given}
 
 
@@ -121,7 +121,7 @@ OUTPUT_KINDS = ("classes", "multilabel", "tokens", "tensor")
 
 def _outputs(model: ServingModel, labels: Sequence[str], asked: Asked) -> dict[str, Any]:
     """What each fetch is answered as: labels where there are scores of classes."""
-    scores = _scores(model.fetches, labels)
+    scores = scores_of(model.fetches, labels)
     kind = asked.output or _kind_of(model, scores)
     if kind == "tensor" or (scores is None and not asked.output):
         return {fetch.alias: {"kind": "tensor"} for fetch in model.fetches}
@@ -136,7 +136,7 @@ def _outputs(model: ServingModel, labels: Sequence[str], asked: Asked) -> dict[s
         chosen = [f.alias for f in model.fetches if f is not scores and f.dtype in ("string", "int64")]
         if len(chosen) == 1 and not labels:
             output["chosen"] = chosen[0]
-    elif kind == "multilabel" and _maker_of(model, scores) == "Sigmoid":
+    elif kind == "multilabel" and maker_of(model, scores) == "Sigmoid":
         output["activation"] = "none"
     if asked.input in ("", "tensor") and kind != "classes":
         output["raw"] = True
@@ -146,27 +146,8 @@ def _outputs(model: ServingModel, labels: Sequence[str], asked: Asked) -> dict[s
 def _kind_of(model: ServingModel, scores: Variable | None) -> str:
     if scores is not None and len(scores.shape) == 3:
         return "tokens"
-    several = scores is not None and _maker_of(model, scores) == "Sigmoid"
+    several = scores is not None and maker_of(model, scores) == "Sigmoid"
     return "multilabel" if several else "classes"
-
-
-def _maker_of(model: ServingModel, fetch: Variable) -> str:
-    """The operator that makes a fetch; empty where that is not known."""
-    return inspect_onnx(model.program).makers.get(fetch.name, "") if model.format == "onnx" else ""
-
-
-def _may_be_scores(fetch: Variable) -> bool:
-    return len(fetch.shape) in (2, 3) and fetch.dtype.startswith(("float", "bfloat"))
-
-
-def _scores(fetches: Sequence[Variable], labels: Sequence[str]) -> Variable | None:
-    """The only fetch with a score for each class; None where it can't be told."""
-    floats = [fetch for fetch in fetches if _may_be_scores(fetch)]
-    if labels:
-        found = [f for f in floats if f.shape[-1] == len(labels)] or [f for f in floats if f.shape[-1] == -1]
-    else:
-        found = [f for f in floats if len(f.shape) == 2 and f.shape[-1] not in (-1, 1)]
-    return found[0] if len(found) == 1 else None
 
 
 def _check_options(asked: Asked) -> None:

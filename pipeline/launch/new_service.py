@@ -57,7 +57,7 @@ class NewApp:
         """Look at everything before anything is written. Raises ConfigError in one sentence."""
         folder = directory.resolve()
         name = name or folder.name
-        _check_name(name)
+        check_name(name)
         found = load_serving_model(choose_version(model).directory)
         serving_model = with_description(found, asked)
         _check_aliases(serving_model)
@@ -176,7 +176,8 @@ def write_app(app: NewApp) -> None:
         raise ConfigError(f"{exc.filename or app.directory} can't be written ({exc.strerror})") from exc
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raises ConfigError for what can't be the name of a service."""
     if not re.fullmatch(r"[^\W\d][\w.-]*", name):
         raise ConfigError(
             f"a service can't be named {name!r}; give it a name that starts with a letter and holds letters, "

@@ -23,7 +23,16 @@ from pipeline.config.report import describe_mistakes
 from pipeline.config.value_types import PositiveInt, Section
 from pipeline.errors import ConfigError
 from pipeline.models.image_presets import completed
+from pipeline.models.label_names import entailment_of
 from pipeline.models.signature import Variable
+from pipeline.models.text_description import (
+    SLOT,
+    EntitiesOutput,
+    Pooling,
+    Share,
+    TextInput,
+    ZeroShotOutput,
+)
 
 S = TypeVar("S", bound=Section)
 
@@ -82,29 +91,6 @@ class ImageInput(Section):
     )
 
 
-class TextInput(Section):
-    """A text: tokenized for the feeds of a language model, or given to a feed of strings as it is."""
-
-    kind: Literal["text"] = "text"
-    feed: str = Field(default="", description="Alias of a feed of strings; absent: texts are tokenized.")
-    tokenizer: str = Field(
-        default="", description="File beside the model; absent: tokenizer.json, else vocab.txt (WordPiece)."
-    )
-    lowercase: bool | None = Field(
-        default=None, description="Of vocab.txt; absent: as tokenizer_config.json says, else true."
-    )
-    ids: str = Field(default="input_ids", description="Alias of the feed of token ids.")
-    types: str = Field(default="token_type_ids", description="Alias of the feed of segments, if it is there.")
-    mask: str = Field(default="attention_mask", description="Alias of the feed of the mask, if it is there.")
-    max_tokens: PositiveInt | None = Field(
-        default=None,
-        description="Most tokens of a text; absent: as max_lengths says, else 512.",
-    )
-    too_long: Literal["refuse", "truncate"] = Field(
-        default="refuse", description="What becomes of a text with more tokens."
-    )
-
-
 class Column(Section):
     """A column of a table."""
 
@@ -145,6 +131,11 @@ class ClassesOutput(Section):
     top_k: PositiveInt = Field(
         default=1, description="More than 1: also so many labels with their scores, the best first."
     )
+    threshold: Share = Field(
+        default=0.0,
+        description="Of texts: least score of a label that is told; requests may say another.",
+    )
+    pooling: Pooling = "mean"
     labels: list[str] | None = Field(default=None, description="Names of the classes; absent: the model's.")
     raw: bool = Field(default=False, description="Whether the fetch is answered as well.")
 
@@ -157,6 +148,8 @@ class MultiLabelOutput(Section):
         default="sigmoid", description="What makes probabilities of the fetch."
     )
     threshold: float = Field(default=0.5, description="Least score of a label that is meant.")
+    top_k: PositiveInt | None = Field(default=None, description="Of texts: most labels; absent: any number.")
+    pooling: Pooling = "mean"
     labels: list[str] | None = Field(default=None, description="Names of the classes; absent: the model's.")
     raw: bool = Field(default=False, description="Whether the fetch is answered as well.")
 
@@ -185,8 +178,16 @@ class TensorOutput(Section):
 
 
 Input = ImageInput | TextInput | TableInput | TensorInput
-Output = ClassesOutput | MultiLabelOutput | TokensOutput | LabelOutput | TensorOutput
-Scored = ClassesOutput | MultiLabelOutput | TokensOutput
+Output = (
+    ClassesOutput
+    | MultiLabelOutput
+    | TokensOutput
+    | EntitiesOutput
+    | ZeroShotOutput
+    | LabelOutput
+    | TensorOutput
+)
+Scored = ClassesOutput | MultiLabelOutput | TokensOutput | EntitiesOutput | ZeroShotOutput
 
 INPUTS: Mapping[str, type[Input]] = {
     "image": ImageInput,
@@ -198,6 +199,8 @@ OUTPUTS: Mapping[str, type[Output]] = {
     "classes": ClassesOutput,
     "multilabel": MultiLabelOutput,
     "tokens": TokensOutput,
+    "entities": EntitiesOutput,
+    "zero-shot": ZeroShotOutput,
     "label": LabelOutput,
     "tensor": TensorOutput,
 }
@@ -238,6 +241,8 @@ def describe(
 ) -> Description:
     """What serving.yml, at `path`, says of a model's inputs and outputs. Raises ConfigError for a flaw."""
     inputs = _entries(additions.get(INPUTS_KEY), INPUTS, f"{path}: {INPUTS_KEY}")
+    pairs = [given.pair for given in inputs.values() if isinstance(given, TextInput) and given.pair]
+    _refuse_twice([*inputs, *pairs], f"{path}: {INPUTS_KEY}")
     outputs = _entries(additions.get(OUTPUTS_KEY), OUTPUTS, f"{path}: {OUTPUTS_KEY}")
     filled = {
         name: _filled_input(name, given, feeds, f"{path}: {INPUTS_KEY}.{name}")
@@ -316,6 +321,8 @@ def _filled_input(name: str, given: Input, feeds: Sequence[Variable], where: str
         wanted = "string" if given.feed else "int64"
         if given.feed and variable.dtype != wanted:
             raise ConfigError(f"{where}.feed: {variable.alias} takes {variable.dtype}, not {wanted}")
+        if given.feed and (given.pair or given.too_long == "windows"):
+            raise ConfigError(f"{where}: pairs and windows are for texts that are tokenized, without `feed`")
         return given
     if isinstance(given, ImageInput):
         variable = _feed(given.feed or _only(feeds, where), feeds, where)
@@ -361,7 +368,7 @@ def _check_output(
     if isinstance(wanted, ClassesOutput) and wanted.chosen not in ("", *(v.alias for v in fetches)):
         known = ", ".join(variable.alias for variable in fetches)
         raise ConfigError(f"{where}.chosen: the model has no fetch {wanted.chosen!r}, only {known}")
-    form = "[N, tokens, classes]" if isinstance(wanted, TokensOutput) else "[N, classes]"
+    form = "[N, tokens, classes]" if isinstance(wanted, TokensOutput | EntitiesOutput) else "[N, classes]"
     if len(fetch.shape) > 1 and len(fetch.shape) != form.count(",") + 1:
         raise ConfigError(f"{where}: kind {wanted.kind} is for {form}; {alias} gives {list(fetch.shape)}")
     names = labels_of(wanted, labels)
@@ -369,6 +376,17 @@ def _check_output(
         raise ConfigError(
             f"{where}: there are {len(names)} labels for {fetch.shape[-1]} classes; name each class once"
         )
+    if isinstance(wanted, ZeroShotOutput):
+        _check_zero_shot(wanted, names, where)
+
+
+def _check_zero_shot(wanted: ZeroShotOutput, names: Sequence[str], where: str) -> None:
+    if wanted.template.count(SLOT) != 1:
+        raise ConfigError(f"{where}.template: {wanted.template!r} has no single {SLOT} for a label")
+    entailment = entailment_of(names) if wanted.entailment is None else wanted.entailment
+    if entailment is None or (names and entailment >= len(names)):
+        told = f", of {', '.join(names)}" if names else ""
+        raise ConfigError(f"{where}.entailment: say which class means entailment{told}: its number from 0")
 
 
 def _feed(alias: str, feeds: Sequence[Variable], where: str) -> Variable:

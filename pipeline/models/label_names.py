@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from pipeline.errors import ConfigError
 from pipeline.text_lines import read_lines
 
 IMAGE_RANK = 4  # of a feed: [N, C, H, W] or [N, H, W, C]
+_ENTAILMENT = re.compile(r"(?i)entail(ment|s|ed)?|蕴含|蕴涵")
 
 
 def given_labels(text: str) -> tuple[str, ...]:
@@ -43,3 +45,9 @@ def flaw_of_count(labels: Sequence[str], classes: Sequence[int]) -> str:
         return ""
     told = " or ".join(map(str, dict.fromkeys(classes)))
     return f"--labels has {len(labels)} names, and the model has {told} classes: name each class once"
+
+
+def entailment_of(labels: Sequence[str]) -> int | None:
+    """The class of an NLI model that means entailment; None where the labels name no such, or several."""
+    found = [index for index, label in enumerate(labels) if _ENTAILMENT.fullmatch(label.strip())]
+    return found[0] if len(found) == 1 else None

@@ -14,13 +14,21 @@ import numpy as np
 from pipeline.api.examples import feed_texts
 from pipeline.api.feeds import read_feeds
 from pipeline.api.op import Op
-from pipeline.errors import ConfigError, InvalidInput
+from pipeline.errors import ConfigError, InvalidInput, ServingError
 from pipeline.models.description import ImageInput, Input, TableInput, TensorInput, TextInput
 from pipeline.models.serving_model import ServingModel
-from pipeline.ops.declarations import declared_input, declared_outputs, described_fetches, row_by_row
+from pipeline.ops.declarations import (
+    EXAMPLE_TEXT,
+    declared_input,
+    declared_outputs,
+    described_fetches,
+    row_by_row,
+)
 from pipeline.ops.images import ImageReader
 from pipeline.ops.labels import OutputPrinter
 from pipeline.ops.tables import TableReader
+from pipeline.ops.text_task import Asked, TextTask
+from pipeline.ops.text_tasks import text_task
 from pipeline.ops.tokenized import TextReader
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -30,11 +38,23 @@ Feed = dict[str, Array]
 class DescribedOp(Op):
     """Takes and gives what `inputs` and `outputs` in the model's serving.yml say."""
 
+    _task: TextTask | None = None  # of a model of texts alone
+    _asked: Asked | None = None  # the request, as its task has read it
+
+    def described(self, model: ServingModel) -> ServingModel:
+        """The model as it is to be served: as its serving.yml describes it. Raises ConfigError."""
+        return model
+
     def set_model_info(self, model: ServingModel) -> None:
+        self.model = model = self.described(model)
         _refuse_fixed_batch(model)
         if any(variable.is_lod for variable in (*model.feeds, *model.fetches)):
             # KServe can't declare sequences of unequal length.
             self.example_key_values = feed_texts(model.feeds) or {}
+            return
+        self._task = text_task(model)
+        if self._task is not None:
+            self._declare(self._task)
             return
         inputs = [declared_input(*item, model) for item in model.description.inputs.items()]
         self.input_tensors = {name: told for one in inputs for name, told in one.tensors.items()}
@@ -45,11 +65,24 @@ class DescribedOp(Op):
         if all(one.texts is not None for one in inputs):
             self.example_key_values = {n: text for one in inputs for n, text in (one.texts or {}).items()}
 
+    def _declare(self, task: TextTask) -> None:
+        self.input_tensors = dict.fromkeys(task.names, "BYTES [-1]")
+        self.output_tensors = task.declared_all()
+        self.example = dict.fromkeys(task.names, EXAMPLE_TEXT)
+        self.example_parameters = task.example()
+        self.example_key_values = {
+            name: str(value) for name, value in {**self.example, **task.example()}.items()
+        }
+        self.request_parameters = {one.name: one.told for one in task.parameters}
+
     def init_op(self) -> None:
         """Makes what reads the inputs and prints the outputs: tokenizers and decoders are loaded here."""
         model = self.model
         if model is None:
             raise ConfigError(f"Op {self.name} has no model: set local_service_conf.model_config")
+        if self._task is not None:
+            self._task.load()
+            return
         inputs = model.description.inputs
         tensors = [name for name, given in inputs.items() if isinstance(given, TensorInput)]
         # The predictor's feeds have the axes that an old description has left out.
@@ -71,8 +104,11 @@ class DescribedOp(Op):
     def feeds_of(self, inputs: Mapping[str, Any]) -> Feed | list[Feed]:
         """The model's feeds of a request: {name: value}. Raises InvalidInput that names the input.
 
-        A list of feeds, one for each row, where the model takes one row at once.
+        A list of feeds, one for each row, where the model takes one row at once, or reads texts.
         """
+        if self._task is not None:
+            self._asked = self._task.read(inputs, self.request_options.parameters)
+            return self._task.feeds(self._asked)
         feed = read_feeds(inputs, self._tensors, alike=self._alike) if self._tensors else {}
         for read in self._readers:
             feed.update(read(inputs))
@@ -89,6 +125,12 @@ class DescribedOp(Op):
 
     def answer_of(self, fetches: Mapping[str, Array] | Sequence[Mapping[str, Array]]) -> dict[str, Any]:
         """The answer to a request of the model's fetches for it."""
+        if self._task is not None:
+            if self._asked is None:
+                raise ServingError(
+                    f"Op {self.name}: answer_of is called for a request that feeds_of has not read"
+                )
+            return self._task.answer(self._asked, [fetches] if isinstance(fetches, Mapping) else fetches)
         if not isinstance(fetches, Mapping):
             names = fetches[0]
             fetches = {name: np.concatenate([one[name] for one in fetches]) for name in names}

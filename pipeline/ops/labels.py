@@ -55,8 +55,9 @@ class OutputPrinter:
             return {"label": labels[fetch.argmax(-1)]}
         scores = fetch.reshape(-1, fetch.shape[-1]).astype(np.float32)
         if isinstance(output, MultiLabelOutput):
-            return _over_threshold(scores, labels, output)
-        return _best(_probabilities(scores, output.activation), labels, output.top_k)
+            return over_threshold(sigmoids(scores, output.activation), labels, output.threshold)
+        made = best(probabilities(scores, output.activation), labels, output.top_k)
+        return made if output.top_k > 1 else {name: made[name] for name in ("label", "score")}
 
     def _names(self, classes: int) -> Array:
         if self._labels is None:
@@ -96,27 +97,30 @@ def answer_shapes(fetch: Variable, output: Output, prefix: str) -> Mapping[str, 
     return {**named, **own} if getattr(output, "raw", False) else named
 
 
-def _best(scores: Array, labels: Array, count: int) -> Answer:
+def best(scores: Array, labels: Array, count: int, threshold: float = 0.0) -> Answer:
+    """The best label of each row and its score, and so many of the best. Where a score is below the threshold
+    the label is empty."""
     order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-    best = np.take_along_axis(scores, order, 1)
-    answer = {"label": labels[order[:, 0]], "score": best[:, 0]}
-    return answer if count == 1 else {**answer, "labels": labels[order], "scores": best}
+    found, names = np.take_along_axis(scores, order, 1), labels[order]
+    if threshold > 0:
+        kept = found >= threshold
+        found, names = np.where(kept, found, np.float32(0)), np.where(kept, names, "")
+    return {"label": names[:, 0], "score": found[:, 0], "labels": names, "scores": found}
 
 
-def _over_threshold(scores: Array, labels: Array, output: MultiLabelOutput) -> Answer:
+def over_threshold(scores: Array, labels: Array, threshold: float, most: int | None = None) -> Answer:
     """The labels of each row, the best first; rows with fewer than the longest end with empty ones."""
-    if output.activation == "sigmoid":
-        scores = _sigmoid(scores)
-    order = np.argsort(-scores, axis=1, kind="stable")
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :most]
     sorted_scores = np.take_along_axis(scores, order, 1)
-    meant = sorted_scores >= output.threshold
-    most = int(meant.sum(1).max(initial=0))
-    kept = meant[:, :most]
-    names = np.where(kept, labels[order][:, :most], "")
-    return {"labels": names, "scores": np.where(kept, sorted_scores[:, :most], np.float32(0))}
+    meant = sorted_scores >= threshold
+    longest = int(meant.sum(1).max(initial=0))
+    kept = meant[:, :longest]
+    names = np.where(kept, labels[order][:, :longest], "")
+    return {"labels": names, "scores": np.where(kept, sorted_scores[:, :longest], np.float32(0))}
 
 
-def _probabilities(scores: Array, activation: str) -> Array:
+def probabilities(scores: Array, activation: str) -> Array:
+    """Of the scores of each row, as the output's `activation` says."""
     if activation == "none":
         return scores
     with np.errstate(over="ignore", invalid="ignore"):  # of infinite logits
@@ -129,7 +133,10 @@ def _probabilities(scores: Array, activation: str) -> Array:
         return np.where(done[:, None], scores, softmax)
 
 
-def _sigmoid(scores: Array) -> Array:
+def sigmoids(scores: Array, activation: str) -> Array:
+    """The probability of each class by itself, as the output's `activation` says."""
+    if activation == "none":
+        return scores
     with np.errstate(over="ignore"):
         return np.asarray(1 / (1 + np.exp(-scores)), np.float32)
 

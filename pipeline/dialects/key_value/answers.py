@@ -16,6 +16,7 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict
 
 from client.protos.pipeline_service_pb2 import Response
+from pipeline.api.answer import Answer
 from pipeline.dialects.key_value.array_text import array_repr
 from pipeline.errors import ServingError, UnprintableAnswer
 from pipeline.messages.values import Part
@@ -37,6 +38,8 @@ def render(outputs: Mapping[str, Any], form: str) -> bytes:
 
     Raises UnprintableAnswer (err_no 7000) for a value that has no text, (8000) for a key that is none.
     """
+    if isinstance(outputs, Answer) and outputs.key_values is not None:
+        outputs = outputs.key_values
     keys, values = list(outputs), list(outputs.values())
     for value in values:
         if type(value) is not str:

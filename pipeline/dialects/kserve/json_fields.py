@@ -11,6 +11,7 @@ import msgspec
 from pipeline.dialects.kserve.refusals import KServeRefusal
 
 LENIENT_BYTES = 4 << 20  # the standard library reads what is only nearly JSON: slowly, so no more than this
+MOST_TEXTS = 1000  # in a parameter
 _UNSIGNED = range(1 << 64)
 _PARAMETER_INTEGERS = range(-(1 << 63), 1 << 64)
 
@@ -86,10 +87,19 @@ def parameters_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return given
 
 
-def checked_parameter(name: str, value: Any) -> str | bool | int | float:
-    """The value of a parameter as hooks are given it. Raises KServeRefusal for a type that they are not."""
+def checked_parameter(name: str, value: Any) -> str | bool | int | float | list[str]:
+    """The value of a parameter as hooks are given it: a list of texts, too, which Triton refuses.
+
+    Raises KServeRefusal for a type that they are not given.
+    """
     if isinstance(value, str):
         return sendable(value)
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        if len(value) > MOST_TEXTS:
+            raise KServeRefusal(
+                f"parameter '{name}' is a list of {len(value)} texts; {MOST_TEXTS} are allowed."
+            )
+        return [sendable(one) for one in value]
     if isinstance(value, bool | float) or (type(value) is int and value in _PARAMETER_INTEGERS):
         return value
     raise KServeRefusal(

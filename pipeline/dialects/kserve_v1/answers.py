@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from pipeline.api.answer import Answer
 from pipeline.dialects.kserve.datatypes import BYTES, tensor_of
 from pipeline.dialects.kserve_v1.wish import V1Wish
 from pipeline.errors import UnprintableAnswer
@@ -26,6 +27,8 @@ def render(
     Raises UnprintableAnswer for a value that is no tensor, or has not as many rows as there are instances.
     """
     asked = V1Wish(*wish)
+    if isinstance(output, Answer) and output.rows is not None and asked.rows and not asked.by_columns:
+        return [b'{"predictions":%b}' % _json(output.rows)]
     specs = {spec.name: spec for spec in declared}
     values = {
         str(name): _value(str(name), value, specs.get(name), asked)

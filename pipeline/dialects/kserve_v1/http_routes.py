@@ -101,7 +101,8 @@ class V1Http(HttpHandler):
             row: dict[str, Any] | None = examples.key_values or {"...": "..."}
         else:
             row = row_of(model.signature, {} if model.op else examples.row)
-        body = row and json.dumps({"instances": [row]}, ensure_ascii=False)
+        whole = {"instances": [row]}
+        body = row and json.dumps(whole if model.op else examples.beside(whole), ensure_ascii=False)
         if not body or len(body) > LONGEST_EXAMPLE:
             return (
                 f"; the fields of an instance are {', '.join(spec.name for spec in model.signature.inputs)}"

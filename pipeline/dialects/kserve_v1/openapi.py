@@ -40,12 +40,18 @@ def paths(app: App, models: KServeModels) -> dict[str, Any]:
 def _predict(app: App, model: KServeModel) -> dict[str, Any]:
     row = example_row(app, model)
     bodies = {} if model.op else app.examples.bodies
-    body = content(_request(model.signature), {"instances": [row]} if row else None, bodies)
+    body = content(_request(model.signature), _example(app, model, row), bodies)
     summary = f"Predict with {called(model)}: an object for each instance"
     zh = f"用{called_zh(model)}推理：每个实例一个对象"
     told = operation("v1", summary, zh, body, _answer(model.signature), model=model.name)
     told["responses"] |= refusals(ERROR)
     return told
+
+
+def _example(app: App, model: KServeModel, row: Any) -> Any:
+    if not row:
+        return None
+    return {"instances": [row]} if model.op else app.examples.beside({"instances": [row]})
 
 
 def _request(signature: Signature) -> Schema:

@@ -43,7 +43,10 @@ def paths(app: App, models: KServeModels) -> dict[str, Any]:
 def _infer(app: App, model: KServeModel) -> dict[str, Any]:
     row = example_row(app, model)
     inputs = v2_inputs(model.signature, row) if row else None
-    body = content(_request(model.signature), {"inputs": inputs} if inputs else None)
+    example = {"inputs": inputs} if inputs else None
+    if example is not None and not model.op:
+        example = app.examples.beside(example)
+    body = content(_request(model.signature), example)
     summary, zh = f"Infer with {called(model)}: tensors", f"用{called_zh(model)}推理：张量"
     told = operation("v2", summary, zh, body, _answer(model.signature), model=model.name)
     told["responses"] |= refusals(ERROR)
@@ -64,7 +67,10 @@ def _generate(app: App, model: KServeModel) -> dict[str, Any]:
         for element in (value if isinstance(value, list) else [value])
     )
     halves = any(spec.datatype in RAW_ALONE for spec in model.signature.inputs)
-    body = content(OBJECT, row if flat and not halves else None)
+    example = (
+        {**row, **({} if model.op else app.examples.parameters)} if row and flat and not halves else None
+    )
+    body = content(OBJECT, example)
     summary = f"Infer with {called(model)}: an element or a list of them for each input"
     zh = f"用{called_zh(model)}推理：每个输入一个元素或一个列表"
     told = operation("v2", summary, zh, body, OBJECT, model=model.name)

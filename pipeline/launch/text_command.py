@@ -1,0 +1,186 @@
+"""`paddlewheel text`: serves a model of texts in this process's place, without a file to write."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.launch.commands import add_command
+
+if TYPE_CHECKING:
+    from pipeline.launch.commands import Commands
+    from pipeline.ops.text_files import TextSettings
+
+TASKS = ("classification", "multi-label", "labelling", "zero-shot")
+_EXAMPLES = """\
+Examples:
+  paddlewheel text models/ernie-news
+  paddlewheel text models/ner --too-long windows
+  paddlewheel text models/xlm-r-xnli --task zero-shot --template "这句话是关于{}的。"
+  paddlewheel text models/sentiment --labels negative,positive --http-port 9000
+"""
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Does not return: the server takes over this process. Raises ConfigError for what is not known."""
+    from pipeline.launch.new_service import check_name
+    from pipeline.ops.text_service import TextService, service_config
+
+    folder: Path = options.model
+    name = options.name or _name_of(folder)
+    check_name(name)
+    settings = _settings(options)
+    _tell(folder, name, settings, options)
+    service = TextService(name, settings)
+    service.prepare_pipeline_config(
+        yml_dict=service_config(
+            name,
+            folder.absolute(),
+            http_port=options.http_port,
+            rpc_port=options.rpc_port,
+            engine=options.engine,
+        )
+    )
+    service.run_service()
+
+
+def _settings(options: argparse.Namespace) -> TextSettings:
+    from pipeline.models.label_names import given_labels
+    from pipeline.ops.text_files import TextSettings
+
+    tokenizer = str(Path(options.tokenizer).absolute()) if options.tokenizer else ""
+    return TextSettings(
+        task=options.task,
+        labels=given_labels(options.labels),
+        tokenizer=tokenizer,
+        pair=options.pair,
+        too_long=options.too_long,
+        stride=options.stride,
+        max_tokens=options.max_tokens,
+        top_k=options.top_k,
+        threshold=options.threshold,
+        scheme=options.scheme,
+        template=options.template,
+        candidates=given_labels(options.candidates),
+    )
+
+
+def _tell(folder: Path, name: str, settings: TextSettings, options: argparse.Namespace) -> None:
+    """What is going to be served, and a request that it answers."""
+    from pipeline.api.dag import signature_of
+    from pipeline.api.examples import examples_of, requests_of
+    from pipeline.api.op import RequestOp
+    from pipeline.models.serving_model import load_serving_model
+    from pipeline.models.versions import choose_version
+    from pipeline.ops.text_files import KINDS
+    from pipeline.ops.text_ops import TextOp
+
+    op = TextOp(name=name, input_ops=[RequestOp()], **asdict(settings))
+    op.set_model_info(load_serving_model(choose_version(folder).directory))
+    assert op.model is not None
+    (output,) = op.model.description.outputs.values()
+    task = next(task for task, kind in KINDS.items() if kind == output.kind)
+    ops = {name: op}
+    signature = signature_of(ops, op)
+    request = requests_of(name, signature, examples_of(ops, signature))["v1-http"]
+    labels = ", ".join(op.model.labels[:8]) + (", ..." if len(op.model.labels) > 8 else "")
+    sys.stdout.write(
+        f"{name}: {task}, {len(op.model.labels)} classes ({labels}). Once it is ready, ask it:\n\n"
+        f"  {request.command(f'localhost:{options.http_port}')}\n\n"
+    )
+    sys.stdout.flush()
+
+
+def _name_of(folder: Path) -> str:
+    """The folder's name as that of a service."""
+    name = re.sub(r"[^\w.-]", "-", folder.resolve().name)
+    return name if re.match(r"[^\W\d]", name) else f"text-{name}"
+
+
+def add_text(commands: Commands, command: Callable[[argparse.Namespace], None]) -> None:
+    """Adds the command, which `command` runs."""
+    parser = add_command(
+        commands,
+        "text",
+        command,
+        "serve a model of texts: labels, entities or zero-shot answers over every door",
+        "paddlewheel text models/ernie-news",
+    )
+    parser.epilog = _EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "model", type=Path, metavar="MODEL", help="folder of a serving model, or with an ONNX model"
+    )
+    _add_meaning(parser)
+    _add_reading(parser)
+    parser.add_argument(
+        "--name", default="", help="of the service, the first part of its URL (that of MODEL)"
+    )
+    parser.add_argument(
+        "--engine", default="auto", metavar="NAME", help="that runs it (the fastest, once timed)"
+    )
+    parser.add_argument("--http-port", type=int, default=18082, metavar="PORT", help="HTTP (%(default)s)")
+    parser.add_argument("--rpc-port", type=int, default=8088, metavar="PORT", help="gRPC (%(default)s)")
+
+
+def _add_meaning(parser: argparse.ArgumentParser) -> None:
+    """What the model's scores mean."""
+    parser.add_argument("--task", default="", choices=TASKS, help="what it does (as its files say)")
+    parser.add_argument(
+        "--labels", default="", metavar="A,B|FILE", help="names of the classes, in order (as its files say)"
+    )
+    parser.add_argument("--top-k", type=_positive, default=0, metavar="N", help="most labels that are told")
+    parser.add_argument("--threshold", type=_share, metavar="S", help="least score of a label or an entity")
+    parser.add_argument(
+        "--scheme",
+        default="",
+        choices=("auto", "bio", "bioes", "bioul", "none"),
+        help="what labels of tokens say of places in an entity (as their names tell)",
+    )
+    parser.add_argument(
+        "--template", default="", metavar="TEXT", help="zero-shot: hypothesis with {} for a label"
+    )
+    parser.add_argument(
+        "--candidates", default="", metavar="A,B|FILE", help="zero-shot: labels of requests without any"
+    )
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    """How texts are read."""
+    parser.add_argument(
+        "--tokenizer", default="", metavar="FILE", help="its tokenizer (the file beside the model)"
+    )
+    parser.add_argument("--pair", action="store_true", help="each text has a second one, text_pair")
+    parser.add_argument(
+        "--too-long",
+        default="",
+        choices=("refuse", "truncate", "windows"),
+        help="what becomes of texts beyond the model's length (refuse)",
+    )
+    parser.add_argument(
+        "--stride", type=_positive, default=0, metavar="N", help="tokens from window to window (3/4 of one)"
+    )
+    parser.add_argument(
+        "--max-tokens", type=_positive, default=0, metavar="N", help="of a text (the model's)"
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 up")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to 1")
+    return number

@@ -1,0 +1,33 @@
+"""What a config.json of transformers or PaddleNLP tells of its model: the task, the names of the classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_TASKS = {
+    "ForSequenceClassification": "sequence-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMaskedLM": "fill-mask",
+    "Model": "feature-extraction",
+}
+
+
+def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of `id2label`, unless they are the LABEL_0, ... that stand where nobody named them."""
+    named = config.get("id2label")
+    if not isinstance(named, dict) or not all(str(index) in named for index in range(len(named))):
+        return ()
+    labels = tuple(str(named[str(index)]) for index in range(len(named)))
+    return () if all(label == f"LABEL_{index}" for index, label in enumerate(labels)) else labels
+
+
+def is_multi_label(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration of transformers or PaddleNLP says so."""
+    return config.get("problem_type") == "multi_label_classification"
+
+
+def task_of(architecture: str) -> str:
+    """The task of a class of transformers or PaddleNLP, as model hubs call it; empty for others."""
+    return next((task for ending, task in _TASKS.items() if architecture.endswith(ending)), "")

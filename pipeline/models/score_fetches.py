@@ -1,0 +1,28 @@
+"""Which of a model's fetches has scores of classes, and what made them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.models.onnx_file import inspect_onnx
+from pipeline.models.serving_model import ServingModel
+from pipeline.models.signature import Variable
+
+
+def maker_of(model: ServingModel, fetch: Variable) -> str:
+    """The operator that makes a fetch; empty where that is not known."""
+    return inspect_onnx(model.program).makers.get(fetch.name, "") if model.format == "onnx" else ""
+
+
+def _may_be_scores(fetch: Variable) -> bool:
+    return len(fetch.shape) in (2, 3) and fetch.dtype.startswith(("float", "bfloat"))
+
+
+def scores_of(fetches: Sequence[Variable], labels: Sequence[str]) -> Variable | None:
+    """The only fetch with a score for each class; None where it can't be told."""
+    floats = [fetch for fetch in fetches if _may_be_scores(fetch)]
+    if labels:
+        found = [f for f in floats if f.shape[-1] == len(labels)] or [f for f in floats if f.shape[-1] == -1]
+    else:
+        found = [f for f in floats if len(f.shape) == 2 and f.shape[-1] not in (-1, 1)]
+    return found[0] if len(found) == 1 else None

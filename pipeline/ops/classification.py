@@ -1,0 +1,57 @@
+"""Texts, or pairs of them, to classes: one that is meant, or any number."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pipeline.ops import parameters
+from pipeline.ops.labels import best, over_threshold, probabilities, sigmoids
+from pipeline.ops.parameters import Parameter
+from pipeline.ops.text_task import Array, Asked, TextTask
+from pipeline.ops.text_windows import pooled
+
+TOP_K = Parameter("top_k", parameters.count, "Most labels that are told, the best first.")
+THRESHOLD = Parameter("threshold", parameters.share, "Least score of a label that is told.")
+
+
+class ClassesTask(TextTask):
+    """The best class, and the best few."""
+
+    parameters: ClassVar[tuple[Parameter, ...]] = (TOP_K, THRESHOLD)
+
+    def declared(self) -> dict[str, str]:
+        labels, scores = "BYTES [-1, -1]", "FP32 [-1, -1]"
+        return {"label": "BYTES [-1]", "score": "FP32 [-1]", "labels": labels, "scores": scores}
+
+    def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
+        of_texts = pooled(self._scores(scores), asked.windows, self.output.pooling)
+        wanted = {"top_k": self.output.top_k, "threshold": self.output.threshold, **asked.parameters}
+        return best(of_texts, self.names_of(of_texts.shape[1]), wanted["top_k"], wanted["threshold"])
+
+    def _scores(self, scores: list[Array]) -> Array:
+        return probabilities(joined(scores), self.output.activation)
+
+
+class MultiLabelTask(ClassesTask):
+    """All classes over a threshold."""
+
+    def declared(self) -> dict[str, str]:
+        return {"labels": "BYTES [-1, -1]", "scores": "FP32 [-1, -1]"}
+
+    def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
+        of_texts = pooled(self._scores(scores), asked.windows, self.output.pooling)
+        wanted: dict[str, Any] = {"top_k": self.output.top_k, "threshold": self.output.threshold}
+        wanted |= asked.parameters
+        names = self.names_of(of_texts.shape[1])
+        return over_threshold(of_texts, names, wanted["threshold"], wanted["top_k"])
+
+    def _scores(self, scores: list[Array]) -> Array:
+        return sigmoids(joined(scores), self.output.activation)
+
+
+def joined(scores: list[Array]) -> Array:
+    """The scores of all rows: float32 [rows, classes]."""
+    whole = scores[0] if len(scores) == 1 else np.concatenate(scores)
+    return whole.reshape(-1, whole.shape[-1]).astype(np.float32, copy=False)

@@ -1,0 +1,143 @@
+"""What a request may say beside its texts: `top_k`, `threshold`, the caller's own labels.
+
+Clients of KServe send `parameters`, those of key/value a key of the same name. What one says holds for its
+own request alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pipeline.errors import InvalidInput
+from pipeline.models.text_description import LONGEST_LABEL, LONGEST_TEMPLATE, MOST_LABELS, SLOT
+
+MOST_TOLD = 1000  # of `top_k`
+_WORDS = {"true": True, "1": True, "false": False, "0": False}
+
+
+class Parameter(NamedTuple):
+    """One of them. read: makes its value of what was sent; raises InvalidInput that says what is wrong.
+
+    told: what it means, in a sentence. example: of a value.
+    """
+
+    name: str
+    read: Callable[[str, Any], Any]
+    told: str
+
+
+def read_parameters(
+    known: Sequence[Parameter], inputs: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The values of those that were sent, by name. inputs: of the request. given: its `parameters`.
+
+    Raises InvalidInput for one that can't be used, and for a name that is nearly one of the known.
+    """
+    by_name = {one.name: one for one in known}
+    for name in given:
+        _refuse_misspelt(name, by_name)
+    for name in inputs:
+        if name not in by_name and isinstance(inputs[name], str) and not name.isdigit():
+            _refuse_misspelt(name, by_name)
+    values = {}
+    for name, one in by_name.items():
+        sent = given[name] if name in given else inputs.get(name)
+        if sent is not None:
+            values[name] = one.read(name, sent)
+    return values
+
+
+def count(name: str, value: Any) -> int:
+    number = _number(name, value, f"a whole number from 1 to {MOST_TOLD}")
+    if number != int(number) or not 1 <= number <= MOST_TOLD:
+        raise InvalidInput(f"{name!r} is {_shown(value)}: send a whole number from 1 to {MOST_TOLD}")
+    return int(number)
+
+
+def share(name: str, value: Any) -> float:
+    number = _number(name, value, "a number from 0 to 1")
+    if not 0 <= number <= 1:
+        raise InvalidInput(f"{name!r} is {_shown(value)}: send a number from 0 to 1")
+    return number
+
+
+def flag(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    found = _WORDS.get(str(value).strip().lower())
+    if found is None:
+        raise InvalidInput(f"{name!r} is {_shown(value)}: send true or false")
+    return found
+
+
+def labels(name: str, value: Any) -> tuple[str, ...]:
+    """Labels as a list of texts, as such a list in JSON, or separated by commas."""
+    many = _listed(name, value)
+    if not many:
+        raise InvalidInput(f"{name!r} is empty: send one label or more")
+    if len(many) > MOST_LABELS:
+        raise InvalidInput(f"{name!r} has {len(many)} labels; {MOST_LABELS} are allowed in a request")
+    for number, label in enumerate(many):
+        if not isinstance(label, str) or not label.strip():
+            raise InvalidInput(f"label {number} of {name!r} is {_shown(label)}: labels are texts, not empty")
+        if len(label) > LONGEST_LABEL:
+            raise InvalidInput(
+                f"label {number} of {name!r} has {len(label)} characters; {LONGEST_LABEL} are allowed"
+            )
+    found = tuple(label.strip() for label in many)
+    if len(set(found)) < len(found):
+        twice = next(label for label in found if found.count(label) > 1)
+        raise InvalidInput(f"{name!r} has {twice!r} twice: send each label once")
+    return found
+
+
+def template(name: str, value: Any) -> str:
+    """A hypothesis with one slot for a label."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name!r} is {_shown(value)}: send a text with {SLOT} where a label goes")
+    if len(value) > LONGEST_TEMPLATE:
+        raise InvalidInput(f"{name!r} has {len(value)} characters; {LONGEST_TEMPLATE} are allowed")
+    if value.count(SLOT) != 1:
+        raise InvalidInput(f"{name!r} has {value.count(SLOT)} times {SLOT}: put it once, where a label goes")
+    return value
+
+
+def _refuse_misspelt(name: str, known: Mapping[str, Parameter]) -> None:
+    if name in known:
+        return
+    near = difflib.get_close_matches(name[:40].lower(), known, 1, 0.8)
+    if near:
+        raise InvalidInput(f"{name[:40]!r} is no parameter; did you mean {near[0]!r}?")
+
+
+def _number(name: str, value: Any, wanted: str) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidInput(f"{name!r} is {_shown(value)}: send {wanted}")
+    return number
+
+
+def _listed(name: str, value: Any) -> Sequence[Any]:
+    if isinstance(value, list | tuple):
+        return value
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name!r} is {_shown(value)}: send a list of texts, or texts between commas")
+    if not value.lstrip().startswith("["):
+        return [label for label in value.split(",") if label.strip()]
+    try:
+        many = json.loads(value)
+    except (ValueError, RecursionError):
+        raise InvalidInput(f'{name!r} is no list in JSON: send one like ["a", "b"]') from None
+    return list(many)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."

@@ -1,0 +1,206 @@
+"""What a model's own files tell of a service of texts: its task, its labels, which output has the scores.
+
+It is looked for in serving.yml, config.json and files of labels, in the folder of the model and in the one
+around it. What is nowhere is asked for by the name of the option that says it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ConfigError
+from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, describe
+from pipeline.models.label_files import LABEL_FILES, labels_beside
+from pipeline.models.label_names import entailment_of
+from pipeline.models.pretrained_config import is_multi_label, labels_of, task_of
+from pipeline.models.score_fetches import maker_of
+from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
+from pipeline.ops.tokenizer_files import tokenizer_file
+
+CLASSIFICATION, MULTI_LABEL, LABELLING, ZERO_SHOT = "classification", "multi-label", "labelling", "zero-shot"
+KINDS: Mapping[str, str] = {
+    CLASSIFICATION: "classes",
+    MULTI_LABEL: "multilabel",
+    LABELLING: "entities",
+    ZERO_SHOT: "zero-shot",
+}
+"""The tasks, and the kind of output of each."""
+INPUT, SECOND = "text", "text_pair"
+CONFIGS = ("config.json", "model_config.json")
+_MOST_BYTES = 16 << 20
+_OF_NOTES = {"sequence-classification": CLASSIFICATION, "token-classification": LABELLING}
+_KINDS_OF_OLD = {"tokens": LABELLING, **{kind: task for task, kind in KINDS.items()}}
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """What is said of a service of texts in place of what the model's files tell; empty: nothing.
+
+    candidates: of zero-shot, the labels of requests without any.
+    """
+
+    task: str = ""
+    labels: tuple[str, ...] = ()
+    tokenizer: str = ""
+    pair: bool = False
+    too_long: str = ""
+    stride: int = 0
+    max_tokens: int = 0
+    top_k: int = 0
+    threshold: float | None = None
+    scheme: str = ""
+    template: str = ""
+    candidates: tuple[str, ...] = ()
+
+
+def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel:
+    """The model as a service of texts. Raises ConfigError, a sentence that names the option, for what is not
+    known of it or does not fit."""
+    folders = [model.directory, model.directory.parent]
+    config = _config(folders)
+    labels = settings.labels or model.labels or labels_of(config) or labels_beside(folders)
+    task = settings.task or _task(model, config, labels)
+    if task not in KINDS:
+        raise ConfigError(
+            f"{model.directory}: what the model is for is told by none of its files ({ADDITIONS}, "
+            f"{', '.join(CONFIGS)}): say --task {', '.join(KINDS)}"
+        )
+    scores = _scores(model, task, labels)
+    if not labels and (task == LABELLING or scores.shape[-1] == -1 or not _is_head(config, model)):
+        raise ConfigError(
+            f"{model.directory}: the names of the classes are in none of {ADDITIONS}, {CONFIGS[0]} and "
+            f"{', '.join(LABEL_FILES)}: give --labels A,B or a file with one a line"
+        )
+    given = _input(model, settings)
+    additions = {
+        **model.additions,
+        INPUTS_KEY: {INPUT: given},
+        OUTPUTS_KEY: {scores.alias: _output(model, scores, task, labels, settings)},
+    }
+    path = model.directory / ADDITIONS
+    described = describe(additions, model.feeds, model.fetches, labels, path)
+    rest = [name for name, one in described.inputs.items() if one.kind == "tensor"]
+    if rest:
+        raise ConfigError(f"{model.directory}: no text makes the feed {rest[0]}; describe it in {path}")
+    text = described.inputs[INPUT]
+    assert text.kind == "text"
+    tokenizer_file(text, folders)
+    return replace(model, labels=tuple(labels), description=described, additions=additions)
+
+
+def _input(model: ServingModel, settings: TextSettings) -> dict[str, Any]:
+    said = [one for one in (model.additions.get(INPUTS_KEY) or {}).values() if one.get("kind") == "text"]
+    given = {**(said[0] if len(said) == 1 else {"kind": "text"})}
+    told = {
+        "tokenizer": settings.tokenizer,
+        "pair": SECOND if settings.pair else "",
+        "too_long": settings.too_long,
+        "stride": settings.stride,
+        "max_tokens": settings.max_tokens,
+    }
+    return given | {key: value for key, value in told.items() if value}
+
+
+def _output(
+    model: ServingModel, scores: Variable, task: str, labels: Sequence[str], settings: TextSettings
+) -> dict[str, Any]:
+    said = (model.additions.get(OUTPUTS_KEY) or {}).get(scores.alias) or {}
+    kind = KINDS[task]
+    output = {**said, "raw": False} if said.get("kind") == kind else {"kind": kind}
+    if kind not in ("classes", "multilabel"):
+        output.pop("raw", None)
+    if kind == "multilabel" and "activation" not in output and maker_of(model, scores) == "Sigmoid":
+        output["activation"] = "none"
+    if kind == "zero-shot" and output.get("entailment") is None and entailment_of(labels) is None:
+        raise ConfigError(
+            f"{model.directory}: none of the labels {', '.join(labels)} is entailment: name the classes by "
+            "--labels, as in contradiction,neutral,entailment"
+        )
+    return output | _told(kind, settings)
+
+
+def _told(kind: str, settings: TextSettings) -> dict[str, Any]:
+    """What the settings say of the output. Raises ConfigError for what this kind of output has not."""
+    told = {
+        "top_k": (settings.top_k, ("classes", "multilabel", "zero-shot")),
+        "threshold": (settings.threshold, tuple(KINDS.values())),
+        "scheme": (settings.scheme, ("entities",)),
+        "template": (settings.template, ("zero-shot",)),
+        "candidates": (list(settings.candidates), ("zero-shot",)),
+    }
+    for name, (value, kinds) in told.items():
+        if value and kind not in kinds:
+            tasks = " and ".join(task for task, own in KINDS.items() if own in kinds)
+            raise ConfigError(f"--{name.replace('_', '-')} goes with the task {tasks}")
+    return {name: value for name, (value, _) in told.items() if value}
+
+
+def _task(model: ServingModel, config: Mapping[str, Any], labels: Sequence[str]) -> str:
+    """What the files say the model is for; empty where they don't."""
+    said = [one.get("kind") for one in (model.additions.get(OUTPUTS_KEY) or {}).values()]
+    kinds = [_KINDS_OF_OLD[kind] for kind in said if kind in _KINDS_OF_OLD]
+    if kinds:
+        return kinds[0]
+    architecture = str(next(iter(config.get("architectures") or []), ""))
+    noted = str(model.additions.get("task", "") or task_of(architecture))
+    task = _OF_NOTES.get(noted, "")
+    if not noted and labels:
+        shapes = [fetch.shape for fetch in model.fetches if fetch.shape[-1:] == (len(labels),)]
+        ranks = {len(shape) for shape in shapes}
+        task = {2: CLASSIFICATION, 3: LABELLING}.get(ranks.pop(), "") if len(ranks) == 1 else ""
+    if task == CLASSIFICATION:
+        if is_multi_label(config):
+            return MULTI_LABEL
+        return CLASSIFICATION if entailment_of(labels) is None else ZERO_SHOT
+    return task
+
+
+def _scores(model: ServingModel, task: str, labels: Sequence[str]) -> Variable:
+    rank, form = (3, "[N, tokens, classes]") if task == LABELLING else (2, "[N, classes]")
+    floats = [fetch for fetch in model.fetches if fetch.dtype.startswith(("float", "bfloat"))]
+    heads = [fetch for fetch in floats if len(fetch.shape) in (0, rank)]
+    if not heads:
+        told = ", ".join(f"{fetch.alias} {fetch.dtype} {list(fetch.shape)}" for fetch in model.fetches)
+        raise ConfigError(f"{model.directory}: --task {task} needs scores {form}, and the model gives {told}")
+    fitting = [fetch for fetch in heads if not labels or fetch.shape[-1:] in ((len(labels),), (-1,), ())]
+    if not fitting:
+        told = " or ".join(str(fetch.shape[-1]) for fetch in heads)
+        raise ConfigError(
+            f"{model.directory}: there are {len(labels)} labels, and the model gives {told} scores: name "
+            "each class once, by --labels"
+        )
+    if len(fitting) > 1:
+        names = ", ".join(fetch.alias for fetch in fitting)
+        raise ConfigError(
+            f"{model.directory}: which of {names} has the scores can't be told: describe it in "
+            f"{model.directory / ADDITIONS}, under {OUTPUTS_KEY}"
+        )
+    return fitting[0]
+
+
+def _is_head(config: Mapping[str, Any], model: ServingModel) -> bool:
+    """Whether something says that the model classifies, though its classes have no names."""
+    architecture = str(next(iter(config.get("architectures") or []), ""))
+    return str(model.additions.get("task", "") or task_of(architecture)) in _OF_NOTES
+
+
+def _config(folders: Sequence[Path]) -> dict[str, Any]:
+    """The configuration of transformers or PaddleNLP beside the model; empty without one."""
+    for folder in folders:
+        for name in CONFIGS:
+            if (folder / name).is_file():
+                return _read(folder / name)
+    return {}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            config = json.loads(file.read(_MOST_BYTES))
+    except (OSError, ValueError, RecursionError) as exc:
+        raise ConfigError(f"{path} can't be read as JSON ({exc}): is it whole?") from exc
+    return config if isinstance(config, dict) else {}

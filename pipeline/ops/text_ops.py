@@ -1,0 +1,58 @@
+"""Ops of texts that need no code: classes, entities, or the caller's own labels come out.
+
+    ClassificationOp(name="news", input_ops=[read_op], top_k=3)
+
+Task, labels and tokenizer are found in the model's files; arguments say what they don't, or say it otherwise:
+those of `TextSettings`. Hooks may be overridden as those of any other Op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, ClassVar
+
+from pipeline.api.op import Op
+from pipeline.models.serving_model import ServingModel
+from pipeline.ops.described import DescribedOp
+from pipeline.ops.text_files import CLASSIFICATION, LABELLING, ZERO_SHOT, TextSettings, described_texts
+
+_SETTINGS = tuple(field.name for field in fields(TextSettings))
+
+
+class TextOp(DescribedOp):
+    """Does with texts what the model is for."""
+
+    task: ClassVar[str] = ""
+    """The task where no argument says one; empty: the model's own."""
+
+    def __init__(
+        self, name: str | None = None, input_ops: Sequence[Op] | Op | None = None, **options: Any
+    ) -> None:
+        """options: those of `TextSettings`, and those of Op."""
+        own = {key: options.pop(key) for key in _SETTINGS if key in options}
+        for key in ("labels", "candidates"):
+            own[key] = tuple(own.get(key, ()))
+        self.settings = TextSettings(**{"task": self.task, **own})
+        super().__init__(name, input_ops, **options)
+
+    def described(self, model: ServingModel) -> ServingModel:
+        return described_texts(model, self.settings)
+
+
+class ClassificationOp(TextOp):
+    """Texts, or pairs of texts, to the best of the model's classes; `task="multi-label"`: to any number."""
+
+    task = CLASSIFICATION
+
+
+class LabellingOp(TextOp):
+    """Texts to the entities in them."""
+
+    task = LABELLING
+
+
+class ZeroShotOp(TextOp):
+    """Texts to labels of the caller's own, by a model of natural language inference."""
+
+    task = ZERO_SHOT

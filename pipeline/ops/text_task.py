@@ -1,0 +1,232 @@
+"""TextTask: what a service does with a request's texts, from its inputs to rows for the model and back.
+
+Each kind of task is a class of its own; `text_tasks.py` lists them. A row is a text, a window of a long one,
+or a text with a label. Rows of all callers share batches, sorted by their lengths.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pipeline.api.answer import Answer
+from pipeline.errors import InvalidInput, ServingError, TooLarge
+from pipeline.models.description import Output, labels_of
+from pipeline.models.serving_model import ServingModel, Variable
+from pipeline.models.text_description import TextInput
+from pipeline.ops.parameters import Parameter, read_parameters
+from pipeline.ops.text_tokenizer import Row, TextTokenizer, Tokens, shortened
+from pipeline.ops.text_windows import Cut, cut
+from pipeline.ops.texts import named_texts
+from pipeline.ops.tokenizer_files import load_tokenizer, tokenizer_file
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Feed = dict[str, Array]
+
+MOST_ROWS = 4096  # of a request
+USUAL_LENGTH = 512
+CHARS_PER_TOKEN = 20  # a longer text has surely more tokens than the model reads
+TRUNCATED, WINDOWS = "truncated", "windows"
+
+
+@dataclass
+class Asked:
+    """A request: its parameters, its rows, and which parts of each text these are."""
+
+    parameters: dict[str, Any]
+    rows: list[Row]
+    cuts: list[Cut]
+    texts: Sequence[Any] = ()
+    tokens: Sequence[Tokens] = field(default_factory=list)
+
+    @property
+    def windows(self) -> list[int]:
+        """How many each text has."""
+        return [len(part.spans) for part in self.cuts]
+
+
+class TextTask:
+    """Base of the tasks: reads texts or pairs, one row for each window. A subclass makes the answer."""
+
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    """What a request may say beside its texts."""
+    pairs: ClassVar[bool] = True
+    """Whether a text may have a second one."""
+
+    def __init__(
+        self, name: str, given: TextInput, output: Any, fetch: Variable, model: ServingModel
+    ) -> None:
+        """name: of the input. output: what is said of the fetch."""
+        self.name = name
+        self.given = given
+        self.output = output
+        self.fetch = fetch
+        self.model = model
+        self.labels = np.array(labels_of(output, model.labels))
+        self.max_tokens = longest_text(given, model.feeds)
+        self._dtypes = {feed.alias: feed.numpy_dtype for feed in model.feeds}
+
+    @property
+    def names(self) -> list[str]:
+        """Of the inputs."""
+        return [self.name, *([self.given.pair] if self.given.pair else [])]
+
+    def declared(self) -> dict[str, str]:
+        """The outputs as KServe declares them; those of long texts are added to these."""
+        raise NotImplementedError
+
+    def declared_all(self) -> dict[str, str]:
+        told = {} if self.given.too_long == "refuse" else {TRUNCATED: "BOOL [-1]", WINDOWS: "INT64 [-1]"}
+        return self.declared() | told
+
+    def example(self) -> dict[str, Any]:
+        """Parameters without which a request is refused."""
+        return {}
+
+    def load(self) -> None:
+        """Loads the tokenizer, in a worker. Raises ConfigError."""
+        folders = (self.model.directory, self.model.directory.parent)
+        path = tokenizer_file(self.given, folders)
+        self.tokenizer = TextTokenizer(load_tokenizer(self.given, path))
+
+    def read(self, inputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> Asked:
+        """What a request asks. parameters: what it says beside its inputs. Raises InvalidInput, TooLarge."""
+        wanted = read_parameters(self.parameters, inputs, parameters)
+        asked = self.rows(inputs, wanted)
+        if len(asked.rows) > MOST_ROWS:
+            raise TooLarge(
+                f"the request comes to {len(asked.rows)} rows for the model, {MOST_ROWS} are allowed: send "
+                "fewer texts in each request"
+            )
+        return asked
+
+    def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
+        """The rows of a request's texts."""
+        texts = [self.texts(inputs, name) for name in self.names]
+        if len({len(many) for many in texts}) > 1:
+            told = ", ".join(f"{name} {len(many)}" for name, many in zip(self.names, texts, strict=True))
+            raise InvalidInput(f"the texts of pairs differ in number: {told}")
+        tokens = [self.tokenizer.tokens([text[: self.most_chars] for text in many]) for many in texts]
+        asked = self._of_texts(wanted, *tokens) if len(texts) == 1 else self._of_pairs(wanted, *tokens)
+        for number, pair in enumerate(zip(*texts, strict=True)):
+            if any(len(text) > self.most_chars for text in pair):
+                asked.cuts[number] = asked.cuts[number]._replace(truncated=True)
+        return asked
+
+    def texts(self, inputs: Mapping[str, Any], name: str) -> list[str]:
+        """The texts under a name. Raises InvalidInput for one that is surely too long, before a tokenizer has
+        any work with it."""
+        return named_texts(inputs, name, None if self.given.too_long == "truncate" else self.most_chars)
+
+    @property
+    def most_chars(self) -> int:
+        """Of a text; a longer one has more tokens than are read."""
+        windows = self.given.max_windows if self.given.too_long == "windows" else 1
+        return CHARS_PER_TOKEN * self.max_tokens * windows
+
+    def room(self, *, paired: bool = False) -> int:
+        """How many tokens of texts a row has."""
+        return self.max_tokens - self.tokenizer.special(paired=paired)
+
+    def where(self, name: str, number: int, of: int) -> str:
+        return f"text {number} of {name!r}" if of > 1 else f"the text of {name!r}"
+
+    def _of_texts(self, wanted: dict[str, Any], tokens: Sequence[Tokens]) -> Asked:
+        room, cuts, rows = self.room(), [], []
+        for number, one in enumerate(tokens):
+            where = self.where(self.name, number, len(tokens))
+            part = cut(len(one.ids), room, self.given, where, self.max_tokens)
+            cuts.append(part)
+            rows += [self.tokenizer.row(one.ids[first:last]) for first, last in part.spans]
+        return Asked(wanted, rows, cuts)
+
+    def _of_pairs(self, wanted: dict[str, Any], first: Sequence[Tokens], second: Sequence[Tokens]) -> Asked:
+        room, cuts, rows = self.room(paired=True), [], []
+        for number, (one, other) in enumerate(zip(first, second, strict=True)):
+            if self.given.too_long == "truncate":
+                ids, more = shortened(one.ids, other.ids, room)
+                part = Cut([(0, len(ids))], len(ids) + len(more) < len(one.ids) + len(other.ids))
+            else:
+                more = other.ids
+                left = self.room_beside(len(more), self.where(self.given.pair, number, len(second)))
+                where = self.where(self.name, number, len(first))
+                part = cut(len(one.ids), left, self.given, where, self.max_tokens)
+            cuts.append(part)
+            rows += [self.tokenizer.row(one.ids[begin:end], more) for begin, end in part.spans]
+        return Asked(wanted, rows, cuts)
+
+    def room_beside(self, second: int, where: str) -> int:
+        """The room of a first text beside a second one with so many tokens. Raises InvalidInput for one that
+        leaves less than half of it."""
+        room = self.room(paired=True)
+        if 2 * second > room and (self.given.too_long == "windows" or second >= room):
+            raise InvalidInput(
+                f"{where} has {second} tokens; beside another text {room // 2} are read: shorten it"
+            )
+        return room - second
+
+    def feeds(self, asked: Asked) -> list[Feed]:
+        """The model's feeds, a list with one row each."""
+        given, dtypes = self.given, self._dtypes
+        feeds = []
+        for row in asked.rows:
+            feed = {given.ids: np.array([row.ids], dtypes[given.ids])}
+            if given.types in dtypes:
+                feed[given.types] = np.array([row.types], dtypes[given.types])
+            if given.mask in dtypes:
+                feed[given.mask] = np.ones((1, len(row.ids)), dtypes[given.mask])
+            feeds.append(feed)
+        return feeds
+
+    def answer(self, asked: Asked, fetches: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
+        """The answer of the fetches of each row."""
+        answer = self.answer_of(asked, [fetch[self.fetch.alias] for fetch in fetches])
+        if self.given.too_long != "refuse":
+            _tell_of_length(answer, [part.truncated for part in asked.cuts], asked.windows)
+        return answer
+
+    def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def names_of(self, classes: int) -> Array:
+        """The names of so many classes, their numbers where they have none. Raises ServingError where there
+        are as many names as there are no classes."""
+        if not len(self.labels):
+            return np.array([str(number) for number in range(classes)])
+        if len(self.labels) != classes:
+            raise ServingError(
+                f"the model gives {classes} scores in {self.fetch.alias!r}, and there are "
+                f"{len(self.labels)} labels"
+            )
+        return self.labels
+
+
+def _tell_of_length(answer: dict[str, Any], truncated: list[bool], windows: list[int]) -> None:
+    """Add to an answer what was read of each text."""
+    answer[TRUNCATED], answer[WINDOWS] = np.array(truncated), np.array(windows)
+    if not isinstance(answer, Answer):
+        return
+    if answer.rows is not None:
+        told = zip(answer.rows, truncated, windows, strict=True)
+        answer.rows = [{**row, TRUNCATED: cut_off, WINDOWS: count} for row, cut_off, count in told]
+    if answer.key_values is not None:
+        answer.key_values = {
+            **answer.key_values,
+            TRUNCATED: json.dumps(truncated),
+            WINDOWS: json.dumps(windows),
+        }
+
+
+def is_task_output(output: Output) -> bool:
+    """Whether nothing but the task's own answer is wanted of a fetch."""
+    return not getattr(output, "raw", False) and not getattr(output, "chosen", "")
+
+
+def longest_text(given: TextInput, feeds: Sequence[Variable]) -> int:
+    """Most tokens of a text, special ones included."""
+    known = (feed.longest[1] for feed in feeds if feed.alias == given.ids and feed.longest)
+    return given.max_tokens or next(known, USUAL_LENGTH)

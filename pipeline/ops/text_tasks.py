@@ -1,0 +1,60 @@
+"""The tasks of texts by the kind of output that asks for each, and which one a model is described for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipeline.errors import ConfigError
+from pipeline.models.description import OUTPUTS_KEY, TensorOutput, TextInput
+from pipeline.models.serving_model import ADDITIONS, ServingModel
+from pipeline.ops.classification import ClassesTask, MultiLabelTask
+from pipeline.ops.labelling import EntitiesTask
+from pipeline.ops.text_task import TextTask, is_task_output
+from pipeline.ops.zero_shot import ZeroShotTask
+
+TASKS: Mapping[str, type[TextTask]] = {
+    "classes": ClassesTask,
+    "multilabel": MultiLabelTask,
+    "entities": EntitiesTask,
+    "zero-shot": ZeroShotTask,
+}
+_OF_TEXTS_ALONE = ("entities", "zero-shot")
+
+
+def text_task(model: ServingModel) -> TextTask | None:
+    """What is done with the texts of a model whose description is one of texts alone, and of one output.
+
+    None where it is another. Raises ConfigError for what only texts can have.
+    """
+    description = model.description
+    texts = [item for item in description.inputs.items() if isinstance(item[1], TextInput)]
+    outputs = {name: one for name, one in description.outputs.items() if not isinstance(one, TensorOutput)}
+    tokenized = [(name, given) for name, given in texts if isinstance(given, TextInput) and not given.feed]
+    if len(tokenized) == len(description.inputs) == len(outputs) == len(description.outputs) == 1:
+        ((name, given),), ((alias, output),) = tokenized, outputs.items()
+        if output.kind in TASKS and is_task_output(output):
+            (fetch,) = (variable for variable in model.fetches if variable.alias == alias)
+            return _made(TASKS[output.kind], name, given, output, fetch, model)
+    _refuse_without_task(model, [given for _, given in tokenized])
+    return None
+
+
+def _made(
+    kind: type[TextTask], name: str, given: TextInput, output: object, fetch: object, model: ServingModel
+) -> TextTask:
+    if given.pair and not kind.pairs:
+        raise ConfigError(f"{model.directory / ADDITIONS}: inputs.{name}.pair: this task reads single texts")
+    return kind(name, given, output, fetch, model)  # type: ignore[arg-type]
+
+
+def _refuse_without_task(model: ServingModel, texts: list[TextInput]) -> None:
+    where = model.directory / ADDITIONS
+    kinds = {name: one.kind for name, one in model.description.outputs.items()}
+    only = next((name for name, kind in kinds.items() if kind in _OF_TEXTS_ALONE), None)
+    alone = "goes with one input of texts that are tokenized, and no other output"
+    if only is not None:
+        raise ConfigError(f"{where}: {OUTPUTS_KEY}.{only}: kind {kinds[only]} {alone}")
+    if any(given.pair or given.too_long == "windows" for given in texts):
+        raise ConfigError(
+            f"{where}: a text with `pair` or windows goes with one output of labels, without `raw`"
+        )

@@ -1,0 +1,108 @@
+"""TextTokenizer: texts to token ids, with the special tokens set around them afterwards.
+
+A text is tokenized without special tokens. So it may be cut into windows, or be the first of many pairs, and
+is tokenized once all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class Tokens(NamedTuple):
+    """A tokenized text. words: of a text in tokens of the caller's, the token that each piece is of.
+
+    offsets: of each piece the characters of the text, or of its token.
+    """
+
+    ids: list[int]
+    offsets: list[tuple[int, int]] = []
+    words: list[int] = []
+
+
+class Row(NamedTuple):
+    """What the model reads: ids and segments. at: where the first text begins in it."""
+
+    ids: list[int]
+    types: list[int]
+    at: int
+
+
+class _Part(NamedTuple):
+    """Special tokens in front of a text, and the segment of the text; of the last part no text follows."""
+
+    ids: list[int]
+    types: list[int]
+    segment: int = 0
+
+
+class TextTokenizer:
+    """Wraps a `Tokenizer` of the library `tokenizers`; used by several threads at once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._single = self._layout(paired=False)
+        self._paired = self._layout(paired=True)
+        self.space: int | None = tokenizer.token_to_id("▁")  # of SentencePiece: stands for a space alone
+
+    def tokens(self, texts: Sequence[str], *, places: bool = False) -> list[Tokens]:
+        """Of each text its tokens. places: with their offsets."""
+        if not places:
+            encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [Tokens(one.ids) for one in encoded]
+        encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [Tokens(one.ids, one.offsets) for one in encoded]
+
+    def tokens_of_split(self, texts: Sequence[Sequence[str]]) -> list[Tokens]:
+        """The same of texts that are tokens of the caller's own."""
+        given = [list(tokens) for tokens in texts]
+        encoded = self._tokenizer.encode_batch(given, is_pretokenized=True, add_special_tokens=False)
+        return [Tokens(one.ids, one.offsets, one.word_ids) for one in encoded]
+
+    def special(self, *, paired: bool) -> int:
+        """How many special tokens a row has."""
+        return sum(len(part.ids) for part in (self._paired if paired else self._single))
+
+    def row(self, first: Sequence[int], second: Sequence[int] | None = None) -> Row:
+        """A text, or a pair, with the special tokens around it."""
+        texts = (first,) if second is None else (first, second)
+        layout = self._single if second is None else self._paired
+        ids: list[int] = []
+        types: list[int] = []
+        for part, text in zip(layout, texts, strict=False):
+            ids += part.ids
+            types += part.types
+            ids += text
+            types += [part.segment] * len(text)
+        ids += layout[-1].ids
+        types += layout[-1].types
+        return Row(ids, types, len(layout[0].ids))
+
+    def _layout(self, *, paired: bool) -> list[_Part]:
+        """Where the special tokens stand, read off a text that is known."""
+        sample = self._tokenizer.encode("a", add_special_tokens=False)
+        whole = self._tokenizer.post_process(sample, sample if paired else None)
+        parts: list[_Part] = []
+        ids: list[int] = []
+        types: list[int] = []
+        last = None
+        for number, segment, text in zip(whole.ids, whole.type_ids, whole.sequence_ids, strict=True):
+            if text is None:
+                ids.append(number)
+                types.append(segment)
+            elif text != last:
+                parts.append(_Part(ids, types, segment))
+                ids, types = [], []
+            last = text
+        return [*parts, _Part(ids, types)]
+
+
+def shortened(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
+    """A pair cut to `room` tokens in all: of the longer text until both are equally long, then of both."""
+    if len(first) + len(second) <= room:
+        return first, second
+    kept = min(len(first), len(second), room // 2)
+    if len(first) <= len(second):
+        return first[:kept], second[: room - kept]
+    return first[: room - kept], second[:kept]

@@ -1,0 +1,66 @@
+"""Long texts: which tokens of one are read, at once or in windows, and how the windows' scores are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipeline.errors import InvalidInput
+from pipeline.models.text_description import TextInput
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Span = tuple[int, int]
+
+
+class Cut(NamedTuple):
+    """The parts of a text that are read, first and last token of each; truncated: whether tokens are left."""
+
+    spans: list[Span]
+    truncated: bool = False
+
+
+def cut(tokens: int, room: int, given: TextInput, where: str, max_tokens: int) -> Cut:
+    """What is read of a text with so many tokens where `room` are read at once.
+
+    where: how a sentence calls the text. Raises InvalidInput where the service refuses so long a text.
+    """
+    if tokens <= room:
+        return Cut([(0, tokens)])
+    if given.too_long == "truncate":
+        return Cut([(0, room)], truncated=True)
+    over = max_tokens - room
+    if given.too_long == "refuse":
+        raise InvalidInput(
+            f"{where} has {tokens + over} tokens, the model reads {max_tokens}: shorten or split it"
+        )
+    stride = min(room, given.stride or max(1, room * 3 // 4))
+    starts = range(0, tokens - room + stride, stride)
+    if len(starts) > given.max_windows:
+        raise InvalidInput(
+            f"{where} has {tokens} tokens, which are {len(starts)} windows; {given.max_windows} are allowed: "
+            "shorten or split it"
+        )
+    # The last window ends with the text, so that it has as much to go by as the others.
+    return Cut([(min(start, tokens - room), min(start, tokens - room) + room) for start in starts])
+
+
+def nearest_window(tokens: int, spans: Sequence[Span]) -> Array:
+    """For each token the window in which it is the farthest from an end that is not the text's own."""
+    place = np.arange(tokens)
+    first, last = np.array(spans).reshape(-1, 2, 1).transpose(1, 0, 2)
+    to_left = np.where(first > 0, place - first, tokens)
+    to_right = np.where(last < tokens, last - 1 - place, tokens)
+    return np.asarray(np.minimum(to_left, to_right).argmax(axis=0))
+
+
+def pooled(scores: Array, counts: Sequence[int], pooling: str) -> Array:
+    """The scores of texts, of those of their windows. counts: the windows of each text."""
+    if len(counts) == len(scores):
+        return scores
+    starts = np.cumsum([0, *counts[:-1]])
+    if pooling == "max":
+        return np.asarray(np.maximum.reduceat(scores, starts, axis=0))
+    sums = np.add.reduceat(scores, starts, axis=0)
+    return np.asarray(sums / np.asarray(counts, scores.dtype).reshape(-1, *[1] * (scores.ndim - 1)))

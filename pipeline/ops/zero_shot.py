@@ -1,0 +1,106 @@
+"""Texts to labels of the caller's own, by a model of natural language inference (NLI).
+
+Of each label a template makes a hypothesis. The model tells how far the text entails it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pipeline.errors import InvalidInput, TooLarge
+from pipeline.models.label_names import entailment_of
+from pipeline.models.text_description import SLOT
+from pipeline.ops import parameters
+from pipeline.ops.classification import THRESHOLD, TOP_K, joined
+from pipeline.ops.labels import best, probabilities
+from pipeline.ops.parameters import Parameter
+from pipeline.ops.text_task import MOST_ROWS, Array, Asked, TextTask
+from pipeline.ops.text_windows import Cut, cut, pooled
+
+LABELS = "labels"
+_CONTRADICTION = re.compile(r"(?i)contradict(ion|s|ory)?|not[ _-]?entail(ment|ed)?|矛盾|不蕴含")
+_EXAMPLE = ("sports", "finance")
+
+
+class ZeroShotTask(TextTask):
+    """The labels of each text, the best first. Each row of the model is a window with a hypothesis."""
+
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter(LABELS, parameters.labels, "The labels to choose from."),
+        Parameter("template", parameters.template, "The hypothesis, with {} where a label goes."),
+        Parameter("multi_label", parameters.flag, "Whether each label is judged by itself."),
+        TOP_K,
+        THRESHOLD,
+    )
+    pairs = False
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        names = self.labels.tolist()
+        found = entailment_of(names) if self.output.entailment is None else self.output.entailment
+        assert found is not None  # the description was checked
+        self._entailment = found
+        against = (at for at, name in enumerate(names) if _CONTRADICTION.fullmatch(name.strip()))
+        self._contradiction = next(against, -1 if found == 0 else 0)
+
+    def declared(self) -> dict[str, str]:
+        labels, scores = "BYTES [-1, -1]", "FP32 [-1, -1]"
+        return {"label": "BYTES [-1]", "score": "FP32 [-1]", "labels": labels, "scores": scores}
+
+    def example(self) -> dict[str, Any]:
+        return {} if self.output.candidates else {LABELS: ",".join(_EXAMPLE)}
+
+    def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
+        texts = self.texts(inputs, self.name)
+        labels = wanted[LABELS] = wanted.get(LABELS) or self._candidates()
+        if len(texts) * len(labels) > MOST_ROWS:
+            raise TooLarge(
+                f"{len(texts)} texts with {len(labels)} labels are {len(texts) * len(labels)} pairs; "
+                f"{MOST_ROWS} are allowed in a request"
+            )
+        template = wanted.get("template", self.output.template)
+        hypotheses = [
+            one.ids for one in self.tokenizer.tokens([template.replace(SLOT, one) for one in labels])
+        ]
+        longest = max(map(len, hypotheses))
+        room = self.room_beside(longest, f"label {[len(h) for h in hypotheses].index(longest)} of {LABELS!r}")
+        cuts, rows = list[Cut](), []
+        premises = self.tokenizer.tokens([text[: self.most_chars] for text in texts])
+        for number, one in enumerate(premises):
+            where = self.where(self.name, number, len(texts))
+            part = cut(len(one.ids), room, self.given, where, self.max_tokens)
+            cuts.append(part._replace(truncated=part.truncated or len(texts[number]) > self.most_chars))
+            for first, last in part.spans:
+                window = one.ids[first:last]
+                rows += [self.tokenizer.row(window, hypothesis) for hypothesis in hypotheses]
+        return Asked(wanted, rows, cuts)
+
+    def _candidates(self) -> Sequence[str]:
+        if not self.output.candidates:
+            raise InvalidInput(f"{LABELS!r} is missing: send the labels to choose from")
+        return tuple(self.output.candidates)
+
+    def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
+        names = np.array(asked.parameters[LABELS])
+        logits = joined(scores)
+        self.names_of(logits.shape[1])
+        by_window = logits.reshape(-1, len(names), logits.shape[1])
+        alone = asked.parameters.get("multi_label", self.output.multi_label)
+        of_texts = pooled(self._likely(by_window, alone=alone), asked.windows, self.output.pooling)
+        if not alone and self.output.pooling == "max":
+            of_texts = of_texts / of_texts.sum(axis=1, keepdims=True)
+        most = asked.parameters.get("top_k", self.output.top_k) or len(names)
+        return best(of_texts, names, most, asked.parameters.get("threshold", self.output.threshold))
+
+    def _likely(self, logits: Array, *, alone: bool) -> Array:
+        """Of [windows, labels, classes] the probability of each label: [windows, labels]."""
+        entailed = logits[:, :, self._entailment]
+        if not alone:
+            return probabilities(entailed, "softmax")
+        against = logits[:, :, self._contradiction]
+        both = np.stack([against, entailed], axis=-1).reshape(-1, 2)
+        return probabilities(both, "softmax")[:, 1].reshape(entailed.shape)
