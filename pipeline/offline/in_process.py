@@ -28,9 +28,13 @@ from pipeline.front.pool.placement import plan
 from pipeline.messages.frames import Tail, stow
 from pipeline.messages.messages import Outcome, Settled, Share, Timings
 from pipeline.messages.values import Part, encode
+from pipeline.models.serving_model import load_serving_model
 from pipeline.models.tensor_spec import Signature
+from pipeline.models.versions import choose_version
 from pipeline.offline.target import Refused
 from pipeline.ops.described import DescribedOp
+from pipeline.ops.text_ops import TextOp
+from pipeline.ops.tokenizer_files import has_tokenizer
 from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
 from pipeline.plugins import DIALECTS, find
@@ -138,20 +142,23 @@ class _Reply:
 
 
 class ModelService(WebService):
-    """A service around a model alone, as its serving.yml describes it."""
+    """A service around a model alone: as its serving.yml describes it, else of texts where it has a tokenizer."""
 
     def __init__(self, model: Path) -> None:
         super().__init__(_NAME)
         local = {"client_type": "local_predictor", "engine": "auto", "model_config": str(model.absolute())}
         section = {
             "concurrency": usable_cores(),
-            "batch_size": 1,
+            "batch_size": "auto",
             "local_service_conf": {**local, "thread_num": 1},
         }
         self.configure(yml_dict={"http_port": _UNUSED_PORT, "op": {_NAME: section}})
+        found = load_serving_model(choose_version(model).directory)
+        tells = found.description.kinds != {"tensor"} or not has_tokenizer(found.directory)
+        self._kind: type[DescribedOp] = DescribedOp if tells else TextOp
 
     def get_pipeline_response(self, read_op: RequestOp) -> Op:
-        return DescribedOp(name=_NAME, input_ops=[read_op])
+        return self._kind(name=_NAME, input_ops=[read_op])
 
 
 def _service_of(model: Path) -> Service:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -15,7 +15,7 @@ from pipeline.models.embedding_description import EmbeddingOutput
 from pipeline.models.signature import Variable
 from pipeline.ops import parameters
 from pipeline.ops.parameters import Parameter
-from pipeline.ops.text_task import Answer, Array, Asked, TextTask
+from pipeline.ops.text_task import TRUNCATED, Answer, Array, Asked, TextTask
 from pipeline.ops.text_tokenizer import Row
 from pipeline.ops.text_windows import Cut, pooled
 
@@ -34,8 +34,7 @@ class EmbeddingTask(TextTask):
     pairs: ClassVar[bool] = False
 
     def declared(self) -> dict[str, str]:
-        size = self.output.dimensions or (self.fetch.shape[-1] if self.fetch.shape else -1)
-        return {"embedding": f"FP32 [-1, {size}]", "tokens": "INT64 [-1]"}
+        return {"embedding": "FP32 [-1, -1]", "tokens": "INT64 [-1]", TRUNCATED: "BOOL [-1]"}
 
     def load(self) -> None:
         super().load()
@@ -64,7 +63,7 @@ class EmbeddingTask(TextTask):
     def answer_of(self, asked: Asked, scores: list[Array]) -> Answer:
         tokens = [len(row.ids) for row in asked.rows]
         counts = np.add.reduceat(tokens, np.cumsum([0, *asked.windows[:-1]]))
-        return {"embedding": self.vectors(asked, scores), "tokens": counts}
+        return {"embedding": self.vectors(asked, scores), "tokens": counts, TRUNCATED: truncations(asked)}
 
     def vectors(self, asked: Asked, fetches: list[Array]) -> Array:
         """Of each text, float32 [texts, dimensions]."""
@@ -82,20 +81,27 @@ class SimilarityTask(EmbeddingTask):
     """The cosine of the vectors of two texts, which the model reads one by one."""
 
     pairs: ClassVar[bool] = True
+    one_for_all: ClassVar[bool] = True
 
     def declared(self) -> dict[str, str]:
-        return {"score": "FP32 [-1]"}
+        return {"score": "FP32 [-1]", TRUNCATED: "BOOL [-1]"}
+
+    def declared_all(self) -> dict[str, str]:
+        return self.declared()
 
     def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
-        first, second = self.texts_of_pairs(inputs)
         task = copy.copy(with_truncation(self, wanted))
+        first, second = task.texts_of(inputs)
         task.given = task.given.model_copy(update={"pair": ""})
-        return TextTask.rows(task, {self.name: [*first, *second]}, wanted)
+        asked = TextTask.rows(task, {self.name: [*first, *second]}, {**wanted, "normalize": True})
+        asked.texts = first
+        return asked
 
-    def answer_of(self, asked: Asked, scores: list[Array]) -> Answer:
-        asked.parameters["normalize"] = True
-        first, second = np.split(self.vectors(asked, scores), 2)
-        return {"score": (first * second).sum(axis=1)}
+    def answer(self, asked: Asked, fetches: Sequence[Mapping[str, Array]]) -> Answer:
+        vectors = self.vectors(asked, [fetch[self.fetch.alias] for fetch in fetches])
+        first, second = np.split(vectors, [len(asked.texts)])
+        one, other = np.split(truncations(asked), [len(asked.texts)])
+        return {"score": (first * second).sum(axis=1), TRUNCATED: one | other}
 
 
 def with_truncation(task: Task, wanted: Mapping[str, Any]) -> Task:
@@ -106,6 +112,11 @@ def with_truncation(task: Task, wanted: Mapping[str, Any]) -> Task:
     other = copy.copy(task)
     other.given = task.given.model_copy(update={"too_long": "truncate" if asked else "refuse"})
     return other
+
+
+def truncations(asked: Asked) -> Array:
+    """Of each text whether its end was left out."""
+    return np.array([part.truncated for part in asked.cuts])
 
 
 def token_ids(given: Any) -> list[list[int]]:

@@ -11,10 +11,10 @@ from pipeline.errors import ServingError
 from pipeline.models.embedding_description import RelevanceOutput
 from pipeline.ops import parameters
 from pipeline.ops.classification import joined
-from pipeline.ops.embeddings import TRUNCATE, with_truncation
+from pipeline.ops.embeddings import TRUNCATE, truncations, with_truncation
 from pipeline.ops.labels import probabilities, sigmoids
 from pipeline.ops.parameters import Parameter
-from pipeline.ops.text_task import Answer, Array, Asked, TextTask
+from pipeline.ops.text_task import TRUNCATED, Answer, Array, Asked, TextTask
 from pipeline.ops.text_windows import pooled
 
 RAW_SCORES = Parameter("raw_scores", parameters.flag, "Whether scores are the model's own, of any size.")
@@ -24,9 +24,10 @@ class RelevanceTask(TextTask):
     """How well the second text of each pair answers the first; one first text may stand for all pairs."""
 
     parameters: ClassVar[tuple[Parameter, ...]] = (RAW_SCORES, TRUNCATE)
+    one_for_all: ClassVar[bool] = True
 
     def declared(self) -> dict[str, str]:
-        return {"score": "FP32 [-1]"}
+        return {"score": "FP32 [-1]", TRUNCATED: "BOOL [-1]"}
 
     def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
         return super(RelevanceTask, with_truncation(self, wanted)).rows(inputs, wanted)
@@ -36,7 +37,7 @@ class RelevanceTask(TextTask):
         logits = pooled(joined(scores), asked.windows, "max")
         output: RelevanceOutput = self.output
         activation = "none" if asked.parameters.get("raw_scores") else output.activation
-        return {"score": scored(logits, activation)}
+        return {"score": scored(logits, activation), TRUNCATED: truncations(asked)}
 
 
 def scored(logits: Array, activation: str) -> Array:

@@ -8,7 +8,9 @@ from pipeline.errors import ConfigError
 from pipeline.models.description import OUTPUTS_KEY, TensorOutput, TextInput
 from pipeline.models.serving_model import ADDITIONS, ServingModel
 from pipeline.ops.classification import ClassesTask, MultiLabelTask
+from pipeline.ops.embeddings import EmbeddingTask, SimilarityTask
 from pipeline.ops.labelling import EntitiesTask
+from pipeline.ops.relevance import RelevanceTask
 from pipeline.ops.text_task import TextTask, is_task_output
 from pipeline.ops.zero_shot import ZeroShotTask
 
@@ -17,8 +19,12 @@ TASKS: Mapping[str, type[TextTask]] = {
     "multilabel": MultiLabelTask,
     "entities": EntitiesTask,
     "zero-shot": ZeroShotTask,
+    "embedding": EmbeddingTask,
+    "similarity": SimilarityTask,
+    "relevance": RelevanceTask,
 }
-_OF_TEXTS_ALONE = ("entities", "zero-shot")
+_OF_TEXTS_ALONE = ("entities", "zero-shot", "embedding", "similarity", "relevance")
+_OF_PAIRS_ALONE = ("similarity", "relevance")
 
 
 def text_task(model: ServingModel) -> TextTask | None:
@@ -44,6 +50,10 @@ def _made(
 ) -> TextTask:
     if given.pair and not kind.pairs:
         raise ConfigError(f"{model.directory / ADDITIONS}: inputs.{name}.pair: this task reads single texts")
+    if not given.pair and kind in (TASKS[one] for one in _OF_PAIRS_ALONE):
+        raise ConfigError(
+            f"{model.directory / ADDITIONS}: inputs.{name}.pair: this task reads pairs; name the second text"
+        )
     return kind(name, given, output, fetch, model)  # type: ignore[arg-type]
 
 
