@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -52,10 +53,7 @@ class Reader:
 
     def _do(self, block: Block) -> None:
         if block.title:
-            text = block.text
-            for shown, own in _PORTS.items():
-                text = text.replace(f"localhost:{shown}", f"localhost:{self.ports[own]}")
-            (self.folder / block.title).write_text(text, "utf-8")
+            (self.folder / block.title).write_text(self._on_own_ports(block.text), "utf-8")
         elif block.language == "json":
             self.answers[-1] = (self.answers[-1][0], json.loads(block.text))
         elif block.language == "sh":
@@ -65,11 +63,13 @@ class Reader:
     def _run(self, command: str) -> None:
         if match := re.fullmatch(r"python3 (\w+/web_service\.py)", command):
             self._start(self.folder / match[1])
+        elif match := re.fullmatch(r"paddlewheel (text (\w+).*)", command):
+            self._start(Path(sys.executable).with_name("paddlewheel"), match[2], *shlex.split(match[1]))
         elif command.startswith("curl "):
             assert self.service is not None
             self.answers.append((run_curl(command, self.service, self.folder), None))
         else:
-            self.printed[command] = self._shell(command)
+            self.printed[command] = self._shell(self._on_own_ports(command))
 
     def _shell(self, command: str) -> str:
         if command.startswith("paddlewheel new "):
@@ -82,9 +82,22 @@ class Reader:
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def _start(self, script: Path) -> None:
+    def _on_own_ports(self, text: str) -> str:
+        for shown, own in _PORTS.items():
+            text = text.replace(f"localhost:{shown}", f"localhost:{self.ports[own]}")
+        return text
+
+    def _start(self, script: Path, name: str = "", *command: str) -> None:
+        """name, command: where the script is `paddlewheel`, which is told its ports by options."""
         self._stop()
-        self.service = ServiceProcess(script, self.ports, name=script.parent.name, folder=self.folder)
+        ports = (f"--{name.replace('_', '-')}={port}" for name, port in self.ports.items()) if command else ()
+        self.service = ServiceProcess(
+            script,
+            self.ports,
+            name=name or script.parent.name,
+            arguments=(*command, *ports),
+            folder=self.folder,
+        )
 
     def _stop(self) -> None:
         if self.service is None or self.service.process.poll() is not None:
