@@ -31,7 +31,6 @@ def pyarrow() -> Any:
         import pyarrow.parquet
     except ImportError as exc:
         raise ConfigError(
-            "Parquet is read and written by pyarrow, which is not installed here: "
-            "pip install 'paddlewheel[parquet]'"
+            "Parquet is read and written by pyarrow, which is not installed here: pip install pyarrow"
         ) from exc
     return pyarrow

@@ -62,7 +62,7 @@ class _Rerank(msgspec.Struct):
     return_text: bool = False
 
 
-class _Compared(msgspec.Struct):
+class _Compared(msgspec.Struct, frozen=True):
     source_sentence: msgspec.Raw = _NOTHING
     sentences: msgspec.Raw = _NOTHING
 
