@@ -275,3 +275,19 @@ def _save_table_model(model: Any, file: str) -> None:
         model.save_model(file)
     else:
         joblib.dump(model, file)
+
+
+def tokenizer_ids(
+    steps: Steps, library: str, name: str, file: str, texts: list[str]
+) -> dict[str, list[list[int]]]:
+    """The ids of each text, and of it with the next one as a pair, by a tokenizer of transformers or
+    PaddleNLP."""
+    module = importlib.import_module(
+        "transformers" if library == "transformers" else "paddlenlp.transformers"
+    )
+    tokenizer = getattr(module, name)(file)
+
+    def ids(*given: str) -> list[int]:
+        return list(tokenizer(*given)["input_ids"])
+
+    return {"alone": [ids(text) for text in texts], "paired": [ids(*pair) for pair in zip(texts, texts[1:])]}

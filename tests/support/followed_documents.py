@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,9 +63,11 @@ class Reader:
 
     def _run(self, command: str) -> None:
         if match := re.fullmatch(r"python3 (\w+/web_service\.py)", command):
-            self._start(self.folder / match[1])
-        elif match := re.fullmatch(r"paddlewheel (text (\w+).*)", command):
-            self._start(Path(sys.executable).with_name("paddlewheel"), match[2], *shlex.split(match[1]))
+            script = self.folder / match[1]
+            self._start(script, script.parent.name)
+        elif match := re.fullmatch(r"paddlewheel text (\w+)(.*)", command):
+            ports = (f"--{name.replace('_', '-')}={port}" for name, port in self.ports.items())
+            self._start("-m", match[1], ["pipeline", "text", match[1], *shlex.split(match[2]), *ports])
         elif command.startswith("curl "):
             assert self.service is not None
             self.answers.append((run_curl(command, self.service, self.folder), None))
@@ -87,17 +90,9 @@ class Reader:
             text = text.replace(f"localhost:{shown}", f"localhost:{self.ports[own]}")
         return text
 
-    def _start(self, script: Path, name: str = "", *command: str) -> None:
-        """name, command: where the script is `paddlewheel`, which is told its ports by options."""
+    def _start(self, script: str | Path, name: str, arguments: Sequence[str] = ()) -> None:
         self._stop()
-        ports = (f"--{name.replace('_', '-')}={port}" for name, port in self.ports.items()) if command else ()
-        self.service = ServiceProcess(
-            script,
-            self.ports,
-            name=name or script.parent.name,
-            arguments=(*command, *ports),
-            folder=self.folder,
-        )
+        self.service = ServiceProcess(script, self.ports, name=name, arguments=arguments, folder=self.folder)
 
     def _stop(self) -> None:
         if self.service is None or self.service.process.poll() is not None:

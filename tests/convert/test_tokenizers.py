@@ -1,0 +1,57 @@
+"""The ids that a service gives its model are those of transformers and PaddleNLP, texts and pairs alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from convert.steps.conversion_environment import CONVERT_PYTHON
+from convert.steps.isolation import run_isolated
+from pipeline.models.text_description import TextInput
+from pipeline.ops.text_tokenizer import TextTokenizer
+from pipeline.ops.tokenizer_files import load_tokenizer, tokenizer_file
+from tests.support import sentence_piece_models
+from tests.support.hard_texts import HARD_TEXTS
+from tests.support.service_process import ROOT
+
+TEXTS = [*sentence_piece_models.headlines(), *HARD_TEXTS]
+
+
+def file_of(kind: str, folder: Path) -> Path:
+    if kind == "bert":
+        (folder / "vocab.txt").write_bytes((ROOT / "models" / "demo" / "vocab.txt").read_bytes())
+        return folder / "vocab.txt"
+    return {"xlm-r": sentence_piece_models.xlm_r, "albert": sentence_piece_models.albert}[kind](folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "library", "name"),
+    [
+        ("bert", "transformers", "BertTokenizer"),
+        ("bert", "transformers", "BertTokenizerFast"),
+        ("bert", "paddlenlp", "ErnieTokenizer"),
+        ("xlm-r", "transformers", "XLMRobertaTokenizer"),
+        ("xlm-r", "transformers", "XLMRobertaTokenizerFast"),
+        ("albert", "transformers", "AlbertTokenizerFast"),
+    ],
+)
+def test_ids_are_those_of_the_original(
+    kind: str, library: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.delenv(CONVERT_PYTHON, raising=False)
+    file = file_of(kind, tmp_path)
+    original: Any = run_isolated(
+        "environment_steps:tokenizer_ids",
+        {"library": library, "name": name, "file": str(file), "texts": TEXTS},
+        converter="transformers",
+        needs=(library,),
+    )
+    own = TextTokenizer(load_tokenizer(TextInput(), tokenizer_file(TextInput(), [tmp_path])))
+    ids = [one.ids for one in own.tokens(TEXTS)]
+    for text, one, expected in zip(TEXTS, ids, original["alone"], strict=True):
+        assert own.row(one).ids == expected, text
+    for first, second, expected in zip(ids, ids[1:], original["paired"], strict=False):
+        assert own.row(first, second).ids == expected

@@ -1,0 +1,78 @@
+"""services/: each folder starts with a model, and is asked as its README says, over every door."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.curl_commands import run_curl
+from tests.support.followed_documents import Block, blocks_of
+from tests.support.free_ports import free_port
+from tests.support.service_process import ROOT, ServiceProcess
+from tests.support.text_services import NLI, classifier, entity_model
+
+SERVICES = ("text_classification", "sequence_labelling", "zero_shot")
+LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+WORDS = dict(zip("去王小明北京", ("O", "B-PER", "I-PER", "I-PER", "B-LOC", "I-LOC"), strict=True))
+LONGEST_SCRIPT = 20
+
+
+def model_of(name: str, folder: Path) -> Path:
+    if name == "sequence_labelling":
+        return entity_model(folder, LABELS, WORDS)
+    return classifier(folder, NLI if name == "zero_shot" else ("体育", "财经", "科技"))
+
+
+@pytest.fixture(scope="module", params=SERVICES)
+def service(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServiceProcess]:
+    """A copy of the folder, with a model of its own that is run at once."""
+    name = request.param
+    folder = tmp_path_factory.mktemp(name) / name
+    shutil.copytree(ROOT / "services" / name, folder)
+    ports = {"http_port": free_port(), "rpc_port": free_port()}
+    config = yaml.safe_load((folder / "config.yml").read_text("utf-8")) | ports
+    config["op"][name] |= {"batch_size": 8}
+    model = model_of(name, folder / "models")
+    config["op"][name]["local_service_conf"] |= {"engine": "onnxruntime", "model_config": str(model)}
+    (folder / "config.yml").write_text(yaml.safe_dump(config), "utf-8")
+    with ServiceProcess(folder, ports, name=name) as process:
+        yield process
+
+
+def blocks(name: str, language: str) -> list[Block]:
+    return [
+        block for block in blocks_of(ROOT / "services" / name / "README.md") if block.language == language
+    ]
+
+
+def test_each_request_of_the_page_is_answered_alike(service: ServiceProcess) -> None:
+    asked = [line for block in blocks(service.name, "sh") for line in block.text.splitlines()]
+    answers = [run_curl(line, service, ROOT) for line in asked if line.startswith("curl")]
+    assert [answer.status for answer in answers] == [200] * 3, answers
+    (told,), key_values = answers[0].json["predictions"], answers[2].json
+    best = told["entities"][0]["text"] if "entities" in told else told["label"]
+    assert best in answers[1].body.decode()
+    assert best in "".join(key_values["value"])
+
+
+def test_the_program_of_the_page_prints_an_answer(service: ServiceProcess) -> None:
+    (program,) = blocks(service.name, "python")
+    text = program.text.replace("127.0.0.1:8088", service.rpc_address)
+    done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "label" in done.stdout
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_its_script_is_short_and_both_languages_show_the_same(name: str) -> None:
+    folder = ROOT / "services" / name
+    assert len((folder / "web_service.py").read_text("utf-8").splitlines()) <= LONGEST_SCRIPT
+    assert blocks_of(folder / "README.md") == blocks_of(folder / "README_zh.md")
