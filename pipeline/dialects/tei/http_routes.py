@@ -117,7 +117,7 @@ def _predict(given: _Texts, model: TextModel, limits: Limits) -> _Asked:
         inputs[model.pair] = texts_of(raw, "inputs", limits, 1)
     many = bytes(raw).translate(None, b" \t\r\n").startswith(b"[[")
     asked = given.parameters or {}
-    parameters = {"top_k": asked.get("top_k", ALL_CLASSES), "truncate": given.truncate}
+    parameters = {"top_k": asked.get("top_k", ALL_CLASSES), "threshold": 0.0, "truncate": given.truncate}
     # Clients of Hugging Face's inference API, which alone have `parameters`, expect a list for each text.
     return _Asked(inputs, TeiWish(many=many or given.parameters is not None), parameters)
 
