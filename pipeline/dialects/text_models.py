@@ -74,8 +74,9 @@ def _text_model(served: ServedModel, signature: Signature, kind: str) -> TextMod
     return TextModel(served, given[0].name, given[1].name if len(given) == 2 else "")
 
 
-def texts_of(raw: msgspec.Raw, name: str, limits: Limits, part: int = -1) -> UnreadTexts:
-    return UnreadTexts(bytes(raw), name, MOST_TEXTS, limits.text_chars, part)
+def texts_of(raw: msgspec.Raw, name: str, limits: Limits, width: int = 0, part: int = 0) -> UnreadTexts:
+    """What stands in a field, left unread. width, part: see `UnreadTexts`."""
+    return UnreadTexts(bytes(raw), name, MOST_TEXTS, limits.text_chars, width, part)
 
 
 def decoded(body: bytes, kind: type[Any], limits: Limits) -> Any:

@@ -15,15 +15,17 @@ _decoder = msgspec.json.Decoder()
 class UnreadTexts(Unread, eq=False):
     """Texts as a client wrote them in JSON: one, a list, or a list of token ids or of lists of these.
 
-    name: the field, for messages. most, most_chars: how many texts there may be, and how long. part: 0 or 1
-    where `data` holds pairs, of which this is the first or the second; -1 where it doesn't.
+    name: the field, for messages. most, most_chars: how many texts there may be, and how long. width: 0 for
+    these; else `data` holds texts or pairs as TEI's clients write them, and each has so many texts, of which
+    `part` says the one that is read.
     """
 
     kind = "texts.json"
     name: str
     most: int
     most_chars: int
-    part: int = -1
+    width: int = 0
+    part: int = 0
 
     def read(self) -> list[Any]:
         """The texts, or lists of token ids. Raises InvalidInput and TooLarge that name the field."""
@@ -31,7 +33,7 @@ class UnreadTexts(Unread, eq=False):
             given = _decoder.decode(self.data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
             raise InvalidInput(f"'{self.name}' can't be read: {exc}") from None
-        if self.part >= 0:
+        if self.width:
             return self._checked([self._element(pair) for pair in _sequences(given, self.name)])
         if isinstance(given, str):
             return self._checked([given])
@@ -41,8 +43,9 @@ class UnreadTexts(Unread, eq=False):
         return self._checked([given] if type(given[0]) is int else given)
 
     def _element(self, pair: list[str]) -> str:
-        if len(pair) <= self.part:
-            raise InvalidInput(f"'{self.name}' has a text without its second; the model takes pairs")
+        if len(pair) != self.width:
+            told = "a pair; the model takes single texts" if self.width == 1 else "a text without its second"
+            raise InvalidInput(f"'{self.name}' has {told}")
         return pair[self.part]
 
     def _checked(self, texts: list[Any]) -> list[Any]:

@@ -229,3 +229,7 @@ class TestClassification:
     def test_bad_input_is_told(self, inputs: Any, service: TextProcess) -> None:
         answer = service.http("/predict", json.dumps({"inputs": inputs}))
         assert answer.status == 422 and "'inputs' is no text" in answer.json["error"], answer.body
+
+    def test_a_pair_is_refused_where_the_model_takes_single_texts(self, service: TextProcess) -> None:
+        answer = service.http("/predict", json.dumps({"inputs": ["国足", "央行"]}))
+        assert answer.status == 422 and "the model takes single texts" in answer.json["error"], answer.body

@@ -112,9 +112,8 @@ def _predict(given: _Texts, model: TextModel, limits: Limits) -> _Asked:
     raw = _there(given.inputs, "inputs")
     if given.raw_scores:
         raise InvalidInput("'raw_scores': the service tells scores as its serving.yml says, not raw ones")
-    inputs: Members = {model.text: texts_of(raw, "inputs", limits, 0)}
-    if model.pair:
-        inputs[model.pair] = texts_of(raw, "inputs", limits, 1)
+    names = (model.text, model.pair) if model.pair else (model.text,)
+    inputs = {name: texts_of(raw, "inputs", limits, len(names), part) for part, name in enumerate(names)}
     many = bytes(raw).translate(None, b" \t\r\n").startswith(b"[[")
     asked = given.parameters or {}
     parameters = {"top_k": asked.get("top_k", ALL_CLASSES), "threshold": 0.0, "truncate": given.truncate}
