@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from pipeline.api.request_options import RequestOptions
+from pipeline.config.config_file import Limits
 from pipeline.dialects.openai.wish import BASE64, EMBEDDINGS, FLOAT, OpenAIWish
 from pipeline.dialects.text_models import EMBEDDINGS as KIND
 from pipeline.dialects.text_models import TextModels, decoded, texts_of
@@ -25,11 +26,25 @@ _TYPES = {401: "invalid_request_error", 404: "invalid_request_error", 429: "rate
 _CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
-class _Body(msgspec.Struct):
+class Asked(msgspec.Struct):
+    """The members of a body; others, `user` say, don't count."""
+
     input: msgspec.Raw = _NOTHING
     model: str = ""
     encoding_format: str = FLOAT
     dimensions: int | None = None
+
+
+def parse(body: bytes, limits: Limits) -> Asked:
+    """Read a body; its input is left to the worker. Raises InvalidInput that names the member."""
+    given: Asked = decoded(body, Asked, limits)
+    if not bytes(given.input):
+        raise _wrong("input", "is missing: send a text, or a list of texts")
+    if given.encoding_format not in (FLOAT, BASE64):
+        raise _wrong("encoding_format", f"is {given.encoding_format[:40]!r}; it is {FLOAT} or {BASE64}")
+    if given.dimensions is not None and not 1 <= given.dimensions <= MOST_DIMENSIONS:
+        raise _wrong("dimensions", f"is {given.dimensions}; it is a number from 1 on")
+    return given
 
 
 class OpenAIHttp(HttpHandler):
@@ -44,13 +59,7 @@ class OpenAIHttp(HttpHandler):
 
     def _read(self, request: HttpRequest) -> Request:
         check_method(request, "POST", tells=True)
-        given: _Body = decoded(request.body, _Body, self._limits)
-        if not bytes(given.input):
-            raise _wrong("input", "is missing: send a text, or a list of texts")
-        if given.encoding_format not in (FLOAT, BASE64):
-            raise _wrong("encoding_format", f"is {given.encoding_format[:40]!r}; it is {FLOAT} or {BASE64}")
-        if given.dimensions is not None and not 1 <= given.dimensions <= MOST_DIMENSIONS:
-            raise _wrong("dimensions", f"is {given.dimensions}; it is a number from 1 on")
+        given = parse(request.body, self._limits)
         model = self._models.find(KIND, given.model)
         inputs = {model.text: texts_of(given.input, "input", self._limits)}
         made = Request(model.served.name, "predict", inputs, form=EMBEDDINGS)
