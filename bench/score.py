@@ -101,7 +101,9 @@ def main() -> int:
         return 1
     console.print(f"{way.engine} {way.precision}, {cores} cores, {options.rows:,} rows ({options.texts})")
     console.print(f"sorted loop       {loop:,.0f} rows/s")
-    console.print(f"paddlewheel score {rate:,.0f} rows/s, {rate / loop:.2f} of it; {took_s:.1f} s with its start")
+    console.print(
+        f"paddlewheel score {rate:,.0f} rows/s, {rate / loop:.2f} of it; {took_s:.1f} s with its start"
+    )
     console.print(f"target: at least {LEAST} of the loop: {'met' if rate >= LEAST * loop else 'missed'}")
     return 0
 
@@ -115,7 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rows", type=int, default=100_000, help="default: %(default)s")
     parser.add_argument("--texts", choices=("headlines", "mixed"), default="headlines", help="(headlines)")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of the loop, twice (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=8.0, help="of the loop, twice (default: %(default)s)"
+    )
     parser.add_argument("--service", action="store_true", help="through the default service")
     return parser
 

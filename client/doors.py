@@ -15,8 +15,8 @@ from client.http_client import read_key_value
 from client.http_connection import ConnectionPool, HttpReply
 from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
 from client.protos.pipeline_service_pb2 import Request, Response
-from client.rpc_channel import METHOD_PATH, RpcChannel
 from client.rows_client import kserve_error
+from client.rpc_channel import METHOD_PATH, RpcChannel
 from client.rpc_client import read_key_value_message
 from client.tls import Tls
 

@@ -101,7 +101,9 @@ def _document(reply: HttpReply) -> Any:
     try:
         return json.loads(reply.body)
     except ValueError:
-        raise BadAnswer(f"the answer is no JSON: {reply.body[:100]!r}; does the URL name the service?") from None
+        raise BadAnswer(
+            f"the answer is no JSON: {reply.body[:100]!r}; does the URL name the service?"
+        ) from None
 
 
 def _member(reply: HttpReply, name: str) -> Any:

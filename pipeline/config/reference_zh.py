@@ -324,8 +324,8 @@ _MEANINGS = {  # by section, then by key
         "dimensions": "保留向量的前多少个数，用于按此方式训练的模型；请求可以另说；不写：全部。",
     },
     "outputs.<fetch>, kind: relevance": {
-        "activation": "怎样由输出得到 0 到 1 的分数；auto：一个类别用 sigmoid，两个类别用 softmax，其中后一个表示"
-        "相关。",
+        "activation": "怎样由输出得到 0 到 1 的分数；auto：一个类别用 sigmoid，两个类别用 softmax，"
+        "其中后一个表示相关。",
     },
     "outputs.<fetch>, kind: label": {
         "labels": "以编号（从 0 起）表示的类别的名字；不写：模型的标签（如果有）。",

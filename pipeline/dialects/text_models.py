@@ -1,4 +1,4 @@
-"""FRONT PROCESS: the models that turn texts into vectors, ranks or classes, told by the tensors they declare."""
+"""FRONT PROCESS: the models that make vectors, ranks or classes of texts, told by the tensors they declare."""
 
 from __future__ import annotations
 
@@ -91,4 +91,3 @@ def decoded(body: bytes, kind: type[Any], limits: Limits) -> Any:
         raise InvalidInput(f"the body can't be used: {exc}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise MalformedBody(f"the body is no JSON: {exc}") from None
-

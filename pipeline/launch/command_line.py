@@ -1,4 +1,4 @@
-"""The command line of `paddlewheel`: make, run, tune and stop services, score files, list the keys, call the doctor."""
+"""The command line of `paddlewheel`: services are made, run, tuned and stopped, files scored and evaluated."""
 
 from __future__ import annotations
 

@@ -66,7 +66,9 @@ def add_evaluate(commands: Commands, command: Command) -> None:
 def _add_target(parser: argparse.ArgumentParser, *, required: bool) -> None:
     target = parser.add_mutually_exclusive_group(required=required)
     target.add_argument(
-        "--service", metavar="ADDRESS", help="of a running service, e.g. localhost:18082 or localhost:18082/bert"
+        "--service",
+        metavar="ADDRESS",
+        help="of a running service, e.g. localhost:18082 or localhost:18082/bert",
     )
     target.add_argument(
         "--model", type=Path, metavar="FOLDER", help="of a model, or a service's script, run in this process"

@@ -109,7 +109,7 @@ def _entity(value: Any) -> tuple[Any, str]:
 
 
 def tags_of(value: Any) -> Things:
-    """The entities that tags spell, B-PER I-PER O; places are numbers of tokens. BIOES and BIOUL likewise."""
+    """The entities that tags spell, B-PER I-PER O; places count tokens. BIOES and BIOUL likewise."""
     given = parsed(value)
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
         raise Unlike(f"{value!r} is no list of tags")
@@ -125,4 +125,3 @@ def tags_of(value: Any) -> Things:
             found.append(((start, at + 1), kind))
             kind = ""
     return frozenset(found)
-

@@ -1,4 +1,4 @@
-"""`paddlewheel evaluate`: answers against the labels of a file, as figures, a picture and the line `acc: 0.5731`."""
+"""`paddlewheel evaluate`: answers against the labels of a file, as figures, a picture and one last line."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ def evaluate(
             if row.fault:
                 raise Unlike(row.fault)
             if gold not in columns:
-                raise Unlike(f"has no column {gold!r}, only {', '.join(columns)}; say which has labels: --gold")
+                raise Unlike(
+                    f"has no column {gold!r}, only {', '.join(columns)}; say which has labels: --gold"
+                )
             if answers not in columns:
                 if not columns.get(ERROR):
                     raise Unlike(f"has no {answers!r}; is the file scored?")
@@ -155,7 +157,9 @@ def show(made: Evaluation, console: Console) -> None:
         told += f", {made.failed:,} of them without an answer, which count as wrong"
     console.print(told)
     if made.latency:
-        console.print(", ".join(f"{name.removesuffix('_ms')} {ms:.1f} ms" for name, ms in made.latency.items()))
+        console.print(
+            ", ".join(f"{name.removesuffix('_ms')} {ms:.1f} ms" for name, ms in made.latency.items())
+        )
     if made.kind != LABEL:
         name = "entity f1" if made.kind == ENTITIES else "micro f1"
         console.print(f"{name}: {whole.f1:.4f}")

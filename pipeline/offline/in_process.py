@@ -142,7 +142,7 @@ class _Reply:
 
 
 class ModelService(WebService):
-    """A service around a model alone: as its serving.yml describes it, else of texts where it has a tokenizer."""
+    """A service around a model alone: as its serving.yml says, else of texts where it has a tokenizer."""
 
     def __init__(self, model: Path) -> None:
         super().__init__(_NAME)

@@ -29,9 +29,9 @@ class ClassFigures(NamedTuple):
         return 2 * self.right / (self.support + self.told) if self.support + self.told else 0.0
 
 
-def by_class(pairs: Iterable[tuple[Collection[tuple[Hashable, str]], Collection[tuple[Hashable, str]]]]) -> (
-    list[ClassFigures]
-):
+def by_class(
+    pairs: Iterable[tuple[Collection[tuple[Hashable, str]], Collection[tuple[Hashable, str]]]],
+) -> list[ClassFigures]:
     """Figures of each class, over pairs of what is meant and what is told.
 
     Either is a set of (thing, class), and right is what is in both: the thing is a place in the text of an

@@ -210,7 +210,7 @@ class _Window:
 
 
 def _of_cell(cell: str, datatype: str) -> Any:
-    """The value of a cell for an input of this datatype; what is no number is left to the target to refuse."""
+    """The value of a cell for an input of this datatype; what is no number is for the target to refuse."""
     if datatype == "BOOL":
         return _TRUTH.get(cell.lower(), cell)
     try:

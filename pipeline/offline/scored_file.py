@@ -159,7 +159,9 @@ def _write_parquet(path: Path, rows: Callable[[], Iterable[Columns]]) -> None:
     try:
         for batch in _batches(rows()):
             own = _schema_of(arrow, batch)
-            schema = own if schema is None else arrow.unify_schemas([schema, own], promote_options="permissive")
+            schema = (
+                own if schema is None else arrow.unify_schemas([schema, own], promote_options="permissive")
+            )
         with contextlib.closing(arrow.parquet.ParquetWriter(path, schema or arrow.schema([]))) as writer:
             for batch in _batches(rows()):
                 writer.write_table(arrow.Table.from_pylist(batch, schema=schema))

@@ -66,7 +66,9 @@ class Server:
             told = self._client.metadata(self._model).get("inputs", ())
             return {str(one["name"]): str(one["datatype"]) for one in told}
         except RequestRefused as exc:
-            if exc.http_status == _UNKNOWN:  # of a server that has no KServe v2, or no such model: it will say
+            if (
+                exc.http_status == _UNKNOWN
+            ):  # of a server that has no KServe v2, or no such model: it will say
                 return {}
             raise ConfigError(f"--service {self.described}: {exc.err_msg}") from exc
         except (BadAnswer, KeyError, TypeError):

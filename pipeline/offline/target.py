@@ -35,9 +35,7 @@ class Target(Protocol):
         """Ends what was started for it."""
 
 
-def answers_of(
-    target: Target, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]
-) -> list[Any]:
+def answers_of(target: Target, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
     """The answer to each row, or the Refused that stands in its place: who is refused, is found by halves.
 
     Raises Unanswered.

@@ -57,7 +57,9 @@ class EmbeddingTask(TextTask):
                 raise InvalidInput(f"{where} has {len(ids)} tokens, the model reads {self.max_tokens}")
             kept = ids[: self.max_tokens]
             rows.append(Row(kept, [0] * len(kept), 0))
-        cuts = [Cut([(0, len(row.ids))], len(row.ids) < len(ids)) for row, ids in zip(rows, many, strict=True)]
+        cuts = [
+            Cut([(0, len(row.ids))], len(row.ids) < len(ids)) for row, ids in zip(rows, many, strict=True)
+        ]
         return Asked(wanted, rows, cuts)
 
     def answer_of(self, asked: Asked, scores: list[Array]) -> Answer:
@@ -145,7 +147,7 @@ def shortened(vectors: Array, dimensions: int | None, normalize: bool) -> Array:
 
 
 def pooling_of(output: EmbeddingOutput, fetch: Variable, folder: Path) -> str:
-    """What makes vectors of texts of those of tokens. Raises ConfigError where the fetch has none of these."""
+    """What makes vectors of texts of those of tokens. Raises ConfigError where the fetch has no such."""
     of_tokens = len(fetch.shape) != 2
     if not of_tokens or output.pooling == "none":
         if of_tokens or output.pooling not in ("auto", "none"):

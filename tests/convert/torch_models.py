@@ -93,7 +93,7 @@ def save_compared(steps: Steps, folder: str, head: str, words: list[str]) -> Non
 
 
 def text_vectors(steps: Steps, source: str, texts: list[str], pooling: str) -> list[Any]:
-    """What Sentence Transformers makes of each text: the mean of its tokens' vectors or the first, of length 1."""
+    """What Sentence Transformers makes of each text: the mean of its tokens' or the first, of length 1."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     model = transformers.AutoModel.from_pretrained(source).eval()
     with torch.no_grad():

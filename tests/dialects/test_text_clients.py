@@ -1,4 +1,4 @@
-"""OpenAI's and Hugging Face's own clients ask the service as they ask others; bad input is told in their forms."""
+"""OpenAI's and Hugging Face's own clients ask the service as they ask others; mistakes are told in their forms."""
 
 from __future__ import annotations
 
@@ -113,9 +113,11 @@ def test_what_is_no_json_and_another_method_are_told(embeddings: ServiceProcess)
 
 
 def test_a_service_without_vectors_says_so(ranks: ServiceProcess) -> None:
-    with openai.OpenAI(base_url=f"{ranks.url}/v1", api_key="none", max_retries=0) as other:
-        with pytest.raises(openai.NotFoundError, match="no model here does embeddings"):
-            other.embeddings.create(model="test", input="w1")
+    with (
+        openai.OpenAI(base_url=f"{ranks.url}/v1", api_key="none", max_retries=0) as other,
+        pytest.raises(openai.NotFoundError, match="no model here does embeddings"),
+    ):
+        other.embeddings.create(model="test", input="w1")
 
 
 def test_hugging_faces_client_gets_vectors(embeddings: ServiceProcess) -> None:
@@ -186,7 +188,9 @@ def test_bad_ranks_are_told(body: dict[str, Any], expected: str, ranks: ServiceP
     assert answer.status == 422 and expected in answer.json["error"], answer.body
 
 
-def test_the_doors_are_documented_where_they_answer(embeddings: ServiceProcess, ranks: ServiceProcess) -> None:
+def test_the_doors_are_documented_where_they_answer(
+    embeddings: ServiceProcess, ranks: ServiceProcess
+) -> None:
     own, others = (service.http("/openapi.json").json["paths"] for service in (embeddings, ranks))
     assert {"/v1/embeddings", "/embed", "/similarity"} <= own.keys() and "/rerank" not in own
     assert "/rerank" in others and "/embed" not in others
@@ -207,7 +211,10 @@ class TestClassification:
 
     def expected(self, service: TextProcess, text: str) -> list[dict[str, Any]]:
         (row,) = service.rows(text, top_k=3)
-        return [{"label": label, "score": score} for label, score in zip(row["labels"], row["scores"], strict=True)]
+        return [
+            {"label": label, "score": score}
+            for label, score in zip(row["labels"], row["scores"], strict=True)
+        ]
 
     def test_a_text_and_a_batch_have_all_labels(self, service: TextProcess) -> None:
         one, other = (self.expected(service, text) for text in ("国足客场", "央行"))

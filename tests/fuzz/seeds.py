@@ -104,7 +104,7 @@ def openai() -> list[bytes]:
 def tei() -> list[bytes]:
     return [
         b'{"inputs": ["a", "b"], "normalize": false, "truncate": true}',
-        b'{"inputs": [["a"], ["b", "c"]], "parameters": {"top_k": 2}}',
+        b'{"inputs": [["a", "d"], ["b", "c"]], "parameters": {"top_k": 2}}',
         b'{"inputs": {"source_sentence": "a", "sentences": ["b", "c"]}}',
         b'{"query": "a", "texts": ["b", "c"], "return_text": true}',
     ]

@@ -36,7 +36,13 @@ def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> lis
 def test_a_scored_file_has_accuracy_and_f1_by_class(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pairs = [("news_car", "car"), ("news_car", "car"), ("news_car", "edu"), ("news_edu", "edu"), ("news_edu", "car")]
+    pairs = [
+        ("news_car", "car"),
+        ("news_car", "car"),
+        ("news_car", "edu"),
+        ("news_edu", "edu"),
+        ("news_edu", "car"),
+    ]
     rows = [{"gold": gold, "answer": {"label": told, "score": 0.5}} for gold, told in pairs]
     rows.append({"gold": "news_edu", "error": "line 6: refused"})
     source, report = jsonl(tmp_path / "scored.jsonl", rows), tmp_path / "report"
@@ -66,7 +72,11 @@ def test_a_service_is_asked_and_its_latency_told(
     )  # fmt: skip
     assert lines[-1] == "acc: 0.7500"
     assert any(line.startswith("p50 ") for line in lines)
-    assert set(json.loads((tmp_path / "report.json").read_text("utf-8"))["latency"]) == {"p50_ms", "p90_ms", "p99_ms"}
+    assert set(json.loads((tmp_path / "report.json").read_text("utf-8"))["latency"]) == {
+        "p50_ms",
+        "p90_ms",
+        "p99_ms",
+    }
     # What is kept is a scored file like any other.
     assert evaluated(capsys, kept, "--gold", "label")[-1] == "acc: 0.7500"
 

@@ -19,7 +19,15 @@ from tests.support.service_process import APPS, ROOT, ServiceProcess, wait_until
 
 SCRIPT = APPS / "lengths.py"
 CONFIG = {"op": {"lengths": {"concurrency": 1}}}
-TEXTS = ["a", "国足客场两球取胜", "four", "U+2028\u2028inside", "", "a much longer text than the others", "👩‍🚀"]
+TEXTS = [
+    "a",
+    "国足客场两球取胜",
+    "four",
+    "U+2028\u2028inside",
+    "",
+    "a much longer text than the others",
+    "👩‍🚀",
+]
 ROWS = [{"id": number, "text": f"{text} {number}"} for number, text in enumerate(TEXTS * 5)]
 
 
@@ -30,7 +38,9 @@ def service() -> Iterator[ServiceProcess]:
 
 
 @pytest.fixture(params=["service", "model"])
-def target(request: pytest.FixtureRequest, service: ServiceProcess, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def target(
+    request: pytest.FixtureRequest, service: ServiceProcess, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
     """The options that name what is asked: through a server, or in the command's process."""
     monkeypatch.setenv("SERVICE_CONFIG", str(service.config_path))
     return ["--service", service.url] if request.param == "service" else ["--model", str(SCRIPT)]

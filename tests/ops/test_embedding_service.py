@@ -52,7 +52,9 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
 
 
 def predict(service: ServiceProcess, rows: list[Any], **parameters: Any) -> list[Any]:
-    answer = service.http("/v1/models/test:predict", json.dumps({"instances": rows, "parameters": parameters}))
+    answer = service.http(
+        "/v1/models/test:predict", json.dumps({"instances": rows, "parameters": parameters})
+    )
     assert answer.status == 200, answer.body
     found: list[Any] = answer.json["predictions"]
     return found
@@ -157,7 +159,9 @@ def test_sentence_transformers_file_says_the_pooling(tmp_path: Path) -> None:
     pooling = model.directory / "1_Pooling" / "config.json"
     pooling.parent.mkdir()
     for told, expected in (("cls_token", "cls"), ("mean_tokens", "mean")):
-        pooling.write_text(json.dumps({f"pooling_mode_{told}": True, "pooling_mode_max_tokens": False}), "utf-8")
+        pooling.write_text(
+            json.dumps({f"pooling_mode_{told}": True, "pooling_mode_max_tokens": False}), "utf-8"
+        )
         task: Any = text_task(model)
         task.load()
         assert task._pooling == expected

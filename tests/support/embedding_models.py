@@ -1,7 +1,7 @@
 """Models that compare texts, of tests/fixtures/onnx, with a tokenizer of words beside them.
 
-    encoder(folder)        a vector for each token and one for each text
-    cross_encoder(folder)  a score for each pair
+encoder(folder)        a vector for each token and one for each text
+cross_encoder(folder)  a score for each pair
 """
 
 from __future__ import annotations

@@ -184,6 +184,4 @@ def _status(error: ServingError) -> int:
 
 
 def _body(error: ServingError) -> bytes:
-    return msgspec.json.encode(
-        {"error": error.message, "error_type": _TYPES.get(_status(error), "Backend")}
-    )
+    return msgspec.json.encode({"error": error.message, "error_type": _TYPES.get(_status(error), "Backend")})
