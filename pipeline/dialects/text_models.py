@@ -1,4 +1,4 @@
-"""FRONT PROCESS: the models that make vectors, ranks or classes of texts, told by the tensors they declare."""
+"""FRONT PROCESS: the models that make vectors, ranks or classes of texts, told by declared tensors."""
 
 from __future__ import annotations
 

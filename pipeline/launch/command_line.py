@@ -1,4 +1,4 @@
-"""The command line of `paddlewheel`: services are made, run, tuned and stopped, files scored and evaluated."""
+"""The command line of `paddlewheel`: services are made, run, tuned and stopped, files scored."""
 
 from __future__ import annotations
 

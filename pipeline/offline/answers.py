@@ -78,7 +78,7 @@ def labels_of(value: Any) -> Things:
 
 
 def entities_of(value: Any) -> Things:
-    """Entities as objects with `start`, `end` and `label`; or the tag of each token, as `tags_of` has them."""
+    """Entities as objects with `start`, `end` and `label`; or a tag for each token, as in `tags_of`."""
     given = parsed(value)
     if isinstance(given, list) and given and all(isinstance(one, str) for one in given):
         objects = [parsed_object(one) for one in given]
@@ -109,7 +109,7 @@ def _entity(value: Any) -> tuple[Any, str]:
 
 
 def tags_of(value: Any) -> Things:
-    """The entities that tags spell, B-PER I-PER O; places count tokens. BIOES and BIOUL likewise."""
+    """The entities that tags spell, in BIO, BIOES or BIOUL; places count tokens."""
     given = parsed(value)
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
         raise Unlike(f"{value!r} is no list of tags")

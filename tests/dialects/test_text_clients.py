@@ -1,4 +1,4 @@
-"""OpenAI's and Hugging Face's own clients ask the service as they ask others; mistakes are told in their forms."""
+"""OpenAI's and Hugging Face's own clients ask the service; mistakes are told in their forms."""
 
 from __future__ import annotations
 
