@@ -47,7 +47,7 @@ class RowsClient:
             asked["parameters"] = parameters
         body = json.dumps(asked, ensure_ascii=False).encode("utf-8", "surrogatepass")
         path = f"{self._pool.prefix}/v1/models/{model}:predict"
-        reply = self._tried(partial(self._pool.post, path, body))
+        reply = self._tried(partial(self._pool.post, path, body), self._retries)
         answers = _member(reply, "predictions")
         if not isinstance(answers, list) or len(answers) != len(rows):
             raise BadAnswer(f"{self._pool.url} did not answer each of {len(rows)} rows")
@@ -67,14 +67,14 @@ class RowsClient:
         told = _document(reply)
         return told if isinstance(told, dict) else {}
 
-    def _tried(self, send: Any) -> HttpReply:
+    def _tried(self, send: Any, retries: int = 1) -> HttpReply:
         def once(remaining_s: float) -> HttpReply:
             reply: HttpReply = send(remaining_s)
             if reply.status != http.client.OK:
                 raise kserve_error(reply)
             return reply
 
-        return call_with_retries(once, timeout_s=self._timeout_s, retries=self._retries)
+        return call_with_retries(once, timeout_s=self._timeout_s, retries=retries)
 
     def close(self) -> None:
         self._pool.close()

@@ -19,6 +19,7 @@ from pipeline.api.app import App
 from pipeline.api.op import REQUEST_OP, Op, RequestOp
 from pipeline.api.request_options import RequestOptions
 from pipeline.api.service import Service, WebService
+from pipeline.config.config_file import LoggingConfig
 from pipeline.dialects.forms import load_forms
 from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
 from pipeline.dialects.kserve_v1.instances import parse
@@ -40,6 +41,7 @@ from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
 from pipeline.plugins import DIALECTS, find
 from pipeline.process import environment
 from pipeline.process.control_group import usable_cores
+from pipeline.process.log import set_up_logging
 from pipeline.process.memory import settle_memory
 from pipeline.worker.executor import Executor
 from pipeline.worker.set_up import executors_of
@@ -47,6 +49,7 @@ from pipeline.worker.set_up import executors_of
 SCRIPT = "web_service.py"
 _NAME = "model"  # of the service around a model alone
 _UNUSED_PORT = 1024  # a configuration names one; nothing listens
+_STDERR = 2
 _JSON = msgspec.json
 
 
@@ -66,6 +69,8 @@ class InProcess:
         count = len(placed.places[0])
         if isinstance(made, ModelService) and count == 1:
             placed = replace(placed, app=_with_threads(placed.app, op, usable_cores()))
+        # Before hooks run, whose faults are told there.
+        set_up_logging(LoggingConfig(level="WARNING"), app.name, op, beside_app=True, log_fd=_STDERR)
         forms = load_forms([find(DIALECTS)["kserve_v1"]])
         executors, ready = executors_of(
             made.op_of(app, op), placed.app, op, forms, count=count, shares=count > 1

@@ -54,6 +54,14 @@ class ScoredFile:
         except OSError as exc:
             raise ConfigError(f"{self._part} can't be written: {exc.strerror}") from exc
         try:
+            self._take(settings, restart)
+        except ConfigError:
+            self._file.close()
+            raise
+
+    def _take(self, settings: Mapping[str, Any], restart: bool) -> None:
+        """Make what an earlier run has left ours, or begin anew."""
+        try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
             raise ConfigError(f"{self._part} is written by another process; wait for its end") from exc

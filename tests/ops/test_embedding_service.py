@@ -182,6 +182,6 @@ def test_sentence_transformers_file_says_the_pooling(tmp_path: Path) -> None:
 def test_what_does_not_fit_the_model_is_told_at_start(
     output: dict[str, Any], fetch: str, expected: str, tmp_path: Path
 ) -> None:
-    model = encoder(tmp_path / "model", {"kind": "embedding", **output}, fetch=fetch)
     with pytest.raises(ConfigError, match=expected):
+        model = encoder(tmp_path / "model", {"kind": "embedding", **output}, fetch=fetch)
         text_task(load_serving_model(model))
