@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,10 @@ import numpy as np
 
 from convert.programs.program_feeds import Feeds
 from convert.proof.target import Target
-from pipeline.errors import ConversionError
+from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.serving_model import Variable
+from pipeline.models.text_description import TextInput
+from pipeline.ops.tokenizer_files import TOKENIZERS, load_tokenizer, tokenizer_file
 from pipeline.text_lines import read_lines
 
 MAX_TOKENS = 512
@@ -54,35 +55,22 @@ def _texts(path: Path) -> list[str]:
 
 
 def _tokenizer(path: Path, target: Target) -> Any:
-    """That of tokenizer.json, else BERT's over vocab.txt."""
-    try:
-        from tokenizers import BertWordPieceTokenizer, Tokenizer
-    except ModuleNotFoundError as exc:
-        raise ConversionError(f"{path} holds texts ({exc}): pip install 'paddlewheel[texts]'") from exc
+    """The one beside the model."""
     directory = target.folder
     if directory is None:
         raise ConversionError(
             f"{path} holds texts, but {target.source} has no tokenizer; give a .npz file with an array for "
             "each input."
         )
-    whole, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
+    if not any((directory / name).is_file() for name in TOKENIZERS):
+        raise ConversionError(
+            f"{directory} has neither {' nor '.join(TOKENIZERS)} to make inputs of texts; give a .npz file."
+        )
+    given = TextInput()
     try:
-        if whole.is_file():
-            tokenizer = Tokenizer.from_file(str(whole))
-            tokenizer.no_padding()
-            return tokenizer
-        if vocabulary.is_file():
-            return BertWordPieceTokenizer(str(vocabulary), lowercase=_lowercase(directory))
-    except Exception as exc:  # tokenizers raises Exception itself
-        raise ConversionError(f"the tokenizer in {directory} can't be loaded ({exc}).") from exc
-    raise ConversionError(
-        f"{directory} has neither tokenizer.json nor vocab.txt to make inputs of texts; give a .npz file."
-    )
-
-
-def _lowercase(directory: Path) -> bool:
-    settings = directory / "tokenizer_config.json"
-    return not settings.is_file() or bool(json.loads(settings.read_bytes()).get("do_lower_case", True))
+        return load_tokenizer(given, tokenizer_file(given, [directory]))
+    except ConfigError as exc:
+        raise ConversionError(f"{path} holds texts, which can't be tokenized: {exc.message}.") from exc
 
 
 def _row(encoding: Any, target: Target) -> Feeds:

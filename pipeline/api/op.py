@@ -102,6 +102,8 @@ class Op:
     """Optional: the `parameters` of KServe that go with `example`, where a request needs some."""
     request_parameters: Mapping[str, str] = {}
     """Optional: by name what such parameters mean, for /openapi.json."""
+    row_schema: Mapping[str, Any] = {}
+    """Optional: a JSON schema of what KServe v1 answers for an instance, where that is no row of tensors."""
     raw_bodies: Mapping[str, str] = {}
     """Optional: by media type the input that the body of an HTTP request is as a whole, e.g.
     `{"image/*": "image", "text/csv": "rows"}`; hooks find its bytes under that name."""

@@ -332,8 +332,8 @@ def _told_of_models(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, A
             op.set_model_info(model)
             model = op.model or model  # as the Op itself describes it
             described[name] = {"labels": list(model.labels), **model.description.document()}
-            if op.request_parameters:
-                described[name]["parameters"] = dict(op.request_parameters)
+            told = {"parameters": op.request_parameters, "row": op.row_schema}
+            described[name] |= {key: dict(value) for key, value in told.items() if value}
     return described
 
 

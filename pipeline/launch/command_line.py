@@ -263,7 +263,7 @@ def _add_description(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         default="",
-        choices=("classes", "multilabel", "tokens", "tensor"),
+        choices=("classes", "multilabel", "tokens", "entities", "zero-shot", "tensor"),
         help="what they get (labels, where an output has scores of classes)",
     )
     parser.add_argument("--labels", default="", metavar="A,B|FILE", help="names of the classes, in order")

@@ -116,17 +116,20 @@ def _tensor(model: ServingModel, asked: Asked) -> dict[str, Any]:
 
 _INPUTS = {"image": _image, "text": _text, "table": _table, "tensor": _tensor}
 INPUT_KINDS = tuple(_INPUTS)
-OUTPUT_KINDS = ("classes", "multilabel", "tokens", "tensor")
+OF_TEXTS = ("entities", "zero-shot")
+OUTPUT_KINDS = ("classes", "multilabel", "tokens", *OF_TEXTS, "tensor")
 
 
 def _outputs(model: ServingModel, labels: Sequence[str], asked: Asked) -> dict[str, Any]:
     """What each fetch is answered as: labels where there are scores of classes."""
     scores = scores_of(model.fetches, labels)
-    kind = asked.output or _kind_of(model, scores)
+    kind = asked.output or _kind_of(model, scores, asked.input)
     if kind == "tensor" or (scores is None and not asked.output):
         return {fetch.alias: {"kind": "tensor"} for fetch in model.fetches}
     if scores is None:
         raise ConfigError(f"--output {kind}: no fetch has scores of classes; {_told(model.fetches)}")
+    if kind in OF_TEXTS and asked.input != "text":
+        raise ConfigError(f"--output {kind} goes with --input text")
     output: dict[str, Any] = {"kind": kind}
     if kind == "classes":
         classes = scores.shape[-1]
@@ -143,9 +146,9 @@ def _outputs(model: ServingModel, labels: Sequence[str], asked: Asked) -> dict[s
     return {scores.alias: output}
 
 
-def _kind_of(model: ServingModel, scores: Variable | None) -> str:
+def _kind_of(model: ServingModel, scores: Variable | None, given: str) -> str:
     if scores is not None and len(scores.shape) == 3:
-        return "tokens"
+        return "entities" if given == "text" else "tokens"
     several = scores is not None and maker_of(model, scores) == "Sigmoid"
     return "multilabel" if several else "classes"
 

@@ -71,17 +71,14 @@ def _asked(options: argparse.Namespace, target: Target, out: Path) -> Evaluation
 @contextlib.contextmanager
 def _target(options: argparse.Namespace) -> Iterator[Target | None]:
     """What is asked; None where nothing is. Raises ConfigError."""
-    made: Target | None = None
     if options.service:
         from pipeline.offline.server import Server
 
-        made = Server(options.service, connections=options.connections, timeout_s=options.timeout)
+        with Server(options.service, connections=options.connections, timeout_s=options.timeout) as server:
+            yield server
     elif options.model:
         from pipeline.offline.in_process import InProcess
 
-        made = InProcess(options.model)
-    try:
-        yield made
-    finally:
-        if made is not None:
-            made.close()
+        yield InProcess(options.model)
+    else:
+        yield None

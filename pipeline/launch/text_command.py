@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pipeline.ops.text_files import TextSettings
 
 TASKS = ("classification", "multi-label", "labelling", "zero-shot", "embeddings", "reranking")
+_INNER = ("serving_server", "onnx")  # folders that are named after what they hold
 _EXAMPLES = """\
 Examples:
   paddlewheel text models/ernie-news
@@ -31,8 +32,8 @@ def serve(options: argparse.Namespace) -> None:
     from pipeline.launch.new_service import check_name
     from pipeline.ops.text_service import TextService, service_config
 
-    folder: Path = options.model
-    name = options.name or _name_of(folder)
+    folder = _folder_of(options.model)
+    name = options.name or _name_of(options.model)
     check_name(name)
     settings = _settings(options)
     _tell(folder, name, settings, options)
@@ -47,6 +48,14 @@ def serve(options: argparse.Namespace) -> None:
         )
     )
     service.run_service()
+
+
+def _folder_of(model: Path) -> Path:
+    """The folder with the model itself: exports of optimum have it in one of their own."""
+    from pipeline.models.serving_model import is_serving_model
+
+    inner = model / "onnx"
+    return inner if inner.is_dir() and not is_serving_model(model) else model
 
 
 def _settings(options: argparse.Namespace) -> TextSettings:
@@ -75,6 +84,7 @@ def _tell(folder: Path, name: str, settings: TextSettings, options: argparse.Nam
     from pipeline.api.dag import signature_of
     from pipeline.api.examples import examples_of, requests_of
     from pipeline.api.op import RequestOp
+    from pipeline.launch.new_service import padding_remark
     from pipeline.models.serving_model import load_serving_model
     from pipeline.models.versions import choose_version
     from pipeline.ops.text_files import KINDS
@@ -88,17 +98,21 @@ def _tell(folder: Path, name: str, settings: TextSettings, options: argparse.Nam
     ops = {name: op}
     signature = signature_of(ops, op)
     request = requests_of(name, signature, examples_of(ops, signature))["v1-http"]
+    remark = padding_remark(op.model)
     labels = ", ".join(op.model.labels[:8]) + (", ..." if len(op.model.labels) > 8 else "")
     sys.stdout.write(
         f"{name}: {task}, {len(op.model.labels)} classes ({labels}). Once it is ready, ask it:\n\n"
-        f"  {request.command(f'localhost:{options.http_port}')}\n\n"
+        f"  {request.command(f'localhost:{options.http_port}')}\n\n{remark}\n"
     )
     sys.stdout.flush()
 
 
 def _name_of(folder: Path) -> str:
     """The folder's name as that of a service."""
-    name = re.sub(r"[^\w.-]", "-", folder.resolve().name)
+    folder = folder.resolve()
+    if folder.name in _INNER:
+        folder = folder.parent
+    name = re.sub(r"[^\w.-]", "-", folder.name)
     return name if re.match(r"[^\W\d]", name) else f"text-{name}"
 
 

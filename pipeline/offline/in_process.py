@@ -98,9 +98,6 @@ class InProcess:
         answers: list[Any] = _JSON.decode(answer)["predictions"]
         return answers
 
-    def close(self) -> None:
-        """The model ends with the process."""
-
     def _run(self, inputs: dict[str, Any], wish: V1Wish, options: RequestOptions | None) -> bytes:
         """The answer's body. Raises ServingError."""
         tail: list[Part] = []

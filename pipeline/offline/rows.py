@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -76,7 +77,10 @@ class RowFile:
 
     def _rows_of_csv(self) -> Iterator[Row]:
         csv.field_size_limit(MOST_ROW_BYTES)
-        with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        with (
+            self.path.open("rb") as bytes_of,
+            io.TextIOWrapper(bytes_of, "utf-8-sig", "surrogateescape", newline="") as file,
+        ):
             reader = csv.reader(file, delimiter=separator_of(self.path), strict=True)
             header = _header(self.path, reader)
             number = 0
@@ -91,7 +95,7 @@ class RowFile:
                     yield Row(number, where, {}, f"is no CSV: {exc}")
                     continue
                 # The text layer reads ahead, so that this is a little early.
-                self.done = file.buffer.tell()
+                self.done = bytes_of.tell()
                 if not cells:
                     number -= 1
                     continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from client.errors import BadAnswer, ClientError, RequestRefused, ServiceUnavailable, TooManyRequests
@@ -47,7 +47,10 @@ class Server:
         except ClientError as exc:
             raise Unanswered(f"{self.described}: {exc}") from exc
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def _only(self, address: str) -> str:

@@ -24,15 +24,16 @@ class Target(Protocol):
     inputs: the datatypes of what a row needs, by name, as KServe has them; empty where that is not known.
     """
 
-    inputs: Mapping[str, str]
-    callers: int
-    described: str  # in a sentence, and to tell one target from another
+    @property
+    def inputs(self) -> Mapping[str, str]: ...
+    @property
+    def callers(self) -> int: ...
+    @property
+    def described(self) -> str:
+        """In a sentence, and to tell one target from another."""
 
     def ask(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
         """The answer to each row. Raises Refused, and Unanswered."""
-
-    def close(self) -> None:
-        """Ends what was started for it."""
 
 
 def answers_of(target: Target, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:

@@ -15,8 +15,9 @@ from pipeline.api.examples import feed_texts
 from pipeline.api.feeds import read_feeds
 from pipeline.api.op import Op
 from pipeline.errors import ConfigError, InvalidInput, ServingError
-from pipeline.models.description import ImageInput, Input, TableInput, TensorInput, TextInput
+from pipeline.models.description import ImageInput, Input, TableInput, TensorInput
 from pipeline.models.serving_model import ServingModel
+from pipeline.models.text_description import TextInput
 from pipeline.ops.declarations import (
     EXAMPLE_TEXT,
     declared_input,
@@ -73,6 +74,7 @@ class DescribedOp(Op):
         self.example_key_values = {
             name: str(value) for name, value in {**self.example, **task.example()}.items()
         }
+        self.row_schema = task.row_schema
         self.request_parameters = {one.name: one.told for one in task.parameters}
 
     def init_op(self) -> None:

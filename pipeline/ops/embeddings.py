@@ -15,7 +15,7 @@ from pipeline.models.embedding_description import EmbeddingOutput
 from pipeline.models.signature import Variable
 from pipeline.ops import parameters
 from pipeline.ops.parameters import Parameter
-from pipeline.ops.text_task import TRUNCATED, Answer, Array, Asked, TextTask
+from pipeline.ops.text_task import TRUNCATED, Array, Asked, TextTask
 from pipeline.ops.text_tokenizer import Row
 from pipeline.ops.text_windows import Cut, pooled
 
@@ -62,7 +62,7 @@ class EmbeddingTask(TextTask):
         ]
         return Asked(wanted, rows, cuts)
 
-    def answer_of(self, asked: Asked, scores: list[Array]) -> Answer:
+    def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
         tokens = [len(row.ids) for row in asked.rows]
         counts = np.add.reduceat(tokens, np.cumsum([0, *asked.windows[:-1]]))
         return {"embedding": self.vectors(asked, scores), "tokens": counts, TRUNCATED: truncations(asked)}
@@ -99,7 +99,7 @@ class SimilarityTask(EmbeddingTask):
         asked.texts = first
         return asked
 
-    def answer(self, asked: Asked, fetches: Sequence[Mapping[str, Array]]) -> Answer:
+    def answer(self, asked: Asked, fetches: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
         vectors = self.vectors(asked, [fetch[self.fetch.alias] for fetch in fetches])
         first, second = np.split(vectors, [len(asked.texts)])
         one, other = np.split(truncations(asked), [len(asked.texts)])
@@ -123,17 +123,15 @@ def truncations(asked: Asked) -> Array:
 
 def token_ids(given: Any) -> list[list[int]]:
     """The lists of token ids that a client has sent in place of texts; none for texts."""
-    if isinstance(given, list) and given and isinstance(given[0], list):
-        return given
-    return []
+    return given if isinstance(given, list) and given and isinstance(given[0], list) else []
 
 
 def vector_of(fetch: Array, tokens: int, pooling: str) -> Array:
     """One text's vector of what the model gives for it: float32. tokens: how many it has, without padding."""
     if pooling == "none":
-        return fetch.astype(np.float32, copy=False)
+        return np.asarray(fetch, np.float32)
     if pooling == "cls":
-        return fetch[0].astype(np.float32, copy=False)
+        return np.asarray(fetch[0], np.float32)
     return np.asarray(fetch[:tokens].mean(axis=0, dtype=np.float32))
 
 

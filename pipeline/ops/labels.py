@@ -43,6 +43,9 @@ class OutputPrinter:
             return {self._alias: fetch}
         if isinstance(output, LabelOutput):
             return {f"{self._prefix}label": self._chosen(fetch)}
+        assert isinstance(
+            output, ClassesOutput | MultiLabelOutput | TokensOutput
+        )  # others are of texts alone
         made = self._labelled(output, fetch)
         if isinstance(output, ClassesOutput) and output.chosen:
             made["label"] = self._chosen(fetches[output.chosen])

@@ -74,7 +74,7 @@ def flag(name: str, value: Any) -> bool:
     return found
 
 
-def labels(name: str, value: Any) -> tuple[str, ...]:
+def labels_sent(name: str, value: Any) -> tuple[str, ...]:
     """Labels as a list of texts, as such a list in JSON, or separated by commas."""
     many = _listed(name, value)
     if not many:

@@ -14,7 +14,7 @@ from pipeline.ops.classification import joined
 from pipeline.ops.embeddings import TRUNCATE, truncations, with_truncation
 from pipeline.ops.labels import probabilities, sigmoids
 from pipeline.ops.parameters import Parameter
-from pipeline.ops.text_task import TRUNCATED, Answer, Array, Asked, TextTask
+from pipeline.ops.text_task import TRUNCATED, Array, Asked, TextTask
 from pipeline.ops.text_windows import pooled
 
 RAW_SCORES = Parameter("raw_scores", parameters.flag, "Whether scores are the model's own, of any size.")
@@ -32,7 +32,7 @@ class RelevanceTask(TextTask):
     def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
         return super(RelevanceTask, with_truncation(self, wanted)).rows(inputs, wanted)
 
-    def answer_of(self, asked: Asked, scores: list[Array]) -> Answer:
+    def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
         # Of a long text the window that answers best: the others need not.
         logits = pooled(joined(scores), asked.windows, "max")
         output: RelevanceOutput = self.output

@@ -85,12 +85,12 @@ def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel
             f"{model.directory}: the names of the classes are in none of {ADDITIONS}, {CONFIGS[0]} and "
             f"{', '.join(LABEL_FILES)}: give --labels A,B or a file with one a line"
         )
-    given = _input(model, settings)
+    name, given = _input(model, settings)
     if task == RERANKING:
         given.setdefault("pair", SECOND)
     additions = {
         **model.additions,
-        INPUTS_KEY: {INPUT: given},
+        INPUTS_KEY: {name: given},
         OUTPUTS_KEY: {scores.alias: _output(model, scores, task, labels, settings)},
     }
     path = model.directory / ADDITIONS
@@ -98,15 +98,17 @@ def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel
     rest = [name for name, one in described.inputs.items() if one.kind == "tensor"]
     if rest:
         raise ConfigError(f"{model.directory}: no text makes the feed {rest[0]}; describe it in {path}")
-    text = described.inputs[INPUT]
+    text = described.inputs[name]
     assert text.kind == "text"
     tokenizer_file(text, folders)
     return replace(model, labels=tuple(labels), description=described, additions=additions)
 
 
-def _input(model: ServingModel, settings: TextSettings) -> dict[str, Any]:
-    said = [one for one in (model.additions.get(INPUTS_KEY) or {}).values() if one.get("kind") == "text"]
-    given = {**(said[0] if len(said) == 1 else {"kind": "text"})}
+def _input(model: ServingModel, settings: TextSettings) -> tuple[str, dict[str, Any]]:
+    """The name of the input, and what is said of it."""
+    said = [item for item in model.description.inputs.items() if item[1].kind == "text"]
+    name = said[0][0] if len(said) == 1 else INPUT
+    given = {**((model.additions.get(INPUTS_KEY) or {}).get(name) or {"kind": "text"})}
     told = {
         "tokenizer": settings.tokenizer,
         "pair": SECOND if settings.pair else "",
@@ -114,7 +116,7 @@ def _input(model: ServingModel, settings: TextSettings) -> dict[str, Any]:
         "stride": settings.stride,
         "max_tokens": settings.max_tokens,
     }
-    return given | {key: value for key, value in told.items() if value}
+    return name, given | {key: value for key, value in told.items() if value}
 
 
 def _output(
@@ -129,6 +131,8 @@ def _output(
         raise ConfigError(f"--labels: the task {task} has no classes")
     if kind == "multilabel" and "activation" not in output and maker_of(model, scores) == "Sigmoid":
         output["activation"] = "none"
+    if kind == "zero-shot" and output.get("entailment") is None and not settings.labels:
+        output["entailment"] = model.additions.get("entailment")  # as the conversion has noted it
     if kind == "zero-shot" and output.get("entailment") is None and entailment_of(labels) is None:
         raise ConfigError(
             f"{model.directory}: none of the labels {', '.join(labels)} is entailment: name the classes by "

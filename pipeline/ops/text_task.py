@@ -59,6 +59,9 @@ class TextTask:
     one_for_all: ClassVar[bool] = False
     """Whether the first text of pairs may be sent once for all of them."""
 
+    row_schema: ClassVar[Mapping[str, Any]] = {}
+    """What KServe v1 answers for a text, where that is no row of the declared outputs."""
+
     def __init__(
         self, name: str, given: TextInput, output: Any, fetch: Variable, model: ServingModel
     ) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pipeline.errors import ConfigError
-from pipeline.models.description import OUTPUTS_KEY, TensorOutput, TextInput
-from pipeline.models.serving_model import ADDITIONS, ServingModel
+from pipeline.models.description import OUTPUTS_KEY, TensorOutput
+from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
+from pipeline.models.text_description import TextInput
 from pipeline.ops.classification import ClassesTask, MultiLabelTask
 from pipeline.ops.embeddings import EmbeddingTask, SimilarityTask
 from pipeline.ops.labelling import EntitiesTask
@@ -46,7 +47,7 @@ def text_task(model: ServingModel) -> TextTask | None:
 
 
 def _made(
-    kind: type[TextTask], name: str, given: TextInput, output: object, fetch: object, model: ServingModel
+    kind: type[TextTask], name: str, given: TextInput, output: object, fetch: Variable, model: ServingModel
 ) -> TextTask:
     if given.pair and not kind.pairs:
         raise ConfigError(f"{model.directory / ADDITIONS}: inputs.{name}.pair: this task reads single texts")
@@ -54,7 +55,7 @@ def _made(
         raise ConfigError(
             f"{model.directory / ADDITIONS}: inputs.{name}.pair: this task reads pairs; name the second text"
         )
-    return kind(name, given, output, fetch, model)  # type: ignore[arg-type]
+    return kind(name, given, output, fetch, model)
 
 
 def _refuse_without_task(model: ServingModel, texts: list[TextInput]) -> None:

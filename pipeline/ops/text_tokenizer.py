@@ -53,6 +53,9 @@ class TextTokenizer:
 
     def tokens(self, texts: Sequence[str], *, places: bool = False) -> list[Tokens]:
         """Of each text its tokens. places: with their offsets."""
+        if len(texts) == 1:  # without the threads of the library
+            one = self._tokenizer.encode(texts[0], add_special_tokens=False)
+            return [Tokens(one.ids, one.offsets if places else [])]
         if not places:
             encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
             return [Tokens(one.ids) for one in encoded]
@@ -86,8 +89,7 @@ class TextTokenizer:
 
     def _layout(self, *, paired: bool) -> list[_Part]:
         """Where the special tokens stand, read off a text that is known."""
-        sample = self._tokenizer.encode("a", add_special_tokens=False)
-        whole = self._tokenizer.post_process(sample, sample if paired else None)
+        whole = self._tokenizer.encode("a", "a" if paired else None)
         parts: list[_Part] = []
         ids: list[int] = []
         types: list[int] = []

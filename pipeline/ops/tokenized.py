@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InvalidInput
-from pipeline.models.description import TextInput
 from pipeline.models.serving_model import ServingModel
+from pipeline.models.text_description import TextInput
 from pipeline.ops.text_task import CHARS_PER_TOKEN, longest_text
 from pipeline.ops.texts import named_texts
 from pipeline.ops.tokenizer_files import load_tokenizer, tokenizer_file

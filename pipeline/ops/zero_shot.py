@@ -14,10 +14,9 @@ import numpy as np
 from pipeline.errors import InvalidInput, TooLarge
 from pipeline.models.label_names import entailment_of
 from pipeline.models.text_description import SLOT
-from pipeline.ops import parameters
 from pipeline.ops.classification import THRESHOLD, TOP_K, joined
 from pipeline.ops.labels import best, probabilities
-from pipeline.ops.parameters import Parameter
+from pipeline.ops.parameters import Parameter, flag, labels_sent, template
 from pipeline.ops.text_task import MOST_ROWS, Array, Asked, TextTask
 from pipeline.ops.text_windows import Cut, cut, pooled
 
@@ -30,9 +29,9 @@ class ZeroShotTask(TextTask):
     """The labels of each text, the best first. Each row of the model is a window with a hypothesis."""
 
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter(LABELS, parameters.labels, "The labels to choose from."),
-        Parameter("template", parameters.template, "The hypothesis, with {} where a label goes."),
-        Parameter("multi_label", parameters.flag, "Whether each label is judged by itself."),
+        Parameter(LABELS, labels_sent, "The labels to choose from."),
+        Parameter("template", template, "The hypothesis, with {} where a label goes."),
+        Parameter("multi_label", flag, "Whether each label is judged by itself."),
         TOP_K,
         THRESHOLD,
     )
@@ -62,9 +61,9 @@ class ZeroShotTask(TextTask):
                 f"{len(texts)} texts with {len(labels)} labels are {len(texts) * len(labels)} pairs; "
                 f"{MOST_ROWS} are allowed in a request"
             )
-        template = wanted.get("template", self.output.template)
+        sentence = wanted.get("template", self.output.template)
         hypotheses = [
-            one.ids for one in self.tokenizer.tokens([template.replace(SLOT, one) for one in labels])
+            one.ids for one in self.tokenizer.tokens([sentence.replace(SLOT, one) for one in labels])
         ]
         longest = max(map(len, hypotheses))
         room = self.room_beside(longest, f"label {[len(h) for h in hypotheses].index(longest)} of {LABELS!r}")
@@ -76,7 +75,7 @@ class ZeroShotTask(TextTask):
             cuts.append(part._replace(truncated=part.truncated or len(texts[number]) > self.most_chars))
             for first, last in part.spans:
                 window = one.ids[first:last]
-                rows += [self.tokenizer.row(window, hypothesis) for hypothesis in hypotheses]
+                rows += [self.tokenizer.row(window, one_of) for one_of in hypotheses]
         return Asked(wanted, rows, cuts)
 
     def _candidates(self) -> Sequence[str]:

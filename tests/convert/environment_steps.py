@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 from importlib import metadata
 from typing import Any
@@ -290,4 +291,7 @@ def tokenizer_ids(
     def ids(*given: str) -> list[int]:
         return list(tokenizer(*given)["input_ids"])
 
-    return {"alone": [ids(text) for text in texts], "paired": [ids(*pair) for pair in zip(texts, texts[1:])]}
+    return {
+        "alone": [ids(text) for text in texts],
+        "paired": [ids(*pair) for pair in itertools.pairwise(texts)],
+    }

@@ -199,44 +199,48 @@ def test_the_doors_are_documented_where_they_answer(
         assert embeddings.http(path, json.dumps(example)).status == 200
 
 
-class TestClassification:
-    """TEI's `/predict`, by a classifier of three classes."""
+# TEI's `/predict`, by a classifier of three classes:
 
-    LABELS = ("体育", "财经", "科技")
+LABELS = ("体育", "财经", "科技")
 
-    @pytest.fixture(scope="class")
-    def service(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextProcess]:
-        with TextProcess(classifier(tmp_path_factory.mktemp("news"), self.LABELS)) as started:
-            yield started
 
-    def expected(self, service: TextProcess, text: str) -> list[dict[str, Any]]:
-        (row,) = service.rows(text, top_k=3)
-        return [
-            {"label": label, "score": score}
-            for label, score in zip(row["labels"], row["scores"], strict=True)
-        ]
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextProcess]:
+    with TextProcess(classifier(tmp_path_factory.mktemp("news"), LABELS)) as started:
+        yield started
 
-    def test_a_text_and_a_batch_have_all_labels(self, service: TextProcess) -> None:
-        one, other = (self.expected(service, text) for text in ("国足客场", "央行"))
-        assert {row["label"] for row in one} == set(self.LABELS)
-        assert tei(service, "/predict", {"inputs": "国足客场"}) == one
-        assert tei(service, "/predict", {"inputs": ["国足客场"]}) == one
-        batch = tei(service, "/predict", {"inputs": [["国足客场"], ["央行"]]})
-        for told, own in zip(batch, (one, other), strict=True):
-            assert [row["label"] for row in told] == [row["label"] for row in own]
-            assert [row["score"] for row in told] == pytest.approx([row["score"] for row in own], abs=1e-5)
 
-    def test_hugging_faces_client_gets_labels(self, service: TextProcess) -> None:
-        asks = InferenceClient(f"{service.url}/predict")
-        told = asks.text_classification("国足客场", top_k=2)
-        expected = self.expected(service, "国足客场")[:2]
-        assert [(one.label, one.score) for one in told] == [(row["label"], row["score"]) for row in expected]
+def best_labels(classes: TextProcess, text: str) -> list[dict[str, Any]]:
+    (row,) = classes.rows(text, top_k=3)
+    return [
+        {"label": label, "score": score} for label, score in zip(row["labels"], row["scores"], strict=True)
+    ]
 
-    @pytest.mark.parametrize("inputs", [5, [], ["a", "b", "c"], [["a"], []], {"a": "b"}])
-    def test_bad_input_is_told(self, inputs: Any, service: TextProcess) -> None:
-        answer = service.http("/predict", json.dumps({"inputs": inputs}))
-        assert answer.status == 422 and "'inputs' is no text" in answer.json["error"], answer.body
 
-    def test_a_pair_is_refused_where_the_model_takes_single_texts(self, service: TextProcess) -> None:
-        answer = service.http("/predict", json.dumps({"inputs": ["国足", "央行"]}))
-        assert answer.status == 422 and "the model takes single texts" in answer.json["error"], answer.body
+def test_a_text_and_a_batch_have_all_labels(classes: TextProcess) -> None:
+    one, other = (best_labels(classes, text) for text in ("国足客场", "央行"))
+    assert {row["label"] for row in one} == set(LABELS)
+    assert tei(classes, "/predict", {"inputs": "国足客场"}) == one
+    assert tei(classes, "/predict", {"inputs": ["国足客场"]}) == one
+    batch = tei(classes, "/predict", {"inputs": [["国足客场"], ["央行"]]})
+    for told, own in zip(batch, (one, other), strict=True):
+        assert [row["label"] for row in told] == [row["label"] for row in own]
+        assert [row["score"] for row in told] == pytest.approx([row["score"] for row in own], abs=1e-5)
+
+
+def test_hugging_faces_client_gets_labels(classes: TextProcess) -> None:
+    asks = InferenceClient(f"{classes.url}/predict")
+    told = asks.text_classification("国足客场", top_k=2)
+    expected = best_labels(classes, "国足客场")[:2]
+    assert [(one.label, one.score) for one in told] == [(row["label"], row["score"]) for row in expected]
+
+
+@pytest.mark.parametrize("inputs", [5, [], ["a", "b", "c"], [["a"], []], {"a": "b"}])
+def test_bad_input_is_told(inputs: Any, classes: TextProcess) -> None:
+    answer = classes.http("/predict", json.dumps({"inputs": inputs}))
+    assert answer.status == 422 and "'inputs' is no text" in answer.json["error"], answer.body
+
+
+def test_a_pair_is_refused_where_the_model_takes_single_texts(classes: TextProcess) -> None:
+    answer = classes.http("/predict", json.dumps({"inputs": ["国足", "央行"]}))
+    assert answer.status == 422 and "the model takes single texts" in answer.json["error"], answer.body

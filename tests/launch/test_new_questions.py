@@ -79,7 +79,7 @@ def test_a_text_without_a_line_of_code(tmp_path: Path) -> None:
     model = text_classifier(tmp_path / "models")
     with new_service(tmp_path, model, "news", "--input", "text") as new:
         row = prediction(new)
-        assert row.keys() == {"label", "score"} and row["label"] in onnx_models.LABELS
+        assert row.keys() == {"label", "score", "labels", "scores"} and row["label"] in onnx_models.LABELS
         same_over_other_doors(new)
         ids = {"input_ids": [[2, 4, 3]], "token_type_ids": [[0] * 3], "attention_mask": [[1] * 3]}
         body = {"instances": [{name: value[0] for name, value in ids.items()}]}

@@ -14,7 +14,7 @@ import tritonclient.grpc as v2_grpc
 import tritonclient.http as v2_http
 
 from client.values import parse_value
-from tests.support.text_services import NLI, TextProcess, classifier, logits_of, softmax
+from tests.support.text_services import NLI, TextProcess, classifier, logits_of, served_classifier, softmax
 
 TEXT = "国足客场两球取胜"
 TEMPLATE = "这是{}。"
@@ -23,12 +23,12 @@ LABELS = ("体育", "财经", "电动车", "a")
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return classifier(tmp_path_factory.mktemp("nli"), NLI)
+    return served_classifier(tmp_path_factory.mktemp("nli"), NLI)
 
 
 @pytest.fixture(scope="module")
 def service(model: Path) -> Iterator[TextProcess]:
-    with TextProcess(model, "--template", TEMPLATE) as service:
+    with TextProcess(model, "--task", "zero-shot", "--template", TEMPLATE) as service:
         yield service
 
 

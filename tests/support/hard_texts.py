@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 
+PILED = "a" + "\u0301" * 12 + "b"
+"""Of a sign the library `tokenizers` composes six bytes at most, where SentencePiece composes all."""
 HARD_TEXTS = (
     "国足客场两球取胜，提前一轮出线",
     "龘靐齉爩𠮷𪚥 龍龟",
@@ -27,7 +29,7 @@ HARD_TEXTS = (
     "don't can't we're o'clock rock'n'roll",
     "w" * 150,
     "国" * 30,
-    "a" + "\u0301" * 12 + "b",
+    PILED,
     "_under_score_ ▁metaspace▁ ##hash ##ing",
     "!!!???...;;;:::",
     "\U000e0001tag\U000e007f 𓀀𓂀 𐍈",

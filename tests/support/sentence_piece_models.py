@@ -40,7 +40,7 @@ def _trained(path: Path, **options: Any) -> Path:
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([*headlines()[:600], *_ENGLISH * 5]),
         model_writer=model,
-        vocab_size=1200,
+        vocab_size=2400,
         character_coverage=0.995,
         hard_vocab_limit=False,
         minloglevel=2,

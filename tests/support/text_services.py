@@ -15,6 +15,8 @@ import numpy as np
 import onnxruntime
 from tokenizers import BertWordPieceTokenizer
 
+from pipeline.models.additions import read_additions, write_additions
+from pipeline.models.serving_model import ADDITIONS, SERVER_FOLDER
 from tests.support import onnx_models
 from tests.support.free_ports import free_port
 from tests.support.service_process import ROOT, ServiceProcess
@@ -54,6 +56,14 @@ def classifier(folder: Path, labels: Sequence[str] = (), **config: Any) -> Path:
     return target
 
 
+def served_classifier(folder: Path, labels: Sequence[str]) -> Path:
+    """The same as a serving model, as `convert` leaves it: it declares that texts may be padded."""
+    model = onnx_models.serving(folder) / SERVER_FOLDER
+    (model / "vocab.txt").write_text("\n".join([*SPECIAL, *WORDS][:64]), "utf-8")
+    write_additions(model / ADDITIONS, {**read_additions(model / ADDITIONS), "labels": list(labels)})
+    return model
+
+
 def entity_model(folder: Path, labels: Sequence[str], words: Mapping[str, str]) -> Path:
     """A folder with a model of entities. words: the label of each word; of all others it is the first."""
     target = onnx_models.bare(folder, "token_classes")
@@ -80,7 +90,8 @@ def _write_config(folder: Path, architecture: str, labels: Sequence[str], more: 
 def logits_of(model: Path, texts: Iterable[str | tuple[str, str]]) -> Array:
     """What the bare classifier answers to texts or pairs, each run by itself: [texts, 3]."""
     tokenizer = BertWordPieceTokenizer(str(model / "vocab.txt"))
-    session = onnxruntime.InferenceSession(model / "model.onnx")
+    (program,) = model.glob("*.onnx")
+    session = onnxruntime.InferenceSession(program)
     rows = []
     for text in texts:
         encoded = tokenizer.encode(*((text,) if isinstance(text, str) else text))

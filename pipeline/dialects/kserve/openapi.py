@@ -10,9 +10,10 @@ from pipeline.api.examples import row_of
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.front.http.openapi import Schema
 
-PARAMETERS: Schema = {
+_VALUE: Schema = {"type": ["string", "number", "boolean", "array"], "items": {"type": "string"}}
+_PARAMETERS: Schema = {
     "type": "object",
-    "additionalProperties": {"type": ["string", "number", "boolean"]},
+    "additionalProperties": _VALUE,
     "description": "Passed to the Ops as they are.",
 }
 ERROR: Schema = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
@@ -23,6 +24,18 @@ def example_row(app: App, model: KServeModel) -> Mapping[str, Any] | None:
     if model.signature.open:
         return app.examples.key_values
     return row_of(model.signature, {} if model.op else app.examples.row)
+
+
+def described_of(app: App) -> Mapping[str, Any]:
+    """What is told of the model whose Op answers."""
+    return {} if app.default is None else app.described.get(app.default.answering_op, {})
+
+
+def parameters_of(app: App, model: KServeModel) -> Schema:
+    """What a request may say beside its inputs, each by what it means."""
+    meanings = {} if model.op else described_of(app).get("parameters", {})
+    known = {name: {**_VALUE, "description": told} for name, told in meanings.items()}
+    return {**_PARAMETERS, "properties": known} if known else _PARAMETERS
 
 
 def called(model: KServeModel) -> str:

@@ -8,7 +8,14 @@ from urllib.parse import quote
 
 from pipeline.api.app import App
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
-from pipeline.dialects.kserve.openapi import ERROR, PARAMETERS, called, called_zh, example_row
+from pipeline.dialects.kserve.openapi import (
+    ERROR,
+    called,
+    called_zh,
+    described_of,
+    example_row,
+    parameters_of,
+)
 from pipeline.front.http.openapi import Schema, content, get, operation, refusals
 from pipeline.models.tensor_spec import Signature, TensorSpec
 
@@ -40,10 +47,12 @@ def paths(app: App, models: KServeModels) -> dict[str, Any]:
 def _predict(app: App, model: KServeModel) -> dict[str, Any]:
     row = example_row(app, model)
     bodies = {} if model.op else app.examples.bodies
-    body = content(_request(model.signature), _example(app, model, row), bodies)
+    body = content(_request(app, model), _example(app, model, row), bodies)
     summary = f"Predict with {called(model)}: an object for each instance"
     zh = f"用{called_zh(model)}推理：每个实例一个对象"
-    told = operation("v1", summary, zh, body, _answer(model.signature), model=model.name)
+    row_schema = {} if model.op else described_of(app).get("row")
+    answer = _answer(model.signature, row_schema)
+    told = operation("v1", summary, zh, body, answer, model=model.name)
     told["responses"] |= refusals(ERROR)
     return told
 
@@ -54,7 +63,8 @@ def _example(app: App, model: KServeModel, row: Any) -> Any:
     return {"instances": [row]} if model.op else app.examples.beside({"instances": [row]})
 
 
-def _request(signature: Signature) -> Schema:
+def _request(app: App, model: KServeModel) -> Schema:
+    signature = model.signature
     instances: Schema = {
         "type": "array",
         "minItems": 1,
@@ -64,13 +74,13 @@ def _request(signature: Signature) -> Schema:
         instances["maxItems"] = signature.max_batch_size or 1
     return {
         "type": "object",
-        "properties": {"instances": instances, "parameters": PARAMETERS},
+        "properties": {"instances": instances, "parameters": parameters_of(app, model)},
         "required": ["instances"],
     }
 
 
-def _answer(signature: Signature) -> Schema:
-    prediction = _instance(signature.outputs, signature.has_rows)
+def _answer(signature: Signature, row_schema: Schema | None) -> Schema:
+    prediction = row_schema or _instance(signature.outputs, signature.has_rows)
     return {"type": "object", "properties": {"predictions": {"type": "array", "items": prediction}}}
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from pipeline.api.app import App
 from pipeline.api.examples import v2_inputs
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
-from pipeline.dialects.kserve.openapi import ERROR, PARAMETERS, called, called_zh, example_row
+from pipeline.dialects.kserve.openapi import ERROR, called, called_zh, example_row, parameters_of
 from pipeline.front.http.openapi import OBJECT, Schema, content, get, operation, refusals
 from pipeline.models.dtypes import RAW_ALONE
 from pipeline.models.tensor_spec import Signature, TensorSpec
@@ -46,7 +46,7 @@ def _infer(app: App, model: KServeModel) -> dict[str, Any]:
     example = {"inputs": inputs} if inputs else None
     if example is not None and not model.op:
         example = app.examples.beside(example)
-    body = content(_request(model.signature), example)
+    body = content(_request(app, model), example)
     summary, zh = f"Infer with {called(model)}: tensors", f"用{called_zh(model)}推理：张量"
     told = operation("v2", summary, zh, body, _answer(model.signature), model=model.name)
     told["responses"] |= refusals(ERROR)
@@ -78,12 +78,13 @@ def _generate(app: App, model: KServeModel) -> dict[str, Any]:
     return told
 
 
-def _request(signature: Signature) -> Schema:
+def _request(app: App, model: KServeModel) -> Schema:
+    signature = model.signature
     return {
         "type": "object",
         "properties": {
             "id": {"type": "string"},
-            "parameters": PARAMETERS,
+            "parameters": parameters_of(app, model),
             "inputs": {"type": "array", "items": _tensor(signature.inputs)},
             "outputs": {
                 "type": "array",

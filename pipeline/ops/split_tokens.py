@@ -1,0 +1,70 @@
+"""Texts that come in tokens of the caller's own: as JSON, or as clients of Paddle Serving print them."""
+
+from __future__ import annotations
+
+import ast
+import json
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import InvalidInput
+
+_MOST_TOKENS = 1 << 16  # of a text
+_CALLS = ("array", "list")  # what the repr of an array looks like, of one of lists, too
+
+
+def tokens_of_json(text: str, where: str, most_chars: int) -> list[str]:
+    """The tokens in a JSON list. where: how a sentence calls the text. Raises InvalidInput."""
+    try:
+        tokens = json.loads(text)
+    except (ValueError, RecursionError):
+        tokens = None
+    return checked_tokens(tokens, where, most_chars)
+
+
+def checked_tokens(tokens: Any, where: str, most_chars: int) -> list[str]:
+    """The tokens as they are. Raises InvalidInput for what is no list of texts, or too many, or too long."""
+    if not isinstance(tokens, list):
+        raise InvalidInput(f'{where} is no list of tokens in JSON: send one like ["a", "b"]')
+    if not tokens:
+        raise InvalidInput(f"{where} has no tokens")
+    if len(tokens) > _MOST_TOKENS:
+        raise InvalidInput(f"{where} has {len(tokens)} tokens; {_MOST_TOKENS} are allowed")
+    for at, token in enumerate(tokens):
+        if not isinstance(token, str):
+            raise InvalidInput(f"{where}: token {at} is no text but {type(token).__name__}")
+        if len(token) > most_chars:
+            raise InvalidInput(f"{where}: token {at} has {len(token)} characters; {most_chars} are allowed")
+    return tokens
+
+
+def printed_texts(given: Any, name: str) -> list[Any]:
+    """Texts, or lists of tokens: of a tensor, or of a text that has a list or the repr of an array.
+
+    Raises InvalidInput.
+    """
+    if isinstance(given, np.ndarray):
+        given = given.tolist()
+    if not isinstance(given, str):
+        return given if isinstance(given, list) else [given]
+    if not given.lstrip().startswith(("[", "array(")):
+        return [given]
+    try:
+        read = _value(ast.parse(given.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise InvalidInput(f"{name!r} is neither a text, nor a list of texts or of their tokens") from None
+    return read if isinstance(read, list) else [read]
+
+
+def _value(node: ast.expr) -> Any:
+    """What a list, a text, or the repr of an array stands for. Raises ValueError for anything else."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLS:
+        if not node.args:
+            raise ValueError
+        return _value(node.args[0])
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(element) for element in node.elts]
+    if isinstance(node, ast.Constant):
+        return node.value
+    raise ValueError
