@@ -11,12 +11,11 @@ from typing import Any, NamedTuple, Self
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from client.errors import ClientError, RequestRefused
-from client.http_client import REFUSALS, read_key_value
+from client.http_client import read_key_value
 from client.http_connection import ConnectionPool, HttpReply
 from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
 from client.protos.pipeline_service_pb2 import Request, Response
-from client.retry import parse_retry_after
+from client.rows_client import kserve_error
 from client.rpc_channel import METHOD_PATH, RpcChannel
 from client.rpc_client import read_key_value_message
 from client.tls import Tls
@@ -168,17 +167,7 @@ def _as_message(kind: type[Message]) -> Callable[[str], bytes]:
 
 def _read_kserve(reply: HttpReply) -> None:
     if reply.status != http.client.OK:
-        raise _kserve_error(reply)
-
-
-def _kserve_error(reply: HttpReply) -> ClientError:
-    try:
-        told = json.loads(reply.body)["error"]
-    except (ValueError, KeyError, TypeError):
-        told = reply.body[:200].decode("utf-8", "replace") or reply.reason
-    kind = REFUSALS.get(reply.status, RequestRefused)
-    retry_after_s = parse_retry_after(reply.retry_after)
-    return kind(None, str(told), reply.status, retry_after_s=retry_after_s)
+        raise kserve_error(reply)
 
 
 DOORS: Mapping[str, Door] = {

@@ -90,6 +90,13 @@ class ConnectionPool:
 
     def post(self, path: str, body: bytes, timeout_s: float) -> HttpReply:
         """One exchange. Raises RequestTimedOut, ServiceUnreachable or BadAnswer; never tries twice."""
+        return self._ask("POST", path, body, timeout_s)
+
+    def get(self, path: str, timeout_s: float) -> HttpReply:
+        """The same for what is only read."""
+        return self._ask("GET", path, b"", timeout_s)
+
+    def _ask(self, method: str, path: str, body: bytes, timeout_s: float) -> HttpReply:
         if self._closed:
             raise ValueError("the client is closed")
         deadline = time.monotonic() + timeout_s
@@ -98,7 +105,7 @@ class ConnectionPool:
         try:
             if connection is None:
                 connection = self._connect(deadline)
-            reply, keep = self._exchange(connection, path, body, deadline)
+            reply, keep = self._exchange(connection, method, path, body, deadline)
         except BaseException as error:
             if connection is not None:
                 connection.close()  # half an exchange is on it; the next would read this one's answer
@@ -141,18 +148,18 @@ class ConnectionPool:
         return secured
 
     def _exchange(
-        self, connection: _Socket | _TlsSocket, path: str, body: bytes, deadline: float
+        self, connection: _Socket | _TlsSocket, method: str, path: str, body: bytes, deadline: float
     ) -> tuple[HttpReply, bool]:
         """The reply, and whether the connection may serve another exchange."""
         connection.deadline = deadline
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         head = (
-            f"POST {quote(path, safe='/:')} HTTP/1.1\r\nHost: {self._host_header}\r\n{self._header_lines}"
+            f"{method} {quote(path, safe='/:')} HTTP/1.1\r\nHost: {self._host_header}\r\n{self._header_lines}"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         # In one piece: http.client's own request() sends two, and wakes the server twice.
         connection.sendall(head.encode("ascii") + body)
-        response = http.client.HTTPResponse(connection, method="POST")
+        response = http.client.HTTPResponse(connection, method=method)
         with response:
             response.begin()
             # Only a read to the end notices that a body of known length was cut off.

@@ -202,7 +202,7 @@ class Service:
         survive_hangups()
         try:
             with left_at_once():
-                app = self._as_app()
+                app = self.as_app()
         except ConfigError as exc:
             if sys.stderr is not None:
                 sys.stderr.write(f"{exc.message}\n")
@@ -215,7 +215,8 @@ class Service:
         hold()
         os.execve(sys.executable, [*python_module(SERVER), str(fd)], {**FRONT_PROCESS, **os.environ})
 
-    def _as_app(self) -> App:
+    def as_app(self) -> App:
+        """The service as data. Raises ConfigError with all mistakes, and where no script starts it."""
         ops, last, config = self.resolve()
         main = sys.modules["__main__"]
         script, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)

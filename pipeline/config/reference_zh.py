@@ -315,6 +315,22 @@ _MEANINGS = {  # by section, then by key
         "pooling": "长文本各窗口的分数怎样合成整条文本的分数。",
         "labels": "类别的名字；不写：模型的标签。",
     },
+    "outputs.<fetch>, kind: embedding": {
+        "pooling": "怎样由各 token 的向量得到一个向量：取平均（mean），或取第一个（cls）；auto：按模型旁边的 "
+        "1_Pooling/config.json，没有则为 mean；none：输出本来就是每段文本一个向量。",
+        "normalize": "向量长度是否为 1；请求可以另说。",
+        "dimensions": "保留向量的前多少个数，用于按此方式训练的模型；请求可以另说；不写：全部。",
+    },
+    "outputs.<fetch>, kind: similarity": {
+        "pooling": "怎样由各 token 的向量得到一个向量：取平均（mean），或取第一个（cls）；auto：按模型旁边的 "
+        "1_Pooling/config.json，没有则为 mean；none：输出本来就是每段文本一个向量。",
+        "normalize": "向量长度是否为 1；请求可以另说。",
+        "dimensions": "保留向量的前多少个数，用于按此方式训练的模型；请求可以另说；不写：全部。",
+    },
+    "outputs.<fetch>, kind: relevance": {
+        "activation": "怎样由输出得到 0 到 1 的分数；auto：一个类别用 sigmoid，两个类别用 softmax，"
+        "其中后一个表示相关。",
+    },
     "outputs.<fetch>, kind: label": {
         "labels": "以编号（从 0 起）表示的类别的名字；不写：模型的标签（如果有）。",
     },

@@ -1,4 +1,4 @@
-"""The command line of `paddlewheel`: make, run, tune and stop services, list the keys, call the doctor."""
+"""The command line of `paddlewheel`: services are made, run, tuned and stopped, files scored."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pipeline import __version__
 from pipeline.errors import ConfigError, ServingError
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
+from pipeline.launch.offline_options import add_evaluate, add_score
 from pipeline.launch.serve_options import add_serve, hint
 from pipeline.launch.text_command import add_text
 from pipeline.process.start_signals import INTERRUPTED, end_plainly, left_at_once, survive_hangups
@@ -150,6 +151,27 @@ def _tune(options: argparse.Namespace) -> int:
     return 0
 
 
+def _score(options: argparse.Namespace) -> int:
+    from pipeline.launch.offline_command import run_score
+
+    try:
+        run_score(options)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"Interrupted: call it again to go on with {options.out}\n")
+        return INTERRUPTED
+    return 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from pipeline.launch.offline_command import run_evaluate
+
+    try:
+        run_evaluate(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
 def _stop(options: argparse.Namespace) -> None:
     from pipeline.launch.stop_command import choose_services, stop
 
@@ -178,6 +200,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(commands)
     _add_doctor(commands)
     _add_tune(commands)
+    add_score(commands, _score)
+    add_evaluate(commands, _evaluate)
     _add_stop(commands)
     _add_kill(commands)
     return parser

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipeline.launch.commands import Commands
     from pipeline.ops.text_files import TextSettings
 
-TASKS = ("classification", "multi-label", "labelling", "zero-shot")
+TASKS = ("classification", "multi-label", "labelling", "zero-shot", "embeddings", "reranking")
 _INNER = ("serving_server", "onnx")  # folders that are named after what they hold
 _EXAMPLES = """\
 Examples:

@@ -22,6 +22,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pipeline.config.report import describe_mistakes
 from pipeline.config.value_types import PositiveInt, Section
 from pipeline.errors import ConfigError
+from pipeline.models.embedding_description import EmbeddingOutput, RelevanceOutput, SimilarityOutput
 from pipeline.models.image_presets import completed
 from pipeline.models.label_names import entailment_of
 from pipeline.models.signature import Variable
@@ -184,6 +185,9 @@ Output = (
     | TokensOutput
     | EntitiesOutput
     | ZeroShotOutput
+    | EmbeddingOutput
+    | SimilarityOutput
+    | RelevanceOutput
     | LabelOutput
     | TensorOutput
 )
@@ -201,6 +205,9 @@ OUTPUTS: Mapping[str, type[Output]] = {
     "tokens": TokensOutput,
     "entities": EntitiesOutput,
     "zero-shot": ZeroShotOutput,
+    "embedding": EmbeddingOutput,
+    "similarity": SimilarityOutput,
+    "relevance": RelevanceOutput,
     "label": LabelOutput,
     "tensor": TensorOutput,
 }
@@ -285,8 +292,10 @@ def feeds_of(name: str, given: Input, feeds: Sequence[Variable]) -> list[str]:
     return [given.feed]
 
 
-def labels_of(output: Scored | LabelOutput, labels: Sequence[str]) -> tuple[str, ...]:
-    """The names of an output's classes. labels: those of the model."""
+def labels_of(output: Output, labels: Sequence[str]) -> tuple[str, ...]:
+    """The names of an output's classes, none where it has no classes. labels: those of the model."""
+    if isinstance(output, EmbeddingOutput | RelevanceOutput | TensorOutput):
+        return ()
     return tuple(labels if output.labels is None else output.labels)
 
 
@@ -368,6 +377,9 @@ def _check_output(
     if isinstance(wanted, ClassesOutput) and wanted.chosen not in ("", *(v.alias for v in fetches)):
         known = ", ".join(variable.alias for variable in fetches)
         raise ConfigError(f"{where}.chosen: the model has no fetch {wanted.chosen!r}, only {known}")
+    if isinstance(wanted, EmbeddingOutput | RelevanceOutput):
+        _check_compared(alias, wanted, fetch, where)
+        return
     form = "[N, tokens, classes]" if isinstance(wanted, TokensOutput | EntitiesOutput) else "[N, classes]"
     if len(fetch.shape) > 1 and len(fetch.shape) != form.count(",") + 1:
         raise ConfigError(f"{where}: kind {wanted.kind} is for {form}; {alias} gives {list(fetch.shape)}")
@@ -378,6 +390,23 @@ def _check_output(
         )
     if isinstance(wanted, ZeroShotOutput):
         _check_zero_shot(wanted, names, where)
+
+
+def _check_compared(
+    alias: str, wanted: EmbeddingOutput | RelevanceOutput, fetch: Variable, where: str
+) -> None:
+    relevance = isinstance(wanted, RelevanceOutput)
+    form = "[N, 1] or [N, 2]" if relevance else "[N, tokens, size] or [N, size]"
+    fits = len(fetch.shape) in ((0, 2) if relevance else (0, 2, 3))
+    if relevance and fits and fetch.shape:
+        fits = fetch.shape[-1] in (-1, 1, 2)
+    if not fits:
+        raise ConfigError(f"{where}: kind {wanted.kind} is for {form}; {alias} gives {list(fetch.shape)}")
+    if relevance or not fetch.shape:
+        return
+    size = fetch.shape[-1]
+    if isinstance(wanted, EmbeddingOutput) and size > 0 and (wanted.dimensions or 0) > size:
+        raise ConfigError(f"{where}.dimensions: {wanted.dimensions}, but {alias} has {size}")
 
 
 def _check_zero_shot(wanted: ZeroShotOutput, names: Sequence[str], where: str) -> None:

@@ -22,17 +22,25 @@ from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
 from pipeline.ops.tokenizer_files import tokenizer_file
 
 CLASSIFICATION, MULTI_LABEL, LABELLING, ZERO_SHOT = "classification", "multi-label", "labelling", "zero-shot"
+EMBEDDINGS, RERANKING = "embeddings", "reranking"
 KINDS: Mapping[str, str] = {
     CLASSIFICATION: "classes",
     MULTI_LABEL: "multilabel",
     LABELLING: "entities",
     ZERO_SHOT: "zero-shot",
+    EMBEDDINGS: "embedding",
+    RERANKING: "relevance",
 }
 """The tasks, and the kind of output of each."""
 INPUT, SECOND = "text", "text_pair"
 CONFIGS = ("config.json", "model_config.json")
 _MOST_BYTES = 16 << 20
-_OF_NOTES = {"sequence-classification": CLASSIFICATION, "token-classification": LABELLING}
+_OF_NOTES = {
+    "sequence-classification": CLASSIFICATION,
+    "token-classification": LABELLING,
+    "feature-extraction": EMBEDDINGS,
+}
+_WITHOUT_LABELS = (EMBEDDINGS, RERANKING)
 _KINDS_OF_OLD = {"tokens": LABELLING, **{kind: task for task, kind in KINDS.items()}}
 
 
@@ -69,13 +77,17 @@ def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel
             f"{model.directory}: what the model is for is told by none of its files ({ADDITIONS}, "
             f"{', '.join(CONFIGS)}): say --task {', '.join(KINDS)}"
         )
-    scores = _scores(model, task, labels)
-    if not labels and (task == LABELLING or scores.shape[-1] == -1 or not _is_head(config, model)):
+    labels = () if task in _WITHOUT_LABELS else labels
+    scores = _vectors(model) if task == EMBEDDINGS else _scores(model, task, labels)
+    needs_labels = task == LABELLING or scores.shape[-1] == -1 or not _is_head(config, model)
+    if not labels and needs_labels and task not in _WITHOUT_LABELS:
         raise ConfigError(
             f"{model.directory}: the names of the classes are in none of {ADDITIONS}, {CONFIGS[0]} and "
             f"{', '.join(LABEL_FILES)}: give --labels A,B or a file with one a line"
         )
     name, given = _input(model, settings)
+    if task == RERANKING:
+        given.setdefault("pair", SECOND)
     additions = {
         **model.additions,
         INPUTS_KEY: {name: given},
@@ -115,6 +127,8 @@ def _output(
     output = {**said, "raw": False} if said.get("kind") == kind else {"kind": kind}
     if kind not in ("classes", "multilabel"):
         output.pop("raw", None)
+    if settings.labels and task in _WITHOUT_LABELS:
+        raise ConfigError(f"--labels: the task {task} has no classes")
     if kind == "multilabel" and "activation" not in output and maker_of(model, scores) == "Sigmoid":
         output["activation"] = "none"
     if kind == "zero-shot" and output.get("entailment") is None and not settings.labels:
@@ -131,7 +145,7 @@ def _told(kind: str, settings: TextSettings) -> dict[str, Any]:
     """What the settings say of the output. Raises ConfigError for what this kind of output has not."""
     told = {
         "top_k": (settings.top_k, ("classes", "multilabel", "zero-shot")),
-        "threshold": (settings.threshold, tuple(KINDS.values())),
+        "threshold": (settings.threshold, ("classes", "multilabel", "entities", "zero-shot")),
         "scheme": (settings.scheme, ("entities",)),
         "template": (settings.template, ("zero-shot",)),
         "candidates": (list(settings.candidates), ("zero-shot",)),
@@ -157,6 +171,8 @@ def _task(model: ServingModel, config: Mapping[str, Any], labels: Sequence[str])
         ranks = {len(shape) for shape in shapes}
         task = {2: CLASSIFICATION, 3: LABELLING}.get(ranks.pop(), "") if len(ranks) == 1 else ""
     if task == CLASSIFICATION:
+        if len(labels) < 2 and any(fetch.shape[-1:] == (1,) for fetch in model.fetches):
+            return RERANKING  # a score and no classes: a cross-encoder
         if is_multi_label(config):
             return MULTI_LABEL
         return CLASSIFICATION if entailment_of(labels) is None else ZERO_SHOT
@@ -184,6 +200,20 @@ def _scores(model: ServingModel, task: str, labels: Sequence[str]) -> Variable:
             f"{model.directory / ADDITIONS}, under {OUTPUTS_KEY}"
         )
     return fitting[0]
+
+
+def _vectors(model: ServingModel) -> Variable:
+    """The fetch with a vector for each token, else the one with a vector for each text."""
+    floats = [fetch for fetch in model.fetches if fetch.dtype.startswith(("float", "bfloat"))]
+    for rank in (3, 2, 0):
+        found = [fetch for fetch in floats if len(fetch.shape) == rank]
+        if len(found) == 1:
+            return found[0]
+    told = ", ".join(f"{fetch.alias} {fetch.dtype} {list(fetch.shape)}" for fetch in model.fetches)
+    raise ConfigError(
+        f"{model.directory}: which of {told} has the vectors can't be told: describe it in "
+        f"{model.directory / ADDITIONS}, under {OUTPUTS_KEY}"
+    )
 
 
 def _is_head(config: Mapping[str, Any], model: ServingModel) -> bool:

@@ -1,4 +1,4 @@
-"""Ops of texts that need no code: classes, entities, or the caller's own labels come out.
+"""Ops of texts that need no code: classes, entities, the caller's own labels, vectors or ranks come out.
 
     ClassificationOp(name="news", input_ops=[read_op], top_k=3)
 
@@ -15,7 +15,15 @@ from typing import Any, ClassVar
 from pipeline.api.op import Op
 from pipeline.models.serving_model import ServingModel
 from pipeline.ops.described import DescribedOp
-from pipeline.ops.text_files import CLASSIFICATION, LABELLING, ZERO_SHOT, TextSettings, described_texts
+from pipeline.ops.text_files import (
+    CLASSIFICATION,
+    EMBEDDINGS,
+    LABELLING,
+    RERANKING,
+    ZERO_SHOT,
+    TextSettings,
+    described_texts,
+)
 
 _SETTINGS = tuple(field.name for field in fields(TextSettings))
 
@@ -56,3 +64,15 @@ class ZeroShotOp(TextOp):
     """Texts to labels of the caller's own, by a model of natural language inference."""
 
     task = ZERO_SHOT
+
+
+class EmbeddingOp(TextOp):
+    """Texts to vectors; OpenAI's `/v1/embeddings` and TEI's `/embed` answer with them, too."""
+
+    task = EMBEDDINGS
+
+
+class RerankingOp(TextOp):
+    """Pairs of a query and a text to their relevance, by a cross-encoder; TEI's `/rerank`, too."""
+
+    task = RERANKING

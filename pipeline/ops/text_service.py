@@ -26,11 +26,11 @@ class TextService(WebService):
     def get_pipeline_response(self, read_op: RequestOp) -> Op:
         return TextOp(name=self.name, input_ops=[read_op], **asdict(self._settings))
 
-    def _as_app(self) -> App:
+    def as_app(self) -> App:
         arguments = (self.name, json.dumps(asdict(self._settings)))
         script = str(Path(__file__).resolve())
         return replace(
-            super()._as_app(), script=script, module="pipeline.ops.text_service", arguments=arguments
+            super().as_app(), script=script, module="pipeline.ops.text_service", arguments=arguments
         )
 
 

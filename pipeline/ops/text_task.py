@@ -56,6 +56,8 @@ class TextTask:
     """What a request may say beside its texts."""
     pairs: ClassVar[bool] = True
     """Whether a text may have a second one."""
+    one_for_all: ClassVar[bool] = False
+    """Whether the first text of pairs may be sent once for all of them."""
 
     row_schema: ClassVar[Mapping[str, Any]] = {}
     """What KServe v1 answers for a text, where that is no row of the declared outputs."""
@@ -109,16 +111,23 @@ class TextTask:
 
     def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
         """The rows of a request's texts."""
-        texts = [self.texts(inputs, name) for name in self.names]
-        if len({len(many) for many in texts}) > 1:
-            told = ", ".join(f"{name} {len(many)}" for name, many in zip(self.names, texts, strict=True))
-            raise InvalidInput(f"the texts of pairs differ in number: {told}")
+        texts = self.texts_of(inputs)
         tokens = [self.tokenizer.tokens([text[: self.most_chars] for text in many]) for many in texts]
+        if len(texts) == 2 and len(texts[0]) < len(texts[1]):
+            texts[0], tokens[0] = texts[0] * len(texts[1]), tokens[0] * len(texts[1])
         asked = self._of_texts(wanted, *tokens) if len(texts) == 1 else self._of_pairs(wanted, *tokens)
         for number, pair in enumerate(zip(*texts, strict=True)):
             if any(len(text) > self.most_chars for text in pair):
                 asked.cuts[number] = asked.cuts[number]._replace(truncated=True)
         return asked
+
+    def texts_of(self, inputs: Mapping[str, Any]) -> list[list[str]]:
+        """The texts of each input, as many of each; of pairs one first text may stand for all of them."""
+        texts = [self.texts(inputs, name) for name in self.names]
+        if len({len(many) for many in texts}) > 1 and not (self.one_for_all and len(texts[0]) == 1):
+            told = ", ".join(f"{name} {len(many)}" for name, many in zip(self.names, texts, strict=True))
+            raise InvalidInput(f"the texts of pairs differ in number: {told}")
+        return texts
 
     def texts(self, inputs: Mapping[str, Any], name: str) -> list[str]:
         """The texts under a name. Raises InvalidInput for one that is surely too long, before a tokenizer has

@@ -9,7 +9,9 @@ from pipeline.models.description import OUTPUTS_KEY, TensorOutput
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
 from pipeline.models.text_description import TextInput
 from pipeline.ops.classification import ClassesTask, MultiLabelTask
+from pipeline.ops.embeddings import EmbeddingTask, SimilarityTask
 from pipeline.ops.labelling import EntitiesTask
+from pipeline.ops.relevance import RelevanceTask
 from pipeline.ops.text_task import TextTask, is_task_output
 from pipeline.ops.zero_shot import ZeroShotTask
 
@@ -18,8 +20,12 @@ TASKS: Mapping[str, type[TextTask]] = {
     "multilabel": MultiLabelTask,
     "entities": EntitiesTask,
     "zero-shot": ZeroShotTask,
+    "embedding": EmbeddingTask,
+    "similarity": SimilarityTask,
+    "relevance": RelevanceTask,
 }
-_OF_TEXTS_ALONE = ("entities", "zero-shot")
+_OF_TEXTS_ALONE = ("entities", "zero-shot", "embedding", "similarity", "relevance")
+_OF_PAIRS_ALONE = ("similarity", "relevance")
 
 
 def text_task(model: ServingModel) -> TextTask | None:
@@ -45,6 +51,10 @@ def _made(
 ) -> TextTask:
     if given.pair and not kind.pairs:
         raise ConfigError(f"{model.directory / ADDITIONS}: inputs.{name}.pair: this task reads single texts")
+    if not given.pair and kind in (TASKS[one] for one in _OF_PAIRS_ALONE):
+        raise ConfigError(
+            f"{model.directory / ADDITIONS}: inputs.{name}.pair: this task reads pairs; name the second text"
+        )
     return kind(name, given, output, fetch, model)
 
 

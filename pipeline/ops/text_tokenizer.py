@@ -46,6 +46,11 @@ class TextTokenizer:
         self._paired = self._layout(paired=True)
         self.space: int | None = tokenizer.token_to_id("▁")  # of SentencePiece: stands for a space alone
 
+    @property
+    def vocabulary_size(self) -> int:
+        """How many tokens there are."""
+        return int(self._tokenizer.get_vocab_size())
+
     def tokens(self, texts: Sequence[str], *, places: bool = False) -> list[Tokens]:
         """Of each text its tokens. places: with their offsets."""
         if len(texts) == 1:  # without the threads of the library

@@ -56,6 +56,11 @@ def tokenizer_file(given: TextInput, folders: Sequence[Path]) -> Path:
     return found
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Whether one is beside the model, or around it."""
+    return any((place / name).is_file() for place in (folder, folder.parent) for name in TOKENIZERS)
+
+
 def load_tokenizer(given: TextInput, path: Path) -> Any:
     """A `Tokenizer` that neither pads nor truncates. Raises ConfigError."""
     try:

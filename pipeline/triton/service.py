@@ -67,7 +67,7 @@ class RepositoryService(Service):
                 return RepositoryOp(name, model, _asked_at(app.config))
         raise StartFailed(f"the repository has no model {name}")
 
-    def _as_app(self) -> App:
+    def as_app(self) -> App:
         assert self._options is not None
         options = self._options
         served = self._read(options)

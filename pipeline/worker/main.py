@@ -41,18 +41,13 @@ from pipeline.messages.messages import (
 )
 from pipeline.messages.values import Part
 from pipeline.paddle_serving.import_names import offer_paddle_serving_names
-from pipeline.paddle_serving.local_client import LocalClient
-from pipeline.paddle_serving.numpy_1 import install_numpy_1_names, print_as_numpy_1
-from pipeline.paddle_serving.op_settings import settings_of
+from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
 from pipeline.process.log import keep_our_loggers, lines_written, set_up_logging
 from pipeline.process.memory import settle_memory
 from pipeline.process.processes import die_with
-from pipeline.worker.executor import Executor, Outputs, Send
-from pipeline.worker.hooks import call_init_op
+from pipeline.worker.executor import Executor, Send
 from pipeline.worker.lifeline import hold_lifeline
-from pipeline.worker.model import Model
-from pipeline.worker.package_hooks import hooks_of
-from pipeline.worker.runner import Runner
+from pipeline.worker.set_up import executors_of
 from pipeline.worker.traces import said_by, trace_of
 
 # The front does little and everybody waits for it: where cores are short it goes first, health included.
@@ -180,47 +175,16 @@ class Worker:
         return web_service.op_of(self._app, self._op_name)
 
     def executors(self, op: Op) -> tuple[list[Executor], Ready]:
-        """Make an executor for each instance, of one Op and model; and what the front is told of that."""
-        config = self._app.config.op[self._op_name]
-        op.concurrency_idx = None if self._shares else self._first
-        model = Model(op, config, self._app.folder, self._first, self._app.choices.get(self._op_name))
-        op.model = model.serving_model
-        op.predictor = op._predictor = model.predictor
-        if model.predictor is not None and model.serving_model is not None:
-            op.client = LocalClient(model.predictor)
-            op._fetch_names = op.client.fetch_names_
-        op._settings = settings_of(config, op.client)
-        if op.model is not None:
-            op.set_model_info(op.model)
-        call_init_op(op)
-        keep_our_loggers()
-        model.warm_up()
-        print_as_numpy_1()
-        hooks = hooks_of(op)
-        signature = model.signature
-        outputs = Outputs(
-            hooks,
+        """Make an executor for each instance; and what the front is told of that."""
+        return executors_of(
+            op,
+            self._app,
+            self._op_name,
             self._forms,
-            answers={m.key: m for m in self._app.models if m.answering_op == self._op_name},
-            fetches=() if signature is None else signature.outputs,
+            count=len(self._fronts),
+            first=self._first,
+            shares=self._shares,
         )
-        executors = [
-            Executor(
-                hooks,
-                Runner(
-                    hooks,
-                    model.predictor,
-                    model.limits,
-                    model.joining,
-                    model.costs(),
-                    shares_process=len(self._fronts) > 1,
-                ),
-                outputs,
-                model.probe,
-            )
-            for _ in self._fronts
-        ]
-        return executors, Ready(signature, model.card)
 
 
 def main(arguments: list[str]) -> None:

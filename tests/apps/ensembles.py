@@ -63,8 +63,8 @@ class Ensembles(WebService):
     def get_pipeline_response(self, read_op):
         return Op("remember", input_ops=[Op("scale", input_ops=[read_op])])
 
-    def _as_app(self):
-        app = super()._as_app()
+    def as_app(self):
+        app = super().as_app()
         return replace(app, models=models_of(Beside(app.models)))
 
 

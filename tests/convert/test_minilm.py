@@ -14,6 +14,7 @@ from convert.steps.conversion_environment import CONVERT_PYTHON, FOLDER
 from convert.steps.isolation import run_isolated
 from pipeline.models.serving_model import load_serving_model
 from tests.support.service_process import ServiceProcess
+from tests.support.text_services import TextProcess
 
 HERE = Path(__file__).parent
 TEXTS = (
@@ -67,6 +68,10 @@ def test_served_embeddings_are_those_of_the_original(
     assert (model.format, model.additions["task"]) == ("pir", "feature-extraction")
     served, batches, rows = ask_all(tmp_path)
     np.testing.assert_allclose(served, original, rtol=0, atol=1e-4)
+    with TextProcess(tmp_path / "served", "--engine", "paddle") as service:
+        rows = service.rows(*TEXTS)
+    units = original / np.linalg.norm(original, axis=1, keepdims=True)
+    np.testing.assert_allclose([row["embedding"] for row in rows], units, rtol=0, atol=1e-5)
     # What was proven may be padded is, without a word in config.yml: texts of all lengths went as one batch.
     assert batches == 1 and rows >= len(TEXTS)
 

@@ -78,3 +78,35 @@ def mean_embeddings(steps: Steps, source: str, texts: list[str]) -> list[Any]:
             hidden = model(**tokenizer(text, return_tensors="pt")).last_hidden_state
             means.append(hidden[0].mean(0).tolist())
     return means
+
+
+def save_compared(steps: Steps, folder: str, head: str, words: list[str]) -> None:
+    """A BERT that compares texts, with its tokenizer: an encoder, or a cross-encoder with one score."""
+    torch.manual_seed(2)
+    config = transformers.BertConfig(**{**SIZES, "num_labels": 1, "vocab_size": len(words)})
+    model = getattr(transformers, f"Bert{head}")(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(folder)
+    vocabulary = Path(folder, "vocab.txt")
+    vocabulary.write_text("\n".join(words), "utf-8")
+    transformers.BertTokenizerFast(str(vocabulary)).save_pretrained(folder)
+
+
+def text_vectors(steps: Steps, source: str, texts: list[str], pooling: str) -> list[Any]:
+    """What Sentence Transformers makes of each text: the mean of its tokens' or the first, of length 1."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    model = transformers.AutoModel.from_pretrained(source).eval()
+    with torch.no_grad():
+        hidden = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
+    pooled = [one[0] if pooling == "cls" else one.mean(0) for one in hidden]
+    return [torch.nn.functional.normalize(one, dim=0).tolist() for one in pooled]
+
+
+def pair_scores(steps: Steps, source: str, pairs: list[tuple[str, str]]) -> list[float]:
+    """What a cross-encoder says of each pair, from 0 to 1."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(source).eval()
+    with torch.no_grad():
+        logits = [model(**tokenizer(*pair, return_tensors="pt")).logits[0, 0] for pair in pairs]
+    return [float(torch.sigmoid(one)) for one in logits]

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.headlines import read_file
 from convert.demo.headlines import LABELS, NEAR_DUPLICATE, Split, bigrams, read_headlines, split_headlines
 from convert.demo.teacher import NgramTeacher
 from convert.demo.vocabulary import SPECIALS, hanzi, vocabulary
@@ -65,8 +64,6 @@ def test_a_headline_ends_with_a_line_feed_alone(tmp_path: Path) -> None:
     (tmp_path / "headlines.tsv").write_text("tech\t新芯片\u2028量产\r\nsports\t国足\u0085取胜\n", "utf-8")
     texts = [headline.text for headline in read_headlines(tmp_path / "headlines.tsv")]
     assert texts == ["新芯片\u2028量产", "国足\u0085取胜"]
-    (tmp_path / "test.json").write_text('{"label_desc": "news_tech", "sentence": "新\u2028芯片"}\n', "utf-8")
-    assert [headline.text for headline in read_file(tmp_path / "test.json")] == ["新\u2028芯片"]
 
 
 def test_the_vocabulary_has_every_hanzi_of_gb2312_once() -> None:

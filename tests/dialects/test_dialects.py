@@ -24,7 +24,7 @@ CONFIG: dict[str, Any] = {
     "limits": {"text_chars": 100},
     "op": {"capitals": {"concurrency": 1}},
 }
-BUILT_IN = ["key_value", "kserve_v1", "kserve_v2"]
+BUILT_IN = ["key_value", "kserve_v1", "kserve_v2", "openai", "tei"]
 TOO_LONG, APPS_OWN, OVERLOADED = 5000, 51, 3001
 
 Outcome = tuple[int | str, str]  # the status or err_no, and what was said

@@ -36,6 +36,10 @@ from pipeline.dialects.kserve_v2.trace_settings import (
     trace_settings_in,
 )
 from pipeline.dialects.kserve_v2.wish import JSON, PROTO
+from pipeline.dialects.openai import http_route
+from pipeline.dialects.tei.http_routes import ROUTES
+from pipeline.dialects.text_models import TextModel, decoded, texts_of
+from pipeline.dialects.unread_texts import UnreadTexts
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
 from pipeline.front.scheduler.request import Request
 from pipeline.messages.frames import FrameReader, frame, stow
@@ -59,7 +63,7 @@ _IMAGES = KServeModel(
 )
 _OPEN = KServeModel("identity", "", Signature())
 _OF_MESSAGES = replace(_OPEN, takes_messages=True)
-will_read([UnreadTensor, UnreadRows])
+will_read([UnreadTensor, UnreadRows, UnreadTexts])
 
 
 class Codec(NamedTuple):
@@ -201,6 +205,23 @@ def _generate(data: bytes) -> None:
     _by_any(read, (_SIMPLE, _OPEN, _OF_MESSAGES))
 
 
+def _openai(data: bytes) -> None:
+    given = http_route.parse(data, LIMITS)
+    _passed_on(Request("texts", "predict", {"text": texts_of(given.input, "input", LIMITS)}))
+
+
+def _tei(data: bytes) -> None:
+    served: Any = None
+
+    def read(way: tuple[str, str]) -> None:
+        path, pair = way
+        route = ROUTES[path]
+        asked = route.read(decoded(data, route.body, LIMITS), TextModel(served, "text", pair), LIMITS)
+        _passed_on(Request("texts", "predict", asked.inputs))
+
+    _by_any(read, [(path, pair) for path in ROUTES for pair in ("", "other")])
+
+
 def _bytes_tensor(data: bytes) -> None:
     """shape and datatype lie in the first bytes."""
     rank = data[0] % 4 if data else 0
@@ -266,6 +287,8 @@ CODECS = [
     ),
     Codec("v1", seeds.v1, _v1, _REFUSED, seeds.V1_WORDS),
     Codec("v2-generate", seeds.generate, _generate, _REFUSED, seeds.JSON_WORDS),
+    Codec("openai", seeds.openai, _openai, _REFUSED, seeds.JSON_WORDS),
+    Codec("tei", seeds.tei, _tei, _REFUSED, seeds.JSON_WORDS),
     Codec("bytes-tensor", seeds.bytes_tensor, _bytes_tensor, (ValueError,)),
     Codec("npy", seeds.npy, _npy, (BadPackage, TooLarge), seeds.NPY_WORDS),
     Codec("value", seeds.value, _value, (ValueError, TypeError, SyntaxError, msgpack.UnpackException)),

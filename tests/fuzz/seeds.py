@@ -92,6 +92,24 @@ def generate() -> list[bytes]:
     ]
 
 
+def openai() -> list[bytes]:
+    return [
+        b'{"model": "m", "input": "text", "encoding_format": "base64", "dimensions": 2}',
+        b'{"input": ["a", "\xe5\x9b\xbd"]}',
+        b'{"input": [2, 3, 4]}',
+        b'{"input": [[2, 3], [4]]}',
+    ]
+
+
+def tei() -> list[bytes]:
+    return [
+        b'{"inputs": ["a", "b"], "normalize": false, "truncate": true}',
+        b'{"inputs": [["a", "d"], ["b", "c"]], "parameters": {"top_k": 2}}',
+        b'{"inputs": {"source_sentence": "a", "sentences": ["b", "c"]}}',
+        b'{"query": "a", "texts": ["b", "c"], "return_text": true}',
+    ]
+
+
 def bytes_tensor() -> list[bytes]:
     elements = b"".join(struct.pack("<I", len(e)) + e for e in (b"a", b"", b"hello"))
     numbers = b"\x01\x02\x00\x00\x0b" + bytes(8)

@@ -54,10 +54,7 @@ class Reader:
 
     def _do(self, block: Block) -> None:
         if block.title:
-            text = block.text
-            for shown, own in _PORTS.items():
-                text = text.replace(f"localhost:{shown}", f"localhost:{self.ports[own]}")
-            (self.folder / block.title).write_text(text, "utf-8")
+            (self.folder / block.title).write_text(self._on_own_ports(block.text), "utf-8")
         elif block.language == "json":
             self.answers[-1] = (self.answers[-1][0], json.loads(block.text))
         elif block.language == "sh":
@@ -75,7 +72,7 @@ class Reader:
             assert self.service is not None
             self.answers.append((run_curl(command, self.service, self.folder), None))
         else:
-            self.printed[command] = self._shell(command)
+            self.printed[command] = self._shell(self._on_own_ports(command))
 
     def _shell(self, command: str) -> str:
         if command.startswith("paddlewheel new "):
@@ -87,6 +84,11 @@ class Reader:
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
+
+    def _on_own_ports(self, text: str) -> str:
+        for shown, own in _PORTS.items():
+            text = text.replace(f"localhost:{shown}", f"localhost:{self.ports[own]}")
+        return text
 
     def _start(self, script: str | Path, name: str, arguments: Sequence[str] = ()) -> None:
         self._stop()

@@ -38,7 +38,8 @@ Page = Callable[[], tuple[int, bytes, bytes]]
 
 
 class Routes:
-    """Finds the handler of a path: that of "/v1/" has all that lies below, that of "/v2" this path alone."""
+    """Finds the handler of a path: that of "/v1/" has all that lies below but for paths that are another's,
+    that of "/v2" this path alone."""
 
     def __init__(self, handlers: Mapping[str, HttpHandler]) -> None:
         """Raises ConfigError where there is none for "/", which is every path that is nobody's."""
@@ -49,7 +50,8 @@ class Routes:
 
     def handler(self, path: str) -> HttpHandler | None:
         """The handler that answers at this path; None where no dialect does."""
-        return self._handlers.get(path[: path.find("/", 1) + 1] or path)
+        handler = self._handlers.get(path)
+        return handler if handler is not None else self._handlers.get(path[: path.find("/", 1) + 1])
 
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
         """Header lines and body that refuse what was no request yet. url: as far as it has arrived."""

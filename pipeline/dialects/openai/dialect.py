@@ -1,0 +1,37 @@
+"""OpenAI's `POST /v1/embeddings`, for services that give embeddings."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pipeline.dialects.dialect import Dialect, Form, FrontPart, WorkerPart
+
+if TYPE_CHECKING:
+    from pipeline.front.repository import Repository
+    from pipeline.front.scheduler.scheduler import Scheduler
+
+
+class OpenAI:
+    name = "openai"
+
+    def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
+        from pipeline.dialects.openai import openapi
+        from pipeline.dialects.openai.http_route import EMBEDDINGS_PATH, OpenAIHttp
+        from pipeline.dialects.text_models import TextModels
+
+        models = TextModels(scheduler)
+        return FrontPart(
+            http=OpenAIHttp(scheduler, models),
+            prefixes=(EMBEDDINGS_PATH,),
+            openapi=partial(openapi.paths, models),
+        )
+
+    def worker(self) -> WorkerPart:
+        from pipeline.dialects.openai import answers, wish
+        from pipeline.dialects.unread_texts import UnreadTexts
+
+        return WorkerPart(forms={wish.EMBEDDINGS: Form(answers.render)}, unread=(UnreadTexts,))
+
+
+DIALECT: Dialect = OpenAI()

@@ -1,0 +1,42 @@
+"""`/v1/embeddings` in /openapi.json, where the service gives embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.dialects.openai.http_route import EMBEDDINGS_PATH
+from pipeline.dialects.openai.wish import BASE64, FLOAT
+from pipeline.dialects.text_models import EMBEDDINGS, TextModels
+from pipeline.front.http.openapi import OBJECT, Schema, content, operation
+
+_TEXT: Schema = {"type": "string"}
+_TOKENS: Schema = {"type": "array", "items": {"type": "integer"}}
+_BODY: Schema = {
+    "type": "object",
+    "properties": {
+        "model": _TEXT,
+        "input": {
+            "anyOf": [
+                _TEXT,
+                {"type": "array", "items": _TEXT},
+                _TOKENS,
+                {"type": "array", "items": _TOKENS},
+            ]
+        },
+        "encoding_format": {"enum": [FLOAT, BASE64]},
+        "dimensions": {"type": "integer", "minimum": 1},
+    },
+    "required": ["input"],
+}
+
+
+def paths(models: TextModels) -> dict[str, Any]:
+    found = models.all(EMBEDDINGS)
+    if not found:
+        return {}
+    name = found[0].served.name
+    example = {"model": name, "input": ["text"]}
+    told = operation(
+        "OpenAI", "Embeddings of texts", "文本的向量", content(_BODY, example), OBJECT, model=name
+    )
+    return {EMBEDDINGS_PATH: {"post": told}}

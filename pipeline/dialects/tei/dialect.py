@@ -1,0 +1,41 @@
+"""Text Embeddings Inference's API: `/embed`, `/similarity`, `/rerank` and `/predict`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pipeline.dialects.dialect import Dialect, Form, FrontPart, WorkerPart
+
+if TYPE_CHECKING:
+    from pipeline.front.repository import Repository
+    from pipeline.front.scheduler.scheduler import Scheduler
+
+
+class Tei:
+    name = "tei"
+
+    def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
+        from pipeline.dialects.tei import openapi
+        from pipeline.dialects.tei.http_routes import ROUTES, TeiHttp
+        from pipeline.dialects.text_models import TextModels
+
+        models = TextModels(scheduler)
+        return FrontPart(
+            http=TeiHttp(scheduler, models), prefixes=tuple(ROUTES), openapi=partial(openapi.paths, models)
+        )
+
+    def worker(self) -> WorkerPart:
+        from pipeline.dialects.tei import answers, wish
+        from pipeline.dialects.unread_texts import UnreadTexts
+
+        forms = {
+            wish.EMBED: Form(answers.embed),
+            wish.SIMILARITY: Form(answers.similarity),
+            wish.RERANK: Form(answers.rerank),
+            wish.PREDICT: Form(answers.predict),
+        }
+        return WorkerPart(forms=forms, unread=(UnreadTexts,))
+
+
+DIALECT: Dialect = Tei()

@@ -1,0 +1,187 @@
+"""The HTTP routes of TEI: read its requests, refuse in its form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pipeline.api.request_options import RequestOptions
+from pipeline.config.config_file import Limits
+from pipeline.dialects.tei.wish import EMBED, PREDICT, RERANK, SIMILARITY, TeiWish
+from pipeline.dialects.text_models import (
+    CLASSES,
+    EMBEDDINGS,
+    RANKING,
+    TextModel,
+    TextModels,
+    decoded,
+    texts_of,
+)
+from pipeline.errors import InvalidInput, ServingError
+from pipeline.front.http.connection import HttpRequest
+from pipeline.front.http.http_handler import JSON, HttpHandler, check_method, retry_after
+from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.scheduler import Scheduler
+
+ALL_CLASSES = 1000  # TEI tells every class with its score
+_NOTHING = msgspec.Raw()
+# What a client did wrong is 422 there, or 413 where it is too much; a model that fails is 424.
+_STATUSES = {400: 422, 500: 424}
+_TYPES = {
+    404: "Validation",
+    405: "Validation",
+    413: "Validation",
+    422: "Validation",
+    424: "Backend",
+    429: "Overloaded",
+    503: "Unhealthy",
+}
+
+Members = dict[str, Any]
+
+
+class _Texts(msgspec.Struct):
+    """Of /embed and /predict. parameters: as the clients of Hugging Face's inference API have them."""
+
+    inputs: msgspec.Raw = _NOTHING
+    truncate: bool | None = None
+    normalize: bool | None = None
+    dimensions: int | None = None
+    raw_scores: bool = False
+    prompt_name: str | None = None
+    parameters: Members | None = None
+
+
+class _Rerank(msgspec.Struct):
+    query: msgspec.Raw = _NOTHING
+    texts: msgspec.Raw = _NOTHING
+    truncate: bool | None = None
+    raw_scores: bool = False
+    return_text: bool = False
+
+
+class _Compared(msgspec.Struct, frozen=True):
+    source_sentence: msgspec.Raw = _NOTHING
+    sentences: msgspec.Raw = _NOTHING
+
+
+class _Similarity(msgspec.Struct):
+    inputs: _Compared = _Compared()
+    parameters: Members | None = None
+
+
+class _Asked(NamedTuple):
+    """What is handed to the model."""
+
+    inputs: Members
+    wish: TeiWish
+    parameters: Mapping[str, Any]
+
+
+def _embed(given: _Texts, model: TextModel, limits: Limits) -> _Asked:
+    if given.prompt_name is not None:
+        raise InvalidInput("'prompt_name': the service knows no prompts; put yours before the text")
+    parameters = {"normalize": given.normalize, "dimensions": given.dimensions, "truncate": given.truncate}
+    inputs = {model.text: texts_of(_there(given.inputs, "inputs"), "inputs", limits)}
+    return _Asked(inputs, TeiWish(), parameters)
+
+
+def _similarity(given: _Similarity, model: TextModel, limits: Limits) -> _Asked:
+    source = bytes(_there(given.inputs.source_sentence, "inputs.source_sentence"))
+    others = bytes(_there(given.inputs.sentences, "inputs.sentences")).strip()
+    if not (source.lstrip().startswith(b'"') and others.startswith(b"[") and others[1:].strip() != b"]"):
+        raise InvalidInput("'inputs' has a text as 'source_sentence' and a list of texts as 'sentences'")
+    joined = msgspec.Raw(b"[%b,%b" % (source, others[1:]))
+    return _Asked({model.text: texts_of(joined, "inputs", limits)}, TeiWish(), {})
+
+
+def _rerank(given: _Rerank, model: TextModel, limits: Limits) -> _Asked:
+    query, texts = _there(given.query, "query"), _there(given.texts, "texts")
+    if not bytes(query).lstrip().startswith(b'"'):
+        raise InvalidInput("'query' is no text")
+    if not bytes(texts).lstrip().startswith(b"["):
+        raise InvalidInput("'texts' is no list of texts")
+    inputs = {model.text: texts_of(query, "query", limits), model.pair: texts_of(texts, "texts", limits)}
+    wish = TeiWish(texts=bytes(texts) if given.return_text else b"")
+    return _Asked(inputs, wish, {"raw_scores": given.raw_scores or None, "truncate": given.truncate})
+
+
+def _predict(given: _Texts, model: TextModel, limits: Limits) -> _Asked:
+    raw = _there(given.inputs, "inputs")
+    if given.raw_scores:
+        raise InvalidInput("'raw_scores': the service tells scores as its serving.yml says, not raw ones")
+    names = (model.text, model.pair) if model.pair else (model.text,)
+    inputs = {name: texts_of(raw, "inputs", limits, len(names), part) for part, name in enumerate(names)}
+    many = bytes(raw).translate(None, b" \t\r\n").startswith(b"[[")
+    asked = given.parameters or {}
+    parameters = {"top_k": asked.get("top_k", ALL_CLASSES), "threshold": 0.0, "truncate": given.truncate}
+    # Clients of Hugging Face's inference API, which alone have `parameters`, expect a list for each text.
+    return _Asked(inputs, TeiWish(many=many or given.parameters is not None), parameters)
+
+
+class _Route(NamedTuple):
+    """kind: of the models that answer. body: its members. read: makes of it what the model is handed."""
+
+    kind: str
+    form: str
+    body: type[Any]
+    read: Callable[[Any, TextModel, Limits], _Asked]
+
+
+ROUTES: Mapping[str, _Route] = {
+    "/embed": _Route(EMBEDDINGS, EMBED, _Texts, _embed),
+    "/similarity": _Route(EMBEDDINGS, SIMILARITY, _Similarity, _similarity),
+    "/rerank": _Route(RANKING, RERANK, _Rerank, _rerank),
+    "/predict": _Route(CLASSES, PREDICT, _Texts, _predict),
+}
+
+
+class TeiHttp(HttpHandler):
+    """Answers at the paths of ROUTES."""
+
+    name = "tei-http"
+
+    def __init__(self, scheduler: Scheduler, models: TextModels) -> None:
+        super().__init__(scheduler)
+        self._models = models
+        self._limits = scheduler.app.config.limits
+
+    def _read(self, request: HttpRequest) -> Request:
+        check_method(request, "POST", tells=True)
+        route = ROUTES[request.path]
+        model = self._models.find(route.kind)
+        asked = route.read(decoded(request.body, route.body, self._limits), model, self._limits)
+        made = Request(model.served.name, "predict", asked.inputs, form=route.form)
+        made.wish = asked.wish
+        made.model = model.served.key
+        made.deadline = self._scheduler.deadline(began=request.began)
+        parameters = {name: value for name, value in asked.parameters.items() if value is not None}
+        if parameters:
+            made.options = RequestOptions(parameters=parameters)
+        return made
+
+    def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
+        return JSON, _body(error)
+
+    def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
+        self._access_log.refused(self.name, error, request.peer)
+        allowed = getattr(error, "allowed", ())
+        if allowed:
+            head += b"allow: %b\r\n" % ", ".join(allowed).encode()
+        request.respond(_status(error), head + JSON + retry_after(error), _body(error))
+
+
+def _there(raw: msgspec.Raw, name: str) -> msgspec.Raw:
+    if not bytes(raw):
+        raise InvalidInput(f"'{name}' is missing")
+    return raw
+
+
+def _status(error: ServingError) -> int:
+    return _STATUSES.get(error.http_status, error.http_status)
+
+
+def _body(error: ServingError) -> bytes:
+    return msgspec.json.encode({"error": error.message, "error_type": _TYPES.get(_status(error), "Backend")})

@@ -1,0 +1,93 @@
+"""FRONT PROCESS: the models that make vectors, ranks or classes of texts, told by declared tensors."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pipeline.api.dag import MESSAGE
+from pipeline.api.served_models import ServedModel
+from pipeline.config.config_file import Limits
+from pipeline.dialects.json_nesting import check_depth, other_kind
+from pipeline.dialects.unread_texts import UnreadTexts
+from pipeline.errors import InvalidInput, MalformedBody, UnknownService
+from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.models.tensor_spec import Signature
+
+EMBEDDINGS, RANKING, CLASSES = "embeddings", "reranking", "classification"
+EMBEDDING, SCORE, LABEL, LABELS, SCORES = "embedding", "score", "label", "labels", "scores"
+MOST_TEXTS = 2048  # of a request, as OpenAI has it
+
+
+class TextModel(NamedTuple):
+    """A model that takes texts. text, pair: the names of its inputs; pair is empty where it takes one."""
+
+    served: ServedModel
+    text: str
+    pair: str
+
+
+class TextModels:
+    """Finds the models of a kind."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def all(self, kind: str) -> list[TextModel]:
+        """Those that are served now; of a repository they come and go."""
+        app = self._scheduler.app
+        found = [
+            _text_model(served, served.signature, kind)
+            for served in app.models
+            if served.signature is not None and not served.op and served.graph.source != MESSAGE
+        ]
+        return [model for model in found if model is not None]
+
+    def find(self, kind: str, name: str = "") -> TextModel:
+        """The model of this name; the only one under any name, for clients have that of another server.
+
+        Raises UnknownService.
+        """
+        models = self.all(kind)
+        named = [model for model in models if model.served.name == name]
+        if named:
+            return named[-1]
+        if len(models) == 1:
+            return models[0]
+        if not models:
+            raise UnknownService(f"no model here does {kind}")
+        told = ", ".join(model.served.name for model in models)
+        raise UnknownService(f"there is no model {name[:100]!r} for {kind}; there are {told}")
+
+
+def _text_model(served: ServedModel, signature: Signature, kind: str) -> TextModel | None:
+    """The model as one of this kind; None where it is of another."""
+    given, told = signature.inputs, {spec.name for spec in signature.outputs}
+    kinds = {
+        EMBEDDINGS: EMBEDDING in told and len(given) == 1,
+        RANKING: SCORE in told and LABEL not in told and len(given) == 2,
+        CLASSES: ({LABEL, SCORE} <= told or {LABELS, SCORES} <= told) and len(given) in (1, 2),
+    }
+    if not kinds[kind] or any(spec.datatype != "BYTES" or len(spec.shape) != 1 for spec in given):
+        return None
+    return TextModel(served, given[0].name, given[1].name if len(given) == 2 else "")
+
+
+def texts_of(raw: msgspec.Raw, name: str, limits: Limits, width: int = 0, part: int = 0) -> UnreadTexts:
+    """What stands in a field, left unread. width, part: see `UnreadTexts`."""
+    return UnreadTexts(bytes(raw), name, MOST_TEXTS, limits.text_chars, width, part)
+
+
+def decoded(body: bytes, kind: type[Any], limits: Limits) -> Any:
+    """A body's members. Raises MalformedBody, InvalidInput for a member of another type, and TooLarge."""
+    if body.count(b"[") + body.count(b"{") > limits.json_depth:  # each level of nesting has a bracket
+        check_depth(body, limits.json_depth)
+    if other := other_kind(body):
+        raise MalformedBody(f"the body is {other}, no JSON")
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as exc:
+        raise InvalidInput(f"the body can't be used: {exc}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise MalformedBody(f"the body is no JSON: {exc}") from None

@@ -1,0 +1,78 @@
+"""UnreadTexts: texts of a request as the client wrote them, for the worker to read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pipeline.errors import InvalidInput, TooLarge
+from pipeline.messages.values import Unread
+
+_decoder = msgspec.json.Decoder()
+
+
+class UnreadTexts(Unread, eq=False):
+    """Texts as a client wrote them in JSON: one, a list, or a list of token ids or of lists of these.
+
+    name: the field, for messages. most, most_chars: how many texts there may be, and how long. width: 0 for
+    these; else `data` holds texts or pairs as TEI's clients write them, and each has so many texts, of which
+    `part` says the one that is read.
+    """
+
+    kind = "texts.json"
+    name: str
+    most: int
+    most_chars: int
+    width: int = 0
+    part: int = 0
+
+    def read(self) -> list[Any]:
+        """The texts, or lists of token ids. Raises InvalidInput and TooLarge that name the field."""
+        try:
+            given = _decoder.decode(self.data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+            raise InvalidInput(f"'{self.name}' can't be read: {exc}") from None
+        if self.width:
+            return self._checked([self._element(pair) for pair in _sequences(given, self.name)])
+        if isinstance(given, str):
+            return self._checked([given])
+        if not isinstance(given, list) or not given:
+            told = "is an empty list" if given == [] else "is no text and no list of texts"
+            raise InvalidInput(f"'{self.name}' {told}: send a text, or a list with one at least")
+        return self._checked([given] if type(given[0]) is int else given)
+
+    def _element(self, pair: list[str]) -> str:
+        if len(pair) != self.width:
+            told = "a pair; the model takes single texts" if self.width == 1 else "a text without its second"
+            raise InvalidInput(f"'{self.name}' has {told}")
+        return pair[self.part]
+
+    def _checked(self, texts: list[Any]) -> list[Any]:
+        if len(texts) > self.most:
+            raise TooLarge(f"'{self.name}' has {len(texts)} texts; {self.most} are allowed in a request")
+        for number, text in enumerate(texts):
+            where = f"'{self.name}'" if len(texts) == 1 else f"text {number} of '{self.name}'"
+            if isinstance(text, str):
+                if not text.strip():
+                    raise InvalidInput(f"{where} is empty")
+                if len(text) > self.most_chars:
+                    raise TooLarge(
+                        f"{where} has {len(text)} characters; limits.text_chars is {self.most_chars}"
+                    )
+            elif type(text) is not list or not text or any(type(token) is not int for token in text):
+                raise InvalidInput(f"{where} is no text, and no list of token ids")
+        if len({type(text) for text in texts}) > 1:
+            raise InvalidInput(f"'{self.name}' has texts beside lists of token ids: send one or the other")
+        return texts
+
+
+def _sequences(given: Any, name: str) -> list[list[str]]:
+    """Texts and pairs as TEI's clients write them: "a", ["a"], ["a", "b"], [["a"], ["b", "c"]]."""
+    if isinstance(given, str):
+        return [[given]]
+    if isinstance(given, list) and given:
+        many = given if all(type(one) is list for one in given) else [given]
+        if all(1 <= len(one) <= 2 and all(type(text) is str for text in one) for one in many):
+            return many
+    raise InvalidInput(f"'{name}' is no text, no pair of texts, and no list of such lists")

@@ -1,0 +1,222 @@
+"""A model, or a service's script, as a target in this process: its Op answers as in a worker."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import queue
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from pipeline.api import service
+from pipeline.api.app import App
+from pipeline.api.op import REQUEST_OP, Op, RequestOp
+from pipeline.api.request_options import RequestOptions
+from pipeline.api.service import Service, WebService
+from pipeline.config.config_file import LoggingConfig
+from pipeline.dialects.forms import load_forms
+from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
+from pipeline.dialects.kserve_v1.instances import parse
+from pipeline.dialects.kserve_v1.wish import JSON, V1Wish
+from pipeline.errors import ConfigError, ServingError
+from pipeline.front.pool.placement import plan
+from pipeline.messages.frames import Tail, stow
+from pipeline.messages.messages import Outcome, Settled, Share, Timings
+from pipeline.messages.values import Part, encode
+from pipeline.models.serving_model import load_serving_model
+from pipeline.models.tensor_spec import Signature
+from pipeline.models.versions import choose_version
+from pipeline.offline.target import Refused
+from pipeline.ops.described import DescribedOp
+from pipeline.ops.text_ops import TextOp
+from pipeline.ops.tokenizer_files import has_tokenizer
+from pipeline.paddle_serving.import_names import offer_paddle_serving_names
+from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
+from pipeline.plugins import DIALECTS, find
+from pipeline.process import environment
+from pipeline.process.control_group import usable_cores
+from pipeline.process.log import set_up_logging
+from pipeline.process.memory import settle_memory
+from pipeline.worker.executor import Executor
+from pipeline.worker.set_up import executors_of
+
+SCRIPT = "web_service.py"
+_NAME = "model"  # of the service around a model alone
+_UNUSED_PORT = 1024  # a configuration names one; nothing listens
+_STDERR = 2
+_JSON = msgspec.json
+
+
+class InProcess:
+    """The only Op of a service, asked as over KServe v1: rows as JSON objects, and so the answers.
+
+    model: the folder of a model, whose serving.yml says what rows hold; or a service's script or folder.
+    """
+
+    def __init__(self, model: Path) -> None:
+        """Loads the model. Raises ConfigError where it can't be served, or the service has several Ops."""
+        environment.settle()
+        self.described = str(model.resolve())
+        made = _service_of(model)
+        app, op = _app_of(made, model)
+        placed = plan(app, op)
+        count = len(placed.places[0])
+        if isinstance(made, ModelService) and count == 1:
+            placed = replace(placed, app=_with_threads(placed.app, op, usable_cores()))
+        # Before hooks run, whose faults are told there.
+        set_up_logging(LoggingConfig(level="WARNING"), app.name, op, beside_app=True, log_fd=_STDERR)
+        forms = load_forms([find(DIALECTS)["kserve_v1"]])
+        executors, ready = executors_of(
+            made.op_of(app, op), placed.app, op, forms, count=count, shares=count > 1
+        )
+        settle_memory()
+        self._served = app.models[0]
+        self._signature = self._served.signature or ready.signature or Signature()
+        self._limits = app.config.limits
+        self._numbers = itertools.count(1)
+        self._executors: queue.SimpleQueue[Executor] = queue.SimpleQueue()
+        for executor in executors:
+            self._executors.put(executor)
+        self.inputs = {spec.name: spec.datatype for spec in self._signature.inputs}
+        self.callers = count
+
+    def ask(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
+        body = _JSON.encode({"instances": rows, "parameters": parameters})
+        try:
+            given = parse(body, self._signature, self._limits)
+            checked = {sendable(n): checked_parameter(n, v) for n, v in given.parameters.items()}
+            options = RequestOptions(parameters=checked) if checked else None
+            answer = self._run(dict(given.fields), V1Wish(given.rows, given.by_columns), options)
+        except ServingError as exc:
+            raise Refused(exc.message) from exc
+        answers: list[Any] = _JSON.decode(answer)["predictions"]
+        return answers
+
+    def _run(self, inputs: dict[str, Any], wish: V1Wish, options: RequestOptions | None) -> bytes:
+        """The answer's body. Raises ServingError."""
+        tail: list[Part] = []
+        stowed = stow(encode(inputs, allow_pickle=False), tail)
+        share = Share(
+            0,
+            next(self._numbers),
+            0,
+            JSON,
+            tuple(wish),
+            "",
+            options,
+            math.inf,
+            [(REQUEST_OP, stowed)],
+            self._served.key,
+        )
+        reply = _Reply()
+        executor = self._executors.get()
+        try:
+            executor.run([share], Tail(b"".join(tail)), reply)
+        finally:
+            self._executors.put(executor)
+        return reply.body()
+
+
+class _Reply:
+    """Takes what an executor sends of the one request."""
+
+    def __init__(self) -> None:
+        self._settled: list[Settled] = []
+        self._tail: list[Part] = []
+
+    def __call__(self, settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None:
+        self._settled += settled
+        self._tail += tail
+
+    def body(self) -> bytes:
+        """The answer. Raises the ServingError in its place."""
+        (settled,) = self._settled
+        if settled.refusal is not None:
+            raise settled.refusal.error()
+        assert settled.outcome is Outcome.ANSWER
+        return b"".join(Tail(b"".join(self._tail), writable=False).unstow(settled.parts))
+
+
+class ModelService(WebService):
+    """A service around a model alone: as its serving.yml says, else of texts where it has a tokenizer."""
+
+    def __init__(self, model: Path) -> None:
+        super().__init__(_NAME)
+        local = {"client_type": "local_predictor", "engine": "auto", "model_config": str(model.absolute())}
+        section = {
+            "concurrency": usable_cores(),
+            "batch_size": "auto",
+            "local_service_conf": {**local, "thread_num": 1},
+        }
+        self.configure(yml_dict={"http_port": _UNUSED_PORT, "op": {_NAME: section}})
+        found = load_serving_model(choose_version(model).directory)
+        tells = found.description.kinds != {"tensor"} or not has_tokenizer(found.directory)
+        self._kind: type[DescribedOp] = DescribedOp if tells else TextOp
+
+    def get_pipeline_response(self, read_op: RequestOp) -> Op:
+        return self._kind(name=_NAME, input_ops=[read_op])
+
+
+def _service_of(model: Path) -> Service:
+    """Raises ConfigError for what is neither a model nor a service."""
+    if not model.exists():
+        raise ConfigError(f"--model {model} is not there; name the folder of a model, or a service's script")
+    script = model / SCRIPT if model.is_dir() else model
+    if script.suffix != ".py" or not script.is_file():
+        return ModelService(model if model.is_dir() else model.parent)
+    return _service_of_script(script.resolve())
+
+
+class _Loaded(BaseException):
+    """A script has come to its `run_service`, and is left there: no `except` of its own is in the way."""
+
+    def __init__(self, loaded: Service) -> None:
+        self.service = loaded
+
+
+def _service_of_script(script: Path) -> Service:
+    """What a script serves; it is run up to its `run_service`, as workers run it."""
+
+    def leave(loaded: Service) -> NoReturn:
+        raise _Loaded(loaded)
+
+    service.serve_instead = leave
+    sys.argv = [str(script)]
+    sys.path.insert(0, str(script.parent))
+    offer_paddle_serving_names()
+    install_numpy_1_names()
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except _Loaded as loaded:
+        return loaded.service
+    finally:
+        service.serve_instead = None
+    raise ConfigError(f"--model {script} ended without calling run_service, so that it is no service")
+
+
+def _app_of(made: Service, model: Path) -> tuple[App, str]:
+    """The service as data, and its only Op. Raises ConfigError where there are several."""
+    app = made.as_app()
+    if len(app.ops) != 1:
+        raise ConfigError(
+            f"--model {model} has the Ops {', '.join(app.ops)}; one alone runs in this process: start the "
+            "service, and give its address with --service"
+        )
+    return app, app.ops[0]
+
+
+def _with_threads(app: App, op: str, threads: int) -> App:
+    """The app whose Op has so many threads for each run, for its engine runs one batch at a time."""
+    section = app.config.op[op]
+    conf = section.local_service_conf
+    assert conf is not None
+    local = conf.model_copy(update={"thread_num": threads})
+    section = section.model_copy(update={"local_service_conf": local})
+    config = app.config.model_copy(update={"op": {**app.config.op, op: section}})
+    return replace(app, config=config)

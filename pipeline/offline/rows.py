@@ -1,0 +1,155 @@
+"""Reads a file of rows, one after another: JSON lines, CSV or Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+
+from pipeline.errors import ConfigError
+from pipeline.offline.tables import CSV, JSONL, format_of, pyarrow, separator_of
+
+MOST_ROW_BYTES = 16 << 20
+_BATCH_ROWS = 1024  # of Parquet that are decoded together
+_ENOUGH = 100  # characters of a broken line in a message
+
+_decode = msgspec.json.decode
+
+
+class Row(NamedTuple):
+    """A row of the file.
+
+    number: counted from 1. where: its place, for messages. columns: by name; nothing where `fault` tells what
+    is wrong with it.
+    """
+
+    number: int
+    where: str
+    columns: Mapping[str, Any]
+    fault: str = ""
+
+
+class RowFile:
+    """A file of rows. done, total: how far it is read, in bytes, of Parquet in rows."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError for a file that is not there, and for one of another format."""
+        self.path = path
+        self.format = format_of(path)
+        self.done = 0
+        if not path.is_file():
+            raise ConfigError(f"{path} is not a file; name one with a row on each line, e.g. rows.jsonl")
+        self.total = path.stat().st_size
+        self._parquet = None
+        if self.format not in (JSONL, CSV):
+            self._parquet = _open_parquet(path)
+            self.total = self._parquet.metadata.num_rows
+
+    def __iter__(self) -> Iterator[Row]:
+        """Raises ConfigError where the file can't be read on."""
+        if self._parquet is not None:
+            return self._rows_of_parquet()
+        return self._json_lines() if self.format == JSONL else self._rows_of_csv()
+
+    def _lines(self, file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
+        """Each line that is not blank, and whether it is whole: of an endless one the beginning is kept."""
+        while line := file.readline(MOST_ROW_BYTES):
+            part = line
+            while len(part) == MOST_ROW_BYTES and not part.endswith(b"\n"):
+                self.done += len(part)
+                part = file.readline(MOST_ROW_BYTES)
+            whole = part is line
+            self.done += len(part)
+            self._line += 1
+            if line.strip():
+                yield line, whole
+
+    def _json_lines(self) -> Iterator[Row]:
+        self._line = 0
+        with self.path.open("rb") as file:
+            for number, (line, whole) in enumerate(self._lines(file), 1):
+                where = f"line {self._line}"
+                yield _row_of(number, where, line) if whole else Row(number, where, {}, _TOO_LONG)
+
+    def _rows_of_csv(self) -> Iterator[Row]:
+        csv.field_size_limit(MOST_ROW_BYTES)
+        with (
+            self.path.open("rb") as bytes_of,
+            io.TextIOWrapper(bytes_of, "utf-8-sig", "surrogateescape", newline="") as file,
+        ):
+            reader = csv.reader(file, delimiter=separator_of(self.path), strict=True)
+            header = _header(self.path, reader)
+            number = 0
+            while True:
+                number += 1
+                where = f"line {reader.line_num + 1}"
+                try:
+                    cells = next(reader)
+                except StopIteration:
+                    return
+                except csv.Error as exc:
+                    yield Row(number, where, {}, f"is no CSV: {exc}")
+                    continue
+                # The text layer reads ahead, so that this is a little early.
+                self.done = bytes_of.tell()
+                if not cells:
+                    number -= 1
+                    continue
+                yield _row_of_cells(number, where, header, cells)
+
+    def _rows_of_parquet(self) -> Iterator[Row]:
+        assert self._parquet is not None
+        number = 0
+        for batch in self._parquet.iter_batches(batch_size=_BATCH_ROWS):
+            for columns in batch.to_pylist():
+                number += 1
+                self.done = number
+                yield Row(number, f"row {number}", columns)
+
+
+_TOO_LONG = f"has more than {MOST_ROW_BYTES >> 20} MiB"
+
+
+def _row_of(number: int, where: str, line: bytes) -> Row:
+    try:
+        columns = _decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        told = line[:_ENOUGH].decode("utf-8", "replace").strip()
+        return Row(number, where, {}, f"is no JSON ({exc}): {told}")
+    if type(columns) is not dict:
+        return Row(number, where, {}, f"is {type(columns).__name__} in JSON, not an object with columns")
+    return Row(number, where, columns)
+
+
+def _header(path: Path, reader: Iterator[list[str]]) -> list[str]:
+    try:
+        header = next(reader, [])
+    except csv.Error as exc:
+        raise ConfigError(f"{path}: its first line is no CSV: {exc}") from exc
+    twice = next((name for name in header if header.count(name) > 1), None)
+    if not header or twice is not None:
+        told = "is empty" if not header else f"names {twice!r} twice"
+        raise ConfigError(f"{path}: its first line {told}; it names each column once")
+    return header
+
+
+def _row_of_cells(number: int, where: str, header: list[str], cells: list[str]) -> Row:
+    if len(cells) != len(header):
+        return Row(number, where, {}, f"has {len(cells)} cells; the first line names {len(header)} columns")
+    try:
+        "".join(cells).encode()
+    except UnicodeEncodeError:
+        return Row(number, where, {}, "is no UTF-8")
+    return Row(number, where, dict(zip(header, cells, strict=True)))
+
+
+def _open_parquet(path: Path) -> Any:
+    library = pyarrow()
+    try:
+        return library.parquet.ParquetFile(path)
+    except (OSError, library.ArrowException) as exc:
+        raise ConfigError(f"{path} can't be read as Parquet: {exc}") from exc

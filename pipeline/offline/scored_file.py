@@ -1,0 +1,194 @@
+"""ScoredFile: the rows that are answered so far, so that a run that was killed goes on where it stood.
+
+Rows are written in order, a line of JSON for each row of the input, to `OUT.part`. So the number of its whole
+lines says how many rows are done: a line that a kill has cut off is cut away, and its row is asked again.
+`OUT` itself is there as soon as all rows are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from pipeline.errors import ConfigError
+from pipeline.offline.tables import CSV, JSONL, format_of, pyarrow, separator_of
+
+ANSWER, ERROR = "answer", "error"
+_HEAD_BYTES = 1 << 20  # of the input, by which another file is told
+_BATCH_ROWS = 4096  # of Parquet
+_json = msgspec.json
+
+Columns = dict[str, Any]
+
+
+class ScoredFile:
+    """The file that is written. done: how many rows it has already."""
+
+    def __init__(self, path: Path, settings: Mapping[str, Any], *, restart: bool) -> None:
+        """settings: what a run may not change when it goes on, by the name of its option. restart: what an
+        earlier run has left is thrown away.
+
+        Raises ConfigError where the file is there already, another run writes it, or an earlier one had other
+        settings.
+        """
+        self.path = path
+        self.format = format_of(path)
+        if self.format not in (JSONL, CSV):
+            pyarrow()  # at once, not when all is done
+        self._part = path.with_name(f"{path.name}.part")
+        self._settings = path.with_name(f"{path.name}.part.json")
+        if restart:
+            path.unlink(missing_ok=True)
+        elif path.exists():
+            raise ConfigError(f"{path} is there already; name another file, or overwrite it with --restart")
+        try:
+            self._file = self._part.open("a+b")
+        except OSError as exc:
+            raise ConfigError(f"{self._part} can't be written: {exc.strerror}") from exc
+        try:
+            self._take(settings, restart)
+        except ConfigError:
+            self._file.close()
+            raise
+
+    def _take(self, settings: Mapping[str, Any], restart: bool) -> None:
+        """Make what an earlier run has left ours, or begin anew."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            raise ConfigError(f"{self._part} is written by another process; wait for its end") from exc
+        if restart:
+            self._file.truncate(0)
+        self.done = self._resume()
+        self._agree(settings)
+
+    def write(self, rows: Iterable[Columns]) -> None:
+        """Add rows; when it returns they are on the disk. Raises ConfigError where they can't be."""
+        try:
+            self._file.write(b"".join([_json.encode(row) + b"\n" for row in rows]))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as exc:
+            raise ConfigError(f"{self._part} can't be written on: {exc.strerror}") from exc
+
+    def finish(self) -> None:
+        """All rows are there: give the file its name and form. Raises ConfigError for rows that have none."""
+        if self.format == JSONL:
+            self._part.replace(self.path)
+        else:
+            write = _write_csv if self.format == CSV else _write_parquet
+            made = self.path.with_name(f"{self.path.name}.tmp")
+            write(made, lambda: map(flat, lines_of(self._part)))
+            made.replace(self.path)
+            self._part.unlink()
+        self._settings.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def _resume(self) -> int:
+        """Cut a broken line off the end, and count the others."""
+        self._file.seek(0)
+        count = end = 0
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                break
+            count, end = count + 1, end + len(line)
+        self._file.truncate(end)
+        return count
+
+    def _agree(self, settings: Mapping[str, Any]) -> None:
+        told = dict(settings)
+        if not self.done:
+            self._settings.write_bytes(_json.encode(told))
+            return
+        try:
+            before = _json.decode(self._settings.read_bytes())
+        except (OSError, msgspec.DecodeError):
+            before = {}
+        different = [name for name in told if before.get(name) != told[name]]
+        if different:
+            raise ConfigError(
+                f"{self._part} is of a run with another {', '.join(different)}; go on with what that run had,"
+                " or begin anew with --restart"
+            )
+
+
+def digest_of(path: Path) -> str:
+    """What tells a file of rows from another: its size and its beginning."""
+    with path.open("rb") as file:
+        return f"{path.stat().st_size}-{hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()[:16]}"
+
+
+def lines_of(path: Path) -> Iterator[Columns]:
+    with path.open("rb") as file:
+        yield from map(_json.decode, file)
+
+
+def flat(row: Columns) -> Columns:
+    """A row for a table: each member of the answer is a column, as in `answer.label`."""
+    columns: Columns = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            columns |= {f"{name}.{member}": one for member, one in value.items()}
+        else:
+            columns[name] = value
+    return columns
+
+
+def _write_csv(path: Path, rows: Callable[[], Iterable[Columns]]) -> None:
+    names = list(dict.fromkeys(name for row in rows() for name in row))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter=separator_of(path.with_suffix("")))
+        writer.writerow(names)
+        writer.writerows([_cell(row.get(name)) for name in names] for row in rows())
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    return value if isinstance(value, str | int | float) else _json.encode(value).decode()
+
+
+def _write_parquet(path: Path, rows: Callable[[], Iterable[Columns]]) -> None:
+    arrow = pyarrow()
+    schema = None
+    try:
+        for batch in _batches(rows()):
+            own = _schema_of(arrow, batch)
+            schema = (
+                own if schema is None else arrow.unify_schemas([schema, own], promote_options="permissive")
+            )
+        with contextlib.closing(arrow.parquet.ParquetWriter(path, schema or arrow.schema([]))) as writer:
+            for batch in _batches(rows()):
+                writer.write_table(arrow.Table.from_pylist(batch, schema=schema))
+    except arrow.ArrowException as exc:
+        raise ConfigError(f"{path}: the rows have no form in Parquet ({exc}); write .jsonl instead") from exc
+
+
+def _schema_of(arrow: Any, batch: list[Columns]) -> Any:
+    """Of all columns of these rows: from_pylist looks at the first row's alone."""
+    names = dict.fromkeys(name for row in batch for name in row)
+    return arrow.schema([(name, arrow.array([row.get(name) for row in batch]).type) for name in names])
+
+
+def _batches(rows: Iterable[Columns]) -> Iterator[list[Columns]]:
+    batch: list[Columns] = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) == _BATCH_ROWS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,86 @@
+"""A running service as a target: asked over KServe v1, by as many connections as are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from client.errors import BadAnswer, ClientError, RequestRefused, ServiceUnavailable, TooManyRequests
+from client.rows_client import RowsClient
+from pipeline.errors import ConfigError
+from pipeline.offline.target import Refused, Unanswered
+
+_NOT_THE_ROWS = (TooManyRequests, ServiceUnavailable)
+_UNKNOWN = 404
+
+
+class Server:
+    """A service, or another server of KServe v1."""
+
+    def __init__(
+        self, address: str, *, connections: int, timeout_s: float, api_key: str | None = None
+    ) -> None:
+        """address: host:port or a URL, and the model's name as its path where there are several.
+
+        Raises ConfigError where nothing there can be asked.
+        """
+        url, model = _split(address)
+        try:
+            self._client = RowsClient(url, timeout_s=timeout_s, api_key=api_key)
+        except ValueError as exc:
+            raise ConfigError(f"--service {address}: {exc}") from exc
+        self.callers = connections
+        self._model = model or self._only(address)
+        self.described = f"{url}/{self._model}"
+        self.inputs = self._inputs()
+
+    def ask(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
+        try:
+            return self._client.predict(self._model, rows, parameters)
+        except _NOT_THE_ROWS as exc:
+            raise Unanswered(f"{self.described}: {exc.err_msg}") from exc
+        except RequestRefused as exc:
+            if exc.http_status == _UNKNOWN:
+                raise Unanswered(f"{self.described}: {exc.err_msg}") from exc
+            raise Refused(exc.err_msg) from exc
+        except ClientError as exc:
+            raise Unanswered(f"{self.described}: {exc}") from exc
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def _only(self, address: str) -> str:
+        """The name of the only service there."""
+        try:
+            services = self._client.services()
+        except ClientError as exc:
+            raise ConfigError(f"--service {address}: {exc}") from exc
+        if len(services) != 1:
+            told = f"there are {', '.join(services)}" if services else "no service tells its name"
+            raise ConfigError(f"--service {address}: {told}; name the one to ask, as in {address}/NAME")
+        return services[0]
+
+    def _inputs(self) -> Mapping[str, str]:
+        try:
+            told = self._client.metadata(self._model).get("inputs", ())
+            return {str(one["name"]): str(one["datatype"]) for one in told}
+        except RequestRefused as exc:
+            if (
+                exc.http_status == _UNKNOWN
+            ):  # of a server that has no KServe v2, or no such model: it will say
+                return {}
+            raise ConfigError(f"--service {self.described}: {exc.err_msg}") from exc
+        except (BadAnswer, KeyError, TypeError):
+            return {}
+        except ClientError as exc:
+            raise ConfigError(f"--service {self.described}: {exc}") from exc
+
+
+def _split(address: str) -> tuple[str, str]:
+    """The URL of the server, and the model that the path names; empty without one."""
+    parts = urlsplit(address if "//" in address else f"http://{address}")
+    return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")

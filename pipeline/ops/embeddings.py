@@ -1,0 +1,173 @@
+"""Texts to vectors, and how alike two texts are by their vectors."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from pipeline.errors import ConfigError, InvalidInput
+from pipeline.models.embedding_description import EmbeddingOutput
+from pipeline.models.signature import Variable
+from pipeline.ops import parameters
+from pipeline.ops.parameters import Parameter
+from pipeline.ops.text_task import TRUNCATED, Array, Asked, TextTask
+from pipeline.ops.text_tokenizer import Row
+from pipeline.ops.text_windows import Cut, pooled
+
+DIMENSIONS = Parameter("dimensions", parameters.count, "How many numbers of each vector are kept.")
+NORMALIZE = Parameter("normalize", parameters.flag, "Whether vectors have the length 1.")
+TRUNCATE = Parameter("truncate", parameters.flag, "Whether the end of a long text is left out.")
+POOLING_FILE = Path("1_Pooling", "config.json")  # of Sentence Transformers
+Task = TypeVar("Task", bound=TextTask)
+_POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+
+
+class EmbeddingTask(TextTask):
+    """A vector for each text."""
+
+    parameters: ClassVar[tuple[Parameter, ...]] = (DIMENSIONS, NORMALIZE, TRUNCATE)
+    pairs: ClassVar[bool] = False
+
+    def declared(self) -> dict[str, str]:
+        return {"embedding": "FP32 [-1, -1]", "tokens": "INT64 [-1]", TRUNCATED: "BOOL [-1]"}
+
+    def load(self) -> None:
+        super().load()
+        self._pooling = pooling_of(self.output, self.fetch, self.model.directory)
+
+    def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
+        task = with_truncation(self, wanted)
+        ids = token_ids(inputs.get(self.name))
+        return task.rows_of_ids(ids, wanted) if ids else super(EmbeddingTask, task).rows(inputs, wanted)
+
+    def rows_of_ids(self, many: list[list[int]], wanted: dict[str, Any]) -> Asked:
+        """The rows of texts that a client has tokenized, special tokens included."""
+        vocabulary = self.tokenizer.vocabulary_size
+        rows = []
+        for number, ids in enumerate(many):
+            where = self.where(self.name, number, len(many))
+            if strange := [one for one in ids if not 0 <= one < vocabulary]:
+                raise InvalidInput(f"{where} has the token {strange[0]}; the model has {vocabulary}")
+            if len(ids) > self.max_tokens and self.given.too_long != "truncate":
+                raise InvalidInput(f"{where} has {len(ids)} tokens, the model reads {self.max_tokens}")
+            kept = ids[: self.max_tokens]
+            rows.append(Row(kept, [0] * len(kept), 0))
+        cuts = [
+            Cut([(0, len(row.ids))], len(row.ids) < len(ids)) for row, ids in zip(rows, many, strict=True)
+        ]
+        return Asked(wanted, rows, cuts)
+
+    def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
+        tokens = [len(row.ids) for row in asked.rows]
+        counts = np.add.reduceat(tokens, np.cumsum([0, *asked.windows[:-1]]))
+        return {"embedding": self.vectors(asked, scores), "tokens": counts, TRUNCATED: truncations(asked)}
+
+    def vectors(self, asked: Asked, fetches: list[Array]) -> Array:
+        """Of each text, float32 [texts, dimensions]."""
+        rows = zip(fetches, asked.rows, strict=True)
+        of_rows = np.stack([vector_of(fetch[0], len(row.ids), self._pooling) for fetch, row in rows])
+        of_texts = pooled(of_rows, asked.windows, "mean")
+        output: EmbeddingOutput = self.output
+        size = asked.parameters.get("dimensions", output.dimensions)
+        if size is not None and size > of_texts.shape[1]:
+            raise InvalidInput(f"'dimensions' is {size}; the model's vectors have {of_texts.shape[1]}")
+        return shortened(of_texts, size, asked.parameters.get("normalize", output.normalize))
+
+
+class SimilarityTask(EmbeddingTask):
+    """The cosine of the vectors of two texts, which the model reads one by one."""
+
+    pairs: ClassVar[bool] = True
+    one_for_all: ClassVar[bool] = True
+
+    def declared(self) -> dict[str, str]:
+        return {"score": "FP32 [-1]", TRUNCATED: "BOOL [-1]"}
+
+    def declared_all(self) -> dict[str, str]:
+        return self.declared()
+
+    def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
+        task = copy.copy(with_truncation(self, wanted))
+        first, second = task.texts_of(inputs)
+        task.given = task.given.model_copy(update={"pair": ""})
+        asked = TextTask.rows(task, {self.name: [*first, *second]}, {**wanted, "normalize": True})
+        asked.texts = first
+        return asked
+
+    def answer(self, asked: Asked, fetches: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
+        vectors = self.vectors(asked, [fetch[self.fetch.alias] for fetch in fetches])
+        first, second = np.split(vectors, [len(asked.texts)])
+        one, other = np.split(truncations(asked), [len(asked.texts)])
+        return {"score": (first * second).sum(axis=1), TRUNCATED: one | other}
+
+
+def with_truncation(task: Task, wanted: Mapping[str, Any]) -> Task:
+    """The task as the request's `truncate` says, where it has one: what is too long is cut, or refused."""
+    asked = wanted.get("truncate")
+    if asked is None or (not asked and task.given.too_long != "truncate"):
+        return task
+    other = copy.copy(task)
+    other.given = task.given.model_copy(update={"too_long": "truncate" if asked else "refuse"})
+    return other
+
+
+def truncations(asked: Asked) -> Array:
+    """Of each text whether its end was left out."""
+    return np.array([part.truncated for part in asked.cuts])
+
+
+def token_ids(given: Any) -> list[list[int]]:
+    """The lists of token ids that a client has sent in place of texts; none for texts."""
+    return given if isinstance(given, list) and given and isinstance(given[0], list) else []
+
+
+def vector_of(fetch: Array, tokens: int, pooling: str) -> Array:
+    """One text's vector of what the model gives for it: float32. tokens: how many it has, without padding."""
+    if pooling == "none":
+        return np.asarray(fetch, np.float32)
+    if pooling == "cls":
+        return np.asarray(fetch[0], np.float32)
+    return np.asarray(fetch[:tokens].mean(axis=0, dtype=np.float32))
+
+
+def shortened(vectors: Array, dimensions: int | None, normalize: bool) -> Array:
+    """The first numbers of each vector, then made as long as 1."""
+    kept = vectors[:, :dimensions]
+    if not normalize:
+        return kept
+    lengths = np.linalg.norm(kept, axis=1, keepdims=True)
+    return np.asarray(kept / np.maximum(lengths, np.float32(1e-12)))
+
+
+def pooling_of(output: EmbeddingOutput, fetch: Variable, folder: Path) -> str:
+    """What makes vectors of texts of those of tokens. Raises ConfigError where the fetch has no such."""
+    of_tokens = len(fetch.shape) != 2
+    if not of_tokens or output.pooling == "none":
+        if of_tokens or output.pooling not in ("auto", "none"):
+            told = "a vector for each token" if of_tokens else "one vector for each text"
+            raise ConfigError(
+                f"{folder}: outputs.{fetch.alias}.pooling is {output.pooling}, but {fetch.alias} gives {told}"
+            )
+        return "none"
+    if output.pooling != "auto":
+        return output.pooling
+    for place in (folder, folder.parent):
+        try:
+            told = json.loads((place / POOLING_FILE).read_text("utf-8"))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as exc:
+            raise ConfigError(f"{place / POOLING_FILE} can't be read: {exc}") from exc
+        meant = [name for name, value in told.items() if name.startswith("pooling_mode_") and value is True]
+        if len(meant) != 1 or meant[0] not in _POOLINGS:
+            raise ConfigError(
+                f"{place / POOLING_FILE} has {', '.join(meant) or 'no pooling_mode'}; known are "
+                f"{', '.join(_POOLINGS)}: say outputs.{fetch.alias}.pooling in serving.yml"
+            )
+        return _POOLINGS[meant[0]]
+    return "mean"

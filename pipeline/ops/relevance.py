@@ -1,0 +1,52 @@
+"""Pairs of texts to scores, by a model that reads both together: which texts answer a query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pipeline.errors import ServingError
+from pipeline.models.embedding_description import RelevanceOutput
+from pipeline.ops import parameters
+from pipeline.ops.classification import joined
+from pipeline.ops.embeddings import TRUNCATE, truncations, with_truncation
+from pipeline.ops.labels import probabilities, sigmoids
+from pipeline.ops.parameters import Parameter
+from pipeline.ops.text_task import TRUNCATED, Array, Asked, TextTask
+from pipeline.ops.text_windows import pooled
+
+RAW_SCORES = Parameter("raw_scores", parameters.flag, "Whether scores are the model's own, of any size.")
+
+
+class RelevanceTask(TextTask):
+    """How well the second text of each pair answers the first; one first text may stand for all pairs."""
+
+    parameters: ClassVar[tuple[Parameter, ...]] = (RAW_SCORES, TRUNCATE)
+    one_for_all: ClassVar[bool] = True
+
+    def declared(self) -> dict[str, str]:
+        return {"score": "FP32 [-1]", TRUNCATED: "BOOL [-1]"}
+
+    def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
+        return super(RelevanceTask, with_truncation(self, wanted)).rows(inputs, wanted)
+
+    def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
+        # Of a long text the window that answers best: the others need not.
+        logits = pooled(joined(scores), asked.windows, "max")
+        output: RelevanceOutput = self.output
+        activation = "none" if asked.parameters.get("raw_scores") else output.activation
+        return {"score": scored(logits, activation), TRUNCATED: truncations(asked)}
+
+
+def scored(logits: Array, activation: str) -> Array:
+    """A score of each row. Raises ServingError for what is neither one class nor two."""
+    classes = logits.shape[1]
+    if classes not in (1, 2):
+        raise ServingError(f"the model gives {classes} scores of each pair; relevance is told by one or two")
+    if activation == "auto":
+        activation = "sigmoid" if classes == 1 else "softmax"
+    if activation == "softmax":
+        return np.asarray(probabilities(logits, "softmax")[:, -1])
+    return np.asarray(sigmoids(logits, activation)[:, -1])

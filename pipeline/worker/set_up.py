@@ -1,0 +1,64 @@
+"""Makes an Op ready to run: its model is loaded and warmed up, its hooks looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipeline.api.app import App
+from pipeline.api.op import Op
+from pipeline.dialects.forms import Form
+from pipeline.messages.messages import Ready
+from pipeline.paddle_serving.local_client import LocalClient
+from pipeline.paddle_serving.numpy_1 import print_as_numpy_1
+from pipeline.paddle_serving.op_settings import settings_of
+from pipeline.process.log import keep_our_loggers
+from pipeline.worker.executor import Executor, Outputs
+from pipeline.worker.hooks import call_init_op
+from pipeline.worker.model import Model
+from pipeline.worker.package_hooks import hooks_of
+from pipeline.worker.runner import Runner
+
+
+def executors_of(
+    op: Op, app: App, name: str, forms: Mapping[str, Form], *, count: int, first: int = 0, shares: bool
+) -> tuple[list[Executor], Ready]:
+    """An executor for each of `count` instances, of one Op and model; and what the front is told of that.
+
+    name: the Op's in `app`. first: the number of the first instance. shares: the instances of the Op share a
+    process, so that none has a `concurrency_idx` of its own. Raises what the Op's `init_op` does, as ours.
+    """
+    config = app.config.op[name]
+    op.concurrency_idx = None if shares else first
+    model = Model(op, config, app.folder, first, app.choices.get(name))
+    op.model = model.serving_model
+    op.predictor = op._predictor = model.predictor
+    if model.predictor is not None and model.serving_model is not None:
+        op.client = LocalClient(model.predictor)
+        op._fetch_names = op.client.fetch_names_
+    op._settings = settings_of(config, op.client)
+    if op.model is not None:
+        op.set_model_info(op.model)
+    call_init_op(op)
+    keep_our_loggers()
+    model.warm_up()
+    print_as_numpy_1()
+    hooks = hooks_of(op)
+    signature = model.signature
+    outputs = Outputs(
+        hooks,
+        forms,
+        answers={m.key: m for m in app.models if m.answering_op == name},
+        fetches=() if signature is None else signature.outputs,
+    )
+    executors = [
+        Executor(
+            hooks,
+            Runner(
+                hooks, model.predictor, model.limits, model.joining, model.costs(), shares_process=count > 1
+            ),
+            outputs,
+            model.probe,
+        )
+        for _ in range(count)
+    ]
+    return executors, Ready(signature, model.card)

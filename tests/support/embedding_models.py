@@ -1,0 +1,74 @@
+"""Models that compare texts, of tests/fixtures/onnx, with a tokenizer of words beside them.
+
+encoder(folder)        a vector for each token and one for each text
+cross_encoder(folder)  a score for each pair
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.models.onnx_file import inspect_onnx
+from pipeline.models.serving_model import FeedPadding, Padding, write_serving_model
+from tests.support.onnx_models import onnx_file
+
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"国足客场取胜车船新闻", *(f"w{n}" for n in range(40)))
+MOST_TOKENS = 24
+
+
+def ids_of(text: str) -> list[int]:
+    """What the tokenizer makes of words with spaces between them."""
+    return [2, *(WORDS.index(word) if word in WORDS else 1 for word in text.split()), 3]
+
+
+def encoder(folder: Path, output: Mapping[str, Any], *, fetch: str = "last_hidden_state") -> Path:
+    """output: what serving.yml says of a fetch."""
+    return _model(folder, "states", {"text": {"kind": "text"}}, {fetch: dict(output)})
+
+
+def similarity(folder: Path) -> Path:
+    given = {"text": {"kind": "text", "pair": "other"}}
+    return _model(folder, "states", given, {"last_hidden_state": {"kind": "similarity"}})
+
+
+def cross_encoder(folder: Path, **output: Any) -> Path:
+    given = {"text": {"kind": "text", "pair": "text_pair"}}
+    return _model(folder, "pairs", given, {"logits": {"kind": "relevance", **output}})
+
+
+def _model(folder: Path, name: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Path:
+    facts = inspect_onnx(onnx_file(name))
+    padding = Padding({feed.alias: FeedPadding(1) for feed in facts.feeds}, {})
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    words = folder.parent / "vocab.txt"
+    words.write_text("\n".join(WORDS) + "\n", "utf-8")
+    text = {**inputs["text"], "max_tokens": MOST_TOKENS}
+    write_serving_model(
+        folder,
+        onnx_file(name),
+        None,
+        facts.feeds,
+        facts.fetches,
+        padding=padding,
+        additions={"inputs": {"text": text}, "outputs": dict(outputs)},
+        extra_files=[words],
+    )
+    return folder
+
+
+def token_vectors(text: Sequence[int]) -> np.ndarray[Any, Any]:
+    """What states.onnx gives for the tokens of one text, worked out here: float64 [tokens, 8]."""
+    words = np.random.default_rng(11).standard_normal((64, 8)).astype(np.float32).astype(np.float64)
+    own = words[list(text)]
+    return np.asarray(own + own.mean(axis=0))
+
+
+def relevance(first: Sequence[int], second: Sequence[int]) -> float:
+    """What pairs.onnx gives for a pair: the tokens of the second text, with their [SEP], are of segment 1."""
+    random = np.random.default_rng(13)
+    words, others = ((random.standard_normal((64, 8)) / 4).astype(np.float32).astype(float) for _ in range(2))
+    return float(words[list(first)].sum(axis=0) @ others[list(second)].sum(axis=0))
