@@ -1,4 +1,4 @@
-"""What an HTTP body is that is no JSON: an input as a whole, an image or CSV say, or what no service takes."""
+"""What an HTTP body is that is no JSON: an input as a whole, an image or CSV say, or what nothing takes."""
 
 from __future__ import annotations
 
