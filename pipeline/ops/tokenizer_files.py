@@ -37,7 +37,7 @@ _FAMILIES = {
     ALBERT: ("Albert", "PreTrained", "Pretrained"),
 }
 _SYMBOLS_APART = ("Ernie", "PPMiniLM", "Skep")  # of PaddleNLP: each symbol is a word
-_SYMBOL = r"\p{S}"
+_SYMBOL = "[\\p{S}\u00ad\u00b2\u00ba\u3007\u00b5\u00d8\u014b\u01b1]"
 _OTHERS = ("BertJapanese", "ErnieM", "ErnieDocBPE", "RobertaBPE")
 _REMEDY = (
     "save it as tokenizer.json, by AutoTokenizer.from_pretrained(...).save_pretrained(...) of transformers"
