@@ -57,7 +57,7 @@ class ModelLoader(Repository):
                 await self._serve(name, served)
             except LoadFailed as exc:
                 log.error("Model %s is not loaded: %s", name, exc.message)
-                if not self._serves(name) and name in self.names():
+                if not self._serves(name):
                     self._note_unavailable(name, exc)
                 raise
             log.info("%s", "\n".join([*served.notes, f"Model {name} is loaded"]))
@@ -67,6 +67,9 @@ class ModelLoader(Repository):
         models of an ensemble's steps, too."""
         models = [model for model in self._scheduler.app.models if model.name == name]
         ops = [op for model in models for op in model.graph.ops if model.op or dependents]
+        for part in (*ops, *(model.key for model in models)):
+            if self._scheduler.start_failures.pop(part, None) and part in self._standings:
+                self._standings[part] = Standing("UNAVAILABLE", "unloaded")
         if any(not model.op for model in models):
             await self._scheduler.withdraw([model.key for model in models], 0.0)
             self._standings |= {model.key: Standing("UNAVAILABLE", "unloaded") for model in models}
@@ -125,7 +128,8 @@ class ModelLoader(Repository):
         return self._standings.get(op) or super().standing(op)
 
     def _serves(self, name: str) -> bool:
-        return any(model.name == name for model in self._scheduler.app.models)
+        models = self._scheduler.app.models
+        return any(m.name == name and not self._scheduler.has_unloaded(m.key) for m in models)
 
     async def _serve(self, name: str, served: Served) -> None:
         _check_available(name, served)
@@ -170,7 +174,14 @@ class ModelLoader(Repository):
         return batchers
 
     def _note_unavailable(self, name: str, exc: LoadFailed) -> None:
+        """Tell why a model is not served: one that was unloaded, or was not there."""
         app = self._scheduler.app
+        unloaded = [part for m in app.models if m.name == name for part in (m.key, *m.graph.ops)]
+        for part in self._standings.keys() & unloaded:
+            self._standings[part] = Standing("UNAVAILABLE", exc.message)
+            self._scheduler.start_failures[part] = exc.message
+        if unloaded or name not in self.names():
+            return
         told = {**app.unavailable, name: (exc.version, exc.message)}
         self._scheduler.app = replace(app, unavailable=told)
 

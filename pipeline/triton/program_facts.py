@@ -1,8 +1,6 @@
-"""What a model's file tells of its inputs and outputs; of one of Paddle's after a look at it in another
-process.
+"""What a model's file tells of its inputs and outputs; one of Paddle's is looked at in another process.
 
-    $XDG_CACHE_HOME/paddlewheel/programs/KEY/serving_server/    a Paddle program with the prototxt that it
-    lacks
+    $XDG_CACHE_HOME/paddlewheel/programs/KEY/serving_server/    links to a program, with the prototxt it lacks
 
 KEY is of the files' paths, sizes and times, so that a look is taken once for each state of them.
 """
@@ -18,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.engines.base import engine_named
+from pipeline.engines.base import Engine, engine_named
 from pipeline.errors import ConfigError
-from pipeline.models.serving_model import SERVER_CONF, SERVER_FOLDER, find_model_files
+from pipeline.models.serving_model import SERVER_CONF, SERVER_FOLDER, find_model_files, is_serving_model
 from pipeline.models.signature import Variable, read_signature, signature_text
 from pipeline.process.processes import python_module
 
@@ -41,21 +39,21 @@ def facts_of(program: Path, backend: str) -> ProgramFacts:
     engine = engine_named(backend)
     if (program.parent / SERVER_CONF).is_file():
         return ProgramFacts(*read_signature(program.parent / SERVER_CONF), program.parent)
-    if engine.self_described:
+    if engine.self_described and is_serving_model(program.parent):
         return ProgramFacts(*engine.signature_of(program), program.parent)
-    folder = _described(program, backend)
+    folder = _described(program, engine)
     return ProgramFacts(*read_signature(folder / SERVER_CONF, batched=False), folder)
 
 
-def _described(program: Path, backend: str) -> Path:
+def _described(program: Path, engine: Engine) -> Path:
     """A folder with links to the program's files, and the prototxt that tells its feeds."""
-    files = find_model_files(program.parent, backend)
+    files = find_model_files(program.parent, engine.name)
     paths = [path for path in (files.program, files.params) if path is not None]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "paddlewheel" / "programs" / _key(paths) / SERVER_FOLDER
     if (folder / SERVER_CONF).is_file():
         return folder
-    text = _told(program.parent)
+    text = signature_text(*engine.signature_of(program)) if engine.self_described else _told(program.parent)
     try:
         folder.parent.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=folder.parent.parent))

@@ -16,6 +16,7 @@ from pipeline.api.dag import Dag
 from pipeline.api.served_models import ServedModel
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import find_model_files
+from pipeline.plugins import ENGINES, find
 from pipeline.triton import ensemble
 from pipeline.triton.completion import backend_of_files, complete_by_file
 from pipeline.triton.config_document import complete, document_of
@@ -154,7 +155,7 @@ class _Reading:
         if backend == "python" and not (config.input and config.output) and not self._repository.strict:
             self._complete_by_model(config, folder / versions[-1])
         complete(config, backend)
-        if backend in _RUN_HERE:
+        if backend in _RUN_HERE or backend not in find(ENGINES):  # flaws_of_tensors tells of that
             return
         program = folder / versions[-1] / config.default_model_filename
         if not config.default_model_filename:

@@ -195,7 +195,7 @@ def test_a_bad_request_to_a_model_op_fails_alone(classifier_service: ServiceProc
         ),
         ('{"inputs":[],"parameters":{"triton_x":1}}', 400, "reserved"),
         ('{"inputs":[],"parameters":[]}', 500, "parameters"),
-        ('{"inputs":[1]}', 500, "name"),
+        ('{"inputs":[1]}', 400, "no object"),
     ],
     ids=[
         "float-dim",

@@ -34,7 +34,6 @@ output [ { name: "O" data_type: TYPE_FP32 dims: [ 2 ] } ]
         ("--allow-http=perhaps", "'perhaps' is neither true nor false"),
         ("--model-control-mode=sometimes", "invalid choice: 'sometimes'"),
         ("--backend-config=onnxruntime", "write BACKEND,NAME=VALUE"),
-        ("--http-address=nowhere", "should be an IP address"),
         ("--log-file=/nowhere/log", "can't be written"),
         ("--grpc-use-ssl", "needs --grpc-server-cert and --grpc-server-key"),
     ],
@@ -72,6 +71,7 @@ def test_the_start_tells_models_and_flags_without_effect(tmp_path: Path) -> None
     write_model(tmp_path, "odd", f"{TENSORS} version_policy {{ specific {{ versions: 7 }} }}")
     flags = ["--http-thread-count=8", "--log-verbose=1", "--allow-metrics=false", "--strict-readiness=false"]
     with RepositoryProcess(tmp_path, arguments=flags) as service:
+        service.wait_for_log("is ready: http_port")
         assert "--http-thread-count has no effect: in Triton it " in service.log
         lines = [line.split() for line in service.log.splitlines()]
         assert ["same", "1", "READY"] in lines
@@ -124,6 +124,12 @@ def test_models_that_leave_out_their_batch_take_the_default_of_the_command_line(
     flags = ["--backend-config=onnxruntime,default-max-batch-size=16"]
     with RepositoryProcess(tmp_path, arguments=flags) as service:
         assert service.http("/v2/models/scaled/config").json["max_batch_size"] == 16
+
+
+def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
+    write_model(tmp_path, "same", TENSORS)
+    answer = paddlewheel("serve", f"--model-repository={tmp_path}", "--http-address=nowhere")
+    assert (answer.returncode, "must be an IP address" in answer.stderr) == (2, True), answer.stderr
 
 
 def test_strict_devices_refuses_what_asks_for_a_gpu(tmp_path: Path) -> None:

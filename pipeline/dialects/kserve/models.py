@@ -38,7 +38,7 @@ class KServeModel:
     @property
     def reads_sequences(self) -> bool:
         """Whether code of the model may look at a request's sequence; others would ignore it in silence."""
-        return self.config is not None and (not self.op or self.config["backend"] == "python")
+        return not self.op or (self.config is not None and self.config["backend"] == "python")
 
     @property
     def default_priority(self) -> int:

@@ -34,9 +34,10 @@ class OpenVinoEngine:
         return {".onnx": ONNX, ".pdmodel": PDMODEL, ".xml": IR}.get(file.suffix, "")
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
-        """Beside a .pdmodel the file of the same name; an ONNX file has its weights or names their files."""
-        params = program.with_suffix(".pdiparams")
-        return params if program.suffix == ".pdmodel" and params in files else None
+        """The file of the same name with the weights; an ONNX file has them itself, or names their files."""
+        ending = {".pdmodel": ".pdiparams", ".xml": ".bin"}.get(program.suffix)
+        params = ending and program.with_suffix(ending)
+        return params if params and params in files else None
 
     def signature_of(self, program: Path) -> tuple[Sequence[Variable], Sequence[Variable]]:
         if self.format_of(program) == IR:

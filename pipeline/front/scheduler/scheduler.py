@@ -370,6 +370,8 @@ class Scheduler:
                 stack.push_async_callback(self._let_go)
                 for pool in self._pools.values():
                     await self._keep_up(pool)
+                if not self._pools:  # models are loaded later
+                    self.note_ready()
                 yield
         finally:
             self._deadlines.stop()
