@@ -244,7 +244,7 @@ def _table_model(kind: str, table: Any, target: Any) -> Any:
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
-    from sklearn.svm import LinearSVC
+    from sklearn.svm import SVC, LinearSVC
 
     def encoded(model: Any) -> Any:
         columns = make_column_transformer(
@@ -257,6 +257,7 @@ def _table_model(kind: str, table: Any, target: Any) -> Any:
         "forest": lambda: RandomForestClassifier(10, random_state=0),
         "histogram": lambda: HistGradientBoostingClassifier(max_iter=10),
         "vectors": LinearSVC,
+        "kernels": SVC,
         "regression": Ridge,
         "people": lambda: encoded(LogisticRegression()),
         "people of lightgbm": lambda: encoded(lightgbm.LGBMClassifier(n_estimators=5, verbose=-1)),
