@@ -110,7 +110,8 @@ def torch_onnx(steps: Steps, family: str, head: str, opset: int, file: str) -> N
 def onnx_operators(steps: Steps, nodes: list[list[Any]], opset: int, file: str) -> None:
     """Write a model of float32 x [batch, 4] to float32 y; a node is [operator, inputs, output, attributes].
 
-    "domain" is the node's; the constants `one`, `axis`, `axis_0d` and `table` (3 x 2) stand ready.
+    "domain" is the node's; the constants `one`, `axis`, `axis_0d`, `table` (3 x 2) and `kernel` (1 x 1 x 1)
+    stand ready.
     """
     import numpy as np
     import onnx
@@ -121,6 +122,7 @@ def onnx_operators(steps: Steps, nodes: list[list[Any]], opset: int, file: str) 
         "axis": np.array([1]),
         "axis_0d": np.array(1),
         "table": np.arange(6, dtype=np.float32).reshape(3, 2),
+        "kernel": np.full((1, 1, 1), 0.5, np.float32),
     }
     made = [
         helper.make_node(operator, inputs, [output], **attributes)
