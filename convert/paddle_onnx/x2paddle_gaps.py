@@ -190,11 +190,19 @@ def _cumulative_sum(graph: _Graph, node: Any) -> None:
         graph.chain(node, ("CumSum", *node.input, _attributes(node)), ("Cast", None, {"to": kind}))
 
 
+def _max_pool(graph: _Graph, node: Any) -> None:
+    """x2paddle refuses any dilation, that by 1 too, which PyTorch's exporter writes down."""
+    for attribute in list(node.attribute):
+        if attribute.name == "dilations" and set(attribute.ints) == {1}:
+            node.attribute.remove(attribute)
+
+
 _REWRITES: dict[str, Callable[[_Graph, Any], None]] = {
     "ConstantOfShape": _constant_of_shape,
     "CumSum": _cumulative_sum,
     "Gelu": _gelu,
     "LayerNormalization": _layer_normalization,
+    "MaxPool": _max_pool,
     **dict.fromkeys(_REDUCTIONS, _reduction),
 }
 

@@ -117,6 +117,14 @@ def test_the_demo_goes_to_onnx_and_back() -> None:
         ),
         (
             [
+                ["Unsqueeze", ["x", "axis"], "wide", {}],
+                ["MaxPool", ["wide"], "most", {"kernel_shape": [2], "strides": [2], "dilations": [1]}],
+                ["Squeeze", ["most", "axis"], "y", {}],
+            ],
+            15,
+        ),
+        (
+            [
                 ["Cast", ["x"], "whole", {"to": 6}],
                 ["CumSum", ["whole", "axis_0d"], "sums", {}],
                 ["Mul", ["sums", "whole"], "product", {}],
