@@ -64,14 +64,14 @@ def _told(folder: str, source: Path, given: dict[str, Any]) -> str:
     from onnx.reference import ReferenceEvaluator
 
     evaluator = ReferenceEvaluator(str(source))
-    answers = evaluator.run(None, given)
-    keep(folder, {name: _storable(array) for name, array in given.items()}, dict(
-        zip(evaluator.output_names, map(_storable, answers), strict=True)
-    ))  # fmt: skip
+    answers = dict(zip(evaluator.output_names, evaluator.run(None, given), strict=True))
+    keep(folder, *({name: _storable(array) for name, array in many.items()} for many in (given, answers)))
     return str(source)
 
 
-def _storable(array: Any) -> Any:
+def _storable(value: Any) -> Any:
+    """Texts as NumPy stores them without pickling."""
+    array = np.asarray(value)
     return array.astype(str) if array.dtype.kind == "O" else array
 
 
@@ -133,9 +133,9 @@ SUBJECTS = (
         "opset 20, Gelu and LayerNormalization", FAMILY, f"{__name__}:make_of_opset", ("onnx",),
         {"opset": 20},
     ),
-    _of_tests("a sequence of tensors as output", "sequence", refused="sequence"),
+    _of_tests("a sequence of tensors as output", "sequence", refused="is no tensor"),
     Subject(
         "a sequence of tensors as input", FAMILY, f"{__name__}:make_sequence_input", ("onnx",),
-        refused="sequence",
+        refused="is no tensor",
     ),
 )  # fmt: skip

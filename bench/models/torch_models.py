@@ -33,8 +33,11 @@ def resnet() -> Any:
         def forward(self, x: Any) -> Any:
             return (self.way(x) + self.short(x)).relu()
 
-    stem = (*_convolution(3, 16, stride=2), nn.MaxPool2d(3, 2, 1))
-    return _seeded(lambda: nn.Sequential(*stem, Block(16, 32), Block(32, 64), *_head(64)))
+    def body() -> Any:
+        stem = (*_convolution(3, 16, stride=2), nn.MaxPool2d(3, 2, 1))
+        return nn.Sequential(*stem, Block(16, 32), Block(32, 64), *_head(64))
+
+    return _seeded(body)
 
 
 def mobilenet() -> Any:

@@ -26,7 +26,7 @@ from tests.support.new_services import new_service
 from tests.support.service_process import ServiceProcess
 
 _SERVED, _NAME = "served", "model"
-_TOLERANCE = 1e-4  # of the largest value, or of 1 where that is less
+_TOLERANCE = 1e-4  # of the largest value
 
 
 def tried(subject: Subject, folder: Path) -> Finding:
@@ -86,7 +86,7 @@ def _difference(expected: Array, answered: Array) -> float | str:
         return 0.0 if texts == right else f"{texts} where {right} is right"
     if answered.size != expected.size:
         return f"{list(answered.shape)} where {list(expected.shape)} is right"
-    scale = max(1.0, float(np.abs(expected).max()))
+    scale = float(np.abs(expected).max()) or 1.0
     return float(np.abs(answered.astype(float).ravel() - expected.astype(float).ravel()).max()) / scale
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -216,11 +217,13 @@ def _name_outputs(made: Any, model: TableModel, rows: Mapping[str, Array]) -> li
 
 
 def _rename(graph: Any, output: Any, name: str) -> None:
+    """Give an output this name; a tensor within the graph that has it gets another."""
+    known = {own for node in graph.node for own in (*node.input, *node.output)}
+    free = next(other for number in itertools.count() if (other := f"{name}_{number}") not in known)
+    renamed = {name: free, output.name: name}
     for node in graph.node:
         for names in (node.input, node.output):
-            for place, own in enumerate(names):
-                if own == output.name:
-                    names[place] = name
+            names[:] = [renamed.get(own, own) for own in names]
     output.name = name
 
 

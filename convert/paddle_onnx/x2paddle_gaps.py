@@ -22,6 +22,8 @@ _SAME = {
     *("Cast", "Constant", "ConstantOfShape", "Equal", "Flatten", "GreaterOrEqual", "Identity", "LessOrEqual"),
     *("PRelu", "Reshape", "Shape", "Size", "Squeeze", "Transpose", "Unsqueeze", "Where"),
 }
+# Of these x2paddle makes layers, each of which takes its weights away from the rest of the graph.
+_LAYERS = {"BatchNormalization", "Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "PRelu"}
 _REDUCTIONS = {"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"}
 _PLAIN = re.compile(r"[A-Za-z0-9_ ]*")
 
@@ -41,6 +43,7 @@ def prepare(model: Any) -> Any:
         rewrite = _REWRITES.get(node.op_type)
         if rewrite is not None:
             rewrite(graph, node)
+    _part_shared_weights(inferred)
     if opset > KNOWN:
         for node in inferred.graph.node:
             _write_as_known(node, opset)
@@ -187,11 +190,19 @@ def _cumulative_sum(graph: _Graph, node: Any) -> None:
         graph.chain(node, ("CumSum", *node.input, _attributes(node)), ("Cast", None, {"to": kind}))
 
 
+def _max_pool(graph: _Graph, node: Any) -> None:
+    """x2paddle refuses any dilation, that by 1 too, which PyTorch's exporter writes down."""
+    for attribute in list(node.attribute):
+        if attribute.name == "dilations" and set(attribute.ints) == {1}:
+            node.attribute.remove(attribute)
+
+
 _REWRITES: dict[str, Callable[[_Graph, Any], None]] = {
     "ConstantOfShape": _constant_of_shape,
     "CumSum": _cumulative_sum,
     "Gelu": _gelu,
     "LayerNormalization": _layer_normalization,
+    "MaxPool": _max_pool,
     **dict.fromkeys(_REDUCTIONS, _reduction),
 }
 
@@ -236,6 +247,28 @@ def _write_as_known(node: Any, opset: int) -> None:
     kept = [attribute for attribute in node.attribute if attribute.name in known]
     del node.attribute[:]
     node.attribute.extend(kept)
+
+
+def _part_shared_weights(model: Any) -> None:
+    """Give each layer weights of its own: PyTorch's exporter stores equal ones once, and names the others by
+    Identity."""
+    graph = model.graph
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    named = {
+        node.output[0]: node for node in graph.node if node.op_type == "Identity" and node.input[0] in stored
+    }
+    taken: set[str] = set()
+    for number, node in enumerate(graph.node):
+        for place, name in enumerate(node.input if node.op_type in _LAYERS else ()):
+            origin = named[name].input[0] if name in named else name
+            if origin in stored and (origin != name or name in taken):
+                own = graph.initializer.add()
+                own.CopyFrom(stored[origin])
+                own.name = node.input[place] = f"{origin}.of_{number}_{place}"
+            taken.add(name)
+    used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    for name in named.keys() - used:
+        graph.node.remove(named[name])
 
 
 def _rename(model: Any) -> None:

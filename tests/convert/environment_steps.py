@@ -111,7 +111,8 @@ def torch_onnx(steps: Steps, family: str, head: str, opset: int, file: str) -> N
 def onnx_operators(steps: Steps, nodes: list[list[Any]], opset: int, file: str) -> None:
     """Write a model of float32 x [batch, 4] to float32 y; a node is [operator, inputs, output, attributes].
 
-    "domain" is the node's; the constants `one`, `axis`, `axis_0d` and `table` (3 x 2) stand ready.
+    "domain" is the node's; the constants `one`, `axis`, `axis_0d`, `table` (3 x 2) and `kernel` (1 x 1 x 1)
+    stand ready.
     """
     import numpy as np
     import onnx
@@ -122,6 +123,7 @@ def onnx_operators(steps: Steps, nodes: list[list[Any]], opset: int, file: str) 
         "axis": np.array([1]),
         "axis_0d": np.array(1),
         "table": np.arange(6, dtype=np.float32).reshape(3, 2),
+        "kernel": np.full((1, 1, 1), 0.5, np.float32),
     }
     made = [
         helper.make_node(operator, inputs, [output], **attributes)
@@ -245,7 +247,7 @@ def _table_model(kind: str, table: Any, target: Any) -> Any:
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
-    from sklearn.svm import LinearSVC
+    from sklearn.svm import SVC, LinearSVC
 
     def encoded(model: Any) -> Any:
         columns = make_column_transformer(
@@ -258,6 +260,7 @@ def _table_model(kind: str, table: Any, target: Any) -> Any:
         "forest": lambda: RandomForestClassifier(10, random_state=0),
         "histogram": lambda: HistGradientBoostingClassifier(max_iter=10),
         "vectors": LinearSVC,
+        "kernels": SVC,
         "regression": Ridge,
         "people": lambda: encoded(LogisticRegression()),
         "people of lightgbm": lambda: encoded(lightgbm.LGBMClassifier(n_estimators=5, verbose=-1)),

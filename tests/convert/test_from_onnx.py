@@ -106,6 +106,25 @@ def test_the_demo_goes_to_onnx_and_back() -> None:
         ([["ReduceMean", ["x", "axis"], "y", {"keepdims": 0}]], 18),
         (
             [
+                ["Unsqueeze", ["x", "axis"], "wide", {}],
+                ["Conv", ["wide", "kernel"], "once", {"kernel_shape": [1]}],
+                ["Identity", ["kernel"], "same", {}],
+                ["Conv", ["once", "same"], "twice", {"kernel_shape": [1]}],
+                ["Conv", ["twice", "kernel"], "thrice", {"kernel_shape": [1]}],
+                ["Squeeze", ["thrice", "axis"], "y", {}],
+            ],
+            15,
+        ),
+        (
+            [
+                ["Unsqueeze", ["x", "axis"], "wide", {}],
+                ["MaxPool", ["wide"], "most", {"kernel_shape": [2], "strides": [2], "dilations": [1]}],
+                ["Squeeze", ["most", "axis"], "y", {}],
+            ],
+            15,
+        ),
+        (
+            [
                 ["Cast", ["x"], "whole", {"to": 6}],
                 ["CumSum", ["whole", "axis_0d"], "sums", {}],
                 ["Mul", ["sums", "whole"], "product", {}],

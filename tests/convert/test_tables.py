@@ -45,6 +45,7 @@ def rows_of(told: dict[str, Any]) -> list[dict[str, Any]]:
         ("forest", "model.joblib"),
         ("histogram", "model.pkl"),
         ("vectors", "model.joblib"),
+        ("kernels", "model.joblib"),
         ("people", "model.joblib"),
         ("people of lightgbm", "model.joblib"),
         ("lightgbm", "model.joblib"),

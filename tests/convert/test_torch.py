@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -195,7 +196,8 @@ def test_a_config_of_another_model_is_told(sources: Path, capsys: pytest.Capture
     config.write_text(json.dumps({**fields, "hidden_size": 64}), "utf-8")
     told = refused(capsys, "bert", "exported")
     assert "bert: its weights can't be loaded as BertModel" in told and "belong to its config.json?" in told
-    assert "torch.Size([60, 32]) from checkpoint, the shape in current model is torch.Size([60, 64])" in told
+    sizes = r"shape torch\.Size\(\[.*32\]\) from checkpoint, .* current model is torch\.Size\(\[.*64\]\)"
+    assert re.search(sizes, told)
     config.write_text(json.dumps({**fields, "model_type": "unheard-of"}), "utf-8")
     told = refused(capsys, "bert", "exported")
     assert "has no model_type 'unheard-of'; write a function that builds the model" in told

@@ -104,7 +104,7 @@ def test_an_onnx_model_that_can_not_become_a_paddle_program_is_served_as_onnx_an
         f"{CLASSIFIER} is an ONNX model. Route: ONNX to Paddle, then serving model for Paddle Inference (a "
         "Paddle program of it may have the same outputs)."
     ) in lines
-    assert len([line for line in lines if line.startswith(f"{sys.executable} lacks x2paddle")]) == 1
+    assert len([line for line in lines if f"{sys.executable} lacks x2paddle" in line]) == 1
     assert "Trying serving model for ONNX Runtime (ONNX Runtime runs it as it is)." in lines
     model = load_serving_model("out")
     assert model.format == "onnx" and model.padding is not None
