@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ _FAMILIES = {
     XLM_R: ("XLMRoberta", "PreTrained", "Pretrained"),
     ALBERT: ("Albert", "PreTrained", "Pretrained"),
 }
+_SYMBOLS_APART = ("Ernie", "PPMiniLM", "Skep")  # of PaddleNLP: each symbol is a word
+_SYMBOL = "[\\p{S}\u00ad\u00b2\u00ba\u3007\u00b5\u00d8\u014b\u01b1]"
 _OTHERS = ("BertJapanese", "ErnieM", "ErnieDocBPE", "RobertaBPE")
 _REMEDY = (
     "save it as tokenizer.json, by AutoTokenizer.from_pretrained(...).save_pretrained(...) of transformers"
@@ -64,7 +66,7 @@ def has_tokenizer(folder: Path) -> bool:
 def load_tokenizer(given: TextInput, path: Path) -> Any:
     """A `Tokenizer` that neither pads nor truncates. Raises ConfigError."""
     try:
-        from tokenizers import BertWordPieceTokenizer, Tokenizer
+        from tokenizers import BertWordPieceTokenizer, Regex, Tokenizer, pre_tokenizers
     except ImportError as exc:
         raise ConfigError(MISSING) from exc
     settings = _settings(path)
@@ -83,6 +85,9 @@ def load_tokenizer(given: TextInput, path: Path) -> Any:
                 handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
             )
             tokenizer = Tokenizer.from_str(words.to_str())  # what it wraps can do more
+            if _class_of(settings).startswith(_SYMBOLS_APART):
+                apart = pre_tokenizers.Split(Regex(_SYMBOL), "isolated")
+                tokenizer.pre_tokenizer = pre_tokenizers.Sequence([apart, tokenizer.pre_tokenizer])
     except ConfigError:
         raise
     except Exception as exc:  # tokenizers has no classes of its own
@@ -94,8 +99,7 @@ def load_tokenizer(given: TextInput, path: Path) -> Any:
 
 def _refuse_others(path: Path) -> None:
     """Raises ConfigError where the folder says that its tokenizer is another than this file alone is."""
-    told = _settings(path)
-    name = str(told.get("tokenizer_class") or told.get("init_class") or "")
+    name = _class_of(_settings(path))
     families = _FAMILIES.get(path.name)
     if families is None:
         if path.suffix in (".json", ".txt"):
@@ -105,6 +109,10 @@ def _refuse_others(path: Path) -> None:
     if both or (name and (name.startswith(_OTHERS) or not name.startswith(families))):
         told_name = name or "ErnieMTokenizer"
         raise ConfigError(f"{path} belongs to {told_name}, which is not known here: {_REMEDY}")
+
+
+def _class_of(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("tokenizer_class") or settings.get("init_class") or "")
 
 
 def _settings(path: Path) -> dict[str, Any]:

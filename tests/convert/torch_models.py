@@ -109,3 +109,27 @@ def pair_scores(steps: Steps, source: str, pairs: list[tuple[str, str]]) -> list
     with torch.no_grad():
         logits = [model(**tokenizer(*pair, return_tensors="pt")).logits[0, 0] for pair in pairs]
     return [float(torch.sigmoid(one)) for one in logits]
+
+
+def zero_shot(
+    steps: Steps, folder: str, pieces: str, texts: list[str], labels: list[str], template: str
+) -> dict[str, list[dict[str, float]]]:
+    """Save a small XLM-R for NLI with its SentencePiece tokenizer; what the pipeline of transformers answers,
+    by whether each label is judged by itself."""
+    torch.manual_seed(3)
+    tokenizer = transformers.XLMRobertaTokenizer(pieces)
+    names = {0: "contradiction", 1: "neutral", 2: "entailment"}
+    own = {**SIZES, **OWN["XLMRoberta"], "vocab_size": len(tokenizer), "pad_token_id": 1}
+    named = {"id2label": names, "label2id": {name: number for number, name in names.items()}}
+    model = transformers.XLMRobertaForSequenceClassification(transformers.XLMRobertaConfig(**own, **named))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    model.eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    ask = transformers.pipeline("zero-shot-classification", model=model, tokenizer=tokenizer)
+    told: dict[str, list[dict[str, float]]] = {}
+    for alone in (False, True):
+        answers = ask(texts, labels, hypothesis_template=template, multi_label=alone)
+        rows = [dict(zip(one["labels"], one["scores"], strict=True)) for one in answers]
+        told["alone" if alone else "together"] = rows
+    return told

@@ -126,6 +126,30 @@ class TestTokensOfTheCallersOwn:
         second = service.rows('["北"]', text, status=400, pre_split=True)
         assert told.replace("text 0", "text 1") in second
 
+    @pytest.mark.parametrize(
+        ("tokens", "told"),
+        [
+            ("[['北'], [1, 2]]", "text 1 of 'tokens': token 0 is no text but int"),
+            ("[['北'], '京']", "text 1 of 'tokens' is no list of tokens"),
+            ("[['北'], []]", "text 1 of 'tokens' has no tokens"),
+            ("['北', 3]", "text 1 of 'tokens' is no text but int"),
+            ("array([__import__('os')])", "'tokens' is neither a text, nor a list of texts"),
+            ("[" * 5000, "'tokens' is neither a text, nor a list of texts"),
+        ],
+    )
+    def test_tokens_that_are_no_texts_are_told_over_key_value(
+        self, service: TextProcess, tokens: str, told: str
+    ) -> None:
+        assert told in service.ask({"tokens": tokens})["err_msg"]
+        assert told in service.rpc({"tokens": tokens}).err_msg
+
+    def test_tokens_that_are_no_texts_are_told_over_v2(self, service: TextProcess) -> None:
+        tensor = {"name": "text", "datatype": "BYTES", "shape": [2], "data": ['["北"]', '["京", 1]']}
+        body = json.dumps({"inputs": [tensor], "parameters": {"pre_split": True}})
+        answer = service.http("/v2/models/texts/infer", body)
+        assert answer.status == 400
+        assert "text 1 of 'text': token 1 is no text but int" in answer.json["error"]
+
 
 class TestEveryDoor:
     def test_key_value_answers_as_services_of_paddlenlp(self, service: TextProcess) -> None:

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.support import onnx_models
 from tests.support.new_services import new_service
 from tests.support.service_process import APPS, ServiceProcess
+from tests.support.text_services import NLI, TextProcess, classifier
 
 WIDE, NARROW = 1280, 390
 CLASSES = "ant,bee,cat,dog,eel,fox,gnu,hen,ibis,jay"
@@ -89,6 +90,20 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]
 def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """A text of one word: up, down or another."""
     yield from _new(tmp_path_factory, "words", "--input", "text", "--labels", "rises,falls,unknown")
+
+
+@pytest.fixture(scope="session")
+def zero_shot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """Pairs of a text and a label of the caller's own."""
+    with TextProcess(classifier(tmp_path_factory.mktemp("zero_shot"), NLI)) as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """Two texts, in one of three classes."""
+    with TextProcess(classifier(tmp_path_factory.mktemp("pairs"), ("a", "b", "c")), "--pair") as service:
+        yield service
 
 
 @pytest.fixture(scope="session")

@@ -216,3 +216,19 @@ def test_markup_in_what_is_sent_and_answered_stays_text(show: ShowPage, ensemble
     page.get_by_label("a row, as JSON").fill(json.dumps({"word": markup}))
     expect(send(page).locator(".json")).to_contain_text(json.dumps(markup))
     assert page.locator("main img, main .json b").count() == 0
+
+
+def test_a_service_of_the_caller_s_own_labels_is_tried_with_those_of_its_example(
+    show: ShowPage, zero_shot: ServiceProcess
+) -> None:
+    page = show(zero_shot)
+    expect(page.locator(".card")).to_contain_text("labels of the caller's own")
+    body = {"instances": [{"text": "text"}], "parameters": {"labels": "sports,finance"}}
+    assert bars(send(page)) == as_bars(prediction(zero_shot, json.dumps(body).encode()))
+
+
+def test_a_pair_of_texts_has_two_fields(show: ShowPage, pairs: ServiceProcess) -> None:
+    page = show(pairs)
+    row = {"text": "text", "text_pair": "text"}
+    expected = prediction(pairs, json.dumps({"instances": [row]}).encode())
+    assert bars(send(page)) == as_bars(expected)

@@ -14,7 +14,7 @@ function modelsOf(description) {
     const v2 = own.find((one) => one.tag === "v2" && one.path.endsWith("/infer"));
     return {
       ...card, name, operation, media: Object.keys(content),
-      row: rowOf(json.example), schema: schemaOf(json.schema),
+      row: rowOf(json.example), beside: json.example?.parameters, schema: schemaOf(json.schema),
       inputsOfV2: exampleOf(v2)?.inputs,
       keyValues: asMapping(exampleOf(own.find((one) => one.tag === "key/value"))),
     };
@@ -62,8 +62,9 @@ function labelList(labels) {
 
 // What the model is for: as its conversion has noted it, else as its fields and labels let one know.
 function taskOf(model) {
-  if (model.task) return words.tasks[model.task] || model.task;
   const given = Object.values(model.outputs || {}).map((output) => output.kind).find((kind) => kind !== "tensor");
+  if (given === "entities" || given === "zero-shot") return words.tasks[given];
+  if (model.task) return words.tasks[model.task] || model.task;
   if (given === "tokens" || given === "multilabel") return words.tasks[given];
   const taken = Object.values(model.inputs || {}).length ? Object.values(model.inputs) : fieldsOf(model);
   const kinds = new Set(taken.map((one) => one.kind));

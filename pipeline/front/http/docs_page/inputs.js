@@ -13,7 +13,8 @@ function fieldsOf(model) {
   if (described.length) {
     return described.flatMap(([name, input]) => input.kind === "table"
       ? input.columns.map((column) => cellOf(column, row[column.name]))
-      : [{ name, kind: input.kind, told: told(model.schema[name]), example: row[name] }]);
+      : [name, ...(input.pair ? [input.pair] : [])].map((one) =>
+        ({ name: one, kind: input.kind, told: told(model.schema[one]), example: row[one] })));
   }
   const names = new Set([...Object.keys(model.schema), ...Object.keys(row)]);
   if (!names.size) return [{ name: words.row, kind: ROW, example: {} }];
@@ -230,7 +231,7 @@ function requestOf(model, form, aloud) {
   if (file !== null && model.media.some((media) => media.startsWith("image/"))) {
     return { url, method: "POST", media: file.type || "application/octet-stream", parts: [file] };
   }
-  return { url, method: "POST", media: JSON_MEDIA, parts: BODIES[model.operation.tag](members) };
+  return { url, method: "POST", media: JSON_MEDIA, parts: BODIES[model.operation.tag](members, model.beside) };
 }
 
 function membersOf(row) {
@@ -252,10 +253,11 @@ function merged(parts) {
   }, []);
 }
 
-// The body of one row, by the door that it is sent to.
+// The body of one row, by the door that it is sent to; with the parameters that the example has beside it.
 const BODIES = {
-  v1: (members) => merged(['{"instances": [{',
-    ...joined(members.map(([name, parts]) => [`${JSON.stringify(name)}: `, ...parts]), ", "), "}]}"]),
+  v1: (members, parameters) => merged(['{"instances": [{',
+    ...joined(members.map(([name, parts]) => [`${JSON.stringify(name)}: `, ...parts]), ", "),
+    parameters ? `}], "parameters": ${JSON.stringify(parameters)}}` : "}]}"]),
   "key/value": (members) => merged([`{"key": ${JSON.stringify(members.map(([name]) => name))}, "value": [`,
     ...joined(members.map(([, parts]) => parts[0].startsWith('"') ? parts : [JSON.stringify(parts[0])]), ", "), "]}"]),
 };
