@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.errors import ConfigError
 
 JSONL, CSV, PARQUET = "JSON lines", "CSV", "Parquet"
-_FORMATS = {".jsonl": JSONL, ".ndjson": JSONL, ".csv": CSV, ".tsv": CSV, ".parquet": PARQUET}
+_FORMATS = {".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL, ".csv": CSV, ".tsv": CSV, ".parquet": PARQUET}
 
 
 def format_of(path: Path) -> str:
