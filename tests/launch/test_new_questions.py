@@ -15,6 +15,7 @@ from tests.support.curl_commands import run_curl
 from tests.support.free_ports import free_port
 from tests.support.new_services import NewService, command_in, new_service
 from tests.support.service_process import ServiceProcess
+from tests.support.text_services import NLI, classifier
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "text", "good", "bad"]
 
@@ -141,3 +142,20 @@ def test_a_service_that_new_starts_itself_answers_what_it_prints_and_ends_at_a_s
         assert "The service starts." in service.log and "python3" not in service.log
         service.terminate()
         assert service.exit_code() == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "told"),
+    [
+        (("O", "B-A", "I-A"), (), {"entities"}),
+        (NLI, ("--output", "zero-shot"), {"label", "score", "labels", "scores"}),
+    ],
+)
+def test_texts_to_entities_and_to_labels_of_the_caller(
+    tmp_path: Path, labels: tuple[str, ...], options: tuple[str, ...], told: set[str]
+) -> None:
+    model = classifier(tmp_path / "models") if options else onnx_models.bare(tmp_path / "models", "tags")
+    (model / "vocab.txt").write_text("\n".join(WORDS), "utf-8")
+    given = ("--input", "text", "--labels", ",".join(labels), *options)
+    with new_service(tmp_path, model, "texts", *given) as new:
+        assert prediction(new).keys() == told
