@@ -31,6 +31,7 @@ from pipeline.config.config_file import (
 from pipeline.config.remote_key import flaws_of_remote_key
 from pipeline.config.remote_section import completed, remote_flaws
 from pipeline.config.report import read_yaml
+from pipeline.config.tls import FILES as TLS_FILES
 from pipeline.config.tls import flaws_of
 from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError, StartFailed
@@ -156,7 +157,7 @@ class Service:
             sections[name] = section.model_copy(update={"local_service_conf": conf})
         tls = config.tls
         if tls is not None:
-            given = tls.model_dump(exclude_none=True)
+            given = tls.model_dump(include={*TLS_FILES}, exclude_none=True)
             tls = tls.model_copy(update={key: str(self._locate(path)) for key, path in given.items()})
             flaws += flaws_of(tls)
         security = config.security

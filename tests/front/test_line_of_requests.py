@@ -17,7 +17,7 @@ class Waiting:
     def __init__(self, priority: int, turn: int, number: int) -> None:
         self.priority, self.turn, self.number = priority, turn, number
         self.dag_run = self.request = self
-        self.left = False
+        self.left = self.late = False
 
     @property
     def wanted(self) -> bool:

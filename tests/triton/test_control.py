@@ -7,6 +7,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ ensemble_scheduling { step { model_name: "changing" model_version: -1
 """
 
 
+STEADY = ("steady", "steady_b", "steady_c")
+
+
 def times(factor: int) -> str:
     return TIMES.replace("FACTOR", str(factor))
 
@@ -46,7 +50,8 @@ def times(factor: int) -> str:
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     write_model(folder, "changing", TENSORS, times(2))
-    write_model(folder, "steady", TENSORS, times(10))
+    for name in STEADY:
+        write_model(folder, name, TENSORS, times(10))
     write_model(folder, "ensemble", ENSEMBLE)
     write_model(folder, "policy", f"{TENSORS}version_policy {{ latest {{ num_versions: 2 }} }}", times(1))
     for version in (2, 3):
@@ -56,7 +61,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(repository: Path) -> Iterator[RepositoryProcess]:
-    arguments = ["--model-control-mode=explicit", "--load-model=steady"]
+    arguments = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in STEADY)]
     with RepositoryProcess(repository, arguments=arguments) as process:
         yield process
 
@@ -88,7 +93,9 @@ def index(service: RepositoryProcess) -> dict[str, list[str]]:
 def test_an_ensemble_is_loaded_with_its_models_and_unloaded_with_them_or_without(
     service: RepositoryProcess,
 ) -> None:
-    assert index(service) == {"changing": [" "], "ensemble": [" "], "policy": [" "], "steady": ["1 READY"]}
+    unloaded = dict.fromkeys(("changing", "ensemble", "policy"), " ")
+    expected = {**unloaded, **dict.fromkeys(STEADY, "1 READY")}
+    assert index(service) == {name: [state] for name, state in expected.items()}
     assert ask(service, "ensemble").status == 404
     assert order(service, "ensemble", "load").status == 200
     assert data(ask(service, "ensemble", tensor="A")) == data(ask(service, "changing")) == [2, 4]
@@ -108,29 +115,37 @@ def test_versions_are_those_of_the_policy_each_asked_by_its_number(service: Repo
     assert ask(service, "policy", "1").status == 404
 
 
-def test_a_model_is_loaded_changed_and_unloaded_while_another_is_asked(
+def test_a_model_is_loaded_changed_and_unloaded_while_three_others_are_asked(
     service: RepositoryProcess, repository: Path
 ) -> None:
     stop = threading.Event()
     answers: list[list[float]] = []
 
-    def load() -> None:
+    def load(name: str) -> None:
         while not stop.is_set():
-            answers.append(data(ask(service, "steady")))
+            answers.append(data(ask(service, name)))
 
-    asking = threading.Thread(target=load)
-    asking.start()
-    try:
-        for factor in (3, 4):
-            write_model(repository, "changing", TENSORS, times(factor))
-            assert order(service, "changing", "load").status == 200
-            assert data(ask(service, "changing")) == [factor, 2 * factor]
-        assert order(service, "changing", "unload").status == 200
-    finally:
-        stop.set()
-        asking.join()
+    with ThreadPoolExecutor(len(STEADY)) as pool:
+        asking = [pool.submit(load, name) for name in STEADY]
+        try:
+            _change(service, repository)
+        finally:
+            stop.set()
+    for one in asking:
+        one.result()
     assert answers
     assert {tuple(one) for one in answers} == {(10, 20)}
+
+
+def _change(service: RepositoryProcess, repository: Path) -> None:
+    """Load a model, change its code, give it another version, and unload it."""
+    for factor, version in ((3, "1"), (4, "1"), (6, "2")):
+        write_model(repository, "changing", TENSORS, times(factor), version=version)
+        assert order(service, "changing", "load").status == 200
+        assert data(ask(service, "changing")) == [factor, 2 * factor]
+    assert service.http("/v2/models/changing").json["versions"] == ["2"]
+    assert order(service, "changing", "unload").status == 200
+    shutil.rmtree(repository / "changing" / "2")
 
 
 def test_a_load_that_fails_leaves_what_was_served(service: RepositoryProcess, repository: Path) -> None:
