@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -41,23 +40,23 @@ _LIBRARIES = (
 
 def tried_apart(subject: Subject, limit_s: float) -> Finding:
     """What becomes of the model, in a process with a time limit."""
-    folder = Path(tempfile.mkdtemp(prefix="model."))
-    command = [sys.executable, "-m", "bench.models.trial", title_of(subject), str(folder)]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        out, err = process.communicate(timeout=limit_s)
-        if process.returncode == 0:
-            return msgspec.json.decode(out.splitlines()[-1], type=Finding)
-        why = (err.strip().splitlines() or [f"it left with {process.returncode}"])[-1]
-    except subprocess.TimeoutExpired:
-        why = f"it took more than {limit_s:g} s"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="model.", ignore_cleanup_errors=True) as folder,
+        subprocess.Popen(
+            [sys.executable, "-m", "bench.models.trial", title_of(subject), folder],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        ) as process,
+    ):  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=limit_s)
+            if process.returncode == 0:
+                return msgspec.json.decode(out.splitlines()[-1], type=Finding)
+            why = (err.strip().splitlines() or [f"it left with {process.returncode}"])[-1]
+        except subprocess.TimeoutExpired:
+            why = f"it took more than {limit_s:g} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     return Finding(subject.name, subject.family, refusal=why)
 
 
