@@ -11,6 +11,7 @@ import numpy as np
 from pipeline.errors import InvalidInput
 
 _MOST_TOKENS = 1 << 16  # of a text
+_MOST_PRINTED = 1 << 18  # characters: a parsed one takes hundreds of bytes
 _CALLS = ("array", "list")  # what the repr of an array looks like, of one of lists, too
 
 
@@ -51,7 +52,19 @@ def printed_texts(given: Any, name: str) -> list[Any]:
     if not given.lstrip().startswith(("[", "array(")):
         return [given]
     try:
-        read = _value(ast.parse(given.strip(), mode="eval").body)
+        listed = json.loads(given)
+    except (ValueError, RecursionError):
+        return _of_repr(given.strip(), name)
+    return list(listed)
+
+
+def _of_repr(text: str, name: str) -> list[Any]:
+    if len(text) > _MOST_PRINTED:
+        raise InvalidInput(
+            f"{name!r} has {len(text)} characters; {_MOST_PRINTED} are allowed as Python prints them: send JSON"
+        )
+    try:
+        read = _value(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InvalidInput(f"{name!r} is neither a text, nor a list of texts or of their tokens") from None
     return read if isinstance(read, list) else [read]

@@ -102,11 +102,7 @@ class TextTask:
         """What a request asks. parameters: what it says beside its inputs. Raises InvalidInput, TooLarge."""
         wanted = read_parameters(self.parameters, inputs, parameters)
         asked = self.rows(inputs, wanted)
-        if len(asked.rows) > MOST_ROWS:
-            raise TooLarge(
-                f"the request comes to {len(asked.rows)} rows for the model, {MOST_ROWS} are allowed: send "
-                "fewer texts in each request"
-            )
+        refuse_many(len(asked.rows))
         return asked
 
     def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
@@ -132,7 +128,9 @@ class TextTask:
     def texts(self, inputs: Mapping[str, Any], name: str) -> list[str]:
         """The texts under a name. Raises InvalidInput for one that is surely too long, before a tokenizer has
         any work with it."""
-        return named_texts(inputs, name, None if self.given.too_long == "truncate" else self.most_chars)
+        texts = named_texts(inputs, name, None if self.given.too_long == "truncate" else self.most_chars)
+        refuse_many(len(texts))
+        return texts
 
     @property
     def most_chars(self) -> int:
@@ -215,6 +213,15 @@ class TextTask:
                 f"{len(self.labels)} labels"
             )
         return self.labels
+
+
+def refuse_many(rows: int) -> None:
+    """Raises TooLarge for more rows than a request may come to."""
+    if rows > MOST_ROWS:
+        raise TooLarge(
+            f"the request comes to {rows} rows for the model, {MOST_ROWS} are allowed: send fewer texts in "
+            "each request"
+        )
 
 
 def _tell_of_length(answer: dict[str, Any], truncated: list[bool], windows: list[int]) -> None:

@@ -153,6 +153,9 @@ class TestBadTexts:
         assert told in service.ask({"text": text})["err_msg"]
         assert service.rows(good)
 
+    def test_more_texts_than_a_request_may_have_are_refused(self, service: TextProcess) -> None:
+        assert "comes to 4097 rows" in service.rows(*["a"] * 4097, status=413)
+
     def test_neighbours_of_a_bad_request_are_answered(self, service: TextProcess, model: Path) -> None:
         asked = [TEXTS[0], "", TEXTS[1], "国" * 50] * 6
 
