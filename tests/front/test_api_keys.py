@@ -67,13 +67,14 @@ def service(keys: Path) -> Iterator[Guarded]:
 
 def test_openais_and_teis_clients_are_refused_in_their_forms(service: Guarded) -> None:
     body = json.dumps({"input": "a", "inputs": "a"})
-    wrong = {"X-API-Key": "", "Authorization": "Bearer nobody"}
-    refused = service.http("/v1/embeddings", body, headers=wrong)
+
+    def ask(path: str, key: str) -> Any:
+        return ServiceProcess.http(service, path, body, headers={"Authorization": f"Bearer {key}"})
+
+    refused = ask("/v1/embeddings", "nobody")
     assert refused.status == 401 and refused.json["error"]["code"] == "invalid_api_key"
-    assert service.http("/embed", body, headers=wrong).json["error_type"] == "Validation"
-    # With a key one is told that the service has no vectors.
-    right = {"X-API-Key": "", "Authorization": f"Bearer {ALICE}"}
-    assert service.http("/v1/embeddings", body, headers=right).status == 404
+    assert ask("/embed", "nobody").json["error_type"] == "Validation"
+    assert ask("/v1/embeddings", ALICE).status == 404  # for the service has no vectors
 
 
 def called(service: ServiceProcess, method: str, data: bytes, *metadata: tuple[str, str]) -> Any:
