@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,11 @@ class BarePredictor:
     """
 
     def __init__(
-        self, model_directory: Path, config: Path, engine: str | None = None, precision: str | None = None
+        self,
+        model_directory: Path,
+        config: Path | Mapping[str, Any],
+        engine: str | None = None,
+        precision: str | None = None,
     ) -> None:
         from tokenizers import BertWordPieceTokenizer
 

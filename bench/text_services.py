@@ -44,7 +44,7 @@ def sorted_loop(seconds: float) -> float:
     """Texts per second of the predictor alone, in batches of equally long ones."""
     config = {**default_config(), "http_port": 18082}  # nothing listens
     config["op"]["bert"]["local_service_conf"]["thread_num"] = 2
-    predictor = BarePredictor(DEMO_MODEL, config)  # type: ignore[arg-type]
+    predictor = BarePredictor(DEMO_MODEL, config)
     texts = sorted(headlines(), key=len)
     measure(predictor, texts, BATCH, 0.5)
     return measure(predictor, texts, BATCH, seconds)["per_s"]

@@ -1,5 +1,4 @@
-"""What a body is before it is decoded: JSON at all, how deep it nests, how many objects it has. Bounds for
-every dialect."""
+"""How deep a JSON body nests and how many objects it has, before it is decoded: bounds for every dialect."""
 
 from __future__ import annotations
 
@@ -8,23 +7,7 @@ import numpy.typing as npt
 
 from pipeline.errors import TooLarge
 
-_KINDS = {  # by their first bytes
-    b"\xff\xd8\xff": "a JPEG image",
-    b"\x89PNG": "a PNG image",
-    b"GIF8": "a GIF image",
-    b"RIFF": "a RIFF file, a WebP image say",
-    b"BM": "a BMP image",
-    b"%PDF": "a PDF",
-    b"PK\x03\x04": "a ZIP archive",
-    b"\x1f\x8b": "compressed by gzip",
-    b"\x93NUMPY": "a .npy file",
-}
 _NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'[]{}"'))
-
-
-def other_kind(body: bytes) -> str:
-    """What a body is that can be told to be no JSON: an image, say; empty for any other."""
-    return next((kind for start, kind in _KINDS.items() if body.startswith(start)), "")
 
 
 def check_depth(body: bytes, limit: int) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pipeline.launch.commands import Commands
     from pipeline.ops.text_files import TextSettings
 
+# As pipeline/ops/text_files.py has them, which is imported when the command runs.
 TASKS = ("classification", "multi-label", "labelling", "zero-shot", "embeddings", "reranking")
 _INNER = ("serving_server", "onnx")  # folders that are named after what they hold
 _EXAMPLES = """\

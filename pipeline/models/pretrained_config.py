@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+# Their first token has the position behind that of the padding.
+_POSITIONS_BEHIND_PADDING = ("camembert", "roberta", "xlm-roberta")
 _TASKS = {
     "ForSequenceClassification": "sequence-classification",
     "ForTokenClassification": "token-classification",
@@ -31,3 +33,14 @@ def is_multi_label(config: Mapping[str, Any]) -> bool:
 def task_of(architecture: str) -> str:
     """The task of a class of transformers or PaddleNLP, as model hubs call it; empty for others."""
     return next((task for ending, task in _TASKS.items() if architecture.endswith(ending)), "")
+
+
+def longest_of(config: Mapping[str, Any]) -> int:
+    """Most tokens that a model with learned positions reads; 0 where the configuration does not tell."""
+    positions = config.get("max_position_embeddings")
+    if not isinstance(positions, int) or isinstance(positions, bool):
+        return 0
+    if config.get("model_type") in _POSITIONS_BEHIND_PADDING:
+        padding = config.get("pad_token_id", 1)
+        positions -= padding + 1 if isinstance(padding, int) else 0
+    return max(0, positions)

@@ -7,13 +7,15 @@ own request alone.
 from __future__ import annotations
 
 import difflib
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pipeline.errors import InvalidInput
 from pipeline.models.text_description import LONGEST_LABEL, LONGEST_TEMPLATE, MOST_LABELS, SLOT
+from pipeline.ops.split_tokens import printed_texts
 
 MOST_TOLD = 1000  # of `top_k`
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
@@ -46,9 +48,19 @@ def read_parameters(
     values = {}
     for name, one in by_name.items():
         sent = given[name] if name in given else inputs.get(name)
+        if isinstance(sent, np.ndarray):
+            sent = _of_array(sent)
         if sent is not None:
             values[name] = one.read(name, sent)
     return values
+
+
+def _of_array(tensor: np.ndarray[Any, Any]) -> Any:
+    """The values of a tensor, the only one by itself; texts are texts."""
+    values = [
+        one.decode(errors="replace") if isinstance(one, bytes) else one for one in tensor.ravel().tolist()
+    ]
+    return values[0] if len(values) == 1 else values
 
 
 def count(name: str, value: Any) -> int:
@@ -125,17 +137,11 @@ def _number(name: str, value: Any, wanted: str) -> float:
 
 
 def _listed(name: str, value: Any) -> Sequence[Any]:
-    if isinstance(value, list | tuple):
-        return value
-    if not isinstance(value, str):
-        raise InvalidInput(f"{name!r} is {_shown(value)}: send a list of texts, or texts between commas")
-    if not value.lstrip().startswith("["):
+    if isinstance(value, str) and not value.lstrip().startswith(("[", "array(")):
         return [label for label in value.split(",") if label.strip()]
-    try:
-        many = json.loads(value)
-    except (ValueError, RecursionError):
-        raise InvalidInput(f'{name!r} is no list in JSON: send one like ["a", "b"]') from None
-    return list(many)
+    if not isinstance(value, str | list | tuple | np.ndarray):
+        raise InvalidInput(f"{name!r} is {_shown(value)}: send a list of texts, or texts between commas")
+    return printed_texts(value if isinstance(value, str | np.ndarray) else list(value), name)
 
 
 def _shown(value: Any) -> str:

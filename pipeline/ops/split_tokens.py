@@ -61,7 +61,7 @@ def printed_texts(given: Any, name: str) -> list[Any]:
 def _of_repr(text: str, name: str) -> list[Any]:
     if len(text) > _MOST_PRINTED:
         raise InvalidInput(
-            f"{name!r} has {len(text)} characters; {_MOST_PRINTED} are allowed as Python prints them: send JSON"
+            f"{name!r} has {len(text)} characters; {_MOST_PRINTED} are read as Python prints them: send JSON"
         )
     try:
         read = _value(ast.parse(text, mode="eval").body)

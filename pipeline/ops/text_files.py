@@ -16,7 +16,7 @@ from pipeline.errors import ConfigError
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, describe
 from pipeline.models.label_files import LABEL_FILES, labels_beside
 from pipeline.models.label_names import entailment_of
-from pipeline.models.pretrained_config import is_multi_label, labels_of, task_of
+from pipeline.models.pretrained_config import is_multi_label, labels_of, longest_of, task_of
 from pipeline.models.score_fetches import maker_of
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
 from pipeline.ops.tokenizer_files import tokenizer_file
@@ -85,7 +85,7 @@ def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel
             f"{model.directory}: the names of the classes are in none of {ADDITIONS}, {CONFIGS[0]} and "
             f"{', '.join(LABEL_FILES)}: give --labels A,B or a file with one a line"
         )
-    name, given = _input(model, settings)
+    name, given = _input(model, settings, longest_of(config))
     if task == RERANKING:
         given.setdefault("pair", SECOND)
     additions = {
@@ -104,8 +104,8 @@ def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel
     return replace(model, labels=tuple(labels), description=described, additions=additions)
 
 
-def _input(model: ServingModel, settings: TextSettings) -> tuple[str, dict[str, Any]]:
-    """The name of the input, and what is said of it."""
+def _input(model: ServingModel, settings: TextSettings, longest: int) -> tuple[str, dict[str, Any]]:
+    """The name of the input, and what is said of it. longest: most tokens by the configuration, 0: untold."""
     said = [item for item in model.description.inputs.items() if item[1].kind == "text"]
     name = said[0][0] if len(said) == 1 else INPUT
     given = {**((model.additions.get(INPUTS_KEY) or {}).get(name) or {"kind": "text"})}
@@ -116,6 +116,8 @@ def _input(model: ServingModel, settings: TextSettings) -> tuple[str, dict[str, 
         "stride": settings.stride,
         "max_tokens": settings.max_tokens,
     }
+    if longest and not any(feed.longest for feed in model.feeds):
+        given = {"max_tokens": longest, **given}
     return name, given | {key: value for key, value in told.items() if value}
 
 

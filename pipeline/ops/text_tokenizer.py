@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pipeline.errors import ConfigError
+
 
 class Tokens(NamedTuple):
     """A tokenized text. words: of a text in tokens of the caller's, the token that each piece is of.
@@ -102,6 +104,8 @@ class TextTokenizer:
                 parts.append(_Part(ids, types, segment))
                 ids, types = [], []
             last = text
+        if len(parts) != 1 + paired:
+            raise ConfigError("the tokenizer beside the model makes no token of the text 'a': is it whole?")
         return [*parts, _Part(ids, types)]
 
 

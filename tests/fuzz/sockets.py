@@ -94,7 +94,7 @@ async def _exchange(port: int, data: bytes, way: float, cuts: list[int]) -> byte
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             return b""
         with contextlib.suppress(TimeoutError):
-            said = await asyncio.wait_for(reader.read(1 << 16), 0.05)
+            said = await asyncio.wait_for(reader.read(1 << 16), 0.2)
         if not reader.at_eof():
             writer.write_eof()
             said += await reader.read(-1)

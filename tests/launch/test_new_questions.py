@@ -12,6 +12,7 @@ from client.values import parse_value
 from pipeline.models.serving_model import SERVER_FOLDER
 from tests.support import old_models, onnx_models
 from tests.support.new_services import NewService, new_service
+from tests.support.text_services import NLI, classifier
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "text", "good", "bad"]
 
@@ -125,3 +126,20 @@ def same_over_other_doors(new: NewService) -> None:
         else:
             outputs.append(set(told["key"] if "key" in told else told["predictions"][0]))
     assert outputs[0] and outputs == [outputs[0]] * 3
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "told"),
+    [
+        (("O", "B-A", "I-A"), (), {"entities"}),
+        (NLI, ("--output", "zero-shot"), {"label", "score", "labels", "scores"}),
+    ],
+)
+def test_texts_to_entities_and_to_labels_of_the_caller(
+    tmp_path: Path, labels: tuple[str, ...], options: tuple[str, ...], told: set[str]
+) -> None:
+    model = classifier(tmp_path / "models") if options else onnx_models.bare(tmp_path / "models", "tags")
+    (model / "vocab.txt").write_text("\n".join(WORDS), "utf-8")
+    given = ("--input", "text", "--labels", ",".join(labels), *options)
+    with new_service(tmp_path, model, "texts", *given) as new:
+        assert prediction(new).keys() == told

@@ -138,3 +138,18 @@ def test_files_in_the_folder_around_the_model_are_found(tmp_path: Path) -> None:
         assert service.rows("国足")[0]["label"] in ("x", "y", "z")
         answer = service.http("/openapi.json")
         assert json.loads(answer.body)
+
+
+@pytest.mark.parametrize(
+    ("config", "longest"),
+    [
+        ({"max_position_embeddings": 20}, 20),
+        ({"max_position_embeddings": 24, "model_type": "xlm-roberta", "pad_token_id": 1}, 22),
+    ],
+)
+def test_a_text_beyond_the_positions_of_config_json_is_refused(
+    tmp_path: Path, config: dict[str, object], longest: int
+) -> None:
+    with TextProcess(classifier(tmp_path, ("x", "y", "z"), **config)) as service:
+        assert f"the model reads {longest}:" in service.rows("国" * (longest - 1), status=400)
+        assert service.rows("国" * (longest - 2))

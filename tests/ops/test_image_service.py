@@ -184,7 +184,7 @@ def test_a_service_without_images_says_so_where_one_is_sent(tmp_path: Path) -> N
         for path in ("/flowers/prediction", "/v1/models/flowers:predict"):
             answer = new.service.http(path, JPEG)
             assert answer.status == 400
-            assert "the body is image/jpeg, and the service takes application/json" in answer.body.decode()
+            assert "the body is a JPEG image, no JSON" in answer.body.decode()
 
 
 def test_a_model_for_one_image_at_once_answers_several_one_by_one(tmp_path: Path) -> None:

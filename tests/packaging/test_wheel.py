@@ -113,7 +113,7 @@ def test_it_answers_over_http_and_v2(service: tuple[str, Path]) -> None:
     body = {"key": list(ROW), "value": [json.dumps(rows) for rows in ROW.values()]}
     told = answer(f"{url}/news/prediction", body)
     assert isinstance(told, dict) and told["err_no"] == 0
-    assert told["key"] == ["label", "logits"]
+    assert told["key"] == ["label", "score", "logits"]
     inputs = [
         {"name": name, "datatype": "INT64", "shape": [1, 3], "data": rows} for name, rows in ROW.items()
     ]
@@ -121,6 +121,7 @@ def test_it_answers_over_http_and_v2(service: tuple[str, Path]) -> None:
     assert isinstance(told, dict)
     assert {output["name"]: output["shape"] for output in told["outputs"]} == {
         "label": [1],
+        "score": [1],
         "logits": [1, 3],
     }
 

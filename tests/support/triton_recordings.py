@@ -43,7 +43,7 @@ DIFFERENCES = {
     "model.config.versions": Difference(200, "of several versions one is served, so the policy is another"),
     "model.metadata.urlenc": Difference(200, "a path says the same with and without percent-encoding"),
     "notfound": Difference(404, OUTSIDE),
-    "root": Difference(404, OUTSIDE),
+    "root": Difference(200, "the server says that it is alive, and leads a browser to its page"),
     "v1.path": Difference(200, "KServe v1 is served, too"),
 }
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from client.protos.pipeline_service_pb2 import Tensor
-from pipeline.dialects.json_nesting import other_kind
 from pipeline.errors import MalformedBody, TooLarge
+from pipeline.front.http.raw_bodies import other_kind
 
 Number = int | float | str | None
 Integer = int | str | None

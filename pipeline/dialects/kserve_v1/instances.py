@@ -12,10 +12,11 @@ import msgspec
 import numpy as np
 
 from pipeline.config.config_file import Limits
-from pipeline.dialects.json_nesting import check_depth, nesting, other_kind
+from pipeline.dialects.json_nesting import check_depth, nesting
 from pipeline.dialects.kserve.unread import check_texts
 from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 from pipeline.errors import InvalidInput, TooLarge
+from pipeline.front.http.raw_bodies import other_kind
 from pipeline.models.tensor_spec import Signature, TensorSpec
 
 MOST_VALUES = 1 << 18  # instances, and fields of all of them: each is an object of Python's in the front
