@@ -9,9 +9,10 @@ import msgspec
 from pipeline.api.dag import MESSAGE
 from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import Limits
-from pipeline.dialects.json_nesting import check_depth, other_kind
+from pipeline.dialects.json_nesting import check_depth
 from pipeline.dialects.unread_texts import UnreadTexts
 from pipeline.errors import InvalidInput, MalformedBody, UnknownService
+from pipeline.front.http.raw_bodies import other_kind
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.models.tensor_spec import Signature
 
