@@ -45,7 +45,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
             made = _asked(options, target, kept)
     console = Console(markup=False, highlight=False, width=None)
     if options.report:
-        for path in write_report(made, str(options.source), options.report):
+        for path in write_report(made, options.source.name, options.report):
             console.print(f"written: {path}", soft_wrap=True)
     show(made, console)
 

@@ -110,7 +110,7 @@ def _add_scoring(parser: argparse.ArgumentParser, *, rows: int) -> None:
     parser.add_argument(
         "--window",
         type=_up_to(MOST_WINDOW),
-        default=8192,
+        default=4096,
         metavar="N",
         help="rows that are sorted by length together (%(default)s)",
     )

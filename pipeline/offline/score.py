@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,13 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from pipeline.errors import ConfigError, ServingError
 from pipeline.offline.rows import Row, RowFile
-from pipeline.offline.scored_file import ANSWER, ERROR, ScoredFile, digest_of
+from pipeline.offline.scored_file import ANSWER, ERROR, ScoredFile
 from pipeline.offline.tables import CSV
 from pipeline.offline.target import Refused, Target, answers_of
 from pipeline.offline.windows import requests_of, windows
 
 STOP, WRITE = "stop", "write"
-WINDOW_ROWS = 8192
+WINDOW_ROWS = 4096
 REQUEST_ROWS = 32
 _AHEAD = 2  # windows that are asked at once, so that the end of one keeps nobody waiting
 _NUMBERS: Mapping[str, Callable[[str], Any]] = {"F": float, "I": int, "U": int}  # by the datatype's beginning
@@ -54,7 +53,6 @@ class Job:
     def settings(self, target: Target) -> dict[str, Any]:
         """What a run that goes on has in common with the one before it."""
         return {
-            "input": digest_of(self.source),
             "target": target.described,
             "parameters": dict(self.parameters),
             "keys": dict(self.keys),
@@ -108,8 +106,8 @@ def score(job: Job, target: Target, console: Console) -> Scored:
 
 def _write_all(job: Job, target: Target, rows: RowFile, out: ScoredFile) -> Iterator[list[dict[str, Any]]]:
     """Write window after window, in the order of the input, and give what was written of each."""
-    left = islice(iter(rows), out.done, None)
-    cells = rows.format == CSV
+    left, cells = iter(rows), rows.format == CSV
+    out.pass_by(left)
     with ThreadPoolExecutor(target.callers) as pool:
         under_way: deque[_Window] = deque()
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import fcntl
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,10 +18,10 @@ from typing import Any, Self
 import msgspec
 
 from pipeline.errors import ConfigError
+from pipeline.offline.rows import Row
 from pipeline.offline.tables import CSV, JSONL, format_of, pyarrow, separator_of
 
 ANSWER, ERROR = "answer", "error"
-_HEAD_BYTES = 1 << 20  # of the input, by which another file is told
 _BATCH_ROWS = 4096  # of Parquet
 _json = msgspec.json
 
@@ -69,6 +68,17 @@ class ScoredFile:
             self._file.truncate(0)
         self.done = self._resume()
         self._agree(settings)
+
+    def pass_by(self, rows: Iterator[Row]) -> None:
+        """Leave behind the rows of the input that are done. Raises ConfigError where they are others: the
+        input may be mended from a broken row on, but not before it."""
+        for number, written in enumerate(lines_of(self._part), 1):
+            row = next(rows, None)
+            if row is None or not _is_of(written, row):
+                raise ConfigError(
+                    f"{self._part}: row {number} of it is not that of the input, which was changed since; "
+                    "begin anew with --restart"
+                )
 
     def write(self, rows: Iterable[Columns]) -> None:
         """Add rows; when it returns they are on the disk. Raises ConfigError where they can't be."""
@@ -125,10 +135,10 @@ class ScoredFile:
             )
 
 
-def digest_of(path: Path) -> str:
-    """What tells a file of rows from another: its size and its beginning."""
-    with path.open("rb") as file:
-        return f"{path.stat().st_size}-{hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()[:16]}"
+def _is_of(written: Columns, row: Row) -> bool:
+    """Whether a line was written for this row."""
+    own = _json.decode(_json.encode(row.columns))  # of Parquet there are dates, say
+    return all(written.get(name) == value for name, value in own.items() if name != ERROR)
 
 
 def lines_of(path: Path) -> Iterator[Columns]:

@@ -65,6 +65,18 @@ def service(keys: Path) -> Iterator[Guarded]:
         yield process
 
 
+def test_openais_and_teis_clients_are_refused_in_their_forms(service: Guarded) -> None:
+    body = json.dumps({"input": "a", "inputs": "a"})
+
+    def ask(path: str, key: str) -> Any:
+        return ServiceProcess.http(service, path, body, headers={"Authorization": f"Bearer {key}"})
+
+    refused = ask("/v1/embeddings", "nobody")
+    assert refused.status == 401 and refused.json["error"]["code"] == "invalid_api_key"
+    assert ask("/embed", "nobody").json["error_type"] == "Validation"
+    assert ask("/v1/embeddings", ALICE).status == 404  # for the service has no vectors
+
+
 def called(service: ServiceProcess, method: str, data: bytes, *metadata: tuple[str, str]) -> Any:
     """The answer's bytes, or the status code."""
     with service.channel() as channel:

@@ -123,7 +123,7 @@ def test_a_row_that_is_refused_ends_the_run_and_is_named(target: list[str], tmp_
     assert f"{source}, line 10: " in told and "is unwelcome" in told and "--errors write" in told
     assert lines(tmp_path / "out.jsonl.part") == answered(rows[:9]) and not out.exists()
     rows[9] = {"id": 9, "text": "welcome"}
-    score(jsonl(source, rows), out, *target, "--restart")
+    assert "9 of them from an earlier run" in score(jsonl(source, rows), out, *target).stdout
     assert lines(out) == answered(rows)
 
 
@@ -245,6 +245,49 @@ def test_a_run_with_other_settings_does_not_go_on(
     assert "another parameters, errors" in told and "--restart" in told
     assert main([*given, "--parameter", "mark=x", "--errors", "write", "--restart"]) == 0
     assert lines(tmp_path / "out.jsonl")[:-1] == answered(mark="x")
+
+
+def test_an_input_that_was_changed_before_where_it_stands_is_told(
+    service: ServiceProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = jsonl(tmp_path / "in.jsonl", [*ROWS, "broken"])
+    given = ["score", str(source), str(tmp_path / "out.jsonl"), "--service", service.url]
+    assert main(given) == 1
+    jsonl(source, [*ROWS[:3], {"id": 3, "text": "another"}, *ROWS[4:]])
+    assert main(given) == 2
+    assert "row 4 of it is not that of the input" in capsys.readouterr().err
+
+
+def test_a_service_that_does_not_answer_is_told_and_the_run_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, out = tmp_path / "gate", tmp_path / "out.jsonl"
+    rows = [*ROWS[:20], {"id": 20, "text": "wait"}]
+    monkeypatch.setenv("GATE", str(gate))
+    with ServiceProcess(SCRIPT, CONFIG) as stuck:
+        options = [jsonl(tmp_path / "in.jsonl", rows), out, "--service", f"127.0.0.1:{stuck.http_port}"]
+        options += ["--window", 4, "--timeout", 4]
+        told = score(*options, expect=1).stderr
+        assert f"http://127.0.0.1:{stuck.http_port}/test: " in told
+        gate.touch()
+        assert "20 of them from an earlier run" in score(*options).stdout
+    assert lines(out) == answered(rows)
+
+
+@pytest.mark.parametrize("ending", ["in.parquet", "out.parquet"])
+def test_parquet_without_its_library_is_told_with_the_line_for_pip(
+    ending: str,
+    service: ServiceProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, out = jsonl(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
+    source, out = (tmp_path / ending, out) if ending == "in.parquet" else (source, tmp_path / ending)
+    source.touch()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert main(["score", str(source), str(out), "--service", service.url]) == 2
+    assert "pip install pyarrow" in capsys.readouterr().err
 
 
 def test_a_service_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

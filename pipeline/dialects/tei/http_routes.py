@@ -29,15 +29,7 @@ ALL_CLASSES = 1000  # TEI tells every class with its score
 _NOTHING = msgspec.Raw()
 # What a client did wrong is 422 there, or 413 where it is too much; a model that fails is 424.
 _STATUSES = {400: 422, 500: 424}
-_TYPES = {
-    404: "Validation",
-    405: "Validation",
-    413: "Validation",
-    422: "Validation",
-    424: "Backend",
-    429: "Overloaded",
-    503: "Unhealthy",
-}
+_TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 
 Members = dict[str, Any]
 
@@ -184,4 +176,6 @@ def _status(error: ServingError) -> int:
 
 
 def _body(error: ServingError) -> bytes:
-    return msgspec.json.encode({"error": error.message, "error_type": _TYPES.get(_status(error), "Backend")})
+    status = _status(error)
+    kind = _TYPES.get(status, "Validation" if status < 500 else "Backend")
+    return msgspec.json.encode({"error": error.message, "error_type": kind})
