@@ -47,17 +47,17 @@ class EntitiesTask(TextTask):
         if isinstance(texts[0], list):
             tokens = self.tokenizer.tokens_of_split(texts)
         else:
-            tokens = self.tokenizer.tokens([text[: self.most_chars] for text in texts], places=True)
-        asked = self._of_texts(wanted, tokens)
+            tokens = self.tokenizer.tokens([text[: self.reading.most_chars] for text in texts], places=True)
+        asked = Asked(wanted, *self.maker.of_texts(tokens))
         asked.texts, asked.tokens = texts, tokens
         for number, text in enumerate(texts):
-            if isinstance(text, str) and len(text) > self.most_chars:
+            if isinstance(text, str) and len(text) > self.reading.most_chars:
                 asked.cuts[number] = asked.cuts[number]._replace(truncated=True)
         return asked
 
     def _sent(self, inputs: Mapping[str, Any], *, split: bool) -> list[Any]:
         """The texts, or their tokens: all of one kind."""
-        most = self.most_chars
+        most = self.reading.most_chars
         if TOKENS in inputs and self.name not in inputs:
             given = printed_texts(inputs[TOKENS], TOKENS)
             if any(isinstance(one, list) for one in given):
