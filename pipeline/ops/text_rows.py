@@ -22,15 +22,27 @@ class TextRows:
 
     def of(self, texts: Sequence[Sequence[str]]) -> tuple[list[Row], list[Cut]]:
         """The rows of the texts of each input; of pairs one first text may stand for all of them."""
-        most = self._reading.most_chars
-        tokens = [self._tokenizer.tokens([text[:most] for text in many]) for many in texts]
+        tokens = [self._tokens(many) for many in texts]
         if len(texts) == 2 and len(texts[0]) < len(texts[1]):
             texts, tokens[0] = [list(texts[0]) * len(texts[1]), texts[1]], tokens[0] * len(texts[1])
         rows, cuts = self.of_texts(*tokens) if len(texts) == 1 else self.of_pairs(*tokens)
-        for number, pair in enumerate(zip(*texts, strict=True)):
-            if any(len(text) > most for text in pair):
-                cuts[number] = cuts[number]._replace(truncated=True)
-        return rows, cuts
+        return rows, self._told(cuts, *texts)
+
+    def with_places(self, texts: Sequence[str]) -> tuple[list[Tokens], list[Row], list[Cut]]:
+        """The tokens of texts with their offsets, and what `of` returns."""
+        tokens = self._tokens(texts, places=True)
+        rows, cuts = self.of_texts(tokens)
+        return tokens, rows, self._told(cuts, texts)
+
+    def _tokens(self, texts: Sequence[str], *, places: bool = False) -> list[Tokens]:
+        most = self._reading.most_chars
+        return self._tokenizer.tokens([text[:most] for text in texts], places=places)
+
+    def _told(self, cuts: Sequence[Cut], *texts: Sequence[str]) -> list[Cut]:
+        """Texts whose last characters were not even tokenized are truncated, too."""
+        most = self._reading.most_chars
+        over = [any(len(text) > most for text in pair) for pair in zip(*texts, strict=True)]
+        return [part._replace(truncated=part.truncated or cut) for part, cut in zip(cuts, over, strict=True)]
 
     def of_texts(self, tokens: Sequence[Tokens]) -> tuple[list[Row], list[Cut]]:
         room, rows, cuts = self._room(paired=False), list[Row](), list[Cut]()

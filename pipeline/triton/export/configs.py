@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from client.protos.kserve_v2_pb2 import ModelConfig
@@ -13,8 +14,9 @@ from pipeline.models.dtypes import BY_NAME
 from pipeline.models.onnx_file import OnnxFacts
 from pipeline.models.serving_model import Variable
 from pipeline.ops.text_task import MOST_ROWS, TRUNCATED, WINDOWS, TextTask
-from pipeline.triton.export.postprocess import Postprocess
+from pipeline.triton.export.postprocess import LENGTHS, PLACES, Postprocess
 from pipeline.triton.model_folder import data_type_of
+from pipeline.triton.padding_proof import padding_of
 from pipeline.triton.repository import PADDING
 
 SCORES = "scores"
@@ -31,7 +33,7 @@ class Graph(NamedTuple):
     """What each feed is padded with, by what it is of the tokenizer; nothing where that is not proven."""
 
 
-def graph_of(task: TextTask, facts: OnnxFacts) -> Graph:
+def graph_of(task: TextTask, facts: OnnxFacts, program: Path) -> Graph:
     """Raises ConfigError for a model that takes more than a tokenizer makes, or a fixed number of rows."""
     given, model = task.given, task.model
     kinds = {given.ids: IDS, given.types: TYPES, given.mask: MASK}
@@ -48,8 +50,12 @@ def graph_of(task: TextTask, facts: OnnxFacts) -> Graph:
     scores = next((one for one in facts.fetches if one.name in (task.fetch.name, task.fetch.alias)), None)
     if scores is None:
         raise ConfigError(f"{model.directory}: its ONNX form has no output {task.fetch.alias}")
-    padded = model.padding.feeds if model.padding else {}
-    padding = {kinds[alias]: float(one.value) for alias, one in padded.items() if alias in kinds}
+    if model.padding:
+        padded = {alias: one.value for alias, one in model.padding.feeds.items()}
+    else:
+        proven = padding_of(program, "onnxruntime").feeds
+        padded = {alias_of.get(name, name): value for name, value in proven.items()}
+    padding = {kinds[alias]: value for alias, value in padded.items() if alias in kinds}
     return Graph(feeds, scores, padding if set(padding) >= set(feeds) else {})
 
 
@@ -88,6 +94,8 @@ def onnx_model(name: str, task: TextTask, graph: Graph) -> ModelConfig:
 def postprocess(name: str, task: TextTask, graph: Graph, post: Postprocess) -> ModelConfig:
     config = _python(name, post.settings)
     _add(config.input, SCORES, _datatype(graph.scores), (-1, *graph.scores.shape[1:]))
+    for one in task.names if post.texts else ():
+        _add(config.input, one, "BYTES", (-1,))
     for one in (WINDOWS, *post.rows):
         _add(config.input, one, *_ROWS[one])
     for one, told in task.declared().items():
@@ -111,6 +119,7 @@ def ensemble(name: str, task: TextTask, graph: Graph, post: Postprocess) -> Mode
     _step(config, f"{name}_tokenizer", texts, made | rows)
     _step(config, f"{name}_model", feeds, {graph.scores.name: "model_scores"})
     read = {SCORES: "model_scores"} | {one: rows[one] for one in (WINDOWS, *post.rows)}
+    read |= texts if post.texts else {}
     last = {one: one for one in task.declared() if one not in own}
     _step(config, f"{name}_postprocess", read, last)
     return config
@@ -119,7 +128,8 @@ def ensemble(name: str, task: TextTask, graph: Graph, post: Postprocess) -> Mode
 _ROWS: Mapping[str, tuple[str, tuple[int, ...]]] = {
     WINDOWS: ("INT64", (-1,)),
     TRUNCATED: ("BOOL", (-1,)),
-    "lengths": ("INT64", (-1,)),
+    LENGTHS: ("INT64", (-1,)),
+    PLACES: ("INT64", (-1, -1, 3)),
 }
 
 

@@ -7,20 +7,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.errors import ConfigError
+from pipeline.ops.embeddings import pooling_of
+from pipeline.ops.entity_spans import tags_of
 from pipeline.ops.text_task import TextTask
+
+LENGTHS, PLACES = "lengths", "places"
+"""What a tokenizer tells of rows: their tokens, and of each place the token there."""
 
 
 @dataclass(frozen=True)
 class Postprocess:
     """module: of `models/`. settings: its parameters in config.pbtxt. files: JSON files beside it.
 
-    rows: what it needs of the tokenizer beside `windows`.
+    rows: what it needs of the tokenizer beside `windows`. texts: whether it needs the texts, too.
     """
 
     module: str
     settings: Mapping[str, Any]
     files: Mapping[str, Any] = field(default_factory=dict)
     rows: tuple[str, ...] = ()
+    texts: bool = False
 
 
 def postprocess_of(task: TextTask) -> Postprocess:
@@ -37,7 +43,7 @@ def postprocess_of(task: TextTask) -> Postprocess:
 def _classes(task: TextTask) -> Postprocess:
     output = task.output
     settings = {
-        "top_k": output.top_k or "",
+        "top_k": output.top_k or 0,  # 0: any number
         "threshold": output.threshold,
         "activation": output.activation,
         "pooling": output.pooling,
@@ -50,7 +56,29 @@ def _classes(task: TextTask) -> Postprocess:
     return Postprocess(module, settings, {"labels.json": labels.tolist()})
 
 
-_MAKERS: Mapping[str, Callable[[TextTask], Postprocess]] = {"classes": _classes, "multilabel": _classes}
+def _entities(task: TextTask) -> Postprocess:
+    output = task.output
+    tags = tags_of(task.labels.tolist(), output.scheme, output.outside)
+    settings = {"threshold": output.threshold, "text": task.name}
+    return Postprocess("entities", settings, {"tags.json": tags}, (PLACES,), texts=True)
+
+
+def _embedding(task: TextTask) -> Postprocess:
+    output = task.output
+    settings = {
+        "pooling": pooling_of(output, task.fetch, task.model.directory),
+        "normalize": output.normalize,
+        "dimensions": output.dimensions or 0,  # 0: all
+    }
+    return Postprocess("embedding", settings, rows=(LENGTHS,))
+
+
+_MAKERS: Mapping[str, Callable[[TextTask], Postprocess]] = {
+    "classes": _classes,
+    "multilabel": _classes,
+    "entities": _entities,
+    "embedding": _embedding,
+}
 _WHY_NOT = {
     "zero-shot": "its labels come with each request as parameters, and the tokenizer of an ensemble makes "
     "as many rows as there are texts and labels",

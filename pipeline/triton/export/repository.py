@@ -59,7 +59,7 @@ def export_repository(name: str, model: ServingModel, out: Path, *, force: bool 
 
 def _write(work: Path, name: str, task: TextTask, post: Postprocess, program: Path) -> None:
     facts = inspect_onnx(program)
-    graph = configs.graph_of(task, facts)
+    graph = configs.graph_of(task, facts, program)
     extra = post.rows
     tokenizer = _model(
         work / f"{name}{TOKENIZER}", configs.tokenizer(f"{name}{TOKENIZER}", task, graph, extra), "tokenizer"
@@ -104,4 +104,4 @@ def _onnx_of(model: ServingModel) -> Path:
 def _refuse_present(out: Path, names: Sequence[str], *, force: bool) -> None:
     present = [str(out / name) for name in names if (out / name).exists()]
     if present and not force:
-        raise ConfigError(f"{', '.join(present)} is there already; --force replaces it")
+        raise ConfigError(f"there already: {', '.join(present)}; --force replaces what is there")
