@@ -144,15 +144,14 @@ def ask(v2: Any, address: str, model: str, texts: Texts, parameters: Mapping[str
     for one, many in zip(inputs, texts.values(), strict=True):
         one.set_data_from_numpy(np.array([text.encode() for text in many], object))
     with v2.InferenceServerClient(address) as client:
-        outputs = [one["name"] for one in metadata(client, model)["outputs"]]
         answer = client.infer(model, inputs, parameters=dict(parameters))
-        return {name: answer.as_numpy(name) for name in outputs}
+        told = answer.get_response()
+        names = [one["name"] for one in told["outputs"]] if isinstance(told, dict) else names_of(told)
+        return {name: answer.as_numpy(name) for name in names}
 
 
-def metadata(client: Any, model: str) -> Any:
-    return client.get_model_metadata(
-        model, **({"as_json": True} if v2_grpc.__name__ in repr(type(client)) else {})
-    )
+def names_of(response: Any) -> list[str]:
+    return [one.name for one in response.outputs]
 
 
 def test_answers_are_those_of_the_service(repository: RepositoryProcess, service: ServiceProcess) -> None:
@@ -164,6 +163,8 @@ def test_answers_are_those_of_the_service(repository: RepositoryProcess, service
             (v2_grpc, repository.rpc_address),
         ):
             answer = ask(v2, address, name, texts, parameters)
+            if "entity" in answer:  # an ensemble can't call it as its input
+                answer["text"] = answer.pop("entity")
             assert answer.keys() == expected.keys()
             for output, array in expected.items():
                 assert answer[output].dtype == array.dtype
@@ -204,15 +205,13 @@ def test_python_models_need_numpy_and_tokenizers_alone(exported: Path) -> None:
 
 
 def test_a_model_is_exported_as_its_files_describe_it(tmp_path: Path) -> None:
-    model = classifier(tmp_path / "topics", LABELS)
-    done = paddlewheel("export", "triton", "--model", model, "--output", tmp_path / "out", "--name", "topics")
+    command = ("export", "triton", "--model", classifier(tmp_path, LABELS), "--output", tmp_path / "out")
+    done = paddlewheel(*command)
     assert done.returncode == 0, done
-    labels = json.loads((tmp_path / "out/topics_postprocess/1/labels.json").read_text("utf-8"))
+    labels = json.loads((tmp_path / "out/classifier_postprocess/1/labels.json").read_text("utf-8"))
     assert labels == list(LABELS)
-    again = paddlewheel(
-        "export", "triton", "--model", model, "--output", tmp_path / "out", "--name", "topics"
-    )
-    assert "there already" in refused(again) and "--force" in again.stderr
+    again = refused(paddlewheel(*command))
+    assert "there already" in again and "--force" in again
 
 
 def test_what_can_not_be_exported_is_told_with_the_reason(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def postprocess(name: str, task: TextTask, graph: Graph, post: Postprocess) -> M
         _add(config.input, one, *_ROWS[one])
     for one, told in task.declared().items():
         if one not in _told(task):
-            _add(config.output, one, *_parsed(told))
+            _add(config.output, post.renamed.get(one, one), *_parsed(told))
     return config
 
 
@@ -108,7 +108,7 @@ def ensemble(name: str, task: TextTask, graph: Graph, post: Postprocess) -> Mode
     config = ModelConfig(name=name, platform="ensemble")
     for one in task.names:
         _add(config.input, one, "BYTES", (-1,))
-    answers = task.declared_all()
+    answers = {post.renamed.get(one, one): told for one, told in task.declared_all().items()}
     for one, told in answers.items():
         _add(config.output, one, *_parsed(told))
     own = [*_told(task), *(one for one in (WINDOWS,) if one in answers)]
@@ -120,8 +120,9 @@ def ensemble(name: str, task: TextTask, graph: Graph, post: Postprocess) -> Mode
     _step(config, f"{name}_model", feeds, {graph.scores.name: "model_scores"})
     read = {SCORES: "model_scores"} | {one: rows[one] for one in (WINDOWS, *post.rows)}
     read |= texts if post.texts else {}
-    last = {one: one for one in task.declared() if one not in own}
-    _step(config, f"{name}_postprocess", read, last)
+    names = [post.renamed.get(one, one) for one in task.declared() if one not in own]
+
+    _step(config, f"{name}_postprocess", read, {one: one for one in names})
     return config
 
 

@@ -20,6 +20,7 @@ class Postprocess:
     """module: of `models/`. settings: its parameters in config.pbtxt. files: JSON files beside it.
 
     rows: what it needs of the tokenizer beside `windows`. texts: whether it needs the texts, too.
+    renamed: names of answers that are others there.
     """
 
     module: str
@@ -27,6 +28,7 @@ class Postprocess:
     files: Mapping[str, Any] = field(default_factory=dict)
     rows: tuple[str, ...] = ()
     texts: bool = False
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
 
 def postprocess_of(task: TextTask) -> Postprocess:
@@ -60,7 +62,9 @@ def _entities(task: TextTask) -> Postprocess:
     output = task.output
     tags = tags_of(task.labels.tolist(), output.scheme, output.outside)
     settings = {"threshold": output.threshold, "text": task.name}
-    return Postprocess("entities", settings, {"tags.json": tags}, (PLACES,), texts=True)
+    # No ensemble has an input and an output of one name.
+    renamed = {"text": "entity"}
+    return Postprocess("entities", settings, {"tags.json": tags}, (PLACES,), texts=True, renamed=renamed)
 
 
 def _embedding(task: TextTask) -> Postprocess:

@@ -39,7 +39,8 @@ class TritonPythonModel:
         )
         texts = [text.decode() for text in array_of(request, self.settings["text"]).ravel()]
         found = [self.found(*one) for one in zip(texts, scores, places, strict=True)]
-        return tensors_of([[one for one in many if one.score >= least] for many in found])
+        made = tensors_of([[one for one in many if one.score >= least] for many in found])
+        return {"entity": made.pop("text"), **made}
 
     def found(self, text: str, scores: Any, places: Any) -> list[Found]:
         """The entities of a text. places: of each token in each window its number, and its characters."""
