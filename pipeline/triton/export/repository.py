@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -46,15 +45,19 @@ def export_repository(name: str, model: ServingModel, out: Path, *, force: bool 
         )
     post = postprocess_of(task)
     program = _onnx_of(model)
-    names = [name, *(name + end for end in (TOKENIZER, MODEL, POSTPROCESS))]
-    _refuse_present(out, names, force=force)
+    refuse_present(out, name, force=force)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export.", dir=out) as work:
         _write(Path(work), name, task, post, program)
-        for one in names:
+        for one in names_of(name):
             shutil.rmtree(out / one, ignore_errors=True)
             (Path(work) / one).rename(out / one)
-    return names
+    return names_of(name)
+
+
+def names_of(name: str) -> list[str]:
+    """The models of a service of this name; the first is the ensemble."""
+    return [name, *(name + end for end in (TOKENIZER, MODEL, POSTPROCESS))]
 
 
 def _write(work: Path, name: str, task: TextTask, post: Postprocess, program: Path) -> None:
@@ -101,7 +104,8 @@ def _onnx_of(model: ServingModel) -> Path:
         ) from exc
 
 
-def _refuse_present(out: Path, names: Sequence[str], *, force: bool) -> None:
-    present = [str(out / name) for name in names if (out / name).exists()]
+def refuse_present(out: Path, name: str, *, force: bool) -> None:
+    """Raises ConfigError where the repository has one of the models, and it is not to be replaced."""
+    present = [str(out / one) for one in names_of(name) if (out / one).exists()]
     if present and not force:
         raise ConfigError(f"there already: {', '.join(present)}; --force replaces what is there")
