@@ -25,7 +25,7 @@ def export(options: argparse.Namespace) -> None:
     else:
         name, model = _of_model(options.model)
     name = options.name or name
-    written = export_repository(name, model, options.output, force=options.force)
+    written = export_repository(name, model, options.output, onnx=options.onnx, force=options.force)
     sys.stdout.write(
         f"{options.output} has {', '.join(written)}. Ask for {name}; here it is served by\n\n"
         f"  {paddlewheel()} serve --model-repository {options.output}\n"
@@ -83,4 +83,5 @@ def add_export(commands: Commands, command: Callable[[argparse.Namespace], None]
     source.add_argument("--model", type=Path, metavar="FOLDER", help="of a model of texts")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the model repository")
     parser.add_argument("--name", default="", help="of the ensemble (that of the service, or of the model)")
+    parser.add_argument("--onnx", type=Path, metavar="FILE", help="the model's ONNX form (that beside it)")
     parser.add_argument("--force", action="store_true", help="replace models of these names")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,12 +14,12 @@ import tritonclient.grpc as v2_grpc
 import tritonclient.http as v2_http
 import yaml
 
-from tests.support.command_line import paddlewheel, refused
+from tests.support.command_line import paddlewheel, python, refused
 from tests.support.embedding_models import encoder
 from tests.support.free_ports import free_port
 from tests.support.repository_process import RepositoryProcess
 from tests.support.service_process import ServiceProcess
-from tests.support.text_services import classifier, entity_model, served_classifier
+from tests.support.text_services import classifier, entity_model, logits_of, served_classifier, softmax
 
 SCRIPT = """
 from pathlib import Path
@@ -121,6 +122,9 @@ def exported(services: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
     for folder in services.values():
         done = paddlewheel("export", "triton", "--service", folder, "--output", repository)
         assert done.returncode == 0, done
+    model = classifier(repository.parent, LABELS)
+    done = python("-m", "convert", "all", model, repository, "--format", "triton", "--lengths", "5,9")
+    assert done.returncode == 0, done
     return repository
 
 
@@ -172,6 +176,22 @@ def test_answers_are_those_of_the_service(repository: RepositoryProcess, service
                     np.testing.assert_allclose(answer[output], array, atol=1e-5)
                 else:
                     np.testing.assert_array_equal(answer[output], array)
+
+
+def test_convert_all_writes_a_repository_of_a_model(exported: Path, repository: RepositoryProcess) -> None:
+    text = "国足客场两球取胜"
+    answer = ask(v2_grpc, repository.rpc_address, "classifier", {"text": [text]}, {})
+    (expected,) = softmax(logits_of(exported.parent / "classifier", [text]))
+    assert answer["label"].tolist() == [LABELS[expected.argmax()].encode()]
+    np.testing.assert_allclose(answer["score"], [expected.max()], atol=1e-5)
+
+
+def test_a_model_without_an_onnx_form_is_refused_with_the_command_that_makes_it(tmp_path: Path) -> None:
+    shutil.copytree("models/demo", tmp_path / "demo", ignore=shutil.ignore_patterns("variants"))
+    told = refused(
+        paddlewheel("export", "triton", "--model", tmp_path / "demo", "--output", tmp_path / "out")
+    )
+    assert "has no ONNX form" in told and "-m convert to-onnx" in told and "--onnx OUT/model.onnx" in told
 
 
 def test_explain_finds_nothing_that_can_not_be_served(exported: Path) -> None:

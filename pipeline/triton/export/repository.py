@@ -31,10 +31,12 @@ _MODELS = "pipeline.triton.export.models"
 _VERSION = "1"
 
 
-def export_repository(name: str, model: ServingModel, out: Path, *, force: bool = False) -> list[str]:
+def export_repository(
+    name: str, model: ServingModel, out: Path, *, onnx: Path | None = None, force: bool = False
+) -> list[str]:
     """Write the four models of a service of this name into the repository `out`; returns their names.
 
-    model: described as the service has it. force: replaces models of these names. Raises ConfigError for a
+    model: described as the service has it. onnx: its ONNX form, where that is not with it. force: replaces models of these names. Raises ConfigError for a
     service that can't be so expressed, and for one that is there already.
     """
     task = text_task(model)
@@ -44,7 +46,7 @@ def export_repository(name: str, model: ServingModel, out: Path, *, force: bool 
             f"{model.directory / 'serving.yml'} do not say how texts become labels"
         )
     post = postprocess_of(task)
-    program = _onnx_of(model)
+    program = onnx or _onnx_of(model)
     refuse_present(out, name, force=force)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export.", dir=out) as work:
@@ -99,8 +101,8 @@ def _onnx_of(model: ServingModel) -> Path:
         return load_for_engine(model.directory, "onnxruntime").program
     except ConfigError as exc:
         raise ConfigError(
-            f"{model.directory} has no ONNX form, which is what Triton runs; make one by `python -m convert "
-            f"all {model.program.parent} OUT --engine onnxruntime` and export OUT: {exc.message}"
+            f"{model.directory} has no ONNX form, which is what Triton runs: `python -m convert "
+            f"to-onnx {model.directory} OUT` makes one; name it by --onnx OUT/model.onnx"
         ) from exc
 
 
