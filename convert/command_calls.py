@@ -134,9 +134,12 @@ def check(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
 
 
 def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
+    from convert.result import FORMATS, TRITON
     from convert.whole.convert_all import convert_all
+    from convert.whole.to_triton import convert_to_triton
     from convert.whole.wanted import Wanted
 
+    to_triton = arguments.format == TRITON
     wanted = Wanted(
         engine=arguments.engine,
         input_spec=arguments.input_spec,
@@ -145,7 +148,7 @@ def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
         labels=_labels(arguments),
         num_labels=arguments.num_labels,
         random_weights=arguments.random_weights,
-        program_format=arguments.format,
+        program_format=FORMATS[0] if to_triton else arguments.format,
         fetch_alias=tuple(arguments.fetch_alias),
         padding=arguments.padding,
         files=tuple(arguments.file),
@@ -153,7 +156,8 @@ def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
         int8=arguments.int8,
         trusted=arguments.trust,
     )
-    return convert_all(arguments.source, arguments.out, wanted, options=options)
+    convert = convert_to_triton if to_triton else convert_all
+    return convert(arguments.source, arguments.out, wanted, options=options)
 
 
 def _labels(arguments: argparse.Namespace) -> tuple[str, ...]:

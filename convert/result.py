@@ -15,6 +15,8 @@ from pipeline.errors import ConversionError
 
 FORMATS = ("json", "pdmodel")
 """What a Paddle program may be written as: as today's Paddle does, or as its TensorRT engine asks for."""
+TRITON = "triton"
+"""What `convert all` may write in place of a serving model: a model repository."""
 
 
 @dataclass(frozen=True)

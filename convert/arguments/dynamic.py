@@ -110,7 +110,7 @@ def add_all(commands: Commands) -> None:
         help="leave an int8 form beside it, too, calibrated on --sample; precision: auto may choose it",
     )
     add_dynamic(parser)
-    add_format(parser)
+    add_format(parser, repository=True)
     add_served(parser)
     parser.add_argument(
         "--trust", action="store_true", help="load a .joblib or .pkl file, which runs whatever code is in it"

@@ -10,7 +10,7 @@ from convert.command_calls import Command
 from convert.from_paddlenlp.paddlenlp_source import TASKS
 from convert.programs.program_feeds import LENGTHS
 from convert.proof.parity_report import TOLERANCE
-from convert.result import FORMATS
+from convert.result import FORMATS, TRITON
 from convert.steps.isolation import STEP_TIMEOUT_S
 from pipeline.launch.commands import add_command
 
@@ -73,13 +73,15 @@ def add_comparison(
     )
 
 
-def add_format(parser: argparse.ArgumentParser) -> None:
+def add_format(parser: argparse.ArgumentParser, *, repository: bool = False) -> None:
+    """repository: whether a model repository may be written in place of a serving model."""
+    told = "; triton: a model repository of a model of texts, in place of a serving model"
     parser.add_argument(
         "--format",
-        choices=FORMATS,
+        choices=(*FORMATS, TRITON) if repository else FORMATS,
         default=FORMATS[0],
         help="what a Paddle program is written as; pdmodel is for TensorRT, by an older Paddle (needs `make "
-        "pdmodel-env`) (%(default)s)",
+        f"pdmodel-env`){told if repository else ''} (%(default)s)",
     )
 
 

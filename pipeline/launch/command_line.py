@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pipeline import __version__
 from pipeline.errors import ConfigError, ServingError
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
+from pipeline.launch.export_command import add_export, export
 from pipeline.launch.offline_options import add_evaluate, add_score
 from pipeline.launch.serve_options import add_serve, hint
 from pipeline.launch.text_command import add_text
@@ -202,6 +203,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_tune(commands)
     add_score(commands, _score)
     add_evaluate(commands, _evaluate)
+    add_export(commands, export)
     _add_stop(commands)
     _add_kill(commands)
     return parser

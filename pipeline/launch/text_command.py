@@ -33,8 +33,8 @@ def serve(options: argparse.Namespace) -> None:
     from pipeline.launch.new_service import check_name
     from pipeline.ops.text_service import TextService, service_config
 
-    folder = _folder_of(options.model)
-    name = options.name or _name_of(options.model)
+    folder = folder_of(options.model)
+    name = options.name or name_of(options.model)
     check_name(name)
     settings = _settings(options)
     _tell(folder, name, settings, options)
@@ -51,7 +51,7 @@ def serve(options: argparse.Namespace) -> None:
     service.run_service()
 
 
-def _folder_of(model: Path) -> Path:
+def folder_of(model: Path) -> Path:
     """The folder with the model itself: exports of optimum have it in one of their own."""
     from pipeline.models.serving_model import is_serving_model
 
@@ -108,7 +108,7 @@ def _tell(folder: Path, name: str, settings: TextSettings, options: argparse.Nam
     sys.stdout.flush()
 
 
-def _name_of(folder: Path) -> str:
+def name_of(folder: Path) -> str:
     """The folder's name as that of a service."""
     folder = folder.resolve()
     if folder.name in _INNER:

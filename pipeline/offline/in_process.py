@@ -5,16 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import queue
-import runpy
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
-from pipeline.api import service
 from pipeline.api.app import App
 from pipeline.api.op import REQUEST_OP, Op, RequestOp
 from pipeline.api.request_options import RequestOptions
@@ -32,12 +29,11 @@ from pipeline.messages.values import Part, encode
 from pipeline.models.serving_model import load_serving_model
 from pipeline.models.tensor_spec import Signature
 from pipeline.models.versions import choose_version
+from pipeline.offline.script_service import script_in, service_of_script
 from pipeline.offline.target import Refused
 from pipeline.ops.described import DescribedOp
 from pipeline.ops.text_ops import TextOp
 from pipeline.ops.tokenizer_files import has_tokenizer
-from pipeline.paddle_serving.import_names import offer_paddle_serving_names
-from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
 from pipeline.plugins import DIALECTS, find
 from pipeline.process import environment
 from pipeline.process.control_group import usable_cores
@@ -46,7 +42,6 @@ from pipeline.process.memory import settle_memory
 from pipeline.worker.executor import Executor
 from pipeline.worker.set_up import executors_of
 
-SCRIPT = "web_service.py"
 _NAME = "model"  # of the service around a model alone
 _UNUSED_PORT = 1024  # a configuration names one; nothing listens
 _STDERR = 2
@@ -167,37 +162,10 @@ def _service_of(model: Path) -> Service:
     """Raises ConfigError for what is neither a model nor a service."""
     if not model.exists():
         raise ConfigError(f"--model {model} is not there; name the folder of a model, or a service's script")
-    script = model / SCRIPT if model.is_dir() else model
-    if script.suffix != ".py" or not script.is_file():
+    script = script_in(model)
+    if script is None:
         return ModelService(model if model.is_dir() else model.parent)
-    return _service_of_script(script.resolve())
-
-
-class _Loaded(BaseException):
-    """A script has come to its `run_service`, and is left there: no `except` of its own is in the way."""
-
-    def __init__(self, loaded: Service) -> None:
-        self.service = loaded
-
-
-def _service_of_script(script: Path) -> Service:
-    """What a script serves; it is run up to its `run_service`, as workers run it."""
-
-    def leave(loaded: Service) -> NoReturn:
-        raise _Loaded(loaded)
-
-    service.serve_instead = leave
-    sys.argv = [str(script)]
-    sys.path.insert(0, str(script.parent))
-    offer_paddle_serving_names()
-    install_numpy_1_names()
-    try:
-        runpy.run_path(str(script), run_name="__main__")
-    except _Loaded as loaded:
-        return loaded.service
-    finally:
-        service.serve_instead = None
-    raise ConfigError(f"--model {script} ended without calling run_service, so that it is no service")
+    return service_of_script(script)
 
 
 def _app_of(made: Service, model: Path) -> tuple[App, str]:

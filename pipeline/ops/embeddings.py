@@ -15,6 +15,7 @@ from pipeline.models.embedding_description import EmbeddingOutput
 from pipeline.models.signature import Variable
 from pipeline.ops import parameters
 from pipeline.ops.parameters import Parameter
+from pipeline.ops.text_rows import where
 from pipeline.ops.text_task import TRUNCATED, Array, Asked, TextTask
 from pipeline.ops.text_tokenizer import Row
 from pipeline.ops.text_windows import Cut, pooled
@@ -50,11 +51,11 @@ class EmbeddingTask(TextTask):
         vocabulary = self.tokenizer.vocabulary_size
         rows = []
         for number, ids in enumerate(many):
-            where = self.where(self.name, number, len(many))
+            told = where(self.name, number, len(many))
             if strange := [one for one in ids if not 0 <= one < vocabulary]:
-                raise InvalidInput(f"{where} has the token {strange[0]}; the model has {vocabulary}")
+                raise InvalidInput(f"{told} has the token {strange[0]}; the model has {vocabulary}")
             if len(ids) > self.max_tokens and self.given.too_long != "truncate":
-                raise InvalidInput(f"{where} has {len(ids)} tokens, the model reads {self.max_tokens}")
+                raise InvalidInput(f"{told} has {len(ids)} tokens, the model reads {self.max_tokens}")
             kept = ids[: self.max_tokens]
             rows.append(Row(kept, [0] * len(kept), 0))
         cuts = [

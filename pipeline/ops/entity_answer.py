@@ -56,16 +56,21 @@ class Found(NamedTuple):
         return {"pos": [first, end - 1], "entity": self.text, "label": self.label, "score": score}
 
 
-def answer_of(found: Sequence[Sequence[Found]], classes: Sequence[Sequence[int]]) -> Answer:
-    """The entities of each text. classes: of its tokens. Rows of tensors with fewer end with empty ones."""
+def tensors_of(found: Sequence[Sequence[Found]]) -> dict[str, Any]:
+    """A row for each text. Rows with fewer entities end with empty ones."""
     longest = max(map(len, found), default=0)
     tensors: dict[str, Any] = {}
     for name, missing in _PADDING.items():
         rows = [[getattr(one, name) for one in many] + [missing] * (longest - len(many)) for many in found]
         tensors[name] = np.array(rows, _DTYPES.get(name, object)).reshape(len(found), longest)
+    return tensors
+
+
+def answer_of(found: Sequence[Sequence[Found]], classes: Sequence[Sequence[int]]) -> Answer:
+    """The entities of each text. classes: of its tokens."""
     value = [[one.as_paddlenlp() for one in many] for many in found]
     return Answer(
-        tensors,
+        tensors_of(found),
         rows=[{"entities": [one.document() for one in many]} for many in found],
         key_values={
             "value": json.dumps(value, ensure_ascii=False),

@@ -19,8 +19,9 @@ from pipeline.models.description import Output, labels_of
 from pipeline.models.serving_model import ServingModel, Variable
 from pipeline.models.text_description import TextInput
 from pipeline.ops.parameters import Parameter, read_parameters
-from pipeline.ops.text_tokenizer import Row, TextTokenizer, Tokens, shortened
-from pipeline.ops.text_windows import Cut, cut
+from pipeline.ops.text_rows import TextRows
+from pipeline.ops.text_tokenizer import Row, TextTokenizer, Tokens
+from pipeline.ops.text_windows import Cut, Reading
 from pipeline.ops.texts import named_texts
 from pipeline.ops.tokenizer_files import load_tokenizer, tokenizer_file
 
@@ -29,7 +30,6 @@ Feed = dict[str, Array]
 
 MOST_ROWS = 4096  # of a request
 USUAL_LENGTH = 512
-CHARS_PER_TOKEN = 20  # a longer text has surely more tokens than the model reads
 TRUNCATED, WINDOWS = "truncated", "windows"
 
 
@@ -94,9 +94,12 @@ class TextTask:
 
     def load(self) -> None:
         """Loads the tokenizer, in a worker. Raises ConfigError."""
+        self.tokenizer = TextTokenizer(self.library_tokenizer())
+
+    def library_tokenizer(self) -> Any:
+        """The tokenizer in the model's folder, as `tokenizers` has it. Raises ConfigError."""
         folders = (self.model.directory, self.model.directory.parent)
-        path = tokenizer_file(self.given, folders)
-        self.tokenizer = TextTokenizer(load_tokenizer(self.given, path))
+        return load_tokenizer(self.given, tokenizer_file(self.given, folders))
 
     def read(self, inputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> Asked:
         """What a request asks. parameters: what it says beside its inputs. Raises InvalidInput, TooLarge."""
@@ -107,15 +110,7 @@ class TextTask:
 
     def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
         """The rows of a request's texts."""
-        texts = self.texts_of(inputs)
-        tokens = [self.tokenizer.tokens([text[: self.most_chars] for text in many]) for many in texts]
-        if len(texts) == 2 and len(texts[0]) < len(texts[1]):
-            texts[0], tokens[0] = texts[0] * len(texts[1]), tokens[0] * len(texts[1])
-        asked = self._of_texts(wanted, *tokens) if len(texts) == 1 else self._of_pairs(wanted, *tokens)
-        for number, pair in enumerate(zip(*texts, strict=True)):
-            if any(len(text) > self.most_chars for text in pair):
-                asked.cuts[number] = asked.cuts[number]._replace(truncated=True)
-        return asked
+        return Asked(wanted, *self.maker.of(self.texts_of(inputs)))
 
     def texts_of(self, inputs: Mapping[str, Any]) -> list[list[str]]:
         """The texts of each input, as many of each; of pairs one first text may stand for all of them."""
@@ -128,56 +123,21 @@ class TextTask:
     def texts(self, inputs: Mapping[str, Any], name: str) -> list[str]:
         """The texts under a name. Raises InvalidInput for one that is surely too long, before a tokenizer has
         any work with it."""
-        texts = named_texts(inputs, name, None if self.given.too_long == "truncate" else self.most_chars)
+        most = None if self.given.too_long == "truncate" else self.reading.most_chars
+        texts = named_texts(inputs, name, most)
         refuse_many(len(texts))
         return texts
 
     @property
-    def most_chars(self) -> int:
-        """Of a text; a longer one has more tokens than are read."""
-        windows = self.given.max_windows if self.given.too_long == "windows" else 1
-        return CHARS_PER_TOKEN * self.max_tokens * windows
+    def reading(self) -> Reading:
+        """How much of a text is read."""
+        given = self.given
+        return Reading(self.max_tokens, given.too_long, given.stride, given.max_windows)
 
-    def room(self, *, paired: bool = False) -> int:
-        """How many tokens of texts a row has."""
-        return self.max_tokens - self.tokenizer.special(paired=paired)
-
-    def where(self, name: str, number: int, of: int) -> str:
-        return f"text {number} of {name!r}" if of > 1 else f"the text of {name!r}"
-
-    def _of_texts(self, wanted: dict[str, Any], tokens: Sequence[Tokens]) -> Asked:
-        room, cuts, rows = self.room(), [], []
-        for number, one in enumerate(tokens):
-            where = self.where(self.name, number, len(tokens))
-            part = cut(len(one.ids), room, self.given, where, self.max_tokens)
-            cuts.append(part)
-            rows += [self.tokenizer.row(one.ids[first:last]) for first, last in part.spans]
-        return Asked(wanted, rows, cuts)
-
-    def _of_pairs(self, wanted: dict[str, Any], first: Sequence[Tokens], second: Sequence[Tokens]) -> Asked:
-        room, cuts, rows = self.room(paired=True), [], []
-        for number, (one, other) in enumerate(zip(first, second, strict=True)):
-            if self.given.too_long == "truncate":
-                ids, more = shortened(one.ids, other.ids, room)
-                part = Cut([(0, len(ids))], len(ids) + len(more) < len(one.ids) + len(other.ids))
-            else:
-                more = other.ids
-                left = self.room_beside(len(more), self.where(self.given.pair, number, len(second)))
-                where = self.where(self.name, number, len(first))
-                part = cut(len(one.ids), left, self.given, where, self.max_tokens)
-            cuts.append(part)
-            rows += [self.tokenizer.row(one.ids[begin:end], more) for begin, end in part.spans]
-        return Asked(wanted, rows, cuts)
-
-    def room_beside(self, second: int, where: str) -> int:
-        """The room of a first text beside a second one with so many tokens. Raises InvalidInput for one that
-        leaves less than half of it."""
-        room = self.room(paired=True)
-        if 2 * second > room and (self.given.too_long == "windows" or second >= room):
-            raise InvalidInput(
-                f"{where} has {second} tokens; beside another text {room // 2} are read: shorten it"
-            )
-        return room - second
+    @property
+    def maker(self) -> TextRows:
+        """What makes the rows of texts."""
+        return TextRows(self.tokenizer, self.names, self.reading)
 
     def feeds(self, asked: Asked) -> list[Feed]:
         """The model's feeds, a list with one row each."""

@@ -8,10 +8,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.errors import InvalidInput
-from pipeline.models.text_description import TextInput
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Span = tuple[int, int]
+CHARS_PER_TOKEN = 20  # a longer text has surely more tokens than the model reads
+
+
+class Reading(NamedTuple):
+    """How much of a text is read: `max_tokens` at once, special ones included; of a longer one as `too_long`
+    says. stride: from window to window; None: three quarters of one."""
+
+    max_tokens: int
+    too_long: str = "refuse"
+    stride: int | None = None
+    max_windows: int = 1
+
+    @property
+    def most_chars(self) -> int:
+        """Of a text; a longer one has more tokens than are read."""
+        return CHARS_PER_TOKEN * self.max_tokens * (self.max_windows if self.too_long == "windows" else 1)
 
 
 class Cut(NamedTuple):
@@ -21,26 +36,26 @@ class Cut(NamedTuple):
     truncated: bool = False
 
 
-def cut(tokens: int, room: int, given: TextInput, where: str, max_tokens: int) -> Cut:
+def cut(tokens: int, room: int, reading: Reading, where: str) -> Cut:
     """What is read of a text with so many tokens where `room` are read at once.
 
     where: how a sentence calls the text. Raises InvalidInput where the service refuses so long a text.
     """
     if tokens <= room:
         return Cut([(0, tokens)])
-    if given.too_long == "truncate":
+    if reading.too_long == "truncate":
         return Cut([(0, room)], truncated=True)
-    over = max_tokens - room
-    if given.too_long == "refuse":
+    over = reading.max_tokens - room
+    if reading.too_long == "refuse":
         raise InvalidInput(
-            f"{where} has {tokens + over} tokens, the model reads {max_tokens}: shorten or split it"
+            f"{where} has {tokens + over} tokens, the model reads {reading.max_tokens}: shorten or split it"
         )
-    stride = min(room, given.stride or max(1, room * 3 // 4))
+    stride = min(room, reading.stride or max(1, room * 3 // 4))
     starts = range(0, tokens - room + stride, stride)
-    if len(starts) > given.max_windows:
+    if len(starts) > reading.max_windows:
         raise InvalidInput(
-            f"{where} has {tokens} tokens, which are {len(starts)} windows; {given.max_windows} are allowed: "
-            "shorten or split it"
+            f"{where} has {tokens} tokens, which are {len(starts)} windows; {reading.max_windows} are "
+            "allowed: shorten or split it"
         )
     # The last window ends with the text, so that it has as much to go by as the others.
     return Cut([(min(start, tokens - room), min(start, tokens - room) + room) for start in starts])

@@ -61,7 +61,7 @@ def numbered_texts(inputs: Mapping[str, Any], max_chars: int) -> list[str]:
     """
     tensor = inputs.get(TENSOR)
     if isinstance(tensor, np.ndarray):
-        texts = [_decoded(element, number) for number, element in enumerate(tensor.ravel())]
+        texts = [_decoded(element, number, TENSOR) for number, element in enumerate(tensor.ravel())]
         if not texts:
             raise InvalidInput(f"the tensor '{TENSOR}' has no elements")
         for number, text in enumerate(texts):
@@ -82,7 +82,7 @@ def numbered_texts(inputs: Mapping[str, Any], max_chars: int) -> list[str]:
     return texts
 
 
-def _decoded(element: Any, number: int, name: str = TENSOR) -> Any:
+def _decoded(element: Any, number: int, name: str) -> Any:
     try:
         return element.decode() if isinstance(element, bytes) else element
     except UnicodeDecodeError as exc:

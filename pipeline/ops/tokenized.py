@@ -10,7 +10,8 @@ import numpy as np
 from pipeline.errors import InvalidInput
 from pipeline.models.serving_model import ServingModel
 from pipeline.models.text_description import TextInput
-from pipeline.ops.text_task import CHARS_PER_TOKEN, longest_text
+from pipeline.ops.text_task import longest_text
+from pipeline.ops.text_windows import Reading
 from pipeline.ops.texts import named_texts
 from pipeline.ops.tokenizer_files import load_tokenizer, tokenizer_file
 
@@ -32,7 +33,7 @@ class TextReader:
 
     def read(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """The feeds, a row for each text. Raises InvalidInput with the text's number."""
-        most = CHARS_PER_TOKEN * self._max_tokens
+        most = Reading(self._max_tokens).most_chars
         if self._given.too_long == "truncate":
             texts = [text[:most] for text in named_texts(inputs, self._name, None)]
         else:

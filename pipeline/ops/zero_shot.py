@@ -17,6 +17,7 @@ from pipeline.models.text_description import SLOT
 from pipeline.ops.classification import THRESHOLD, TOP_K, joined
 from pipeline.ops.labels import best, probabilities
 from pipeline.ops.parameters import Parameter, flag, labels_sent, template
+from pipeline.ops.text_rows import where
 from pipeline.ops.text_task import MOST_ROWS, Array, Asked, TextTask
 from pipeline.ops.text_windows import Cut, cut, pooled
 
@@ -66,13 +67,16 @@ class ZeroShotTask(TextTask):
             one.ids for one in self.tokenizer.tokens([sentence.replace(SLOT, one) for one in labels])
         ]
         longest = max(map(len, hypotheses))
-        room = self.room_beside(longest, f"label {[len(h) for h in hypotheses].index(longest)} of {LABELS!r}")
+        room = self.maker.room_beside(
+            longest, f"label {[len(h) for h in hypotheses].index(longest)} of {LABELS!r}"
+        )
         cuts, rows = list[Cut](), []
-        premises = self.tokenizer.tokens([text[: self.most_chars] for text in texts])
+        premises = self.tokenizer.tokens([text[: self.reading.most_chars] for text in texts])
         for number, one in enumerate(premises):
-            where = self.where(self.name, number, len(texts))
-            part = cut(len(one.ids), room, self.given, where, self.max_tokens)
-            cuts.append(part._replace(truncated=part.truncated or len(texts[number]) > self.most_chars))
+            part = cut(len(one.ids), room, self.reading, where(self.name, number, len(texts)))
+            cuts.append(
+                part._replace(truncated=part.truncated or len(texts[number]) > self.reading.most_chars)
+            )
             for first, last in part.spans:
                 window = one.ids[first:last]
                 rows += [self.tokenizer.row(window, one_of) for one_of in hypotheses]

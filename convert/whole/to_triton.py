@@ -1,0 +1,55 @@
+"""From any source of a model of texts to a model repository that any Triton runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from convert.result import Conversion, ConversionOptions
+from convert.whole.convert_all import convert_all
+from convert.whole.wanted import Wanted
+from pipeline.errors import ConfigError, ConversionError
+from pipeline.launch.commands import paddlewheel
+from pipeline.models.serving_model import load_serving_model
+from pipeline.ops.text_files import TextSettings, described_texts
+from pipeline.triton.export.repository import export_repository, refuse_present
+
+_ENGINE = "onnxruntime"  # whose form of a model Triton runs
+
+
+def convert_to_triton(source: str, out: Path, wanted: Wanted, *, options: ConversionOptions) -> Conversion:
+    """Write tokenizer, model, postprocess and their ensemble into the model repository `out`.
+
+    The ensemble has the source's name. Raises ConversionError, or ConfigError for a model that is not of
+    texts; then nothing is written.
+    """
+    if wanted.engine not in ("", _ENGINE):
+        raise ConversionError(f"--format triton writes an ONNX model: leave out --engine {wanted.engine}.")
+    name = _name_of(source)
+    refuse_present(out, name, force=options.force)
+    with tempfile.TemporaryDirectory(prefix="paddlewheel.") as work:
+        serving = Path(work, name)
+        made = convert_all(source, serving, replace(wanted, engine=_ENGINE), options=options)
+        if options.dry_run:
+            return made
+        try:
+            model = described_texts(load_serving_model(serving), TextSettings())
+            written = export_repository(name, model, out, force=options.force)
+        except ConfigError as exc:
+            raise ConversionError(exc.message.replace(f"{serving}", source)) from exc
+    return Conversion(
+        out,
+        True,
+        f"{out} has {', '.join(written)}; the ensemble {name} answers texts",
+        made.reports,
+        next=f"{paddlewheel()} serve --model-repository {shlex.quote(str(out))}",
+    )
+
+
+def _name_of(source: str) -> str:
+    """The last part of a path, or of the module of a factory, as a model may be called."""
+    name = Path(source.partition(":")[0]).resolve()
+    return re.sub(r"[^\w.-]", "-", name.stem if name.is_file() else name.name)

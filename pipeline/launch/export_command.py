@@ -1,0 +1,87 @@
+"""`paddlewheel export triton`: writes a service of texts as a model repository that any Triton runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import ConfigError
+from pipeline.launch.commands import add_command, paddlewheel
+
+if TYPE_CHECKING:
+    from pipeline.launch.commands import Commands
+    from pipeline.models.serving_model import ServingModel
+
+
+def export(options: argparse.Namespace) -> None:
+    """Raises ConfigError for a service that can't be so expressed."""
+    from pipeline.triton.export.repository import export_repository
+
+    if options.service is not None:
+        name, model = _of_service(options.service)
+    else:
+        name, model = _of_model(options.model)
+    name = options.name or name
+    written = export_repository(name, model, options.output, onnx=options.onnx, force=options.force)
+    sys.stdout.write(
+        f"{options.output} has {', '.join(written)}. Ask for {name}; here it is served by\n\n"
+        f"  {paddlewheel()} serve --model-repository {options.output}\n"
+    )
+
+
+def _of_service(place: Path) -> tuple[str, ServingModel]:
+    """The name of a script's service, and the model of its only Op as that describes it."""
+    from pipeline.models.serving_model import load_serving_model
+    from pipeline.models.versions import choose_version
+    from pipeline.offline.script_service import script_in, service_of_script
+    from pipeline.ops.described import DescribedOp
+
+    script = script_in(place)
+    if script is None:
+        raise ConfigError(f"--service {place} is no script of a service, nor a folder with web_service.py")
+    service = service_of_script(script)
+    ops, _, config = service.resolve()
+    if len(ops) != 1:
+        raise ConfigError(f"{script} has the Ops {', '.join(ops)}; a service of one Op can be exported")
+    ((name, op),) = ops.items()
+    conf = config.op[name].local_model
+    if not isinstance(op, DescribedOp) or conf is None:
+        raise ConfigError(
+            f"{script}: Op {name} is code of its own, which can't be exported; Ops of pipeline.ops.text_ops "
+            "can"
+        )
+    found = load_serving_model(choose_version(Path(conf.model_dir), conf.model_version).directory)
+    return service.name, op.described(found)
+
+
+def _of_model(folder: Path) -> tuple[str, ServingModel]:
+    """A name for a model's service, and the model as its files describe it."""
+    from pipeline.launch.text_command import folder_of, name_of
+    from pipeline.models.serving_model import load_serving_model
+    from pipeline.models.versions import choose_version
+    from pipeline.ops.text_files import TextSettings, described_texts
+
+    found = load_serving_model(choose_version(folder_of(folder)).directory)
+    return name_of(folder), described_texts(found, TextSettings())
+
+
+def add_export(commands: Commands, command: Callable[[argparse.Namespace], None]) -> None:
+    """Adds the command, which `command` runs."""
+    parser = add_command(
+        commands,
+        "export",
+        command,
+        "write a service of texts as a Triton model repository",
+        "paddlewheel export triton --service services/text_classification --output models",
+    )
+    parser.add_argument("format", choices=("triton",), help="a model repository of Triton's")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--service", type=Path, metavar="PATH", help="of a service, or its script")
+    source.add_argument("--model", type=Path, metavar="FOLDER", help="of a model of texts")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the model repository")
+    parser.add_argument("--name", default="", help="of the ensemble (that of the service, or of the model)")
+    parser.add_argument("--onnx", type=Path, metavar="FILE", help="the model's ONNX form (that beside it)")
+    parser.add_argument("--force", action="store_true", help="replace models of these names")

@@ -1,0 +1,49 @@
+"""The service that a script makes, without serving it: the script is run up to its `run_service`."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from pipeline.api import service
+from pipeline.api.service import Service
+from pipeline.errors import ConfigError
+from pipeline.paddle_serving.import_names import offer_paddle_serving_names
+from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
+
+SCRIPT = "web_service.py"
+
+
+class _Loaded(BaseException):
+    """A script has come to its `run_service`, and is left there: no `except` of its own is in the way."""
+
+    def __init__(self, loaded: Service) -> None:
+        self.service = loaded
+
+
+def script_in(path: Path) -> Path | None:
+    """The script that a path names, as a file or by its folder; None where there is none."""
+    script = path / SCRIPT if path.is_dir() else path
+    return script.resolve() if script.suffix == ".py" and script.is_file() else None
+
+
+def service_of_script(script: Path) -> Service:
+    """What a script serves; it is run up to its `run_service`, as workers run it."""
+
+    def leave(loaded: Service) -> NoReturn:
+        raise _Loaded(loaded)
+
+    service.serve_instead = leave
+    sys.argv = [str(script)]
+    sys.path.insert(0, str(script.parent))
+    offer_paddle_serving_names()
+    install_numpy_1_names()
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except _Loaded as loaded:
+        return loaded.service
+    finally:
+        service.serve_instead = None
+    raise ConfigError(f"{script} ended without calling run_service, so that it is no service")

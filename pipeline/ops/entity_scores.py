@@ -1,0 +1,54 @@
+"""Scores of the tokens of a text made entities, also where the text was read in windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline.ops.entity_answer import Found
+from pipeline.ops.entity_spans import Tag, entities, span_of, words_of
+from pipeline.ops.labels import probabilities
+from pipeline.ops.text_windows import Span, nearest_window
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def likely_of(spans: Sequence[Span], begins: Sequence[int], scores: Sequence[Array]) -> Array:
+    """The probabilities of the tokens of a text that are read: [tokens, classes].
+
+    spans: first and last token of each window. begins: where the text begins in the row of each. scores: of
+    each row, [places, classes].
+    """
+    read = spans[-1][1]
+    chosen = nearest_window(read, spans)
+    logits = np.empty((read, scores[0].shape[-1]), np.float32)
+    for number, ((first, _), at, of_window) in enumerate(zip(spans, begins, scores, strict=True)):
+        own = np.flatnonzero(chosen == number)
+        logits[own] = of_window[own - first + at]
+    return probabilities(logits, "softmax")
+
+
+def entities_in(text: str, offsets: Sequence[Span], likely: Array, tags: Sequence[Tag]) -> list[Found]:
+    """The entities of a text. offsets: of each token that is read its characters; (0, 0) of a space alone,
+    to which SentencePiece gives those behind it. tags: of each class."""
+    words = words_of(text, offsets)
+    many = []
+    for first, last, kind, score in named_words(words, likely, tags):
+        start, end = span_of(text, offsets[words[first][0]][0], offsets[words[last][-1]][1])
+        many.append(Found(text[start:end], kind, score, start, end))
+    return many
+
+
+def named_words(
+    words: Sequence[Sequence[int]], likely: Array, tags: Sequence[Tag]
+) -> list[tuple[int, int, str, float]]:
+    """First and last word, kind and score of each entity. The first piece of a word tells its label."""
+    best = [int(likely[word[0]].argmax()) if word else None for word in words]
+    sure = [float(likely[word[0]].max()) if word else 0.0 for word in words]
+    told = [Tag("") if at is None else tags[at] for at in best]
+    return [
+        (one.first, one.last, one.kind, float(np.mean(sure[one.first : one.last + 1])))
+        for one in entities(told)
+    ]

@@ -1,0 +1,1 @@
+"""The Python models of an exported repository. `standalone.py` writes what they import of ours into them."""

@@ -1,0 +1,55 @@
+"""Scores of classes of each token to the entities of each text. It needs NumPy alone.
+
+tags.json beside this file tells of each class the kind of entity, empty for none, and what its label says of
+a token's place in one. A request may say another `threshold` by a parameter of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pipeline.ops.entity_answer import Found, tensors_of
+from pipeline.ops.entity_scores import entities_in, likely_of
+from pipeline.ops.entity_spans import Tag
+from pipeline.ops.parameters import share
+from pipeline.triton.export.models.requests import (
+    answered,
+    array_of,
+    json_beside,
+    parameter_of,
+    settings_of,
+)
+
+
+class TritonPythonModel:
+    def initialize(self, args: dict[str, str]) -> None:
+        self.settings = settings_of(args)
+        self.tags = [Tag(*one) for one in json_beside(args, "tags.json")]
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        return [answered(request, self.answer) for request in requests]
+
+    def answer(self, request: Any) -> dict[str, Any]:
+        least = parameter_of(request, "threshold", share, float(self.settings["threshold"]))
+        windows = array_of(request, "windows")
+        scores, places = (
+            np.split(array_of(request, name), np.cumsum(windows)[:-1]) for name in ("scores", "places")
+        )
+        texts = [text.decode() for text in array_of(request, self.settings["text"]).ravel()]
+        found = [self.found(*one) for one in zip(texts, scores, places, strict=True)]
+        made = tensors_of([[one for one in many if one.score >= least] for many in found])
+        return {"entity": made.pop("text"), **made}
+
+    def found(self, text: str, scores: Any, places: Any) -> list[Found]:
+        """The entities of a text. places: of each token in each window its number, and its characters."""
+        spans, begins, offsets = [], [], dict[int, tuple[int, int]]()
+        for of_window in places:
+            own = np.flatnonzero(of_window[:, 0] >= 0)
+            numbers = of_window[own, 0].tolist()
+            spans.append((numbers[0], numbers[-1] + 1) if numbers else (0, 0))
+            begins.append(int(own[0]) if numbers else 0)
+            offsets.update((number, (start, end)) for number, start, end in of_window[own].tolist())
+        likely = likely_of(spans, begins, list(scores))
+        return entities_in(text, [offsets[number] for number in range(len(likely))], likely, self.tags)
