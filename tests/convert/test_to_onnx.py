@@ -237,6 +237,7 @@ def test_an_environment_without_the_converter_is_told_with_the_remedy(
     hidden = "import sys; sys.modules['paddle2onnx'] = sys.modules['onnx'] = None\n"
     (tmp_path / "sitecustomize.py").write_text(hidden, "utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # nothing is to be written here, by nobody
     told = refused(capsys, DEMO, "onnx")
     assert told.startswith(f"{sys.executable} lacks paddle2onnx, onnx, which") and "make convert-env" in told
 
