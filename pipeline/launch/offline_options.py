@@ -93,6 +93,11 @@ def _add_scoring(parser: argparse.ArgumentParser, *, rows: int) -> None:
         help="of every request, e.g. top_k=3",
     )
     parser.add_argument("--field", default="answer", metavar="NAME", help="of the answers (%(default)s)")
+    _add_pace(parser, rows)
+
+
+def _add_pace(parser: argparse.ArgumentParser, rows: int) -> None:
+    """How much is asked at once."""
     parser.add_argument(
         "--connections",
         type=_up_to(MOST_CONNECTIONS),

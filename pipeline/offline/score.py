@@ -35,8 +35,8 @@ class Job:
     """What is scored.
 
     keys: the column of an input, by the input's name, where the two differ. errors: what becomes of a row
-    that can't be answered: the run stops, or the row is written with its error. field: under which name the
-    answer is written. asked: called with the seconds and the rows of each request.
+    that can't be answered: the run stops, or the row is written with its error. answers: under which name
+    they are written. asked: called with the seconds and the rows of each request.
     """
 
     source: Path
@@ -44,7 +44,7 @@ class Job:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     errors: str = STOP
-    field: str = ANSWER
+    answers: str = ANSWER
     restart: bool = False
     window_rows: int = WINDOW_ROWS
     request_rows: int = REQUEST_ROWS
@@ -56,8 +56,7 @@ class Job:
             "target": target.described,
             "parameters": dict(self.parameters),
             "keys": dict(self.keys),
-            "errors": self.errors,
-            "field": self.field,
+            "field": self.answers,
         }
 
 
@@ -97,7 +96,7 @@ def score(job: Job, target: Target, console: Console) -> Scored:
             task = progress.add_task("", total=rows.total, completed=0, rows=0)
             for written in _write_all(job, target, rows, out):
                 scored.rows += len(written)
-                scored.failed += sum(ERROR in row and job.field not in row for row in written)
+                scored.failed += sum(ERROR in row and job.answers not in row for row in written)
                 progress.update(task, completed=rows.done, rows=scored.before + scored.rows)
         scored.took_s = time.monotonic() - began
         out.finish()
@@ -168,7 +167,7 @@ class _Window:
         columns = dict(self.rows[at].columns)
         if isinstance(result, ServingError):
             return {**columns, ERROR: f"{self.rows[at].where}: {result.message}"}
-        return {**columns, self._job.field: result}
+        return {**columns, self._job.answers: result}
 
     def _ask(self, places: list[int]) -> list[Any]:
         began = time.monotonic()
@@ -185,9 +184,9 @@ class _Window:
         """What of a row is asked; or why it can't be. Raises ConfigError for a column that would be lost."""
         if row.fault:
             return Refused(row.fault)
-        if self._job.field in row.columns:
+        if self._job.answers in row.columns:
             raise ConfigError(
-                f"{self._job.source} has a column {self._job.field!r} already; name the answer otherwise: "
+                f"{self._job.source} has a column {self._job.answers!r} already; name the answer otherwise: "
                 "--field NAME"
             )
         datatypes, keys = self._target.inputs, self._job.keys

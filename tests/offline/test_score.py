@@ -240,10 +240,14 @@ def test_a_run_with_other_settings_does_not_go_on(
     given = ["score", str(source), str(tmp_path / "out.jsonl"), "--service", service.url]
     assert main(given) == 1
     capsys.readouterr()
-    assert main([*given, "--parameter", "mark=x", "--errors", "write"]) == 2
+    assert main([*given, "--parameter", "mark=x", "--field", "told"]) == 2
     told = capsys.readouterr().err
-    assert "another parameters, errors" in told and "--restart" in told
-    assert main([*given, "--parameter", "mark=x", "--errors", "write", "--restart"]) == 0
+    assert "another parameters, field" in told and "--restart" in told
+    # What becomes of a broken row may be said later: so says the message that ends a run.
+    assert main([*given, "--errors", "write"]) == 0
+    assert lines(tmp_path / "out.jsonl")[:-1] == answered()
+    assert f"{len(ROWS)} of them from an earlier run" in capsys.readouterr().out
+    assert main([*given, "--errors", "write", "--parameter", "mark=x", "--restart"]) == 0
     assert lines(tmp_path / "out.jsonl")[:-1] == answered(mark="x")
 
 
