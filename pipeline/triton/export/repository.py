@@ -36,8 +36,9 @@ def export_repository(
 ) -> list[str]:
     """Write the four models of a service of this name into the repository `out`; returns their names.
 
-    model: described as the service has it. onnx: its ONNX form, where that is not with it. force: replaces models of these names. Raises ConfigError for a
-    service that can't be so expressed, and for one that is there already.
+    model: described as the service has it. onnx: its ONNX form, where that is not with it. force: replaces
+    models of these names. Raises ConfigError for a service that can't be so expressed, and for one that is
+    there already.
     """
     task = text_task(model)
     if task is None:
