@@ -107,7 +107,7 @@ def test_six_hundred_labels_stay_within_the_token_budget(service: TextProcess, m
 
 def test_more_texts_with_labels_than_a_request_may_have_are_refused(service: TextProcess) -> None:
     refusal = service.rows(*["国足"] * 7, status=413, labels=[f"国{number}" for number in range(600)])
-    assert "comes to 4200 rows for the model, 4096 are allowed" in refusal
+    assert "7 texts with 600 labels are 4200 pairs; 4096 are allowed in a request" in refusal
 
 
 @pytest.mark.parametrize(
