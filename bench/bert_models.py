@@ -31,7 +31,7 @@ SIZES: dict[str, dict[str, int]] = {
 NAMES = ("input_ids", "token_type_ids", "attention_mask")
 PADDLE, ONNX = "paddle", "onnx"  # the folders of the two forms
 LONGEST = 512  # tokens
-_SAMPLE = 512  # headlines at least, to judge `precision: auto` by
+_SAMPLE = 512  # headlines at least: to fit the classifier on, and to judge `precision: auto` by
 _RIDGE = 3e-2
 _SHARPNESS = 10.0  # of the answers: logits fitted to 0 and 1 would make all classes about as likely
 _BATCH = 32
@@ -48,10 +48,10 @@ def make_models(folder: Path, size: str) -> None:
     model = BertClassifier(BertSize(len(vocabulary()), len(LABELS), positions=LONGEST, **SIZES[size]))
     model.eval()
     headlines = read_headlines()
-    _fit_classifier(model, headlines)
+    chosen = headlines[:: len(headlines) // _SAMPLE]  # of all classes
+    _fit_classifier(model, chosen)
     _write(model, folder)
-    sample = headlines[:: len(headlines) // _SAMPLE]  # of all classes
-    np.savez_compressed(folder / ONNX / SERVER_FOLDER / SAMPLE_FILE, **_feeds(sample))
+    np.savez_compressed(folder / ONNX / SERVER_FOLDER / SAMPLE_FILE, **_feeds(chosen))
 
 
 def _fit_classifier(model: Any, headlines: tuple[Headline, ...]) -> None:
