@@ -43,6 +43,7 @@ WITHOUT_EFFECT = {
     "grpc-http2-max-pings-without-data": "bounds pings: gRPC's defaults hold",
     "grpc-http2-max-ping-strikes": "bounds pings: gRPC's defaults hold",
     "grpc-http2-min-recv-ping-interval-without-data": "bounds pings: gRPC's defaults hold",
+    "grpc-header-forward-pattern": "gives models the metadata of requests: parameters reach them",
     "grpc-restricted-protocol": "restricts calls to who knows a key: see security.api_keys",
     "host-policy": "binds instances to NUMA nodes: the kernel places workers",
     "http-header-forward-pattern": "gives models the headers of requests: parameters reach them",
@@ -52,6 +53,7 @@ WITHOUT_EFFECT = {
     "metrics-config": "configures summaries of /metrics: it has histograms",
     "metrics-interval-ms": "tells how often gauges are read: they are read when asked for",
     "min-supported-compute-capability": f"rules old GPUs out: {_NO_GPU}",
+    "model-config-name": "chooses among several configurations of a model: config.pbtxt is read",
     "model-namespacing": "lets repositories have models of one name: each name is one model here",
     "model-load-gpu-limit": f"bounds GPU memory of loads: {_NO_GPU}",
     "model-load-retry-count": "tries a failed load again: a worker's start is tried again by itself",
@@ -63,14 +65,19 @@ WITHOUT_EFFECT = {
     "reuse-grpc-port": "shares the port with other servers: a port is one server's here",
     "reuse-http-port": "shares the port with other servers: a port is one server's here",
     "sagemaker-port": "opens the port of SageMaker: there is none here",
+    "sagemaker-safe-port-range": "bounds the ports beside SageMaker's: there is none here",
+    "sagemaker-thread-count": f"sets threads: {_ONE_LOOP}",
     "trace-config": f"configures traces: {_NO_TRACE}",
     "trace-count": f"configures traces: {_NO_TRACE}",
     "trace-file": f"configures traces: {_NO_TRACE}",
     "trace-level": f"configures traces: {_NO_TRACE}",
     "trace-log-frequency": f"configures traces: {_NO_TRACE}",
     "trace-rate": f"configures traces: {_NO_TRACE}",
+    "vertex-ai-default-model": "names the model of the port of Vertex AI: there is none here",
     "vertex-ai-port": "opens the port of Vertex AI: there is none here",
+    "vertex-ai-thread-count": f"sets threads: {_ONE_LOOP}",
 }
+_BUCKETS = {"s3": "aws s3 sync", "gs": "gcloud storage rsync", "as": "az storage blob download-batch"}
 _ALONE = ("enable-peer-access", "reuse-grpc-port", "reuse-http-port")  # may be given without a value
 
 
@@ -92,7 +99,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model-repository",
         "--model-store",
-        type=Path,
+        type=repository_folder,
         action="append",
         required=True,
         metavar="DIR",
@@ -201,6 +208,17 @@ def _add_bool(parser: argparse.ArgumentParser, flag: str, told: str, *, default:
         metavar="BOOL",
         help=f"{told} ({str(default).lower()})",
     )
+
+
+def repository_folder(text: str) -> Path:
+    """The path of a model repository; one of a bucket is refused."""
+    scheme, separator, _ = text.partition("://")
+    if separator and scheme in _BUCKETS:
+        raise argparse.ArgumentTypeError(
+            f"{text} is in a bucket, which is not read here: copy it to a folder ({_BUCKETS[scheme]}), and "
+            "name that"
+        )
+    return Path(text)
 
 
 def yes_or_no(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from xml.etree import ElementTree
@@ -36,6 +37,7 @@ output [ { name: "O" data_type: TYPE_FP32 dims: [ 2 ] } ]
         ("--backend-config=onnxruntime", "write BACKEND,NAME=VALUE"),
         ("--log-file=/nowhere/log", "can't be written"),
         ("--grpc-use-ssl", "needs --grpc-server-cert and --grpc-server-key"),
+        ("--model-store=s3://bucket/models", "is in a bucket, which is not read here: copy it to a folder"),
     ],
 )
 def test_a_flag_that_triton_does_not_know_is_refused_with_the_nearest(
@@ -54,6 +56,7 @@ def test_a_flag_that_triton_does_not_know_is_refused_with_the_nearest(
         ({"bert/config.pbtxt": 'name: "a"\nname: "b"'}, "line 2: "),
         ({"bert/config.pbtxt": 'name: "other"', "bert/1/model.py": ""}, "name is 'other', and the folder's"),
         ({"bert/config.pbtxt": f'{TENSORS} max_batch_size: -1', "bert/1/x": ""}, "non-negative"),
+        ({"be rt/config.pbtxt": TENSORS, "be rt/1/x": ""}, "'be rt' can't be the name of a model"),
     ],
 )  # fmt: skip
 def test_a_repository_without_a_model_to_serve_says_why(
@@ -76,6 +79,7 @@ def test_the_start_tells_models_and_flags_without_effect(tmp_path: Path) -> None
         lines = [line.split() for line in service.log.splitlines()]
         assert ["same", "1", "READY"] in lines
         assert any(line[:2] == ["odd", "UNAVAILABLE:"] for line in lines)
+        assert service.http("/v2/health/ready").status == 200  # for readiness is not strict
 
 
 def test_ports_may_be_left_out_or_opened_at_one_address_and_the_log_be_a_file(tmp_path: Path) -> None:
@@ -116,6 +120,26 @@ def test_grpc_alone_has_tls_where_its_flags_say_so(tmp_path: Path) -> None:
         with grpc.secure_channel(f"localhost:{service.rpc_address.rpartition(':')[2]}", trusted) as channel:
             live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
             assert live(b"", timeout=PATIENCE_S) == b"\x08\x01"
+
+
+def test_what_is_not_answered_in_the_time_after_sigterm_is_left(tmp_path: Path) -> None:
+    waits = """
+    class TritonPythonModel:
+        def execute(self, requests):
+            import time
+            print("execute has begun", flush=True)
+            time.sleep(3600)
+    """
+    write_model(tmp_path, "waits", TENSORS.replace('"identity"', '"python"'), waits)
+    with RepositoryProcess(tmp_path, arguments=["--exit-timeout-secs=1"]) as service:
+        row = {"name": "I", "datatype": "FP32", "shape": [2], "data": [1, 2]}
+        connection = service.connection()
+        connection.request("POST", "/v2/models/waits/infer", json.dumps({"inputs": [row]}))
+        service.wait_for_log("execute has begun")
+        service.terminate()
+        service.exit_code()
+        assert "1 requests were not answered in drain_timeout (1 s)" in service.log
+        connection.close()
 
 
 def test_models_that_leave_out_their_batch_take_the_default_of_the_command_line(tmp_path: Path) -> None:
