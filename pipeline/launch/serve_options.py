@@ -18,6 +18,7 @@ _BATCHES = "batches of requests travel in shared memory that grows as needed"
 _NO_GPU = "GPU memory is the engine's own business"
 _NO_TRACE = "requests are not traced; /metrics and the access log tell their times"
 _ONE_LOOP = "one thread of the front serves all connections"
+_KEYS = "--api-keys asks every client for one"
 _NO_CACHE = "the response cache is not built yet"
 WITHOUT_EFFECT = {
     "allow-cpu-metrics": "tells whether /metrics has the CPU's figures: it always has",
@@ -44,11 +45,11 @@ WITHOUT_EFFECT = {
     "grpc-http2-max-ping-strikes": "bounds pings: gRPC's defaults hold",
     "grpc-http2-min-recv-ping-interval-without-data": "bounds pings: gRPC's defaults hold",
     "grpc-header-forward-pattern": "gives models the metadata of requests: parameters reach them",
-    "grpc-restricted-protocol": "restricts calls to who knows a key: see security.api_keys",
+    "grpc-restricted-protocol": f"restricts calls to who knows a key: {_KEYS}",
     "host-policy": "binds instances to NUMA nodes: the kernel places workers",
     "http-header-forward-pattern": "gives models the headers of requests: parameters reach them",
     "http-max-input-size": "bounds bodies: limits.body_bytes does",
-    "http-restricted-api": "restricts calls to who knows a key: see security.api_keys",
+    "http-restricted-api": f"restricts calls to who knows a key: {_KEYS}",
     "http-thread-count": f"sets threads: {_ONE_LOOP}",
     "metrics-config": "configures summaries of /metrics: it has histograms",
     "metrics-interval-ms": "tells how often gauges are read: they are read when asked for",
@@ -128,6 +129,9 @@ def _add_ports(parser: argparse.ArgumentParser) -> None:
             f"--{name}-address", metavar="ADDRESS", help=f"address of the port of {name} (all)"
         )
         _add_bool(parser, f"allow-{name}", f"open the port of {name}", default=True)
+    parser.add_argument(
+        "--api-keys", type=Path, metavar="FILE", help="NAME:KEY a line, of which every client must show one"
+    )
     _add_bool(parser, "grpc-use-ssl", "TLS on the gRPC port")
     parser.add_argument("--grpc-server-cert", metavar="FILE", help="PEM file of the server's certificate")
     parser.add_argument("--grpc-server-key", metavar="FILE", help="PEM file of its private key")

@@ -142,6 +142,20 @@ def test_what_is_not_answered_in_the_time_after_sigterm_is_left(tmp_path: Path) 
         connection.close()
 
 
+def test_strangers_load_nothing_where_keys_are_asked_for(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "same", TENSORS)
+    (tmp_path / "keys.txt").write_text("operator:open-sesame-0123456789\n", "utf-8")
+    (tmp_path / "keys.txt").chmod(0o600)
+    flags = ["--model-control-mode=explicit", f"--api-keys={tmp_path / 'keys.txt'}"]
+    with RepositoryProcess(tmp_path / "models", arguments=flags) as service:
+        path = "/v2/repository/models/same/load"
+        assert service.http(path, b"").status == 401
+        assert service.http("/v2/models/same/infer", b"{}").status == 401
+        known = {"x-api-key": "open-sesame-0123456789"}
+        assert service.http(path, b"", headers=known).status == 200
+        assert service.http("/v2/models/same/ready", headers=known).status == 200
+
+
 def test_models_that_leave_out_their_batch_take_the_default_of_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "scaled" / "1").mkdir(parents=True)
     shutil.copyfile(onnx_file("scaled"), tmp_path / "scaled" / "1" / "model.onnx")
@@ -207,6 +221,15 @@ def test_explain_tells_models_and_what_is_wrong(tmp_path: Path) -> None:
     assert flawed.returncode == 1
     assert "circular dependency between ensembles: looping -> looping" in flawed.stdout
     assert "-> an ensemble is made of others than itself" in flawed.stdout
+
+
+def test_a_model_of_two_repositories_is_not_served_and_the_others_are(tmp_path: Path) -> None:
+    for repository, name in (("one", "same"), ("two", "same"), ("two", "other")):
+        write_model(tmp_path / repository, name, TENSORS)
+    told = paddlewheel("explain", tmp_path / "one", tmp_path / "two")
+    assert told.returncode == 1
+    assert "other version 1: identity" in told.stdout
+    assert f"same: it is in {tmp_path / 'one' / 'same'} and in {tmp_path / 'two' / 'same'}" in told.stdout
 
 
 def test_a_service_that_is_given_a_repository_names_the_command_that_serves_it(tmp_path: Path) -> None:
