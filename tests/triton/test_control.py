@@ -93,7 +93,7 @@ def index(service: RepositoryProcess) -> dict[str, list[str]]:
 def test_an_ensemble_is_loaded_with_its_models_and_unloaded_with_them_or_without(
     service: RepositoryProcess,
 ) -> None:
-    assert "whoever reaches a port may load models" in service.log
+    service.wait_for_log("whoever reaches a port may load models")
     unloaded = dict.fromkeys(("changing", "ensemble", "policy"), " ")
     expected = {**unloaded, **dict.fromkeys(STEADY, "1 READY")}
     assert index(service) == {name: [state] for name, state in expected.items()}

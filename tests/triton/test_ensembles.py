@@ -165,7 +165,7 @@ def test_an_error_names_step_model_version_tensor_and_both_shapes(ensembles: Rep
     assert answer.status in (400, 500)
     told = answer.json["error"]
     assert "in ensemble 'misfit', step 2 ('scaled' version 1): " in told
-    assert "x" in told and "(1, 3)" in told and "(?, 4)" in told, told
+    assert "feed 'x' has shape (1, 3), expected float32 [-1, 4]" in told
     labels = {"model": "misfit", "step_model": "scaled"}
     assert ensembles.metric("paddlewheel_ensemble_step_failures_total", **labels) == 1
 

@@ -15,7 +15,7 @@ from pipeline.models.serving_model import load_serving_model
 from tests.support.command_line import paddlewheel
 from tests.support.onnx_models import onnx_file
 from tests.support.repository_process import RepositoryProcess
-from tests.support.service_process import PATIENCE_S, ROOT
+from tests.support.service_process import PATIENCE_S, ROOT, wait_until
 from tests.support.triton_repository import write_model
 
 TLS = ROOT / "tests" / "fixtures" / "tls"
@@ -89,8 +89,9 @@ def test_ports_may_be_left_out_or_opened_at_one_address_and_the_log_be_a_file(tm
         f"--log-file={tmp_path / 'log'}", "--model-load-thread-count=1",
     ]  # fmt: skip
     with RepositoryProcess(tmp_path / "models", arguments=flags) as service:
-        log = (tmp_path / "log").read_text("utf-8")
-        assert "is ready: http_port" in log
+        file = tmp_path / "log"
+        wait_until(lambda: "is ready: http_port" in file.read_text("utf-8"), "the log tells of the ports")
+        log = file.read_text("utf-8")
         assert "rpc_port" not in log
         assert "--backend-config=python,shm-default-byte-size has no effect" in log
         http_port = int(service.url.rpartition(":")[2])
@@ -138,7 +139,7 @@ def test_what_is_not_answered_in_the_time_after_sigterm_is_left(tmp_path: Path) 
         service.wait_for_log("execute has begun")
         service.terminate()
         service.exit_code()
-        assert "1 requests were not answered in drain_timeout (1 s)" in service.log
+        assert "1 requests were not answered in drain_timeout" in service.log
         connection.close()
 
 
