@@ -208,6 +208,18 @@ def test_a_broken_row_of_a_table_is_told(
     assert "with an error" in capsys.readouterr().out
 
 
+def odd_files(folder: Path) -> dict[str, Path]:
+    """A table in another encoding, one with a page that can't be read, a folder where a file should be."""
+    gbk, torn = folder / "gbk.csv", folder / "torn.parquet"
+    gbk.write_bytes("文本,id\na,1\n".encode("gbk"))
+    write_table(torn, [{"text": "short"}] * 2000)
+    damaged = bytearray(torn.read_bytes())
+    damaged[4:40] = bytes(36)
+    torn.write_bytes(damaged)
+    (folder / "a_folder.jsonl").mkdir()
+    return {"gbk": gbk, "torn": torn}
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -217,6 +229,9 @@ def test_a_broken_row_of_a_table_is_told(
         (["{source}", "{folder}/none/out.jsonl"], "can't be written"),
         (["{source}", "{source}"], "is there already"),
         (["{source}", "{out}", "--field", "text"], "has a column 'text' already"),
+        (["{gbk}", "{out}"], "gbk.csv: its first line is no UTF-8; save the file as UTF-8"),
+        (["{source}", "{folder}/a_folder.jsonl", "--restart"], "a_folder.jsonl can't be written"),
+        (["{torn}", "{out}"], "torn.parquet can't be read on after row 0"),
     ],
 )
 def test_what_can_not_be_done_is_told_at_once(
@@ -227,7 +242,7 @@ def test_what_can_not_be_done_is_told_at_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     source = jsonl(tmp_path / "in.jsonl")
-    names = {"folder": tmp_path, "source": source, "out": tmp_path / "out.jsonl"}
+    names = {"folder": tmp_path, "source": source, "out": tmp_path / "out.jsonl", **odd_files(tmp_path)}
     given = [argument.format(**names) for argument in arguments]
     assert main(["score", *given, "--service", service.url]) == 2
     assert expected in capsys.readouterr().err
