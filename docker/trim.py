@@ -12,7 +12,7 @@ from pathlib import Path
 IMPORTED_IN_SERVING = (
     "client.protos, grpc.aio, grpc._utilities, httptools, msgpack, msgspec, numpy, onnxruntime, "
     "prometheus_client, pydantic, rich.console, uvloop, yaml, "
-    "pipeline.front.lifecycle, pipeline.worker.main"
+    "pipeline.front.lifecycle, pipeline.worker.main, pipeline.ops.described"
 )
 OURS = ("client", "convert", "pipeline", "paddle_serving_", "paddlenlp_shims")  # with their bytecode
 OF_EXTRAS = ("paddle.inference", "tokenizers")

@@ -137,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             Run(options, report, console).measure()
         if not report.rows:
             raise CannotMeasure(f"{options.json} holds no figures")
+        report.rows.sort(key=_place)
         print_tables(console, report)
         if options.docs:
             write_docs(report)
@@ -144,6 +145,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"not measured: {exc}", style="red", markup=False)
         return 1
     return 0
+
+
+def _place(row: Row) -> tuple[int, ...]:
+    """Where a row stands among the others, whenever it was measured."""
+    keys = [subject.key for subject in SUBJECTS]
+    return (
+        list(MODELS).index(row.model),
+        list(WORKLOADS).index(row.workload),
+        row.connections,
+        keys.index(row.key),
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,7 +18,7 @@ from bench.peers.subjects import Loop, Ours, Subject
 from bench.peers.turns import Asked, Looped, Measured, bodies_of
 
 CONFIDENCE_TOLERANCE = 1e-4  # a batch's padding changes the order of sums
-LEAST_AGREEMENT = 0.95  # of labels in a lower precision, where random weights leave many a close call
+LEAST_AGREEMENT = 0.9  # of labels in a lower precision, on texts that random weights leave close calls
 _CHECKED = 256
 
 

@@ -18,6 +18,9 @@ from bench.peers.server import Door, Processes
 from bench.processes import busy_s
 
 _WARM_UP_S = 1
+_LOOK_S = 0.1
+_MOST_LEFT_S = 30.0  # of work that a subject still has when its clients are gone
+_RESTING = 0.1  # cores
 _MOST_TIMED = 64  # connections: a thread of the generator for each when short texts are timed
 
 
@@ -25,6 +28,8 @@ class Measured(Protocol):
     """A subject that runs."""
 
     def turn(self, connections: int, seconds: float) -> Turn: ...
+
+    def settle(self) -> None: ...
 
 
 class Bodies(NamedTuple):
@@ -45,6 +50,7 @@ class Asked:
 
     def turn(self, connections: int, seconds: float) -> Turn:
         self._load(connections, _WARM_UP_S)
+        self.settle()
         with watched(self._processes, self._beside) as spent:
             done = self._load(connections, seconds)
         if not done.requests:
@@ -55,6 +61,17 @@ class Asked:
             spent.idle, done.p50_ms, done.p99_ms, done.errors + sum(each.errors for each in short),
             *(each.p99_ms for each in short),
         )  # fmt: skip
+
+    def settle(self) -> None:
+        """Waits for the end of what its clients have left behind, which would slow the next turn."""
+        end = time.monotonic() + _MOST_LEFT_S
+        before = self._processes.cpu_s()
+        while time.monotonic() < end:
+            time.sleep(_LOOK_S)
+            now = self._processes.cpu_s()
+            if now - before < _RESTING * _LOOK_S:
+                return
+            before = now
 
     def _load(self, connections: int, seconds: float) -> Load:
         url, path = self._door.url, self._door.path
@@ -95,6 +112,9 @@ class Looped:
             self._processes.resident_mb(), spent.others, spent.idle,
         )  # fmt: skip
 
+    def settle(self) -> None:
+        """Nothing is left when a loop has ended."""
+
 
 class Spent:
     """cpu_s: of the subject's processes. others: cores that were busy with nothing of the measurement. idle:
@@ -126,11 +146,12 @@ def _children_s() -> float:
 
 def pair(ours: Measured, theirs: Measured, connections: int, seconds: float, *, ours_first: bool) -> Pair:
     """One turn of each; whose is first changes, so that the host's drift favours nobody."""
-    if ours_first:
-        own = ours.turn(connections, seconds)
-        return Pair(own, theirs.turn(connections, seconds))
-    other = theirs.turn(connections, seconds)
-    return Pair(ours.turn(connections, seconds), other)
+    both = [ours, theirs] if ours_first else [theirs, ours]
+    turns = {}
+    for one in both:
+        turns[id(one)] = one.turn(connections, seconds)
+        one.settle()
+    return Pair(turns[id(ours)], turns[id(theirs)])
 
 
 @contextlib.contextmanager

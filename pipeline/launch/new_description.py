@@ -11,7 +11,7 @@ from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, Description, de
 from pipeline.models.label_names import class_counts, flaw_of_count, given_labels
 from pipeline.models.score_fetches import maker_of, scores_of
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
-from pipeline.ops.tokenizer_files import tokenizer_file
+from pipeline.ops.tokenizing.tokenizer_files import tokenizer_file
 
 LABELS_KEY = "labels"
 _MOST_TOLD = 5  # of the best labels of an image

@@ -33,7 +33,7 @@ from pipeline.offline.script_service import script_in, service_of_script
 from pipeline.offline.target import Refused
 from pipeline.ops.described import DescribedOp
 from pipeline.ops.text_ops import TextOp
-from pipeline.ops.tokenizer_files import has_tokenizer
+from pipeline.ops.tokenizing.tokenizer_files import has_tokenizer
 from pipeline.plugins import DIALECTS, find
 from pipeline.process import environment
 from pipeline.process.control_group import usable_cores

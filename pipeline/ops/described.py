@@ -28,8 +28,8 @@ from pipeline.ops.declarations import (
 from pipeline.ops.images import ImageReader
 from pipeline.ops.labels import OutputPrinter
 from pipeline.ops.tables import TableReader
-from pipeline.ops.text_task import Asked, TextTask
-from pipeline.ops.text_tasks import text_task
+from pipeline.ops.text_tasks.tasks import text_task
+from pipeline.ops.text_tasks.text_task import Asked, TextTask
 from pipeline.ops.tokenized import TextReader
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -19,7 +19,7 @@ from pipeline.models.label_names import entailment_of
 from pipeline.models.pretrained_config import is_multi_label, labels_of, longest_of, task_of
 from pipeline.models.score_fetches import maker_of
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
-from pipeline.ops.tokenizer_files import tokenizer_file
+from pipeline.ops.tokenizing.tokenizer_files import tokenizer_file
 
 CLASSIFICATION, MULTI_LABEL, LABELLING, ZERO_SHOT = "classification", "multi-label", "labelling", "zero-shot"
 EMBEDDINGS, RERANKING = "embeddings", "reranking"

@@ -10,10 +10,10 @@ import numpy as np
 from pipeline.errors import InvalidInput
 from pipeline.models.serving_model import ServingModel
 from pipeline.models.text_description import TextInput
-from pipeline.ops.text_task import longest_text
-from pipeline.ops.text_windows import Reading
+from pipeline.ops.text_tasks.text_task import longest_text
+from pipeline.ops.text_tasks.text_windows import Reading
 from pipeline.ops.texts import named_texts
-from pipeline.ops.tokenizer_files import load_tokenizer, tokenizer_file
+from pipeline.ops.tokenizing.tokenizer_files import load_tokenizer, tokenizer_file
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

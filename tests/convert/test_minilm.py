@@ -69,9 +69,9 @@ def test_served_embeddings_are_those_of_the_original(
     served, batches, rows = ask_all(tmp_path)
     np.testing.assert_allclose(served, original, rtol=0, atol=1e-4)
     with TextProcess(tmp_path / "served", "--engine", "paddle") as service:
-        rows = service.rows(*TEXTS)
+        embedded = service.rows(*TEXTS)
     units = original / np.linalg.norm(original, axis=1, keepdims=True)
-    np.testing.assert_allclose([row["embedding"] for row in rows], units, rtol=0, atol=1e-5)
+    np.testing.assert_allclose([row["embedding"] for row in embedded], units, rtol=0, atol=1e-5)
     # What was proven may be padded is, without a word in config.yml: texts of all lengths went as one batch.
     assert batches == 1 and rows >= len(TEXTS)
 

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import load_serving_model
-from pipeline.ops.text_tasks import text_task
+from pipeline.ops.text_tasks.tasks import text_task
 from tests.support.embedding_models import (
     cross_encoder,
     encoder,

@@ -13,7 +13,7 @@ from pipeline.errors import ConfigError
 from pipeline.models.dtypes import BY_NAME
 from pipeline.models.onnx_file import OnnxFacts
 from pipeline.models.serving_model import Variable
-from pipeline.ops.text_task import MOST_ROWS, TRUNCATED, WINDOWS, TextTask
+from pipeline.ops.text_tasks.text_task import MOST_ROWS, TRUNCATED, WINDOWS, TextTask
 from pipeline.triton.export.postprocess import LENGTHS, PLACES, Postprocess
 from pipeline.triton.model_folder import data_type_of
 from pipeline.triton.padding_proof import padding_of

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.errors import ConfigError
-from pipeline.ops.embeddings import pooling_of
-from pipeline.ops.entity_spans import tags_of
-from pipeline.ops.text_task import TextTask
+from pipeline.ops.text_tasks.embeddings import pooling_of
+from pipeline.ops.text_tasks.entity_spans import tags_of
+from pipeline.ops.text_tasks.text_task import TextTask
 
 LENGTHS, PLACES = "lengths", "places"
 """What a tokenizer tells of rows: their tokens, and of each place the token there."""

@@ -20,8 +20,8 @@ from pipeline.errors import ConfigError
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import ServingModel
 from pipeline.models.variants import load_for_engine
-from pipeline.ops.text_task import TextTask
-from pipeline.ops.text_tasks import text_task
+from pipeline.ops.text_tasks.tasks import text_task
+from pipeline.ops.text_tasks.text_task import TextTask
 from pipeline.triton.export import configs
 from pipeline.triton.export.postprocess import Postprocess, postprocess_of
 from pipeline.triton.export.standalone import standalone

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.ops.labels import best, probabilities
-from pipeline.ops.parameters import count, share
-from pipeline.ops.text_windows import pooled
+from pipeline.ops.text_tasks.parameters import count, share
+from pipeline.ops.text_tasks.text_windows import pooled
 from pipeline.triton.export.models.requests import (
     answered,
     array_of,

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InvalidInput
-from pipeline.ops.embeddings import shortened, vector_of
-from pipeline.ops.parameters import flag, size
-from pipeline.ops.text_windows import pooled
+from pipeline.ops.text_tasks.embeddings import shortened, vector_of
+from pipeline.ops.text_tasks.parameters import flag, size
+from pipeline.ops.text_tasks.text_windows import pooled
 from pipeline.triton.export.models.requests import answered, array_of, parameter_of, settings_of
 
 

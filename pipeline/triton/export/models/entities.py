@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.ops.entity_answer import Found, tensors_of
-from pipeline.ops.entity_scores import entities_in, likely_of
-from pipeline.ops.entity_spans import Tag
-from pipeline.ops.parameters import share
+from pipeline.ops.text_tasks.entity_answer import Found, tensors_of
+from pipeline.ops.text_tasks.entity_scores import entities_in, likely_of
+from pipeline.ops.text_tasks.entity_spans import Tag
+from pipeline.ops.text_tasks.parameters import share
 from pipeline.triton.export.models.requests import (
     answered,
     array_of,

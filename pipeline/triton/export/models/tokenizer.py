@@ -16,10 +16,10 @@ import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
 from pipeline.errors import InvalidInput
-from pipeline.ops.text_rows import TextRows
-from pipeline.ops.text_tokenizer import Row, TextTokenizer, Tokens
-from pipeline.ops.text_windows import Cut, Reading
+from pipeline.ops.text_tasks.text_rows import TextRows
+from pipeline.ops.text_tasks.text_windows import Cut, Reading
 from pipeline.ops.texts import named_texts
+from pipeline.ops.tokenizing.text_tokenizer import Row, TextTokenizer, Tokens
 from pipeline.triton.export.models.requests import answered, array_of, settings_of
 
 

@@ -13,12 +13,12 @@ import numpy as np
 from pipeline.errors import ConfigError, InvalidInput
 from pipeline.models.embedding_description import EmbeddingOutput
 from pipeline.models.signature import Variable
-from pipeline.ops import parameters
-from pipeline.ops.parameters import Parameter
-from pipeline.ops.text_rows import where
-from pipeline.ops.text_task import TRUNCATE, TRUNCATED, Array, Asked, TextTask
-from pipeline.ops.text_tokenizer import Row
-from pipeline.ops.text_windows import Cut, pooled
+from pipeline.ops.text_tasks import parameters
+from pipeline.ops.text_tasks.parameters import Parameter
+from pipeline.ops.text_tasks.text_rows import where
+from pipeline.ops.text_tasks.text_task import TRUNCATE, TRUNCATED, Array, Asked, TextTask
+from pipeline.ops.text_tasks.text_windows import Cut, pooled
+from pipeline.ops.tokenizing.text_tokenizer import Row
 
 DIMENSIONS = Parameter("dimensions", parameters.size, "How many numbers of each vector are kept.")
 NORMALIZE = Parameter("normalize", parameters.flag, "Whether vectors have the length 1.")

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError
 from pipeline.models.text_description import TextInput
-from pipeline.ops.sentence_pieces import ALBERT, XLM_R, sentence_piece_tokenizer
+from pipeline.ops.tokenizing.sentence_pieces import ALBERT, XLM_R, sentence_piece_tokenizer
 
 WHOLE, WORDS = "tokenizer.json", "vocab.txt"
 TOKENIZERS = (WHOLE, WORDS, XLM_R, ALBERT)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pipeline.ops.labels import best, over_threshold, probabilities, sigmoids
-from pipeline.ops.parameters import Parameter, count, share
-from pipeline.ops.text_task import TRUNCATE, Array, Asked, TextTask
-from pipeline.ops.text_windows import pooled
+from pipeline.ops.text_tasks.parameters import Parameter, count, share
+from pipeline.ops.text_tasks.text_task import TRUNCATE, Array, Asked, TextTask
+from pipeline.ops.text_tasks.text_windows import pooled
 
 TOP_K = Parameter("top_k", count, "Most labels that are told, the best first.")
 THRESHOLD = Parameter("threshold", share, "Least score of a label that is told.")

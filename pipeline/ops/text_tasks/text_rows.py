@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.errors import InvalidInput
-from pipeline.ops.text_tokenizer import Row, TextTokenizer, Tokens, shortened
-from pipeline.ops.text_windows import Cut, Reading, cut
+from pipeline.ops.text_tasks.text_windows import Cut, Reading, cut
+from pipeline.ops.tokenizing.text_tokenizer import Row, TextTokenizer, Tokens, shortened
 
 
 class TextRows:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pipeline.errors import ConfigError
-from pipeline.ops import entity_answer
-from pipeline.ops.entity_answer import Found
-from pipeline.ops.entity_scores import entities_in, likely_of, named_words
-from pipeline.ops.entity_spans import joined_tokens, tags_of
-from pipeline.ops.parameters import Parameter, flag, share
-from pipeline.ops.split_tokens import checked_tokens, printed_texts, tokens_of_json
-from pipeline.ops.text_task import Array, Asked, TextTask
-from pipeline.ops.text_tokenizer import Tokens
+from pipeline.ops.text_tasks import entity_answer
+from pipeline.ops.text_tasks.entity_answer import Found
+from pipeline.ops.text_tasks.entity_scores import entities_in, likely_of, named_words
+from pipeline.ops.text_tasks.entity_spans import joined_tokens, tags_of
+from pipeline.ops.text_tasks.parameters import Parameter, flag, share
+from pipeline.ops.text_tasks.split_tokens import checked_tokens, printed_texts, tokens_of_json
+from pipeline.ops.text_tasks.text_task import Array, Asked, TextTask
+from pipeline.ops.tokenizing.text_tokenizer import Tokens
 
 TOKENS = "tokens"
 """The key under which clients of PaddleNLP's services send texts, or texts in tokens."""

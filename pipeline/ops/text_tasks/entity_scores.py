@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.ops.entity_answer import Found
-from pipeline.ops.entity_spans import Tag, entities, span_of, words_of
 from pipeline.ops.labels import probabilities
-from pipeline.ops.text_windows import Span, nearest_window
+from pipeline.ops.text_tasks.entity_answer import Found
+from pipeline.ops.text_tasks.entity_spans import Tag, entities, span_of, words_of
+from pipeline.ops.text_tasks.text_windows import Span, nearest_window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -8,12 +8,12 @@ from pipeline.errors import ConfigError
 from pipeline.models.description import OUTPUTS_KEY, TensorOutput
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
 from pipeline.models.text_description import TextInput
-from pipeline.ops.classification import ClassesTask, MultiLabelTask
-from pipeline.ops.embeddings import EmbeddingTask, SimilarityTask
-from pipeline.ops.labelling import EntitiesTask
-from pipeline.ops.relevance import RelevanceTask
-from pipeline.ops.text_task import TextTask, is_task_output
-from pipeline.ops.zero_shot import ZeroShotTask
+from pipeline.ops.text_tasks.classification import ClassesTask, MultiLabelTask
+from pipeline.ops.text_tasks.embeddings import EmbeddingTask, SimilarityTask
+from pipeline.ops.text_tasks.labelling import EntitiesTask
+from pipeline.ops.text_tasks.relevance import RelevanceTask
+from pipeline.ops.text_tasks.text_task import TextTask, is_task_output
+from pipeline.ops.text_tasks.zero_shot import ZeroShotTask
 
 TASKS: Mapping[str, type[TextTask]] = {
     "classes": ClassesTask,

@@ -14,12 +14,12 @@ import numpy as np
 from pipeline.errors import InvalidInput, TooLarge
 from pipeline.models.label_names import entailment_of
 from pipeline.models.text_description import SLOT
-from pipeline.ops.classification import THRESHOLD, TOP_K, joined
 from pipeline.ops.labels import best, probabilities
-from pipeline.ops.parameters import Parameter, flag, labels_sent, template
-from pipeline.ops.text_rows import where
-from pipeline.ops.text_task import MOST_ROWS, Array, Asked, TextTask
-from pipeline.ops.text_windows import Cut, cut, pooled
+from pipeline.ops.text_tasks.classification import THRESHOLD, TOP_K, joined
+from pipeline.ops.text_tasks.parameters import Parameter, flag, labels_sent, template
+from pipeline.ops.text_tasks.text_rows import where
+from pipeline.ops.text_tasks.text_task import MOST_ROWS, Array, Asked, TextTask
+from pipeline.ops.text_tasks.text_windows import Cut, cut, pooled
 
 LABELS = "labels"
 _CONTRADICTION = re.compile(r"(?i)contradict(ion|s|ory)?|not[ _-]?entail(ment|ed)?|矛盾|不蕴含")

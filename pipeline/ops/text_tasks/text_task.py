@@ -1,6 +1,6 @@
 """TextTask: what a service does with a request's texts, from its inputs to rows for the model and back.
 
-Each kind of task is a class of its own; `text_tasks.py` lists them. A row is a text, a window of a long one,
+Each kind of task is a class of its own; `tasks.py` lists them. A row is a text, a window of a long one,
 or a text with a label. Rows of all callers share batches, sorted by their lengths.
 """
 
@@ -19,12 +19,12 @@ from pipeline.errors import InvalidInput, ServingError, TooLarge
 from pipeline.models.description import Output, labels_of
 from pipeline.models.serving_model import ServingModel, Variable
 from pipeline.models.text_description import TextInput
-from pipeline.ops.parameters import Parameter, flag, read_parameters
-from pipeline.ops.text_rows import TextRows
-from pipeline.ops.text_tokenizer import Row, TextTokenizer, Tokens
-from pipeline.ops.text_windows import Cut, Reading
+from pipeline.ops.text_tasks.parameters import Parameter, flag, read_parameters
+from pipeline.ops.text_tasks.text_rows import TextRows
+from pipeline.ops.text_tasks.text_windows import Cut, Reading
 from pipeline.ops.texts import named_texts
-from pipeline.ops.tokenizer_files import load_tokenizer, tokenizer_file
+from pipeline.ops.tokenizing.text_tokenizer import Row, TextTokenizer, Tokens
+from pipeline.ops.tokenizing.tokenizer_files import load_tokenizer, tokenizer_file
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Feed = dict[str, Array]

@@ -8,13 +8,13 @@ import numpy as np
 
 from pipeline.errors import ServingError
 from pipeline.models.embedding_description import RelevanceOutput
-from pipeline.ops import parameters
-from pipeline.ops.classification import joined
-from pipeline.ops.embeddings import truncations
 from pipeline.ops.labels import probabilities, sigmoids
-from pipeline.ops.parameters import Parameter
-from pipeline.ops.text_task import TRUNCATE, TRUNCATED, Array, Asked, TextTask
-from pipeline.ops.text_windows import pooled
+from pipeline.ops.text_tasks import parameters
+from pipeline.ops.text_tasks.classification import joined
+from pipeline.ops.text_tasks.embeddings import truncations
+from pipeline.ops.text_tasks.parameters import Parameter
+from pipeline.ops.text_tasks.text_task import TRUNCATE, TRUNCATED, Array, Asked, TextTask
+from pipeline.ops.text_tasks.text_windows import pooled
 
 RAW_SCORES = Parameter("raw_scores", parameters.flag, "Whether scores are the model's own, of any size.")
 
