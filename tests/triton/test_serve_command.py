@@ -14,7 +14,7 @@ from pipeline.models.serving_model import load_serving_model
 from tests.support.command_line import paddlewheel
 from tests.support.onnx_models import onnx_file
 from tests.support.repository_process import RepositoryProcess
-from tests.support.service_process import PATIENCE_S, ROOT
+from tests.support.service_process import PATIENCE_S, ROOT, wait_until
 from tests.support.triton_repository import write_model
 
 TLS = ROOT / "tests" / "fixtures" / "tls"
@@ -85,8 +85,8 @@ def test_ports_may_be_left_out_or_opened_at_one_address_and_the_log_be_a_file(tm
         f"--log-file={tmp_path / 'log'}", "--model-load-thread-count=1",
     ]  # fmt: skip
     with RepositoryProcess(tmp_path / "models", arguments=flags) as service:
+        wait_until(lambda: "is ready: http_port" in (tmp_path / "log").read_text("utf-8"), "it says so")
         log = (tmp_path / "log").read_text("utf-8")
-        assert "is ready: http_port" in log
         assert "rpc_port" not in log
         assert "--backend-config=python,shm-default-byte-size has no effect" in log
         http_port = int(service.url.rpartition(":")[2])
