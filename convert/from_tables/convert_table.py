@@ -72,9 +72,10 @@ def convert_table(
 
 
 def with_rows(folder: Path, options: ConversionOptions) -> ConversionOptions:
-    """The options with the rows beside the model, where there are any, unless a sample was given."""
+    """The options with the rows beside the model, where there are any: those of the sample, under the names
+    of the feeds."""
     rows = folder / ROWS_FILE
-    return replace(options, sample=(rows,)) if rows.is_file() and not options.sample else options
+    return replace(options, sample=(rows,)) if rows.is_file() else options
 
 
 def _notes(told: dict[str, Any]) -> ModelNotes:

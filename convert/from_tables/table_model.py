@@ -17,13 +17,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass
 class Column:
-    """A column. values: texts that the model knows; empty for numbers."""
+    """A column. values: texts that the model knows; empty for numbers. feed: its own input of the ONNX model,
+    where each column has one."""
 
     name: str
     type: str = "number"
     values: list[str] = field(default_factory=list)
     takes_others: bool = False  # whether texts that it does not know are answered
     missing: str = "refuse"
+    feed: str = ""
 
 
 @dataclass

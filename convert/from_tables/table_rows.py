@@ -14,7 +14,7 @@ from pipeline.errors import ConversionError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MOST_ROWS = 256  # of a sample
+MOST_ROWS = 2048  # of a sample: as many as are left beside the model
 _MADE_ROWS = 64
 _SIZES = (1, 10, 100)  # of numbers that are made up
 _UNSEEN = "never seen"

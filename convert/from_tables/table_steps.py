@@ -52,6 +52,7 @@ def table_step(
         raise ConversionError(
             f"{source}: a {type(model.model).__name__} can't be written as ONNX ({first_line(exc)})."
         ) from exc
+    _name_feeds(made, model)
     outputs = _name_outputs(made, model, rows)
     file = Path(out, MODEL_FILE)
     onnx.save(made, str(file))
@@ -216,15 +217,37 @@ def _name_outputs(made: Any, model: TableModel, rows: Mapping[str, Array]) -> li
     return list(kept)
 
 
+def _name_feeds(made: Any, model: TableModel) -> None:
+    """Note the feed of each column, which is called otherwise where an output will have the column's name."""
+    if not model.named:
+        return
+    graph = made.graph
+    for column in model.columns:
+        column.feed = column.name
+        if column.name in (SCORES, VALUE, LABEL):
+            column.feed = _free_name(graph, column.name)
+            (feed,) = (one for one in graph.input if one.name == column.name)
+            feed.name = column.feed
+            _rename_in_nodes(graph, {column.name: column.feed})
+
+
 def _rename(graph: Any, output: Any, name: str) -> None:
     """Give an output this name; a tensor within the graph that has it gets another."""
+    _rename_in_nodes(graph, {name: _free_name(graph, name), output.name: name})
+    output.name = name
+
+
+def _free_name(graph: Any, name: str) -> str:
+    """This name with a number, so that nothing in the graph has it."""
     known = {own for node in graph.node for own in (*node.input, *node.output)}
-    free = next(other for number in itertools.count() if (other := f"{name}_{number}") not in known)
-    renamed = {name: free, output.name: name}
+    known.update(feed.name for feed in graph.input)
+    return next(other for number in itertools.count() if (other := f"{name}_{number}") not in known)
+
+
+def _rename_in_nodes(graph: Any, renamed: Mapping[str, str]) -> None:
     for node in graph.node:
         for names in (node.input, node.output):
             names[:] = [renamed.get(own, own) for own in names]
-    output.name = name
 
 
 def _chooses_by_score(model: TableModel, rows: Mapping[str, Array]) -> bool:
@@ -245,7 +268,7 @@ def _feeds(model: TableModel, rows: Mapping[str, Array]) -> dict[str, Array]:
         matrix = np.stack([rows[column.name] for column in model.columns], axis=1)
         return {FEED: matrix.astype(np.float32)}
     dtypes: dict[str, Any] = {"number": np.float32, "integer": np.int64, "text": object}
-    return {c.name: rows[c.name].astype(dtypes[c.type])[:, None] for c in model.columns}
+    return {c.feed: rows[c.name].astype(dtypes[c.type])[:, None] for c in model.columns}
 
 
 def _storable(array: Array) -> Array:
@@ -260,7 +283,7 @@ def _described_columns(model: TableModel, rows: Mapping[str, Array]) -> list[dic
         shown = f"{value:.3g}" if column.type == "number" else str(value)
         told = {"name": column.name, "type": column.type, "example": shown}
         if model.named:
-            told["feed"] = column.name
+            told["feed"] = column.feed
         if column.missing != "refuse":
             told["missing"] = column.missing
         described.append(told)

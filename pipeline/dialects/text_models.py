@@ -46,20 +46,22 @@ class TextModels:
         return [model for model in found if model is not None]
 
     def find(self, kind: str, name: str = "") -> TextModel:
-        """The model of this name; the only one under any name, for clients have that of another server.
+        """The newest version of the model of this name; the only model under any name, for clients have that
+        of another server. One that is unloaded is meant where there is no other.
 
         Raises UnknownService.
         """
-        models = self.all(kind)
-        named = [model for model in models if model.served.name == name]
-        if named:
-            return named[-1]
-        if len(models) == 1:
-            return models[0]
-        if not models:
+        all_of_kind = self.all(kind)
+        loaded = [m for m in all_of_kind if not self._scheduler.has_unloaded(m.served.key)] or all_of_kind
+        for models in (loaded, all_of_kind):
+            if named := [model for model in models if model.served.name == name]:
+                return named[-1]
+        names = list(dict.fromkeys(model.served.name for model in loaded))
+        if len(names) == 1:
+            return loaded[-1]
+        if not names:
             raise UnknownService(f"no model here does {kind}")
-        told = ", ".join(model.served.name for model in models)
-        raise UnknownService(f"there is no model {name[:100]!r} for {kind}; there are {told}")
+        raise UnknownService(f"there is no model {name[:100]!r} for {kind}; there are {', '.join(names)}")
 
 
 def _text_model(served: ServedModel, signature: Signature, kind: str) -> TextModel | None:

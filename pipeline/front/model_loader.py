@@ -15,6 +15,7 @@ from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import OpConfig
 from pipeline.errors import ConfigError, NotReady, StartFailed
 from pipeline.front.pool.placement import plan
+from pipeline.front.pool.worker_pool import WorkerPool
 from pipeline.front.repository import LoadFailed, Repository, Standing
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Scheduler
@@ -66,30 +67,44 @@ class ModelLoader(Repository):
     async def unload_model(self, name: str, *, dependents: bool = False) -> None:
         """Refuse further requests, answer those that were admitted, and end the workers. dependents: the
         models of an ensemble's steps, too."""
-        models = [model for model in self._scheduler.app.models if model.name == name]
-        ops = [op for model in models for op in model.graph.ops if model.op or dependents]
-        for part in (*ops, *(model.key for model in models)):
-            if self._scheduler.start_failures.pop(part, None) and part in self._standings:
-                self._standings[part] = Standing("UNAVAILABLE", "unloaded")
-        if any(not model.op for model in models):
-            await self._scheduler.withdraw([model.key for model in models], 0.0)
-            self._standings |= {model.key: Standing("UNAVAILABLE", "unloaded") for model in models}
+        async with self._changing:
+            self._scheduler.check_settled()
+            models = [model for model in self._scheduler.app.models if model.name == name]
+            ops = [op for model in models for op in model.graph.ops if model.op or dependents]
+            for part in (*ops, *(model.key for model in models)):
+                if self._scheduler.start_failures.pop(part, None) and part in self._standings:
+                    self._standings[part] = Standing("UNAVAILABLE", "unloaded")
+            if any(not model.op for model in models):
+                await self._scheduler.withdraw([model.key for model in models], 0.0)
+                self._standings |= {model.key: Standing("UNAVAILABLE", "unloaded") for model in models}
         if ops:
             await self.unload(ops)
 
     async def poll(self) -> None:
         """Load what has changed, or come, and unload what has gone, every `poll_s` seconds."""
+        told: dict[str, str] = {}  # of a model what was in the way, which is told once
         while True:
             await asyncio.sleep(self._poll_s)
             there = self.names()
             served = {model.name for model in self._scheduler.app.models}
-            for name in there:
-                with contextlib.suppress(LoadFailed, NotReady):
-                    if await self._differs(name):
-                        await self.load_model(name)
-            for name in served.difference(there):
-                with contextlib.suppress(NotReady):
-                    await self.unload_model(name)
+            for name in (*there, *served.difference(there)):
+                try:
+                    await self._follow(name, there=name in there)
+                except (LoadFailed, NotReady):  # told where it was met
+                    continue
+                except Exception as exc:  # what is done for one model must not end it for all
+                    if told.get(name) != repr(exc):
+                        log.exception("What was changed of model %s is not served", name)
+                    told[name] = repr(exc)
+                else:
+                    told.pop(name, None)
+
+    async def _follow(self, name: str, *, there: bool) -> None:
+        """Serve what the disk has of a model now. Raises NotReady and LoadFailed."""
+        if not there:
+            await self.unload_model(name)
+        elif await self._differs(name):
+            await self.load_model(name)
 
     async def _differs(self, name: str) -> bool:
         """Whether the disk has another model of this name than is served, or known to be of no use."""
@@ -157,7 +172,7 @@ class ModelLoader(Repository):
             or op in self._scheduler.start_failures
             or config.op[op] != app.config.op[op]
             or kept.get(op) != new[op]
-            or plan(app, op).files != pools[op].plan.files
+            or _has_other_files(app, op, pools[op])
         ]
 
     async def _started(self, name: str, app: App, ops: Iterable[str]) -> dict[str, Batcher]:
@@ -167,11 +182,12 @@ class ModelLoader(Repository):
             for op in ops:
                 batchers[op] = self._scheduler.batcher(op, app)
                 await batchers[op].pool.reload(batchers[op].pool.plan)
-        except StartFailed as exc:
+        except (StartFailed, ConfigError, OSError) as exc:
             await asyncio.gather(*(batcher.pool.unload() for batcher in batchers.values()))
             version = op.rpartition(":")[2] if op.startswith(f"{name}:") else ""
-            _, _, why = exc.message.partition(" did not start: ")
-            raise LoadFailed(name, version, why or exc.message) from exc
+            told = str(exc) if isinstance(exc, OSError) else exc.message
+            _, _, why = told.partition(" did not start: ")
+            raise LoadFailed(name, version, why or told) from exc
         return batchers
 
     def _note_unavailable(self, name: str, exc: LoadFailed) -> None:
@@ -185,6 +201,14 @@ class ModelLoader(Repository):
             return
         told = {**app.unavailable, name: (exc.version, exc.message)}
         self._scheduler.app = replace(app, unavailable=told)
+
+
+def _has_other_files(app: App, op: str, pool: WorkerPool) -> bool:
+    """Whether the Op would run other files now than its workers do."""
+    try:
+        return plan(app, op).files != pool.plan.files
+    except (ConfigError, OSError):
+        return True  # starting it tells what is wrong
 
 
 def _check_available(name: str, served: Served) -> None:

@@ -66,14 +66,15 @@ class Repository:
         """Refuse further requests, answer those that were admitted, and end the workers. Raises NotReady."""
         async with self._changing:
             self._scheduler.check_settled()
-            loaded = [op for op in ops if op not in self._standings]
+            pools = self._scheduler.pools
+            loaded = [op for op in ops if op in pools and op not in self._standings]
             if not loaded:
                 return
             self._standings |= dict.fromkeys(loaded, Standing("UNLOADING"))
             for op in loaded:
                 self.failures.pop(op, None)
             await self._scheduler.withdraw(loaded, self._scheduler.app.config.dag.drain_timeout)
-            await asyncio.gather(*(self._scheduler.pools[op].unload() for op in loaded))
+            await asyncio.gather(*(pools[op].unload() for op in loaded))
             self._standings |= dict.fromkeys(loaded, Standing("UNAVAILABLE", "unloaded"))
             log.info("Unloaded: %s", ", ".join(loaded))
 

@@ -248,8 +248,6 @@ def describe(
 ) -> Description:
     """What serving.yml, at `path`, says of a model's inputs and outputs. Raises ConfigError for a flaw."""
     inputs = _entries(additions.get(INPUTS_KEY), INPUTS, f"{path}: {INPUTS_KEY}")
-    pairs = [given.pair for given in inputs.values() if isinstance(given, TextInput) and given.pair]
-    _refuse_twice([*inputs, *pairs], f"{path}: {INPUTS_KEY}")
     outputs = _entries(additions.get(OUTPUTS_KEY), OUTPUTS, f"{path}: {OUTPUTS_KEY}")
     filled = {
         name: _filled_input(name, given, feeds, f"{path}: {INPUTS_KEY}.{name}")
@@ -263,6 +261,8 @@ def describe(
             f"{path}: {INPUTS_KEY}.{min(clash)}: the model has another feed of this name, which no input "
             "names: call the input otherwise"
         )
+    sent = [one for name, given in {**filled, **rest}.items() for one in _names_sent(name, given)]
+    _refuse_twice(sent, f"{path}: {INPUTS_KEY}")
     if additions.get(OUTPUTS_KEY) is None:
         return Description({**filled, **rest}, default_outputs(fetches, labels))
     for alias, wanted in outputs.items():
@@ -290,6 +290,13 @@ def feeds_of(name: str, given: Input, feeds: Sequence[Variable]) -> list[str]:
         aliases = {variable.alias for variable in feeds}
         return [alias for alias in (given.ids, given.types, given.mask) if alias in aliases]
     return [given.feed]
+
+
+def _names_sent(name: str, given: Input) -> list[str]:
+    """The names under which clients send what an input takes."""
+    if isinstance(given, TableInput):
+        return [column.name for column in given.columns]
+    return [name, given.pair] if isinstance(given, TextInput) and given.pair else [name]
 
 
 def labels_of(output: Output, labels: Sequence[str]) -> tuple[str, ...]:
@@ -363,6 +370,11 @@ def _check_columns(columns: Sequence[Column], feed: Variable, where: str) -> Non
         if (column.type == "text") is not (feed.dtype == "string"):
             raise ConfigError(
                 f"{where}.columns: {column.name!r} is {column.type}, but feed {feed.alias} takes {feed.dtype}"
+            )
+        if column.missing == "nan" and feed.numpy_dtype.kind in "iub":
+            raise ConfigError(
+                f"{where}.columns: {column.name!r} has missing: nan, but feed {feed.alias} takes "
+                f"{feed.dtype}, which has no such number"
             )
 
 

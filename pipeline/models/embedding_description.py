@@ -8,6 +8,8 @@ from pydantic import Field
 
 from pipeline.config.value_types import PositiveInt, Section
 
+MOST_DIMENSIONS = 1 << 16  # that a request may ask for
+
 
 class EmbeddingOutput(Section):
     """A vector for each text, of the vectors of its tokens or of the text as a whole."""

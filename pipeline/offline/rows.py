@@ -104,7 +104,14 @@ class RowFile:
     def _rows_of_parquet(self) -> Iterator[Row]:
         assert self._parquet is not None
         number = 0
-        for batch in self._parquet.iter_batches(batch_size=_BATCH_ROWS):
+        batches = self._parquet.iter_batches(batch_size=_BATCH_ROWS)
+        while True:
+            try:
+                batch = next(batches, None)
+            except (OSError, pyarrow().ArrowException) as exc:
+                raise ConfigError(f"{self.path} can't be read on after row {number}: {exc}") from exc
+            if batch is None:
+                return
             for columns in batch.to_pylist():
                 number += 1
                 self.done = number
@@ -130,6 +137,10 @@ def _header(path: Path, reader: Iterator[list[str]]) -> list[str]:
         header = next(reader, [])
     except csv.Error as exc:
         raise ConfigError(f"{path}: its first line is no CSV: {exc}") from exc
+    try:
+        "".join(header).encode()
+    except UnicodeEncodeError as exc:
+        raise ConfigError(f"{path}: its first line is no UTF-8; save the file as UTF-8") from exc
     twice = next((name for name in header if header.count(name) > 1), None)
     if not header or twice is not None:
         told = "is empty" if not header else f"names {twice!r} twice"

@@ -44,14 +44,13 @@ class ScoredFile:
             pyarrow()  # at once, not when all is done
         self._part = path.with_name(f"{path.name}.part")
         self._settings = path.with_name(f"{path.name}.part.json")
-        if restart:
-            path.unlink(missing_ok=True)
-        elif path.exists():
+        if path.exists() and not restart:
             raise ConfigError(f"{path} is there already; name another file, or overwrite it with --restart")
         try:
+            path.unlink(missing_ok=True)
             self._file = self._part.open("a+b")
         except OSError as exc:
-            raise ConfigError(f"{self._part} can't be written: {exc.strerror}") from exc
+            raise ConfigError(f"{exc.filename} can't be written: {exc.strerror}") from exc
         try:
             self._take(settings, restart)
         except ConfigError:
@@ -90,16 +89,20 @@ class ScoredFile:
             raise ConfigError(f"{self._part} can't be written on: {exc.strerror}") from exc
 
     def finish(self) -> None:
-        """All rows are there: give the file its name and form. Raises ConfigError for rows that have none."""
-        if self.format == JSONL:
-            self._part.replace(self.path)
-        else:
-            write = _write_csv if self.format == CSV else _write_parquet
-            made = self.path.with_name(f"{self.path.name}.tmp")
-            write(made, lambda: map(flat, lines_of(self._part)))
-            made.replace(self.path)
-            self._part.unlink()
-        self._settings.unlink(missing_ok=True)
+        """All rows are there: give the file its name and form. Raises ConfigError for rows that have none,
+        and where it can't be written; called again, a run has nothing else left to do."""
+        try:
+            if self.format == JSONL:
+                self._part.replace(self.path)
+            else:
+                write = _write_csv if self.format == CSV else _write_parquet
+                made = self.path.with_name(f"{self.path.name}.tmp")
+                write(made, lambda: map(flat, lines_of(self._part)))
+                made.replace(self.path)
+                self._part.unlink()
+            self._settings.unlink(missing_ok=True)
+        except OSError as exc:
+            raise ConfigError(f"{self.path} can't be written: {exc.strerror}") from exc
 
     def __enter__(self) -> Self:
         return self

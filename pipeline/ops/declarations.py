@@ -20,7 +20,7 @@ from pipeline.models.description import (
 from pipeline.models.dtypes import BY_NAME
 from pipeline.models.serving_model import ServingModel, Variable
 from pipeline.models.text_description import TextInput
-from pipeline.ops.labels import answer_shapes
+from pipeline.ops.labels import answer_shapes, label_shapes
 from pipeline.ops.tables import CSV
 
 # 8 x 8 pixels, red to the right and green downwards, for the examples of services of images.
@@ -50,7 +50,7 @@ class Declared(NamedTuple):
 
 
 class DescribedFetch(NamedTuple):
-    """A fetch that is answered. prefix: of the answer's names, where several fetches give labels."""
+    """A fetch that is answered. prefix: of its labels' names, where two names in the answer would be one."""
 
     fetch: Variable
     output: Output
@@ -86,12 +86,22 @@ def declared_outputs(model: ServingModel) -> Iterator[tuple[str, str]]:
 def described_fetches(model: ServingModel) -> list[DescribedFetch]:
     """What is answered, labels first."""
     outputs = model.description.outputs
-    several = sum(not isinstance(output, TensorOutput) for output in outputs.values()) > 1
     fetches = [fetch for fetch in model.fetches if fetch.alias in outputs]
     fetches.sort(key=lambda fetch: isinstance(outputs[fetch.alias], TensorOutput))
+    names = [name for fetch in fetches for name in _names(fetch, outputs[fetch.alias])]
+    labelled = sum(not isinstance(output, TensorOutput) for output in outputs.values())
+    several = labelled > 1 or len(set(names)) < len(names)
     return [
         DescribedFetch(fetch, outputs[fetch.alias], f"{fetch.alias}_" if several else "") for fetch in fetches
     ]
+
+
+def _names(fetch: Variable, output: Output) -> Iterator[str]:
+    """The names that a fetch has in the answer, without a prefix; one twice where two things have it."""
+    if isinstance(output, TensorOutput) or getattr(output, "raw", False):
+        yield fetch.alias
+    if not isinstance(output, TensorOutput):
+        yield from label_shapes(fetch, output)
 
 
 def row_by_row(model: ServingModel) -> bool:

@@ -87,12 +87,7 @@ def decoded(data: bytes, where: str, given: ImageInput) -> Image:
 
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
-            pixels = opened.width * opened.height
-            if pixels > given.max_pixels:
-                raise TooLarge(
-                    f"{where} has {opened.width} x {opened.height} pixels; {given.max_pixels} are allowed "
-                    "(max_pixels in serving.yml): send a smaller one"
-                )
+            _refuse_large(opened.width, opened.height, where, given)
             image: Image.Image = opened.convert(_MODES[str(given.channels)])
             return _upright(image) if given.orientation == "exif" else image
     except Image.DecompressionBombError as exc:
@@ -102,6 +97,22 @@ def decoded(data: bytes, where: str, given: ImageInput) -> Image:
     except (OSError, ValueError, SyntaxError, EOFError, OverflowError, MemoryError) as exc:
         # Pillow's decoders raise each of these for a broken file.
         raise InvalidInput(f"{where} is a broken image ({exc}): send it whole") from None
+
+
+def _refuse_large(width: int, height: int, where: str, given: ImageInput) -> None:
+    """Raises TooLarge for more pixels than are allowed, in the file or once its shorter side is resized: one
+    of 1 x 100000 would become one of 256 x 25600000."""
+    most = f"{given.max_pixels} are allowed (max_pixels in serving.yml): send a smaller one"
+    if width * height > given.max_pixels:
+        raise TooLarge(f"{where} has {width} x {height} pixels; {most}")
+    if given.resize is None or len(given.resize) != 1 or not width * height:
+        return
+    rows, columns = _target(height, width, given)
+    if rows * columns > max(given.max_pixels, width * height):
+        raise TooLarge(
+            f"{where} has {width} x {height} pixels, which are {columns} x {rows} with a shorter side of "
+            f"{given.resize[0]}; {most}"
+        )
 
 
 def resized(image: Image, given: ImageInput) -> Array:

@@ -29,7 +29,7 @@ class OutputPrinter:
     """Makes the part of an answer that comes of one fetch."""
 
     def __init__(self, fetch: Variable, output: Output, prefix: str, labels: Sequence[str]) -> None:
-        """prefix: of the answer's names, where several fetches give labels. labels: the model's."""
+        """prefix: of the names of its labels, see `DescribedFetch`. labels: the model's."""
         self._alias = fetch.alias
         self._output = output
         self._prefix = prefix
@@ -86,6 +86,12 @@ def answer_shapes(fetch: Variable, output: Output, prefix: str) -> Mapping[str, 
     own = {fetch.alias: ("", fetch.shape)}
     if isinstance(output, TensorOutput):
         return own
+    named = {f"{prefix}{name}": told for name, told in label_shapes(fetch, output).items()}
+    return {**named, **own} if getattr(output, "raw", False) else named
+
+
+def label_shapes(fetch: Variable, output: Output) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+    """The same of the labels alone that are made of a fetch, without a prefix."""
     made: dict[str, tuple[str, tuple[int, ...]]] = {"label": ("BYTES", (-1,))}
     if isinstance(output, MultiLabelOutput):
         made = {"labels": ("BYTES", (-1, -1)), "scores": ("FP32", (-1, -1))}
@@ -96,8 +102,7 @@ def answer_shapes(fetch: Variable, output: Output, prefix: str) -> Mapping[str, 
         if output.top_k > 1:
             many = (-1, min(output.top_k, fetch.shape[-1]) if fetch.shape[-1] > 0 else -1)
             made |= {"labels": ("BYTES", many), "scores": ("FP32", many)}
-    named = {f"{prefix}{name}": told for name, told in made.items()}
-    return {**named, **own} if getattr(output, "raw", False) else named
+    return made
 
 
 def best(scores: Array, labels: Array, count: int, threshold: float = 0.0) -> Answer:

@@ -16,9 +16,9 @@ from pipeline.models.description import Column, TableInput
 from pipeline.models.signature import Variable
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Bounds = tuple[float, float]
 
 CSV = "csv"  # the name under which hooks find the body of a request that is CSV
-_LARGEST = {"number": float(np.finfo(np.float32).max), "integer": (1 << 63) - 1}
 MOST_ROWS = 100_000  # of one request: each cell is an object of Python's
 
 
@@ -28,11 +28,15 @@ class TableReader:
     def __init__(self, given: TableInput, feeds: Sequence[Variable]) -> None:
         self._columns = given.columns
         self._feeds = [feed for feed in feeds if any(c.feed == feed.alias for c in given.columns)]
+        of_feeds = {feed.alias: _bounds(feed.numpy_dtype) for feed in self._feeds}
+        self._bounds = {column.name: of_feeds[column.feed] for column in given.columns}
 
     def read(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """A row of each feed for each row of the table. Raises InvalidInput with row and column."""
-        cells = _of_csv(inputs[CSV], self._columns) if CSV in inputs else self._of_values(inputs)
-        arrays = {column.name: _array(column, cells[column.name]) for column in self._columns}
+        body = inputs.get(CSV)  # no bytes under this name: a column that is called so
+        is_csv = isinstance(body, bytes | bytearray | memoryview)
+        cells = _of_csv(body, self._columns) if is_csv else self._of_values(inputs)
+        arrays = {one.name: _array(one, cells[one.name], self._bounds[one.name]) for one in self._columns}
         return {feed.alias: self._feed(feed, arrays) for feed in self._feeds}
 
     def _feed(self, feed: Variable, arrays: Mapping[str, Array]) -> Array:
@@ -111,12 +115,20 @@ def _place(name: str, header: Sequence[str]) -> int:
     raise InvalidInput(f"the first line of the CSV {wrong} {name!r}; it has {', '.join(header)[:200]}")
 
 
-def _array(column: Column, cells: Sequence[Any]) -> Array:
-    made = [_cell(column, cell, row) for row, cell in enumerate(cells)]
+def _bounds(dtype: np.dtype[Any]) -> Bounds:
+    """The least and the greatest number that a feed takes, integers of one that takes no others."""
+    if dtype.kind in "iu":
+        return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    of = np.finfo(dtype if dtype.kind == "f" else np.float32)
+    return float(of.min), float(of.max)
+
+
+def _array(column: Column, cells: Sequence[Any], bounds: Bounds) -> Array:
+    made = [_cell(column, cell, row, bounds) for row, cell in enumerate(cells)]
     return np.array(made, object if column.type == "text" else None)
 
 
-def _cell(column: Column, cell: Any, row: int) -> Any:
+def _cell(column: Column, cell: Any, row: int, bounds: Bounds) -> Any:
     if column.type == "text":
         return _text(column, cell, row)
     if cell is None or (isinstance(cell, str) and not cell.strip()):
@@ -127,12 +139,13 @@ def _cell(column: Column, cell: Any, row: int) -> Any:
         number = float(cell) if column.type == "number" else int(cell)
     except (TypeError, ValueError, OverflowError):
         raise _wrong(column, row, f"is {str(cell)[:40]!r}, which is no {column.type}") from None
-    if isinstance(cell, float) and column.type == "integer" and number != cell:
-        raise _wrong(column, row, f"is {cell}, which is no integer")
-    if math.isnan(number) and column.missing == "refuse":
+    if isinstance(number, float) and math.isnan(number) and column.missing == "refuse":
         raise _wrong(column, row, "is no number (NaN)")
-    if abs(number) > _LARGEST[column.type]:
+    if number < bounds[0] or number > bounds[1]:  # NaN is neither
         raise _wrong(column, row, f"is {str(cell)[:40]}, beyond what a model takes")
+    cut_off = isinstance(cell, float) and number != cell and column.type == "integer"
+    if cut_off or (isinstance(bounds[1], int) and number != int(number)):
+        raise _wrong(column, row, f"is {str(cell)[:40]}, which is no integer")
     return number
 
 

@@ -30,14 +30,18 @@ def each(function: Callable[[T], R], items: Iterable[T]) -> list[R | ServingErro
     return results
 
 
-def named_texts(inputs: Mapping[str, Any], name: str, max_chars: int | None) -> list[str]:
+def named_texts(
+    inputs: Mapping[str, Any], name: str, max_chars: int | None, *, alone: bool = True
+) -> list[str]:
     """The texts under a name: one, a list, or the elements of a tensor; else those under "0", "1", ...
 
-    max_chars: the most of one; None: any number. Raises InvalidInput for what is no text, with its number.
+    max_chars: the most of one; None: any number. alone: no other input takes texts, so that numbers for keys
+    can mean this one alone. Raises InvalidInput for what is no text, with its number.
     """
     given = inputs.get(name)
     if given is None:
-        numbered = [inputs[str(number)] for number in range(len(inputs)) if str(number) in inputs]
+        numbers = map(str, range(len(inputs) if alone else 0))
+        numbered = [inputs[number] for number in numbers if number in inputs]
         if not numbered:
             raise InvalidInput(f"'{name}' is missing: send a text under this name")
         given = numbered

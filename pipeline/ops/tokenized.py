@@ -25,6 +25,7 @@ class TextReader:
         """Raises ConfigError where the tokenizer is missing or can't be read."""
         self._name = name
         self._given = given
+        self._alone = len(model.description.inputs) == 1
         self._max_tokens = longest_text(given, model.feeds)
         self._feeds = {feed.alias: feed for feed in model.feeds}
         self._tokenizer = None if given.feed else _tokenizer(given, model, self._max_tokens)
@@ -34,10 +35,10 @@ class TextReader:
     def read(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """The feeds, a row for each text. Raises InvalidInput with the text's number."""
         most = Reading(self._max_tokens).most_chars
-        if self._given.too_long == "truncate":
-            texts = [text[:most] for text in named_texts(inputs, self._name, None)]
-        else:
-            texts = named_texts(inputs, self._name, most)
+        cuts = self._given.too_long == "truncate"
+        texts = named_texts(inputs, self._name, None if cuts else most, alone=self._alone)
+        if cuts:
+            texts = [text[:most] for text in texts]
         if self._tokenizer is None:
             feed = self._feeds[self._given.feed]
             strings = np.array(texts, object)

@@ -14,7 +14,7 @@ from google.protobuf import json_format
 
 from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.errors import ConfigError
-from pipeline.triton.repository import ModelRepository
+from pipeline.triton.repository import ModelRepository, check_name
 
 FILE = "file:"
 
@@ -29,14 +29,20 @@ class Override:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     def over(self, source: ModelRepository, work: Path) -> ModelRepository:
-        """The repository with this model as given. Its files are written to a new folder in `work`."""
+        """The repository with this model as given. Its files are written to a new folder in `work`.
+
+        Raises ConfigError for names of which no files can be made.
+        """
         folder = None
         if self.files:
             folder = Path(tempfile.mkdtemp(dir=work)) / self.name
             for path, content in self.files.items():
                 file = folder / path
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(content)
+                try:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.write_bytes(content)
+                except OSError as exc:
+                    raise ConfigError(f"'{FILE}{path[:100]}' can't be written: {exc.strerror}") from exc
         return replace(source, given={self.name: (folder, self.config)})
 
 
@@ -54,7 +60,10 @@ def override_of(name: str, parameters: Mapping[str, Any]) -> Override | None:
             files[_path(parameter)] = _content(parameter, value)
     if files and config is None:
         raise ConfigError(f"failed to load '{name}', override files need the parameter 'config', too")
-    return None if config is None else Override(name, config, files)
+    if config is None:
+        return None
+    check_name(name)  # it becomes that of a folder
+    return Override(name, config, files)
 
 
 def _config(value: str) -> ModelConfig:

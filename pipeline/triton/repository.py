@@ -33,7 +33,7 @@ from pipeline.triton.warmup import flaw_of as flaw_of_warmup
 
 _RUN_HERE = ("python", "identity", "ensemble")
 PADDING = "paddlewheel.padding"  # a parameter: off, or the inputs that may be padded and with what
-_NAME = re.compile(r"[^\s/?#:]+")
+_NAME = re.compile(r"[^\s/?#:.][^\s/?#:]*")
 
 
 class Unavailable(NamedTuple):
@@ -125,12 +125,13 @@ class _Reading:
             self.served.unavailable[name] = exc.model
         except ConfigError as exc:
             self.served.unavailable[name] = Unavailable("", exc.message, polled=True)
+        except OSError as exc:  # its folder is changed meanwhile, say
+            self.served.unavailable[name] = Unavailable("", f"{name} can't be read: {exc}", polled=True)
         finally:
             self._under_way.pop()
 
     def _models_of(self, name: str) -> Iterator[ServedModel]:
-        if not _NAME.fullmatch(name):
-            raise ConfigError(f"{name!r} can't be the name of a model: it holds blanks, '/', '?', '#' or ':'")
+        check_name(name)
         folder = self._repository.folder_of(name)
         _, given = self._repository.given.get(name, (None, None))
         config = ModelConfig() if given is not None else read_config(folder)
@@ -291,6 +292,15 @@ class _Reading:
             if model.version == str(version):
                 return model
         raise ConfigError(f"version {version} of model {name} is not served")
+
+
+def check_name(name: str) -> None:
+    """Raises ConfigError for what can't be the name of a model, and of its folder."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name[:100]!r} can't be the name of a model: it begins with '.', or holds blanks, '/', '?', "
+            "'#' or ':'"
+        )
 
 
 class _Unavailable(ConfigError):

@@ -55,6 +55,8 @@ def _of_backend(config: ModelConfig, backend: str) -> Iterator[str]:
         yield "models of several answers a request (decoupled) are not served yet"
     if any(group.HasField("rate_limiter") for group in config.instance_group):
         yield _NOT_YET["rate_limiter"]
+    if (least := min((group.count for group in config.instance_group), default=0)) < 0:
+        yield f"instance_group of {config.name} has the count {least}; it is a number from 1 on"
     if config.max_batch_size < 0:
         yield f"'max_batch_size' must be non-negative value for {config.name}"
 

@@ -24,7 +24,7 @@ from pipeline.models.settings import with_settings_of
 from pipeline.models.variants import FP32, INT8, load_for_engine, variants_in, variants_of, ways_to_run
 from pipeline.models.versions import choose_version
 from pipeline.tuning import kept
-from pipeline.tuning.choice import Choice, choose
+from pipeline.tuning.choice import Choice, Timed, choose
 from pipeline.tuning.order import Order, timed
 from pipeline.tuning.timed_runs import LENGTHS, ROWS
 
@@ -156,7 +156,8 @@ def _choice(name: str, section: OpConfig) -> Choice | None:
     subject = _subject(choose_version(Path(conf.model_dir), conf.model_version).directory, conf)
     choice = kept.read(subject.model, subject.key)
     if choice is None:
-        choice = choose([timed(order) for order in _with_progress(name, _orders(subject))])
+        ran = [timed(order) for order in _with_progress(name, _orders(subject))]
+        choice = choose([*ran, *_not_run(subject)])
         kept.write(subject.model, subject.key, subject.facts, choice)
     return _of_subject(choice, subject)
 
@@ -200,6 +201,14 @@ def _orders(subject: _Subject) -> list[Order]:
         given = conf.model_copy(update=update).model_dump(mode="json", by_alias=True, exclude_unset=True)
         orders.append(Order(name, precision, given, list(ROWS), lengths, budget_s, lower))
     return orders
+
+
+def _not_run(subject: _Subject) -> Iterator[Timed]:
+    """The forms of the model that are not to be run, each with the reason: damaged, say."""
+    for variant in variants_of(subject.directory) if subject.conf.engine == AUTO else ():
+        if not variant.passed and variant.precision == FP32:  # a lower one is among those that are timed
+            engines = ", ".join(variant.engines) or variant.name
+            yield Timed(engines, FP32, refused=f"{variant.directory}: {variant.hindrance}")
 
 
 def _lengths(model: ServingModel) -> list[int]:

@@ -138,13 +138,15 @@ class Executor:
     def _answered(self, batches: list[list[Piece]]) -> Iterator[Run]:
         """Run the batches, and give each when its requests are to be answered.
 
-        An app's own `process` may rely on its hooks being called in turn.
+        What has run is answered before a run that will be long. An app's own `process` may rely on its hooks
+        being called in turn.
         """
         patience_ns = 0 if self._hooks.own_process else _TOGETHER_NS
         ran, since_ns = list[Run](), time.perf_counter_ns()
-        for run in self._runner.run(batches):
+        for number, run in enumerate(self._runner.run(batches), 1):
             ran.append(run)
-            if time.perf_counter_ns() - since_ns >= patience_ns:
+            over = time.perf_counter_ns() - since_ns >= patience_ns
+            if over or self._runner.expected_ns(batches[number : number + 1]) >= patience_ns:
                 yield from ran
                 ran, since_ns = [], time.perf_counter_ns()
         yield from ran

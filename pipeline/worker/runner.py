@@ -188,6 +188,16 @@ class Runner:
         for future in as_completed(futures):
             yield future.result()
 
+    def expected_ns(self, batches: list[list[Piece]]) -> float:
+        """What the runs of these batches will take, as far as that was measured; else 0."""
+        if self._costs is None:
+            return 0.0
+        sizes = (
+            (sum([piece.item.rows for piece in batch]), max([piece.item.length for piece in batch]))
+            for batch in batches
+        )
+        return 1e9 * sum(self._costs.of(rows, length) for rows, length in sizes)
+
     def _run_batch(self, batch: list[Piece]) -> Run:
         self._runs += 1
         if self._costs is not None and self._runs % NOTED_EVERY == 0:

@@ -225,6 +225,8 @@ def table_model(steps: Steps, kind: str, file: str) -> dict[str, Any]:
         }
     )
     buys = np.where((people["age"] > 40) & (people["job"] != "nurse"), "yes", "no")
+    if kind == "people in columns named as answers":
+        people.columns = pandas.Index(["probabilities", "prediction", "label"])
     table = people if kind.startswith("people") else flowers
     target = buys if kind.startswith("people") else flowers["length"] * 2 if "regression" in kind else colour
     model = _table_model(kind, table, target)
@@ -250,8 +252,9 @@ def _table_model(kind: str, table: Any, target: Any) -> Any:
     from sklearn.svm import SVC, LinearSVC
 
     def encoded(model: Any) -> Any:
+        *others, words = table.columns
         columns = make_column_transformer(
-            (OneHotEncoder(handle_unknown="ignore"), ["job"]), (StandardScaler(), ["age", "hours"])
+            (OneHotEncoder(handle_unknown="ignore"), [words]), (StandardScaler(), others)
         )
         return make_pipeline(columns, model)
 
@@ -263,6 +266,7 @@ def _table_model(kind: str, table: Any, target: Any) -> Any:
         "kernels": SVC,
         "regression": Ridge,
         "people": lambda: encoded(LogisticRegression()),
+        "people in columns named as answers": lambda: encoded(LogisticRegression()),
         "people of lightgbm": lambda: encoded(lightgbm.LGBMClassifier(n_estimators=5, verbose=-1)),
         "lightgbm": lambda: lightgbm.LGBMClassifier(n_estimators=5, verbose=-1),
         "xgboost": lambda: xgboost.XGBClassifier(n_estimators=5),

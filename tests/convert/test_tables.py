@@ -47,6 +47,7 @@ def rows_of(told: dict[str, Any]) -> list[dict[str, Any]]:
         ("vectors", "model.joblib"),
         ("kernels", "model.joblib"),
         ("people", "model.joblib"),
+        ("people in columns named as answers", "model.joblib"),
         ("people of lightgbm", "model.joblib"),
         ("lightgbm", "model.joblib"),
         ("regression", "model.joblib"),

@@ -69,6 +69,13 @@ def test_one_text_fewer_dimensions_and_another_servers_model_name(client: openai
     assert answer.model == "test"
 
 
+def test_null_is_as_good_as_nothing(embeddings: ServiceProcess) -> None:
+    body = {"input": TEXTS[0], **dict.fromkeys(("model", "encoding_format", "dimensions", "user"))}
+    answer = embeddings.http("/v1/embeddings", json.dumps(body))
+    assert answer.status == 200, answer
+    np.testing.assert_allclose(answer.json["data"][0]["embedding"], unit(TEXTS[0]), atol=1e-5)
+
+
 @pytest.mark.parametrize("many", [False, True])
 def test_token_ids_are_taken_as_they_are(many: bool, client: openai.OpenAI) -> None:
     ids = ids_of(TEXTS[0])
@@ -91,6 +98,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an encoding": ({"input": "w1", "encoding_format": "hex"}, "'encoding_format' is 'hex'"),
     "too few dimensions": ({"input": "w1", "dimensions": 0}, "'dimensions' is 0"),
     "too many dimensions": ({"input": "w1", "dimensions": 9}, "vectors have 8"),
+    "dimensions of a large model": ({"input": "w1", "dimensions": 1536}, "vectors have 8"),
     "dimensions in words": ({"input": "w1", "dimensions": "three"}, "dimensions"),
 }
 
@@ -157,6 +165,12 @@ TEI_WRONG: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "no inputs": ("/embed", {}, 422, "'inputs' is missing"),
     "an empty list": ("/embed", {"inputs": []}, 422, "is an empty list"),
     "a prompt": ("/embed", {"inputs": "w1", "prompt_name": "query"}, 422, "knows no prompts"),
+    "the other end": (
+        "/embed",
+        {"inputs": "w1", "truncation_direction": "Left"},
+        422,
+        "is its end",
+    ),
     "too many": ("/embed", {"inputs": ["w1"] * 2049}, 413, "2048 are allowed"),
     "too long": ("/embed", {"inputs": "w1 " * 30}, 422, "the model reads 24"),
     "of another kind": ("/rerank", {"query": "w1", "texts": ["w2"]}, 404, "no model here does reranking"),
@@ -233,6 +247,16 @@ def test_hugging_faces_client_gets_labels(classes: TextProcess) -> None:
     told = asks.text_classification("国足客场", top_k=2)
     expected = best_labels(classes, "国足客场")[:2]
     assert [(one.label, one.score) for one in told] == [(row["label"], row["score"]) for row in expected]
+
+
+def test_a_long_text_is_cut_where_a_request_says_so(classes: TextProcess) -> None:
+    long = "国" * 600
+    refused = classes.http("/predict", json.dumps({"inputs": long}))
+    assert (refused.status, "tokens, the model reads" in refused.json["error"]) == (422, True), refused
+    (cut,) = classes.rows(long, truncate=True, top_k=3)
+    told = tei(classes, "/predict", {"inputs": long, "truncate": True})
+    assert [one["score"] for one in told] == pytest.approx(cut["scores"], abs=1e-5)
+    assert "tokens, the model reads" in classes.rows(long, status=400, truncate=False)
 
 
 @pytest.mark.parametrize("inputs", [5, [], ["a", "b", "c"], [["a"], []], {"a": "b"}])

@@ -121,6 +121,16 @@ FLAWS: list[tuple[dict[str, Any], tuple[Variable, ...], str]] = [
         (SIZE,),
         "a.columns: a stands there twice",
     ),
+    (
+        {"inputs": {"a": {"kind": "table", "feed": "size", "columns": [{"name": "image"}, {"name": "b"}]}}},
+        (IMAGE, SIZE),
+        "inputs: image stands there twice",
+    ),
+    (
+        {"inputs": {"a": {"kind": "table", "columns": [{"name": "n", "type": "integer", "missing": "nan"}]}}},
+        (Variable("n", "n", "int64", (-1, 1)),),
+        "'n' has missing: nan, but feed n takes int64",
+    ),
     ({"outputs": {"y": {"kind": "classes"}}}, (IMAGE,), "outputs.y: the model has only scores"),
     (
         {"outputs": {"scores": {"kind": "classes", "labels": ["a", "b"]}}},

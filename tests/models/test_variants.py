@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -287,6 +288,15 @@ def test_a_service_answers_by_the_form_of_the_engine_it_names(twin: Path, engine
         inputs = {name: json.dumps(array.tolist()) for name, array in texts(ROWS).items()}
         np.testing.assert_allclose(json.loads(service.predict(inputs)["logits"]), expected, atol=1e-4)
         assert f"engine: {engine} runs {variant_folder(twin)}/model.onnx in place of" in service.log
+
+
+def test_a_service_that_chooses_its_engine_tells_of_a_damaged_form_and_runs_the_program(model: Path) -> None:
+    damaged(model)
+    section = {"local_service_conf": {"model_config": str(model), "engine": "auto"}}
+    with ServiceProcess(APPS / "model.py", {"op": {"model": section}}) as service:
+        (told,) = re.findall(r"chosen by its times on this machine: (.*)", service.log)
+        assert service.predict({name: json.dumps(array.tolist()) for name, array in texts(ROWS).items()})
+    assert told.startswith("paddle fp32") and told.count("is damaged, or not the file that was proved") == 1
 
 
 def test_a_service_whose_engine_has_a_damaged_form_alone_does_not_start(model: Path) -> None:

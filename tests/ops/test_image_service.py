@@ -149,10 +149,22 @@ class TestWhatIsRefused:
             (PNG[:30], 400, "no image"),
             (png_that_says(30_000, 30_000), 413, "too large"),
             (png_that_says(8_000, 8_000), 413, "8000 x 8000 pixels; 50000000 are allowed"),
+            (file_of(Image.new("RGB", (1, 40_000))), 413, "which are 37 x 1480000 with a shorter side of 37"),
             (png_that_says(0, 10), 400, "image"),
             (file_of(PHOTO, "TIFF"), 400, "no image: send one of JPEG"),
         ],
-        ids=["empty", "text", "half a PNG", "half a JPEG", "a head", "a bomb", "large", "no pixels", "TIFF"],
+        ids=[
+            "empty",
+            "text",
+            "half a PNG",
+            "half a JPEG",
+            "a head",
+            "a bomb",
+            "large",
+            "a line",
+            "no pixels",
+            "TIFF",
+        ],
     )
     def test_what_is_no_image_that_can_be_decoded(
         self, service: ServiceProcess, body: bytes, status: int, told: str

@@ -16,6 +16,7 @@ from pipeline.api.request_options import RequestOptions
 from pipeline.errors import InvalidInput
 from pipeline.models.serving_model import load_serving_model
 from pipeline.ops.text_ops import TextOp
+from tests.support.embedding_models import cross_encoder, encoder
 from tests.support.hard_texts import HARD_TEXTS
 from tests.support.text_services import NLI, classifier, entity_model
 
@@ -23,6 +24,7 @@ CLASSES, PLACES = ("x", "y", "z"), ("O", "B-A", "I-A")
 WORDS = {"国": "B-A", "足": "I-A", "a": "B-A"}
 REQUESTS = 1500  # of each Op
 KEYS = ("text", "text_pair", "tokens", "labels", "template", "top_k", "threshold", "pre_split", "0", "1", "x")
+OF_VECTORS = ("other", "dimensions", "normalize", "truncate", "raw_scores")
 OTHERS = ("", "\x00", " ", "{}", "null", "[1]", '["国","足"]', '[["a"]]', "array(['国'])")
 SCALARS = (
     1,
@@ -56,6 +58,12 @@ KINDS: dict[str, Callable[[Path], tuple[Path, dict[str, Any]]]] = {
         entity_model(folder, PLACES, WORDS),
         {"too_long": "windows", "max_tokens": 8},
     ),
+    "vectors": lambda folder: (encoder(folder / "model", {"kind": "embedding"}), {}),
+    "vectors of windows": lambda folder: (
+        encoder(folder / "model", {"kind": "embedding"}),
+        {"too_long": "windows", "max_tokens": 8},
+    ),
+    "relevance": lambda folder: (cross_encoder(folder / "model"), {}),
 }
 
 
@@ -66,18 +74,17 @@ class Asked:
         self._op = TextOp(name="texts", **options)
         self._op.set_model_info(load_serving_model(model))
         self._op.init_op()
-        (program,) = model.glob("*.onnx")
+        (program,) = model.rglob("*.onnx")
         self._session = onnxruntime.InferenceSession(program)
         self._feeds = [one.name for one in self._session.get_inputs()]
+        self._fetches = [one.name for one in self._session.get_outputs()]
 
     def __call__(self, inputs: dict[str, Any], parameters: dict[str, Any]) -> Any:
         self._op.request_options = RequestOptions(parameters=parameters)
         given = {REQUEST_OP: inputs}
         feeds = self._op.preprocess(given)
-        fetches = [
-            {"logits": self._session.run(["logits"], {name: feed[name] for name in self._feeds})[0]}
-            for feed in feeds
-        ]
+        runs = (self._session.run(None, {name: feed[name] for name in self._feeds}) for feed in feeds)
+        fetches = [dict(zip(self._fetches, run, strict=True)) for run in runs]
         return self._op.postprocess(given, fetches)
 
 
@@ -104,10 +111,11 @@ def value(random: random.Random, given: Iterator[str]) -> Any:
 def test_each_is_answered_or_refused(kind: str, tmp_path: Path) -> None:
     ask = Asked(*KINDS[kind](tmp_path))
     source = random.Random(kind)
+    keys = (*KEYS, *OF_VECTORS) if kind.startswith(("vectors", "relevance")) else KEYS
     given = texts(source)
     answered = refused = 0
     for _ in range(REQUESTS):
-        inputs = {key: value(source, given) for key in source.sample(KEYS, source.randrange(1, 4))}
+        inputs = {key: value(source, given) for key in source.sample(keys, source.randrange(1, 4))}
         inputs |= {"text": next(given), "labels": "a,b"} if source.random() < 0.6 else {}
         inputs |= {"text_pair": next(given)} if source.random() < 0.6 else {}
         parameters = {"threshold": source.choice([0.1, 2, "x"])} if source.random() < 0.2 else {}

@@ -149,11 +149,77 @@ class TestWhatIsRefused:
             ({"age": "[", "hours": "2", "job": "a"}, "column 'age' is no list of values in JSON"),
             ({"age": "[]", "hours": "[]", "job": "[]"}, "unequal numbers of rows"),
             ({"age": "[[1]]", "hours": "1", "job": "a"}, "row 0: column 'age' is '[1]'"),
+            ({"csv": "age,hours,job\n1,2,a\n"}, "column 'age' is missing"),
         ],
     )
     def test_values_that_do_not_fit(self, service: ServiceProcess, values: dict[str, str], told: str) -> None:
         answer = service.ask(values)
         assert answer["err_no"] == 5000 and told in answer["err_msg"], answer
+
+
+KINDS = {
+    "half": "number",
+    "double": "number",
+    **dict.fromkeys(("int64", "int32", "int16", "int8", "uint8", "flag"), "integer"),
+    "text": "text",
+}
+"""The feeds of a model, two columns each, and what these hold. A column of texts is called csv."""
+
+
+@pytest.fixture(scope="module")
+def every_dtype(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    folder = tmp_path_factory.mktemp("dtypes")
+    model = onnx_models.bare(folder / "models", "dtypes")
+    columns = [{"name": name, "type": KINDS[feed], "feed": feed} for name, feed in columns_of_dtypes()]
+    described = {"inputs": {"row": {"kind": "table", "columns": columns}}}
+    (model / "serving.yml").write_text(json.dumps(described), "utf-8")
+    with new_service(folder, model, "dtypes") as new:
+        yield new.service
+
+
+def columns_of_dtypes() -> Iterator[tuple[str, str]]:
+    for feed in KINDS:
+        yield "csv" if feed == "text" else f"{feed}_0", feed
+        yield f"{feed}_1", feed
+
+
+def row_of_dtypes(**cells: Any) -> dict[str, Any]:
+    return {name: "a" if feed == "text" else 1 for name, feed in columns_of_dtypes()} | cells
+
+
+def test_a_column_may_be_called_as_the_body_of_csv_is(every_dtype: ServiceProcess) -> None:
+    row = row_of_dtypes(csv="b", int32_0=-7)
+    lines = "\n".join(",".join(map(str, line)) for line in (row, row.values()))
+    path = "/v1/models/dtypes:predict"
+    for answer in (
+        every_dtype.http(path, json.dumps({"instances": [row]})),
+        every_dtype.http(path, lines, headers={"content-type": "text/csv"}),
+    ):
+        (told,) = predictions(answer)
+        assert told["text_out"] == ["b", "a"] and told["int32_out"] == [-7, 1]
+        assert told["flag_out"] == [True, True]
+    texts = {name: str(cell) for name, cell in row.items()}
+    assert parse_value(every_dtype.predict(texts)["text_out"]) == [["b", "a"]]
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "told"),
+    [
+        ("int32_0", str(1 << 31), "beyond what a model takes"),
+        ("int16_1", "-40000", "beyond what a model takes"),
+        ("int8_0", "128", "beyond what a model takes"),
+        ("uint8_0", "-1", "beyond what a model takes"),
+        ("int64_0", "9" * 400, "beyond what a model takes"),
+        ("half_0", "70000", "beyond what a model takes"),
+        ("int8_1", "1.5", "which is no integer"),
+    ],
+)
+def test_a_number_that_its_feed_does_not_hold_is_refused(
+    every_dtype: ServiceProcess, column: str, cell: str, told: str
+) -> None:
+    answer = every_dtype.ask({name: str(one) for name, one in row_of_dtypes(**{column: cell}).items()})
+    assert answer["err_no"] == 5000, answer
+    assert f"row 0: column {column!r} is" in answer["err_msg"] and told in answer["err_msg"]
 
 
 def test_cells_that_may_be_missing_are_no_numbers_to_the_model(tmp_path: Path) -> None:

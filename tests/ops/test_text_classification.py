@@ -176,6 +176,8 @@ def test_a_pair_is_read_as_in_training(tmp_path: Path) -> None:
             check(row, expected(model, pair))
         assert "lacks the field 'text_pair'" in service.rows(instances[0], {"text": "a"}, status=400)
         assert "'text_pair' is missing" in service.ask({"text": "a"})["err_msg"]
+        assert "'text' is missing" in service.ask({"0": "a", "1": "b"})["err_msg"]
+        assert "'text_pair' is missing" in service.ask({"text": "a", "0": "b"})["err_msg"]
         empty = service.rows(instances[0], {"text": "a", "text_pair": ""}, status=400)
         assert "text 1 of 'text_pair' is empty" in empty
         long = service.rows({"text": "a", "text_pair": "国" * 17}, status=400)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tritonclient.grpc as v2_grpc
+from tritonclient.utils import InferenceServerException
 
 from tests.support.repository_process import RepositoryProcess
 from tests.support.service_process import HttpAnswer
@@ -212,7 +214,22 @@ def test_a_client_gives_configuration_and_files_of_its_own(service: RepositoryPr
     assert service.http("/v2/models/given/config").json["max_batch_size"] == 2
     refused = order(service, "given", "load", config=json.dumps(config), **{"file:../model.py": ""})
     assert (refused.status, "leads out of the model's folder" in refused.json["error"]) == (400, True)
+    few = {**config, "instance_group": [{"count": -1}]}
+    negative = order(service, "given", "load", config=json.dumps(few), **files)
+    assert (negative.status, data(ask(service, "given"))) == (500, [7, 14]), negative
+    clash = order(service, "given", "load", config=json.dumps(config), **{**files, "file:1": ""})
+    assert (clash.status, "can't be written" in clash.json["error"]) == (400, True), clash
     unknown = order(service, "given", "load", strange=1)
     assert (unknown.status, unknown.json["error"]) == (400, "unrecognized load parameter 'strange'.")
     assert order(service, "given", "load", config=3).status == 500
     assert order(service, "given", "unload").status == 200
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/../../../outside", "..", ".hidden", ""])
+def test_a_name_that_leads_out_of_the_folder_for_files_is_refused(
+    service: RepositoryProcess, name: str, tmp_path: Path
+) -> None:
+    with v2_grpc.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as client:
+        with pytest.raises(InferenceServerException, match=r"can't be the name of a model|must not be empty"):
+            client.load_model(name, config="{}", files={"file:1/model.py": b"raise SystemExit"})
+        assert name not in {row.name for row in client.get_model_repository_index().models}

@@ -16,9 +16,9 @@ from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import JSON, HttpHandler, check_method, retry_after
 from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.models.embedding_description import MOST_DIMENSIONS
 
 EMBEDDINGS_PATH = "/v1/embeddings"
-MOST_DIMENSIONS = 1 << 16
 _NOTHING = msgspec.Raw()
 # OpenAI has 400 for what is too large, too; its client knows no 413.
 _STATUSES = {413: 400}
@@ -27,11 +27,11 @@ _CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_excee
 
 
 class Asked(msgspec.Struct):
-    """The members of a body; others, `user` say, don't count."""
+    """The members of a body; others, `user` say, don't count. null is as good as absent."""
 
     input: msgspec.Raw = _NOTHING
-    model: str = ""
-    encoding_format: str = FLOAT
+    model: str | None = None
+    encoding_format: str | None = None
     dimensions: int | None = None
 
 
@@ -40,6 +40,7 @@ def parse(body: bytes, limits: Limits) -> Asked:
     given: Asked = decoded(body, Asked, limits)
     if not bytes(given.input):
         raise _wrong("input", "is missing: send a text, or a list of texts")
+    given.encoding_format = given.encoding_format or FLOAT
     if given.encoding_format not in (FLOAT, BASE64):
         raise _wrong("encoding_format", f"is {given.encoding_format[:40]!r}; it is {FLOAT} or {BASE64}")
     if given.dimensions is not None and not 1 <= given.dimensions <= MOST_DIMENSIONS:
@@ -60,10 +61,10 @@ class OpenAIHttp(HttpHandler):
     def _read(self, request: HttpRequest) -> Request:
         check_method(request, "POST", tells=True)
         given = parse(request.body, self._limits)
-        model = self._models.find(KIND, given.model)
+        model = self._models.find(KIND, given.model or "")
         inputs = {model.text: texts_of(given.input, "input", self._limits)}
         made = Request(model.served.name, "predict", inputs, form=EMBEDDINGS)
-        made.wish = OpenAIWish(given.encoding_format, model.served.name)
+        made.wish = OpenAIWish(given.encoding_format or FLOAT, model.served.name)
         made.model = model.served.key
         made.deadline = self._scheduler.deadline(began=request.began)
         if given.dimensions is not None:

@@ -39,6 +39,7 @@ class _Texts(msgspec.Struct):
 
     inputs: msgspec.Raw = _NOTHING
     truncate: bool | None = None
+    truncation_direction: str | None = None
     normalize: bool | None = None
     dimensions: int | None = None
     raw_scores: bool = False
@@ -50,6 +51,7 @@ class _Rerank(msgspec.Struct):
     query: msgspec.Raw = _NOTHING
     texts: msgspec.Raw = _NOTHING
     truncate: bool | None = None
+    truncation_direction: str | None = None
     raw_scores: bool = False
     return_text: bool = False
 
@@ -75,6 +77,7 @@ class _Asked(NamedTuple):
 def _embed(given: _Texts, model: TextModel, limits: Limits) -> _Asked:
     if given.prompt_name is not None:
         raise InvalidInput("'prompt_name': the service knows no prompts; put yours before the text")
+    _check_direction(given)
     parameters = {"normalize": given.normalize, "dimensions": given.dimensions, "truncate": given.truncate}
     inputs = {model.text: texts_of(_there(given.inputs, "inputs"), "inputs", limits)}
     return _Asked(inputs, TeiWish(), parameters)
@@ -90,6 +93,7 @@ def _similarity(given: _Similarity, model: TextModel, limits: Limits) -> _Asked:
 
 
 def _rerank(given: _Rerank, model: TextModel, limits: Limits) -> _Asked:
+    _check_direction(given)
     query, texts = _there(given.query, "query"), _there(given.texts, "texts")
     if not bytes(query).lstrip().startswith(b'"'):
         raise InvalidInput("'query' is no text")
@@ -101,6 +105,7 @@ def _rerank(given: _Rerank, model: TextModel, limits: Limits) -> _Asked:
 
 
 def _predict(given: _Texts, model: TextModel, limits: Limits) -> _Asked:
+    _check_direction(given)
     raw = _there(given.inputs, "inputs")
     if given.raw_scores:
         raise InvalidInput("'raw_scores': the service tells scores as its serving.yml says, not raw ones")
@@ -163,6 +168,12 @@ class TeiHttp(HttpHandler):
         if allowed:
             head += b"allow: %b\r\n" % ", ".join(allowed).encode()
         request.respond(_status(error), head + JSON + retry_after(error), _body(error))
+
+
+def _check_direction(given: _Texts | _Rerank) -> None:
+    told = given.truncation_direction
+    if told is not None and told.lower() != "right":
+        raise InvalidInput(f"'truncation_direction' is {told[:40]!r}: what is cut of a text is its end")
 
 
 def _there(raw: msgspec.Raw, name: str) -> msgspec.Raw:

@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.ops.labels import best, over_threshold, probabilities, sigmoids
 from pipeline.ops.text_tasks.parameters import Parameter, count, share
-from pipeline.ops.text_tasks.text_task import Array, Asked, TextTask
+from pipeline.ops.text_tasks.text_task import TRUNCATE, Array, Asked, TextTask
 from pipeline.ops.text_tasks.text_windows import pooled
 
 TOP_K = Parameter("top_k", count, "Most labels that are told, the best first.")
@@ -18,7 +18,7 @@ THRESHOLD = Parameter("threshold", share, "Least score of a label that is told."
 class ClassesTask(TextTask):
     """The best class, and the best few."""
 
-    parameters: ClassVar[tuple[Parameter, ...]] = (TOP_K, THRESHOLD)
+    parameters: ClassVar[tuple[Parameter, ...]] = (TOP_K, THRESHOLD, TRUNCATE)
 
     def declared(self) -> dict[str, str]:
         labels, scores = "BYTES [-1, -1]", "FP32 [-1, -1]"

@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,15 +16,13 @@ from pipeline.models.signature import Variable
 from pipeline.ops.text_tasks import parameters
 from pipeline.ops.text_tasks.parameters import Parameter
 from pipeline.ops.text_tasks.text_rows import where
-from pipeline.ops.text_tasks.text_task import TRUNCATED, Array, Asked, TextTask
+from pipeline.ops.text_tasks.text_task import TRUNCATE, TRUNCATED, Array, Asked, TextTask
 from pipeline.ops.text_tasks.text_windows import Cut, pooled
 from pipeline.ops.tokenizing.text_tokenizer import Row
 
-DIMENSIONS = Parameter("dimensions", parameters.count, "How many numbers of each vector are kept.")
+DIMENSIONS = Parameter("dimensions", parameters.size, "How many numbers of each vector are kept.")
 NORMALIZE = Parameter("normalize", parameters.flag, "Whether vectors have the length 1.")
-TRUNCATE = Parameter("truncate", parameters.flag, "Whether the end of a long text is left out.")
 POOLING_FILE = Path("1_Pooling", "config.json")  # of Sentence Transformers
-Task = TypeVar("Task", bound=TextTask)
 _POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
 
@@ -42,9 +40,8 @@ class EmbeddingTask(TextTask):
         self._pooling = pooling_of(self.output, self.fetch, self.model.directory)
 
     def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
-        task = with_truncation(self, wanted)
         ids = token_ids(inputs.get(self.name))
-        return task.rows_of_ids(ids, wanted) if ids else super(EmbeddingTask, task).rows(inputs, wanted)
+        return self.rows_of_ids(ids, wanted) if ids else super().rows(inputs, wanted)
 
     def rows_of_ids(self, many: list[list[int]], wanted: dict[str, Any]) -> Asked:
         """The rows of texts that a client has tokenized, special tokens included."""
@@ -93,7 +90,7 @@ class SimilarityTask(EmbeddingTask):
         return self.declared()
 
     def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
-        task = copy.copy(with_truncation(self, wanted))
+        task = copy.copy(self)
         first, second = task.texts_of(inputs)
         task.given = task.given.model_copy(update={"pair": ""})
         asked = TextTask.rows(task, {self.name: [*first, *second]}, {**wanted, "normalize": True})
@@ -105,16 +102,6 @@ class SimilarityTask(EmbeddingTask):
         first, second = np.split(vectors, [len(asked.texts)])
         one, other = np.split(truncations(asked), [len(asked.texts)])
         return {"score": (first * second).sum(axis=1), TRUNCATED: one | other}
-
-
-def with_truncation(task: Task, wanted: Mapping[str, Any]) -> Task:
-    """The task as the request's `truncate` says, where it has one: what is too long is cut, or refused."""
-    asked = wanted.get("truncate")
-    if asked is None or (not asked and task.given.too_long != "truncate"):
-        return task
-    other = copy.copy(task)
-    other.given = task.given.model_copy(update={"too_long": "truncate" if asked else "refuse"})
-    return other
 
 
 def truncations(asked: Asked) -> Array:

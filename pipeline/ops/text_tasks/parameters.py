@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.errors import InvalidInput
+from pipeline.models.embedding_description import MOST_DIMENSIONS
 from pipeline.models.text_description import LONGEST_LABEL, LONGEST_TEMPLATE, MOST_LABELS, SLOT
 from pipeline.ops.text_tasks.split_tokens import printed_texts
 
@@ -64,10 +65,13 @@ def _of_array(tensor: np.ndarray[Any, Any]) -> Any:
 
 
 def count(name: str, value: Any) -> int:
-    number = _number(name, value, f"a whole number from 1 to {MOST_TOLD}")
-    if number != int(number) or not 1 <= number <= MOST_TOLD:
-        raise InvalidInput(f"{name!r} is {_shown(value)}: send a whole number from 1 to {MOST_TOLD}")
-    return int(number)
+    """How many labels are told."""
+    return _whole(name, value, MOST_TOLD)
+
+
+def size(name: str, value: Any) -> int:
+    """How many numbers a vector has."""
+    return _whole(name, value, MOST_DIMENSIONS)
 
 
 def share(name: str, value: Any) -> float:
@@ -124,6 +128,14 @@ def _refuse_misspelt(name: str, known: Mapping[str, Parameter]) -> None:
     near = difflib.get_close_matches(name[:40].lower(), known, 1, 0.8)
     if near:
         raise InvalidInput(f"{name[:40]!r} is no parameter; did you mean {near[0]!r}?")
+
+
+def _whole(name: str, value: Any, most: int) -> int:
+    wanted = f"a whole number from 1 to {most}"
+    number = _number(name, value, wanted)
+    if number != int(number) or not 1 <= number <= most:
+        raise InvalidInput(f"{name!r} is {_shown(value)}: send {wanted}")
+    return int(number)
 
 
 def _number(name: str, value: Any, wanted: str) -> float:

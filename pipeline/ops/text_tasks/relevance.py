@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,9 +11,9 @@ from pipeline.models.embedding_description import RelevanceOutput
 from pipeline.ops.labels import probabilities, sigmoids
 from pipeline.ops.text_tasks import parameters
 from pipeline.ops.text_tasks.classification import joined
-from pipeline.ops.text_tasks.embeddings import TRUNCATE, truncations, with_truncation
+from pipeline.ops.text_tasks.embeddings import truncations
 from pipeline.ops.text_tasks.parameters import Parameter
-from pipeline.ops.text_tasks.text_task import TRUNCATED, Array, Asked, TextTask
+from pipeline.ops.text_tasks.text_task import TRUNCATE, TRUNCATED, Array, Asked, TextTask
 from pipeline.ops.text_tasks.text_windows import pooled
 
 RAW_SCORES = Parameter("raw_scores", parameters.flag, "Whether scores are the model's own, of any size.")
@@ -28,9 +27,6 @@ class RelevanceTask(TextTask):
 
     def declared(self) -> dict[str, str]:
         return {"score": "FP32 [-1]", TRUNCATED: "BOOL [-1]"}
-
-    def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
-        return super(RelevanceTask, with_truncation(self, wanted)).rows(inputs, wanted)
 
     def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
         # Of a long text the window that answers best: the others need not.

@@ -6,10 +6,11 @@ or a text with a label. Rows of all callers share batches, sorted by their lengt
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from pipeline.errors import InvalidInput, ServingError, TooLarge
 from pipeline.models.description import Output, labels_of
 from pipeline.models.serving_model import ServingModel, Variable
 from pipeline.models.text_description import TextInput
-from pipeline.ops.text_tasks.parameters import Parameter, read_parameters
+from pipeline.ops.text_tasks.parameters import Parameter, flag, read_parameters
 from pipeline.ops.text_tasks.text_rows import TextRows
 from pipeline.ops.text_tasks.text_windows import Cut, Reading
 from pipeline.ops.texts import named_texts
@@ -31,6 +32,7 @@ Feed = dict[str, Array]
 MOST_ROWS = 4096  # of a request
 USUAL_LENGTH = 512
 TRUNCATED, WINDOWS = "truncated", "windows"
+TRUNCATE = Parameter("truncate", flag, "Whether the end of a long text is left out.")
 
 
 @dataclass
@@ -104,9 +106,18 @@ class TextTask:
     def read(self, inputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> Asked:
         """What a request asks. parameters: what it says beside its inputs. Raises InvalidInput, TooLarge."""
         wanted = read_parameters(self.parameters, inputs, parameters)
-        asked = self.rows(inputs, wanted)
+        asked = self._truncating(wanted).rows(inputs, wanted)
         refuse_many(len(asked.rows))
         return asked
+
+    def _truncating(self, wanted: Mapping[str, Any]) -> Self:
+        """The task as the request's `truncate` says, where it has one: a long text is cut, or refused."""
+        asked = wanted.get(TRUNCATE.name)
+        if asked is None or (not asked and self.given.too_long != "truncate"):
+            return self
+        other = copy.copy(self)
+        other.given = self.given.model_copy(update={"too_long": "truncate" if asked else "refuse"})
+        return other
 
     def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
         """The rows of a request's texts."""
@@ -124,7 +135,7 @@ class TextTask:
         """The texts under a name. Raises InvalidInput for one that is surely too long, before a tokenizer has
         any work with it."""
         most = None if self.given.too_long == "truncate" else self.reading.most_chars
-        texts = named_texts(inputs, name, most)
+        texts = named_texts(inputs, name, most, alone=not self.given.pair)
         refuse_many(len(texts))
         return texts
 

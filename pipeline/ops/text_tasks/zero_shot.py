@@ -92,7 +92,8 @@ class ZeroShotTask(TextTask):
         logits = joined(scores)
         self.names_of(logits.shape[1])
         by_window = logits.reshape(-1, len(names), logits.shape[1])
-        alone = asked.parameters.get("multi_label", self.output.multi_label)
+        # Of one label the share among all would be 1, whatever the text says.
+        alone = len(names) == 1 or asked.parameters.get("multi_label", self.output.multi_label)
         of_texts = pooled(self._likely(by_window, alone=alone), asked.windows, self.output.pooling)
         if not alone and self.output.pooling == "max":
             of_texts = of_texts / of_texts.sum(axis=1, keepdims=True)

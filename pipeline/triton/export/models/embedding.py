@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.errors import InvalidInput
 from pipeline.ops.text_tasks.embeddings import shortened, vector_of
-from pipeline.ops.text_tasks.parameters import count, flag
+from pipeline.ops.text_tasks.parameters import flag, size
 from pipeline.ops.text_tasks.text_windows import pooled
 from pipeline.triton.export.models.requests import answered, array_of, parameter_of, settings_of
 
@@ -26,13 +26,13 @@ class TritonPythonModel:
 
     def answer(self, request: Any) -> dict[str, Any]:
         told = self.settings
-        size = parameter_of(request, "dimensions", count, int(told["dimensions"]) or None)
+        kept = parameter_of(request, "dimensions", size, int(told["dimensions"]) or None)
         normalize = parameter_of(request, "normalize", flag, told["normalize"] == "True")
         lengths, windows = array_of(request, "lengths"), array_of(request, "windows").tolist()
         rows = zip(array_of(request, "scores"), lengths.tolist(), strict=True)
         of_rows = np.stack([vector_of(fetch, length, told["pooling"]) for fetch, length in rows])
         of_texts = pooled(of_rows, windows, "mean")
-        if size is not None and size > of_texts.shape[1]:
-            raise InvalidInput(f"'dimensions' is {size}; the model's vectors have {of_texts.shape[1]}")
+        if kept is not None and kept > of_texts.shape[1]:
+            raise InvalidInput(f"'dimensions' is {kept}; the model's vectors have {of_texts.shape[1]}")
         tokens = np.add.reduceat(lengths, np.cumsum([0, *windows[:-1]]))
-        return {"embedding": shortened(of_texts, size, normalize), "tokens": tokens}
+        return {"embedding": shortened(of_texts, kept, normalize), "tokens": tokens}
