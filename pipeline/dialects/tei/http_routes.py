@@ -7,23 +7,21 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pipeline.api.request_options import RequestOptions
 from pipeline.config.config_file import Limits
 from pipeline.dialects.tei.wish import EMBED, PREDICT, RERANK, SIMILARITY, TeiWish
+from pipeline.dialects.text_http import TextHttp
 from pipeline.dialects.text_models import (
     CLASSES,
     EMBEDDINGS,
     RANKING,
     TextModel,
-    TextModels,
     decoded,
     texts_of,
 )
 from pipeline.errors import InvalidInput, ServingError
 from pipeline.front.http.connection import HttpRequest
-from pipeline.front.http.http_handler import JSON, HttpHandler, check_method, retry_after
+from pipeline.front.http.http_handler import check_method
 from pipeline.front.scheduler.request import Request
-from pipeline.front.scheduler.scheduler import Scheduler
 
 ALL_CLASSES = 1000  # TEI tells every class with its score
 _NOTHING = msgspec.Raw()
@@ -135,39 +133,25 @@ ROUTES: Mapping[str, _Route] = {
 }
 
 
-class TeiHttp(HttpHandler):
+class TeiHttp(TextHttp):
     """Answers at the paths of ROUTES."""
 
     name = "tei-http"
-
-    def __init__(self, scheduler: Scheduler, models: TextModels) -> None:
-        super().__init__(scheduler)
-        self._models = models
-        self._limits = scheduler.app.config.limits
 
     def _read(self, request: HttpRequest) -> Request:
         check_method(request, "POST", tells=True)
         route = ROUTES[request.path]
         model = self._models.find(route.kind)
         asked = route.read(decoded(request.body, route.body, self._limits), model, self._limits)
-        made = Request(model.served.name, "predict", asked.inputs, form=route.form)
-        made.wish = asked.wish
-        made.model = model.served.key
-        made.deadline = self._scheduler.deadline(began=request.began)
-        parameters = {name: value for name, value in asked.parameters.items() if value is not None}
-        if parameters:
-            made.options = RequestOptions(parameters=parameters)
-        return made
+        return self._request(request, model, asked.inputs, route.form, asked.wish, asked.parameters)
 
-    def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
-        return JSON, _body(error)
+    def _status(self, error: ServingError) -> int:
+        return _STATUSES.get(error.http_status, error.http_status)
 
-    def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
-        self._access_log.refused(self.name, error, request.peer)
-        allowed = getattr(error, "allowed", ())
-        if allowed:
-            head += b"allow: %b\r\n" % ", ".join(allowed).encode()
-        request.respond(_status(error), head + JSON + retry_after(error), _body(error))
+    def _body(self, error: ServingError) -> bytes:
+        status = self._status(error)
+        kind = _TYPES.get(status, "Validation" if status < 500 else "Backend")
+        return msgspec.json.encode({"error": error.message, "error_type": kind})
 
 
 def _check_direction(given: _Texts | _Rerank) -> None:
@@ -180,13 +164,3 @@ def _there(raw: msgspec.Raw, name: str) -> msgspec.Raw:
     if not bytes(raw):
         raise InvalidInput(f"'{name}' is missing")
     return raw
-
-
-def _status(error: ServingError) -> int:
-    return _STATUSES.get(error.http_status, error.http_status)
-
-
-def _body(error: ServingError) -> bytes:
-    status = _status(error)
-    kind = _TYPES.get(status, "Validation" if status < 500 else "Backend")
-    return msgspec.json.encode({"error": error.message, "error_type": kind})
