@@ -10,7 +10,7 @@ from pipeline.config.config_file import Limits
 from pipeline.dialects.openai.wish import BASE64, EMBEDDINGS, FLOAT, OpenAIWish
 from pipeline.dialects.text_http import TextHttp
 from pipeline.dialects.text_models import EMBEDDINGS as KIND
-from pipeline.dialects.text_models import decoded, texts_of
+from pipeline.dialects.text_models import decoded
 from pipeline.errors import InvalidInput, ServingError
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import check_method
@@ -56,7 +56,7 @@ class OpenAIHttp(TextHttp):
         check_method(request, "POST", tells=True)
         given = parse(request.body, self._limits)
         model = self._models.find(KIND, given.model or "")
-        inputs = {model.text: texts_of(given.input, "input", self._limits)}
+        inputs = {model.text: model.texts(given.input, "input", self._limits)}
         wish = OpenAIWish(given.encoding_format or FLOAT, model.served.name)
         return self._request(request, model, inputs, EMBEDDINGS, wish, {"dimensions": given.dimensions})
 

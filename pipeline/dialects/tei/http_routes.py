@@ -16,7 +16,6 @@ from pipeline.dialects.text_models import (
     RANKING,
     TextModel,
     decoded,
-    texts_of,
 )
 from pipeline.errors import InvalidInput, ServingError
 from pipeline.front.http.connection import HttpRequest
@@ -77,7 +76,7 @@ def _embed(given: _Texts, model: TextModel, limits: Limits) -> _Asked:
         raise InvalidInput("'prompt_name': the service knows no prompts; put yours before the text")
     _check_direction(given)
     parameters = {"normalize": given.normalize, "dimensions": given.dimensions, "truncate": given.truncate}
-    inputs = {model.text: texts_of(_there(given.inputs, "inputs"), "inputs", limits)}
+    inputs = {model.text: model.texts(_there(given.inputs, "inputs"), "inputs", limits)}
     return _Asked(inputs, TeiWish(), parameters)
 
 
@@ -87,7 +86,7 @@ def _similarity(given: _Similarity, model: TextModel, limits: Limits) -> _Asked:
     if not (source.lstrip().startswith(b'"') and others.startswith(b"[") and others[1:].strip() != b"]"):
         raise InvalidInput("'inputs' has a text as 'source_sentence' and a list of texts as 'sentences'")
     joined = msgspec.Raw(b"[%b,%b" % (source, others[1:]))
-    return _Asked({model.text: texts_of(joined, "inputs", limits)}, TeiWish(), {})
+    return _Asked({model.text: model.texts(joined, "inputs", limits)}, TeiWish(), {})
 
 
 def _rerank(given: _Rerank, model: TextModel, limits: Limits) -> _Asked:
@@ -97,7 +96,10 @@ def _rerank(given: _Rerank, model: TextModel, limits: Limits) -> _Asked:
         raise InvalidInput("'query' is no text")
     if not bytes(texts).lstrip().startswith(b"["):
         raise InvalidInput("'texts' is no list of texts")
-    inputs = {model.text: texts_of(query, "query", limits), model.pair: texts_of(texts, "texts", limits)}
+    inputs = {
+        model.text: model.texts(query, "query", limits),
+        model.pair: model.texts(texts, "texts", limits),
+    }
     wish = TeiWish(texts=bytes(texts) if given.return_text else b"")
     return _Asked(inputs, wish, {"raw_scores": given.raw_scores or None, "truncate": given.truncate})
 
@@ -108,7 +110,7 @@ def _predict(given: _Texts, model: TextModel, limits: Limits) -> _Asked:
     if given.raw_scores:
         raise InvalidInput("'raw_scores': the service tells scores as its serving.yml says, not raw ones")
     names = (model.text, model.pair) if model.pair else (model.text,)
-    inputs = {name: texts_of(raw, "inputs", limits, len(names), part) for part, name in enumerate(names)}
+    inputs = {name: model.texts(raw, "inputs", limits, len(names), part) for part, name in enumerate(names)}
     many = bytes(raw).translate(None, b" \t\r\n").startswith(b"[[")
     asked = given.parameters or {}
     parameters = {"top_k": asked.get("top_k", ALL_CLASSES), "threshold": 0.0, "truncate": given.truncate}
