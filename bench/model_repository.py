@@ -1,8 +1,9 @@
-"""Model repositories: 1,000 texts of mixed length from 20 clients, and 30 models in one server.
+"""Model repositories: 1,000 texts from 20 clients, 30 models in one server, and the answers of Triton.
 
 `texts` asks the text classification of a repository of PaddleNLP's shape, each text alone and then all from
 20 gRPC clients at once, and compares. `thirty` starts 30 ONNX models and asks each, and tells the memory of
-each.
+each. `recorded` sends what was recorded from Triton to the same repository, and tells how many answers agree
+and why others do not. `python -m bench.ensemble` has an ensemble beside other servers.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ from bench.processes import resident_mb
 from tests.support.ernie_repository import CHARACTERS, write_ernie
 from tests.support.onnx_models import onnx_file
 from tests.support.repository_process import RepositoryProcess
+from tests.support.triton_explicit import write_explicit
+from tests.support.triton_recordings import RECORDED
+from tests.support.triton_repository import write_recorded
+from tests.support.triton_repository_recordings import DIFFERENCES, LEFT, LEFT_ALONE
+from tests.triton import test_replay, test_replay_explicit
 
 TEXTS, CLIENTS, LONGEST = 1000, 20, 120
 MODELS = 30
@@ -84,6 +90,31 @@ def thirty(console: Console) -> None:
     console.print(table)
 
 
+def recorded(console: Console) -> None:
+    """Raises CannotMeasure where another case differs than is known."""
+    with tempfile.TemporaryDirectory() as folder:
+        with RepositoryProcess(write_recorded(Path(folder))) as service:
+            unlike = {row["id"] for row in test_replay.ROWS if not test_replay.agrees(row, service)[0]}
+        repository = write_explicit(Path(folder, "explicit"))
+        with RepositoryProcess(repository, arguments=["--model-control-mode=explicit"]) as service:
+            answers = test_replay_explicit.all_answers(service, repository)
+            unlike |= {case for case in answers if not test_replay_explicit.agrees(case, answers)}
+    known = DIFFERENCES | test_replay_explicit.DIFFERENCES
+    cases = len(test_replay.ROWS) + len(answers)
+    table = Table("recorded from Triton", "")
+    table.add_row("cases", str(len(RECORDED)))
+    table.add_row("sent here", f"{len(test_replay.ROWS)} over HTTP and gRPC, {len(answers)} orders")
+    table.add_row("answered alike", f"{cases - len(unlike)} of {cases}: {1 - len(unlike) / cases:.1%}")
+    console.print(table)
+    for case in sorted(unlike):
+        console.print(f"{case}: {known.get(case, 'unknown')}", markup=False)
+    left = LEFT | LEFT_ALONE
+    for why in dict.fromkeys(left.values()):
+        console.print(f"not sent, {why}: {', '.join(key for key in left if left[key] == why)}", markup=False)
+    if unlike != set(known):
+        raise CannotMeasure(f"other cases differ than are known: {', '.join(sorted(unlike ^ set(known)))}")
+
+
 def _ask(client: rpc.InferenceServerClient, text: str) -> tuple[int, float]:
     given = rpc.InferInput("INPUT", [1, 1], "BYTES")
     given.set_data_from_numpy(np.array([[text.encode()]], object))
@@ -104,10 +135,10 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.model_repository", description=__doc__)
-    parser.add_argument("what", choices=("texts", "thirty"))
+    parser.add_argument("what", choices=("texts", "thirty", "recorded"))
     console = Console()
     try:
-        {"texts": texts, "thirty": thirty}[parser.parse_args().what](console)
+        {"texts": texts, "thirty": thirty, "recorded": recorded}[parser.parse_args().what](console)
     except CannotMeasure as exc:
         console.print(f"[red]{exc}[/red]")
         return 1

@@ -87,6 +87,7 @@ class Op:
     predictor: Any = None  # runs the model, here or remotely, from init_op on; None for an Op without one
     _predictor: Any = None  # the same: an app may keep another predictor of its own under that name
     request_runner: RequestRunner | None = None  # runs its requests in place of a predictor
+    reshapes: Any = None  # `Reshapes`, where clients have other shapes for the model's tensors than it has
     client: Any = None  # of a local model, Paddle Serving's call: predict(feed=..., fetch=..., batch=True)
     _fetch_names: Sequence[str] = ()  # what an overridden `process` gives it as `fetch`
     model: ServingModel | None = None  # what it runs: its folder, labels, feeds and fetches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from graphlib import CycleError
 from typing import Any, NamedTuple, Protocol
 
@@ -85,6 +85,11 @@ class ServedModel(NamedTuple):
             data["config"],
             data["folder"],
         )
+
+
+def answered_by(models: Iterable[ServedModel], op: str) -> dict[str, ServedModel]:
+    """The models whose answer this Op's output is, by their keys."""
+    return {model.key: model for model in models if model.answering_op == op}
 
 
 class ModelSource(Protocol):

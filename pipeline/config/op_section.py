@@ -116,6 +116,11 @@ class LocalServiceConf(Section):
         default=2,
         description="CPU threads of one predictor, which threads of an Op with an ONNX model share.",
     )
+    inter_op_thread_num: PositiveInt = Field(
+        default=1,
+        description="Operators of an ONNX model that ONNX Runtime runs beside each other, where it has "
+        "branches.",
+    )
     mem_optim: bool = Field(default=True, description="Reuse memory between operators.")
     ir_optim: bool = Field(default=False, description="Run the graph optimisations of the engine.")
     device_type: Annotated[Int, Field(ge=-1, le=6)] = Field(

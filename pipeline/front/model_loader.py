@@ -20,6 +20,7 @@ from pipeline.front.repository import LoadFailed, Repository, Standing
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.triton.defaults import Defaults
+from pipeline.triton.ensemble import rejoined
 from pipeline.triton.override import Override
 from pipeline.triton.repository import ModelRepository, Served, Unavailable
 
@@ -61,7 +62,7 @@ class ModelLoader(Repository):
                 if not self._serves(name):
                     self._note_unavailable(name, exc)
                 raise
-            log.info("%s", "\n".join([*served.notes, f"Model {name} is loaded"]))
+            log.info("%s", "\n".join([*served.lines, f"Model {name} is loaded"]))
 
     async def unload_model(self, name: str, *, dependents: bool = False) -> None:
         """Refuse further requests, answer those that were admitted, and end the workers. dependents: the
@@ -222,7 +223,8 @@ def _check_available(name: str, served: Served) -> None:
 def merged(app: App, name: str, served: Served) -> App:
     """The app with these models in place of those of their names."""
     renewed = {model.name for model in served.models} | {name}
-    models = [*(model for model in app.models if model.name not in renewed), *served.models]
+    others = [model for model in app.models if model.name not in renewed]
+    models = rejoined([*others, *served.models], name)
     sections = {op: OpConfig.model_validate(given, by_alias=True) for op, given in served.sections.items()}
     needed = _ops_of(models)
     ops = {op: section for op, section in {**app.config.op, **sections}.items() if op in needed}

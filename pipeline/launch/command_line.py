@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError, ServingError
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
 from pipeline.launch.export_command import add_export, export
 from pipeline.launch.offline_options import add_evaluate, add_score
-from pipeline.launch.serve_options import add_serve, hint
+from pipeline.launch.serve_options import add_serve, hint, repository_folder
 from pipeline.launch.text_command import add_text
 from pipeline.process.start_signals import INTERRUPTED, end_plainly, left_at_once, survive_hangups
 
@@ -235,7 +235,9 @@ def _add_explain(commands: Commands) -> None:
         "tell what a Triton model repository comes to, and what in it can't be served",
         "paddlewheel explain models",
     )
-    parser.add_argument("model_repository", type=Path, nargs="+", metavar="DIR", help="model repository")
+    parser.add_argument(
+        "model_repository", type=repository_folder, nargs="+", metavar="DIR", help="model repository"
+    )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write a drawing of it, too")
 
 

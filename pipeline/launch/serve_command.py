@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def serve(options: argparse.Namespace) -> None:
             strict_devices=options.strict_devices,
             starts=max(0, options.model_load_thread_count),
             defaults=defaults,
-            notes=tuple(without_effect),
+            notes=(*without_effect, *_warnings(options)),
         ),
     )
     service.serve()
@@ -55,6 +56,8 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
         "http_address": options.http_address,
         "rpc_address": options.grpc_address,
     }
+    if options.api_keys is not None:
+        config["security"] = {"api_keys": str(options.api_keys.absolute())}
     if options.grpc_use_ssl or options.grpc_use_ssl_mutual:
         tls: dict[str, Any] = {"cert": options.grpc_server_cert, "key": options.grpc_server_key}
         missing = [name for name, file in tls.items() if not file]
@@ -65,6 +68,15 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
         files = {name: str(Path(file).absolute()) for name, file in tls.items() if file}
         config["tls"] = {**files, "http": False}
     return config
+
+
+def _warnings(options: argparse.Namespace) -> Iterator[str]:
+    """What whoever starts the server should know of who may do what."""
+    if options.model_control_mode == "explicit" and options.api_keys is None:
+        yield (
+            "--model-control-mode=explicit: whoever reaches a port may load models, and with file: contents "
+            "code of their own; --api-keys asks every client for a key"
+        )
 
 
 def _log_to(path: Path) -> None:

@@ -18,6 +18,7 @@ _BATCHES = "batches of requests travel in shared memory that grows as needed"
 _NO_GPU = "GPU memory is the engine's own business"
 _NO_TRACE = "requests are not traced; /metrics and the access log tell their times"
 _ONE_LOOP = "one thread of the front serves all connections"
+_KEYS = "--api-keys asks every client for one"
 _NO_CACHE = "the response cache is not built yet"
 WITHOUT_EFFECT = {
     "allow-cpu-metrics": "tells whether /metrics has the CPU's figures: it always has",
@@ -43,15 +44,17 @@ WITHOUT_EFFECT = {
     "grpc-http2-max-pings-without-data": "bounds pings: gRPC's defaults hold",
     "grpc-http2-max-ping-strikes": "bounds pings: gRPC's defaults hold",
     "grpc-http2-min-recv-ping-interval-without-data": "bounds pings: gRPC's defaults hold",
-    "grpc-restricted-protocol": "restricts calls to who knows a key: see security.api_keys",
+    "grpc-header-forward-pattern": "gives models the metadata of requests: parameters reach them",
+    "grpc-restricted-protocol": f"restricts calls to who knows a key: {_KEYS}",
     "host-policy": "binds instances to NUMA nodes: the kernel places workers",
     "http-header-forward-pattern": "gives models the headers of requests: parameters reach them",
     "http-max-input-size": "bounds bodies: limits.body_bytes does",
-    "http-restricted-api": "restricts calls to who knows a key: see security.api_keys",
+    "http-restricted-api": f"restricts calls to who knows a key: {_KEYS}",
     "http-thread-count": f"sets threads: {_ONE_LOOP}",
     "metrics-config": "configures summaries of /metrics: it has histograms",
     "metrics-interval-ms": "tells how often gauges are read: they are read when asked for",
     "min-supported-compute-capability": f"rules old GPUs out: {_NO_GPU}",
+    "model-config-name": "chooses among several configurations of a model: config.pbtxt is read",
     "model-namespacing": "lets repositories have models of one name: each name is one model here",
     "model-load-gpu-limit": f"bounds GPU memory of loads: {_NO_GPU}",
     "model-load-retry-count": "tries a failed load again: a worker's start is tried again by itself",
@@ -63,14 +66,19 @@ WITHOUT_EFFECT = {
     "reuse-grpc-port": "shares the port with other servers: a port is one server's here",
     "reuse-http-port": "shares the port with other servers: a port is one server's here",
     "sagemaker-port": "opens the port of SageMaker: there is none here",
+    "sagemaker-safe-port-range": "bounds the ports beside SageMaker's: there is none here",
+    "sagemaker-thread-count": f"sets threads: {_ONE_LOOP}",
     "trace-config": f"configures traces: {_NO_TRACE}",
     "trace-count": f"configures traces: {_NO_TRACE}",
     "trace-file": f"configures traces: {_NO_TRACE}",
     "trace-level": f"configures traces: {_NO_TRACE}",
     "trace-log-frequency": f"configures traces: {_NO_TRACE}",
     "trace-rate": f"configures traces: {_NO_TRACE}",
+    "vertex-ai-default-model": "names the model of the port of Vertex AI: there is none here",
     "vertex-ai-port": "opens the port of Vertex AI: there is none here",
+    "vertex-ai-thread-count": f"sets threads: {_ONE_LOOP}",
 }
+_BUCKETS = {"s3": "aws s3 sync", "gs": "gcloud storage rsync", "as": "az storage blob download-batch"}
 _ALONE = ("enable-peer-access", "reuse-grpc-port", "reuse-http-port")  # may be given without a value
 
 
@@ -92,7 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model-repository",
         "--model-store",
-        type=Path,
+        type=repository_folder,
         action="append",
         required=True,
         metavar="DIR",
@@ -121,6 +129,9 @@ def _add_ports(parser: argparse.ArgumentParser) -> None:
             f"--{name}-address", metavar="ADDRESS", help=f"address of the port of {name} (all)"
         )
         _add_bool(parser, f"allow-{name}", f"open the port of {name}", default=True)
+    parser.add_argument(
+        "--api-keys", type=Path, metavar="FILE", help="NAME:KEY a line, of which every client must show one"
+    )
     _add_bool(parser, "grpc-use-ssl", "TLS on the gRPC port")
     parser.add_argument("--grpc-server-cert", metavar="FILE", help="PEM file of the server's certificate")
     parser.add_argument("--grpc-server-key", metavar="FILE", help="PEM file of its private key")
@@ -201,6 +212,17 @@ def _add_bool(parser: argparse.ArgumentParser, flag: str, told: str, *, default:
         metavar="BOOL",
         help=f"{told} ({str(default).lower()})",
     )
+
+
+def repository_folder(text: str) -> Path:
+    """The path of a model repository; one of a bucket is refused."""
+    scheme, separator, _ = text.partition("://")
+    if separator and scheme in _BUCKETS:
+        raise argparse.ArgumentTypeError(
+            f"{text} is in a bucket, which is not read here: copy it to a folder ({_BUCKETS[scheme]}), and "
+            "name that"
+        )
+    return Path(text)
 
 
 def yes_or_no(text: str) -> bool:

@@ -203,4 +203,14 @@ class OwnFamilies(Message):
     families: list[OwnFamily]
 
 
-KINDS: Sequence[type[Message]] = (Start, HandOver, Ready, Failed, Reply, Probe, Probed, OwnFamilies)
+class Models(Message):
+    """From the front: the models whose answer the Op's output is, for one has come since the start.
+
+    models: as `ServedModel.to_data` has each, as JSON.
+    """
+
+    kind = 9
+    models: str
+
+
+KINDS: Sequence[type[Message]] = (Start, HandOver, Ready, Failed, Reply, Probe, Probed, OwnFamilies, Models)

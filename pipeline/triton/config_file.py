@@ -19,6 +19,7 @@ _PLATFORMS = {  # the older key, and the backend that it means
     "tensorflow_graphdef": "tensorflow",
     "tensorflow_savedmodel": "tensorflow",
 }
+_BY_FILES = ("fastdeploy",)  # a backend of several engines: the model's file tells which
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -56,10 +57,12 @@ def parse_config(text: str, source: str) -> ModelConfig:
 
 
 def backend_of(config: ModelConfig) -> str:
-    """The backend that runs the model, whichever key names it; "ensemble" for one; empty where none does."""
+    """The backend that runs the model, whichever key names it; "ensemble" for one; empty where none does, or
+    the one that is named leaves it to the files."""
     if config.platform == "ensemble" or config.WhichOneof("scheduling_choice") == "ensemble_scheduling":
         return "ensemble"
-    return config.backend or _PLATFORMS.get(config.platform, config.platform)
+    named = config.backend or _PLATFORMS.get(config.platform, config.platform)
+    return "" if named in _BY_FILES else named
 
 
 def _told(exc: text_format.ParseError) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
+
+from google.protobuf import json_format
 
 from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.op import REQUEST_OP
 from pipeline.api.served_models import ServedModel
 from pipeline.errors import ConfigError
+from pipeline.triton.ensemble_tensors import EnsembleTensors
 
 Find = Callable[[str, int], ServedModel]
 """The model of a name and a version, -1 for the newest. Raises ConfigError."""
@@ -69,6 +73,7 @@ def models_in(config: ModelConfig) -> list[str]:
 def dag_of(config: ModelConfig, find: Find) -> Dag:
     """The Dag of an ensemble without flaws. Raises ConfigError for a step that does not fit its model."""
     nodes: list[Node] = []
+    told = EnsembleTensors(config)
     tensors = {one.name: Made(REQUEST_OP, one.name) for one in config.input}
     left = list(enumerate(config.ensemble_scheduling.step, 1))
     while left:
@@ -78,7 +83,7 @@ def dag_of(config: ModelConfig, find: Find) -> Dag:
             raise ConfigError(f"circular dependency between the steps of ensemble '{config.name}': {stuck}")
         for number, step in ripe:
             model = find(step.model_name, step.model_version or -1)
-            _check_names(config.name, model, step.input_map, step.output_map)
+            told.take(model, step.input_map, step.output_map)
             given = {feed: tensors[tensor] for feed, tensor in step.input_map.items()}
             made = _add_step(nodes, str(number), model, given)
             for output, tensor in step.output_map.items():
@@ -86,27 +91,6 @@ def dag_of(config: ModelConfig, find: Find) -> Dag:
         left = [one for one in left if one not in ripe]
     outputs = sorted(one.name for one in config.output)  # the order in which Triton answers
     return _answered(nodes, {name: tensors[name] for name in outputs})
-
-
-def _check_names(
-    ensemble: str, model: ServedModel, inputs: Mapping[str, str], outputs: Mapping[str, str]
-) -> None:
-    signature = model.signature
-    assert signature is not None  # every model of a repository declares its tensors
-    for kind, names, specs in (("input", inputs, signature.inputs), ("output", outputs, signature.outputs)):
-        known = {spec.name for spec in specs}
-        for name, tensor in names.items():
-            if name not in known:
-                raise ConfigError(
-                    f"in ensemble {ensemble}, ensemble tensor {tensor} is mapping to non-existing {kind} "
-                    f"{name} in model {model.name}"
-                )
-    for spec in signature.inputs:
-        if spec.name not in inputs and not spec.optional:
-            raise ConfigError(
-                f"in ensemble {ensemble}, input {spec.name} in model {model.name} is not mapped to any "
-                "ensemble tensors"
-            )
 
 
 def _add_step(
@@ -170,3 +154,44 @@ def _sources(node: Node) -> set[str]:
 def dag_of_model(op: str) -> Dag:
     """The Dag of a model by itself."""
     return Dag((Node(op, op, (Edge(FEED),)),), op, source=FEED)
+
+
+def rejoined(models: Sequence[ServedModel], changed: str) -> list[ServedModel]:
+    """The models, with the ensembles that need those of this name made of what these models are now.
+
+    One that these no longer fit stays as it is: it goes on with the versions that it has.
+    """
+    made: dict[str, ServedModel] = {}
+
+    def find(name: str, version: int) -> ServedModel:
+        there = [m for m in models if m.name == name and (version == -1 or m.version == str(version))]
+        if not there:
+            raise ConfigError(f"version {version} of model {name} is not served")
+        return current(there[-1])
+
+    def current(model: ServedModel) -> ServedModel:
+        if model.key not in made:
+            made[model.key] = model
+            config = None if model.op else _config_of(model)
+            if config is not None and _needs(config, changed, models):
+                with contextlib.suppress(ConfigError):
+                    made[model.key] = model._replace(graph=dag_of(config, find))
+        return made[model.key]
+
+    return list(map(current, models))
+
+
+def _needs(config: ModelConfig, name: str, models: Sequence[ServedModel]) -> bool:
+    """Whether the ensemble has a step of this model, or of an ensemble that has one."""
+    steps = models_in(config)
+    inner = [
+        inner for model in models if model.name in steps and not model.op and (inner := _config_of(model))
+    ]
+    return name in steps or any(_needs(one, name, models) for one in inner)
+
+
+def _config_of(model: ServedModel) -> ModelConfig | None:
+    """The configuration of an ensemble; None for a script's DAG."""
+    if model.config is None or "ensemble_scheduling" not in model.config:
+        return None
+    return json_format.ParseDict(dict(model.config), ModelConfig(), ignore_unknown_fields=True)

@@ -34,6 +34,8 @@ _HINTS = (  # by words of a reason
     ("preferred size must be <=", "take a size up to max_batch_size"),
     ("there is no such folder", "make the folder, or correct the name"),
     ("can't be the name of a model", "rename the folder"),
+    ("inconsistent data type", "give the tensor one data_type, or convert it in a Python model between"),
+    ("inconsistent shape", "make the dims of both models agree; -1 is an axis of any length"),
 )
 
 
@@ -59,7 +61,7 @@ def explained(folders: Sequence[Path]) -> Explained:
         for name, why in served.unavailable.items()
     ]
     parts += served.notes
-    told = [_batcher(served.sections[model.op]) if model.op else "" for model in served.models]
+    told = ["; ".join(_batching(model.op, served)) if model.op else "" for model in served.models]
     flaws = [(name, " ".join(_with_hint(why))) for name, why in served.unavailable.items()]
     drawing = drawn(served.models, told, flaws)
     if not parts:
@@ -80,7 +82,8 @@ def _of_model(model: ServedModel, served: Served) -> Iterator[str]:
     for kind, specs in (("takes", signature.inputs), ("gives", signature.outputs)):
         yield f"    {kind} {', '.join(map(_tensor, specs)) or 'anything'}"
     if model.op:
-        yield f"    {_batcher(served.sections[model.op])}"
+        for line in _batching(model.op, served):
+            yield f"    {line}"
     else:
         yield from _steps(model)
 
@@ -89,15 +92,35 @@ def _tensor(spec: TensorSpec) -> str:
     return f"{spec.name} {spec.datatype} {list(spec.shape)}{' (optional)' if spec.optional else ''}"
 
 
+def _batching(op: str, served: Served) -> Iterator[str]:
+    """How the batches of an Op form."""
+    yield _batcher(served.sections[op])
+    if op in served.padding:
+        yield f"rows of unequal length: {served.padding[op]}"
+
+
 def _batcher(section: dict[str, Any]) -> str:
-    count = section["concurrency"]
-    told = f"{count} instance{'s' if count > 1 else ''}; "
+    told = f"{_many(section['concurrency'], 'instance')}{_threads(section)}; "
     if section["batch_size"] == 1:
         return told + "each request is run alone (no dynamic_batching)"
     delay = section["auto_batching_timeout"]
     waits = f", a partial batch waits {delay:g} ms" if delay else ""
-    lengths = "any length" if "padding" in section else "equal lengths"
-    return told + f"rows of {lengths} share a run, {section['max_batch_rows']} at most{waits}"
+    length = "any length" if "padding" in section else "equal length"
+    return told + f"rows of {length} share a run, {section['max_batch_rows']} at most{waits}"
+
+
+def _threads(section: dict[str, Any]) -> str:
+    """How an engine runs the model; empty for one that runs itself."""
+    if "local_service_conf" not in section:
+        return ""
+    conf = section["local_service_conf"]
+    beside = conf.get("inter_op_thread_num", 1)
+    told = f" of {_many(conf['thread_num'], 'thread')}"
+    return told + (f", {beside} operators beside each other" if beside > 1 else "")
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count > 1 else ''}"
 
 
 def _steps(model: ServedModel) -> Iterator[str]:

@@ -35,13 +35,21 @@ def versions_of(folder: Path, config: ModelConfig) -> list[str]:
 def signature_of(config: ModelConfig, folder: Path) -> Signature:
     """The tensors as clients send and get them. Raises ConfigError for a file of labels that is not there."""
     most = config.max_batch_size
-    inputs = [_spec(one, most) for one in config.input]
-    outputs = [_spec(one, most)._replace(labels=_labels(one, folder)) for one in config.output]
+    inputs, outputs = specs_of(config.input, most), specs_of(config.output, most)
     return Signature(
         tuple(spec._replace(optional=one.optional) for spec, one in zip(inputs, config.input, strict=True)),
-        tuple(outputs),
+        tuple(
+            spec._replace(labels=_labels(one, folder))
+            for spec, one in zip(outputs, config.output, strict=True)
+        ),
         most,
     )
+
+
+def specs_of(tensors: Sequence[ModelInput] | Sequence[ModelOutput], most: int) -> list[TensorSpec]:
+    """Inputs or outputs as they are declared. most: rows; 0: they have none."""
+    rows = (-1,) if most else ()
+    return [TensorSpec(one.name, datatype_of(one.data_type), (*rows, *one.dims)) for one in tensors]
 
 
 def datatype_of(number: int) -> str:
@@ -54,11 +62,6 @@ def data_type_of(datatype: str) -> int:
     """The number of a data_type, by KServe's name."""
     name = "STRING" if datatype == "BYTES" else datatype
     return int(_DATA_TYPES.values_by_name[f"TYPE_{name}"].number)
-
-
-def _spec(tensor: ModelInput | ModelOutput, most: int) -> TensorSpec:
-    dims: Sequence[int] = tensor.dims
-    return TensorSpec(tensor.name, datatype_of(tensor.data_type), ((-1,) if most else ()) + tuple(dims))
 
 
 def _labels(output: ModelOutput, folder: Path) -> tuple[str, ...]:

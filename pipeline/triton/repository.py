@@ -23,6 +23,7 @@ from pipeline.triton.config_document import complete, document_of
 from pipeline.triton.config_file import FILE, backend_of, read_config
 from pipeline.triton.defaults import NO_DEFAULTS, Defaults
 from pipeline.triton.devices import asks_for_gpu, keys_of, why_not
+from pipeline.triton.engine_options import options_of, without_effect
 from pipeline.triton.model_folder import NO_VERSION, signature_of, versions_of
 from pipeline.triton.padding_proof import padding_of
 from pipeline.triton.program_facts import facts_of
@@ -47,13 +48,23 @@ class Unavailable(NamedTuple):
 
 
 class Served(NamedTuple):
-    """What the folders hold. sections: of config.yml, by Op. unavailable: by the model. notes: for
-    the log."""
+    """What the folders hold. sections: of config.yml, by Op. unavailable: by the model. notes: of models.
+    padding: by Op, whether its rows may be padded, and why; nothing where no length is open."""
 
     models: list[ServedModel]
     sections: dict[str, dict[str, Any]]
     unavailable: dict[str, Unavailable]
     notes: list[str]
+    padding: dict[str, str]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """For the log: the notes, and what was found of padding."""
+        found = (
+            f"Model {op.rpartition(':')[0]}, rows of unequal length: {why}"
+            for op, why in self.padding.items()
+        )
+        return (*self.notes, *found)
 
 
 @dataclass(frozen=True)
@@ -98,7 +109,7 @@ class _Reading:
     """Reads models, each once, ensembles after those that they need."""
 
     def __init__(self, repository: ModelRepository) -> None:
-        self.served = Served([], {}, {}, [])
+        self.served = Served([], {}, {}, [], {})
         self._repository = repository
         self._by_name: dict[str, list[ServedModel]] = {}
         self._under_way: list[str] = []
@@ -220,6 +231,7 @@ class _Reading:
         except ConfigError as exc:
             raise _Unavailable(Unavailable(versions[-1], exc.message)) from exc
         graph = None if backend != "ensemble" else self._graph(config)
+        self.served.notes.extend(without_effect(config, backend))
         for version in versions:
             op = f"{config.name}:{version}"
             own = graph or ensemble.dag_of_model(op)
@@ -227,24 +239,30 @@ class _Reading:
             if graph is None:
                 threads = self._repository.defaults.threads(backend)
                 section = section_of(config, backend, folder / version, threads)
-                self._add_padding(section, config, backend, folder / version)
                 self.served.sections[op] = section
+                if why := self._add_padding(section, config, backend, folder / version):
+                    self.served.padding[op] = why
 
-    def _add_padding(self, section: dict[str, Any], config: ModelConfig, backend: str, folder: Path) -> None:
-        """Let rows of unequal length share runs, where the configuration says so or it is proven."""
+    def _add_padding(self, section: dict[str, Any], config: ModelConfig, backend: str, folder: Path) -> str:
+        """Let rows of unequal length share runs, where the configuration says so or it is proven.
+
+        Returns what was found; empty for a model without open lengths, or one whose requests run alone.
+        """
         told = config.parameters[PADDING].string_value if PADDING in config.parameters else ""
-        if told == "off" or backend in _RUN_HERE or section["batch_size"] == 1:
-            return
+        reshaped = any(one.HasField("reshape") for side in (config.input, config.output) for one in side)
+        if backend in _RUN_HERE or section["batch_size"] == 1 or reshaped:
+            return ""
+        if told == "off":
+            return f"equal lengths only, as parameter {PADDING} says"
         if told:
-            padding = {"feeds": dict(_padded(one) for one in told.split(","))}
-            section["padding"] = padding
-            return
-        program = folder / config.default_model_filename
-        if any(-1 in one.dims for one in config.input):
-            proof = padding_of(program, backend)
-            self.served.notes.append(f"Model {config.name}, rows of unequal length: {proof.why}")
-            if proof.section is not None:
-                section["padding"] = proof.section
+            section["padding"] = {"feeds": _padded(told, [one.name for one in config.input])}
+            return f"padded, as parameter {PADDING} says"
+        if not any(-1 in one.dims for one in config.input):
+            return ""
+        proof = padding_of(folder / config.default_model_filename, backend)
+        if proof.section is not None:
+            section["padding"] = proof.section
+        return proof.why
 
     def _graph(self, config: ModelConfig) -> Dag:
         if flaws := ensemble.flaws_of(config):
@@ -305,27 +323,30 @@ def section_of(config: ModelConfig, backend: str, folder: Path, threads: int) ->
     if most:
         section["max_batch_rows"] = most
     if backend not in _RUN_HERE:
-        told = config.parameters["intra_op_thread_count"].string_value if config.parameters else ""
         section["local_service_conf"] = {
             "model_config": str(facts_of(folder / config.default_model_filename, backend).folder),
             "engine": backend,
-            "thread_num": int(told) if told.isdecimal() and int(told) else threads,
             "fetch_list": [one.name for one in config.output],
-            "ir_optim": True,
+            **options_of(config, backend, threads),
             **keys_of(config, backend),
         }
     return section
 
 
-def _padded(text: str) -> tuple[str, dict[str, Any]]:
-    """One input of the parameter: its name and the value that it is padded with. Raises ConfigError."""
-    name, _, value = text.strip().partition("=")
-    try:
-        return name, {"axis": 1, "value": float(value)}
-    except ValueError:
-        raise ConfigError(
-            f"parameter {PADDING} is {text!r}: write off, or each input as NAME=VALUE, with commas between"
-        ) from None
+def _padded(text: str, inputs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What the parameter says: the inputs that may be padded, and with what. Raises ConfigError."""
+    padded = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        try:
+            padded[name] = {"axis": 1, "value": float(value)}
+        except ValueError:
+            raise ConfigError(
+                f"parameter {PADDING} is {text!r}: write off, or each input as NAME=VALUE, between commas"
+            ) from None
+        if name not in inputs:
+            raise ConfigError(f"parameter {PADDING} names {name!r}; the inputs are {', '.join(inputs)}")
+    return padded
 
 
 def _folders_in(folder: Path) -> Iterator[Path]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.api.op import Op, OpRequest
 from pipeline.api.served_models import ServedModel
+from pipeline.engines.reshaped import Reshape, Reshapes
 from pipeline.errors import ConfigError, ServingError, text_of
 from pipeline.triton.warmup import samples_of
 
@@ -20,6 +21,9 @@ class RepositoryOp(Op):
         super().__init__(name=name)
         self._served = model
         self._address = address
+        assert model.config is not None
+        if model.config["backend"] not in ("python", "identity"):
+            self.reshapes = _reshapes_of(model.config)
 
     def init_op(self) -> None:
         served = self._served
@@ -54,3 +58,16 @@ class RepositoryOp(Op):
         (answer,) = self.request_runner.run([OpRequest({}, 0, 0)], [feed])
         if isinstance(answer, ServingError):
             raise answer
+
+
+def _reshapes_of(config: Mapping[str, Any]) -> Reshapes | None:
+    """What `reshape` says of the tensors; None where it says nothing."""
+    inputs, outputs = (
+        {
+            one["name"]: Reshape(tuple(one["dims"]), tuple(one["reshape"]["shape"]))
+            for one in config[side]
+            if "reshape" in one
+        }
+        for side in ("input", "output")
+    )
+    return Reshapes(inputs, outputs, config["max_batch_size"] > 0) if inputs or outputs else None

@@ -112,7 +112,7 @@ class RepositoryService(Service):
                 options.starts,
                 tuple(options.defaults),
             ),
-            notes=(*options.notes, *served.notes),
+            notes=(*options.notes, *served.lines),
             exit_on_error=options.exit_on_error,
             unavailable={name: (why.version, why.reason) for name, why in served.unavailable.items()},
         )

@@ -11,9 +11,9 @@ import numpy as np
 
 from pipeline.errors import ConfigError
 from pipeline.models.dtypes import BY_DATATYPE
+from pipeline.triton import raw_texts
 
 FOLDER = "warmup"  # in the model's: the files that samples name
-_LENGTH_BYTES = 4  # before each element of BYTES in a file
 _Config = Mapping[str, Any]
 
 
@@ -86,13 +86,11 @@ def _numbers(data: bytes, data_type: str, shape: list[int], about: str) -> Any:
 
 
 def _texts(data: bytes, shape: list[int], about: str) -> Any:
-    elements: list[bytes] = []
-    at = 0
-    while at < len(data):
-        end = at + _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "little")
-        elements.append(data[at + _LENGTH_BYTES : end])
-        at = end
-    if at != len(data) or len(elements) != math.prod(shape):
+    try:
+        elements = raw_texts.read(data)
+    except ValueError:
+        elements = []
+    if len(elements) != math.prod(shape):
         raise ConfigError(f"{about}: its file does not hold {math.prod(shape)} texts, each after its length")
     array = np.empty(len(elements), object)
     array[:] = elements

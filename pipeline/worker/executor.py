@@ -50,6 +50,10 @@ class Executor:
         self._runner = runner
         self._outputs = outputs
 
+    def answer_for(self, models: Sequence[ServedModel]) -> None:
+        """Have the Op's output be the answer of these models from now on."""
+        self._outputs.answers = {model.key: model for model in models}
+
     def run(self, shares: Sequence[Share], tail: Tail, send: Send) -> None:
         """Answer every request of a hand-over. Replies are sent as predictor batches end, those of short ones
         some at a time.
@@ -313,7 +317,7 @@ class Outputs:
     ) -> None:
         self._hooks = hooks
         self._forms = forms  # of answers, by the names that requests say
-        self._answers = answers  # the models whose answer the Op's output is, by their names
+        self.answers = answers  # the models whose answer the Op's output is, by their names
         self._fetches = fetches  # the tensors that the Op's model gives
 
     def settled(self, call: Call, tail: list[Part]) -> Settled:
@@ -340,7 +344,7 @@ class Outputs:
                 log_id = call.request.log_id.to_bytes(8, "little", signed=True)
                 return Outcome.INPUTS, [log_id, *self._encoded(output)]
             return Outcome.VALUE, self._encoded(output)
-        model, form = self._answers[share.answers], self._forms[share.form]
+        model, form = self.answers[share.answers], self._forms[share.form]
         if model.graph.answer is not None:
             output = picked(output, model.graph.answer)
             for source, names in model.graph.carried.items():

@@ -7,6 +7,7 @@ main thread.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import runpy
@@ -23,6 +24,7 @@ from typing import Any, NoReturn
 from pipeline.api import service
 from pipeline.api.app import App
 from pipeline.api.op import Op
+from pipeline.api.served_models import ServedModel
 from pipeline.dialects.forms import load_forms
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.messages.frames import Arena, Frame, FrameReader, arena_fds, frame, reply_region
@@ -30,6 +32,7 @@ from pipeline.messages.messages import (
     Failed,
     HandOver,
     Message,
+    Models,
     OwnFamilies,
     Probe,
     Probed,
@@ -219,6 +222,8 @@ def _answer(front: Front, executor: Executor) -> None:
         message = received.message
         if isinstance(message, Probe):
             front.tell(Probed(executor.probe()))
+        elif isinstance(message, Models):
+            executor.answer_for([ServedModel.of_data(data) for data in json.loads(message.models)])
         elif isinstance(message, HandOver):
             send = front.begin(message.id)
             if send is not None:

@@ -16,6 +16,7 @@ from pipeline.engines.base import Predictor, engine_named, takes_any_shape
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, input_examples
 from pipeline.engines.remote.remote_predictor import RemotePredictor
+from pipeline.engines.reshaped import Reshaped
 from pipeline.engines.tensorrt import configured_shapes
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, text_of
 from pipeline.models.additions import PARITY_FILE, FeedPadding, Padding
@@ -94,6 +95,8 @@ class Model:
             dynamic_shapes=self._shapes,
             fetch_list=config.fetch_list or conf.fetch_list,
         )
+        if op.reshapes is not None:
+            self.predictor = Reshaped(self.predictor, op.reshapes)
 
     @property
     def limits(self) -> BatchLimits:

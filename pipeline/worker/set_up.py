@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pipeline.api.app import App
 from pipeline.api.op import Op
+from pipeline.api.served_models import answered_by
 from pipeline.dialects.forms import Form
 from pipeline.messages.messages import Ready
 from pipeline.paddle_serving.local_client import LocalClient
@@ -47,7 +48,7 @@ def executors_of(
     outputs = Outputs(
         hooks,
         forms,
-        answers={m.key: m for m in app.models if m.answering_op == name},
+        answers=answered_by(app.models, name),
         fetches=() if signature is None else signature.outputs,
     )
     executors = [

@@ -26,7 +26,21 @@ openvino.save_model(openvino.convert_model(sys.argv[1]), sys.argv[2], compress_t
 BATCHED = "max_batch_size: 8\ndynamic_batching { }\n"
 
 
+IMAGES = """
+platform: "onnxruntime_onnx"
+max_batch_size: 0
+input { name: "image" data_type: TYPE_FP32 format: FORMAT_NCHW dims: [ 3, 32, 32 ]
+  reshape { shape: [ 1, 3, 32, 32 ] } }
+output { name: "logits" data_type: TYPE_FP32 dims: 10 reshape { shape: [ 1, 10 ] }
+  label_filename: "labels.txt" }
+"""
+
+
 def write_repository(folder: Path, built: Path) -> Path:
+    for name, told in (("densenet", IMAGES), ("alone", None)):  # of one image a run
+        images = write_model(folder, name, told)
+        shutil.copyfile(onnx_file("photos_of_one"), images / "1" / "model.onnx")
+    (folder / "densenet" / "labels.txt").write_text("\n".join(f"class {n}" for n in range(10)), "utf-8")
     write_model(folder, "ir", f'backend: "openvino"\n{BATCHED}')
     program = folder / "ir" / "1" / "model.xml"
     subprocess.run([sys.executable, "-c", _AS_IR, str(onnx_file("classifier")), str(program)], check=True)
@@ -88,3 +102,21 @@ def test_what_a_configuration_says_otherwise_than_the_file_is_told(service: Repo
     reason = rows["wrong"]["reason"]
     assert "input 'x' is not in the model, which has" in reason
     assert "input 'input_ids' of the model is not in the configuration" in reason
+
+
+def test_a_model_of_a_fixed_batch_takes_images_as_its_configuration_has_them(
+    service: RepositoryProcess,
+) -> None:
+    image = np.random.default_rng(3).random((3, 32, 32), np.float32)
+    with rpc.InferenceServerClient(service.rpc_address) as client:
+        assert client.get_model_metadata("alone").inputs[0].shape == [1, 3, 32, 32]
+        whole = rpc.InferInput("image", [1, 3, 32, 32], "FP32")
+        whole.set_data_from_numpy(image[None])
+        (scores,) = client.infer("alone", [whole]).as_numpy("logits")
+        given = rpc.InferInput("image", [3, 32, 32], "FP32")
+        given.set_data_from_numpy(image)
+        wanted = [rpc.InferRequestedOutput("logits", class_count=2)]
+        told = client.infer("densenet", [given], outputs=wanted).as_numpy("logits")
+        np.testing.assert_allclose(client.infer("densenet", [given]).as_numpy("logits"), scores, rtol=1e-6)
+    best = np.argsort(-scores)[:2]
+    assert [one.decode().split(":")[1:] for one in told] == [[str(n), f"class {n}"] for n in best]

@@ -95,6 +95,7 @@ def index(service: RepositoryProcess) -> dict[str, list[str]]:
 def test_an_ensemble_is_loaded_with_its_models_and_unloaded_with_them_or_without(
     service: RepositoryProcess,
 ) -> None:
+    service.wait_for_log("whoever reaches a port may load models")
     unloaded = dict.fromkeys(("changing", "ensemble", "policy"), " ")
     expected = {**unloaded, **dict.fromkeys(STEADY, "1 READY")}
     assert index(service) == {name: [state] for name, state in expected.items()}
@@ -108,6 +109,29 @@ def test_an_ensemble_is_loaded_with_its_models_and_unloaded_with_them_or_without
     assert order(service, "ensemble", "unload", unload_dependents=True).status == 200
     assert [ask(service, name).status for name in ("ensemble", "changing")] == [404, 404]
     assert index(service)["ensemble"] == ["1 UNAVAILABLE"]
+
+
+def test_an_ensemble_that_comes_after_its_model_goes_on_with_the_newest_version_of_it(
+    service: RepositoryProcess, repository: Path
+) -> None:
+    assert order(service, "changing", "load").status == 200
+    assert order(service, "ensemble", "load").status == 200
+    assert data(ask(service, "ensemble", tensor="A")) == [2, 4]
+    newer = write_model(repository, "changing", TENSORS, times(9), version="2") / "2"
+    try:
+        assert order(service, "changing", "load").status == 200
+        assert data(ask(service, "ensemble", tensor="A")) == [9, 18]
+        unlike = TENSORS.replace("INPUT0", "OTHER")
+        write_model(repository, "changing", unlike, times(3).replace("INPUT0", "OTHER"), version="2")
+        assert order(service, "changing", "load").status == 200
+        answer = ask(service, "ensemble", tensor="A")
+        assert (answer.status, "in ensemble 'ensemble', step 1" in answer.json["error"]) == (400, True), (
+            answer
+        )
+    finally:
+        shutil.rmtree(newer)
+        write_model(repository, "changing", TENSORS, times(2))
+        assert order(service, "ensemble", "unload", unload_dependents=True).status == 200
 
 
 def test_versions_are_those_of_the_policy_each_asked_by_its_number(service: RepositoryProcess) -> None:

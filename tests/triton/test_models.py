@@ -98,6 +98,7 @@ def test_what_can_not_be_served_leaves_the_others_and_says_why(service: Reposito
     )
     assert "No module named 'nowhere_to_be_found'" in rows["raises"]["reason"]
     assert "contains models that are not available or ambiguous: gone" in rows["lacking"]["reason"]
+    assert [service.http(f"/v2/health/{what}").status for what in ("live", "ready")] == [200, 400]
     for name, row in rows.items():
         if row["state"] != "READY":
             assert row["reason"].partition("\n")[0] in service.log

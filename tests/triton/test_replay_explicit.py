@@ -49,7 +49,12 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Repl
     """Ours, by the case."""
     repository = write_explicit(tmp_path_factory.mktemp("repo_x"))
     with RepositoryProcess(repository, arguments=["--model-control-mode=explicit"]) as service:
-        yield {case: _answer(case, service, repository) for case in ORDER}
+        yield all_answers(service, repository)
+
+
+def all_answers(service: RepositoryProcess, repository: Path) -> dict[str, Replayed]:
+    """The orders given in turn. repository: the one that is served."""
+    return {case: _answer(case, service, repository) for case in ORDER}
 
 
 def _answer(case: str, service: RepositoryProcess, repository: Path) -> Replayed:
@@ -68,7 +73,7 @@ def _told(answer: Replayed) -> Any:
     return [(row["name"], row.get("version"), row.get("state")) for row in answer.document]
 
 
-def _agrees(case: str, answers: dict[str, Replayed]) -> bool:
+def agrees(case: str, answers: dict[str, Replayed]) -> bool:
     answered, expected = answers[case], recorded_http(ROWS[case])
     same: bool = comparable(answered, expected) == comparable(expected)
     return same and (case == "x.index" or _told(answered) == _told(expected))
@@ -80,7 +85,7 @@ def test_every_recorded_order_is_given() -> None:
 
 @pytest.mark.parametrize("case", ORDER)
 def test_the_answer_is_the_recorded_one(case: str, answers: dict[str, Replayed]) -> None:
-    assert _agrees(case, answers) == (case not in DIFFERENCES), answers[case]
+    assert agrees(case, answers) == (case not in DIFFERENCES), answers[case]
 
 
 def test_the_index_has_the_states_that_were_recorded_where_the_model_could_be_read(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from xml.etree import ElementTree
@@ -36,6 +37,7 @@ output [ { name: "O" data_type: TYPE_FP32 dims: [ 2 ] } ]
         ("--backend-config=onnxruntime", "write BACKEND,NAME=VALUE"),
         ("--log-file=/nowhere/log", "can't be written"),
         ("--grpc-use-ssl", "needs --grpc-server-cert and --grpc-server-key"),
+        ("--model-store=s3://bucket/models", "is in a bucket, which is not read here: copy it to a folder"),
     ],
 )
 def test_a_flag_that_triton_does_not_know_is_refused_with_the_nearest(
@@ -54,6 +56,7 @@ def test_a_flag_that_triton_does_not_know_is_refused_with_the_nearest(
         ({"bert/config.pbtxt": 'name: "a"\nname: "b"'}, "line 2: "),
         ({"bert/config.pbtxt": 'name: "other"', "bert/1/model.py": ""}, "name is 'other', and the folder's"),
         ({"bert/config.pbtxt": f'{TENSORS} max_batch_size: -1', "bert/1/x": ""}, "non-negative"),
+        ({"be rt/config.pbtxt": TENSORS, "be rt/1/x": ""}, "'be rt' can't be the name of a model"),
     ],
 )  # fmt: skip
 def test_a_repository_without_a_model_to_serve_says_why(
@@ -76,6 +79,7 @@ def test_the_start_tells_models_and_flags_without_effect(tmp_path: Path) -> None
         lines = [line.split() for line in service.log.splitlines()]
         assert ["same", "1", "READY"] in lines
         assert any(line[:2] == ["odd", "UNAVAILABLE:"] for line in lines)
+        assert service.http("/v2/health/ready").status == 200  # for readiness is not strict
 
 
 def test_ports_may_be_left_out_or_opened_at_one_address_and_the_log_be_a_file(tmp_path: Path) -> None:
@@ -85,8 +89,9 @@ def test_ports_may_be_left_out_or_opened_at_one_address_and_the_log_be_a_file(tm
         f"--log-file={tmp_path / 'log'}", "--model-load-thread-count=1",
     ]  # fmt: skip
     with RepositoryProcess(tmp_path / "models", arguments=flags) as service:
-        wait_until(lambda: "is ready: http_port" in (tmp_path / "log").read_text("utf-8"), "it says so")
-        log = (tmp_path / "log").read_text("utf-8")
+        file = tmp_path / "log"
+        wait_until(lambda: "is ready: http_port" in file.read_text("utf-8"), "the log tells of the ports")
+        log = file.read_text("utf-8")
         assert "rpc_port" not in log
         assert "--backend-config=python,shm-default-byte-size has no effect" in log
         http_port = int(service.url.rpartition(":")[2])
@@ -116,6 +121,40 @@ def test_grpc_alone_has_tls_where_its_flags_say_so(tmp_path: Path) -> None:
         with grpc.secure_channel(f"localhost:{service.rpc_address.rpartition(':')[2]}", trusted) as channel:
             live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
             assert live(b"", timeout=PATIENCE_S) == b"\x08\x01"
+
+
+def test_what_is_not_answered_in_the_time_after_sigterm_is_left(tmp_path: Path) -> None:
+    waits = """
+    class TritonPythonModel:
+        def execute(self, requests):
+            import time
+            print("execute has begun", flush=True)
+            time.sleep(3600)
+    """
+    write_model(tmp_path, "waits", TENSORS.replace('"identity"', '"python"'), waits)
+    with RepositoryProcess(tmp_path, arguments=["--exit-timeout-secs=1"]) as service:
+        row = {"name": "I", "datatype": "FP32", "shape": [2], "data": [1, 2]}
+        connection = service.connection()
+        connection.request("POST", "/v2/models/waits/infer", json.dumps({"inputs": [row]}))
+        service.wait_for_log("execute has begun")
+        service.terminate()
+        service.exit_code()
+        assert "1 requests were not answered in drain_timeout" in service.log
+        connection.close()
+
+
+def test_strangers_load_nothing_where_keys_are_asked_for(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "same", TENSORS)
+    (tmp_path / "keys.txt").write_text("operator:open-sesame-0123456789\n", "utf-8")
+    (tmp_path / "keys.txt").chmod(0o600)
+    flags = ["--model-control-mode=explicit", f"--api-keys={tmp_path / 'keys.txt'}"]
+    with RepositoryProcess(tmp_path / "models", arguments=flags) as service:
+        path = "/v2/repository/models/same/load"
+        assert service.http(path, b"").status == 401
+        assert service.http("/v2/models/same/infer", b"{}").status == 401
+        known = {"x-api-key": "open-sesame-0123456789"}
+        assert service.http(path, b"", headers=known).status == 200
+        assert service.http("/v2/models/same/ready", headers=known).status == 200
 
 
 def test_models_that_leave_out_their_batch_take_the_default_of_the_command_line(tmp_path: Path) -> None:
@@ -183,6 +222,15 @@ def test_explain_tells_models_and_what_is_wrong(tmp_path: Path) -> None:
     assert flawed.returncode == 1
     assert "circular dependency between ensembles: looping -> looping" in flawed.stdout
     assert "-> an ensemble is made of others than itself" in flawed.stdout
+
+
+def test_a_model_of_two_repositories_is_not_served_and_the_others_are(tmp_path: Path) -> None:
+    for repository, name in (("one", "same"), ("two", "same"), ("two", "other")):
+        write_model(tmp_path / repository, name, TENSORS)
+    told = paddlewheel("explain", tmp_path / "one", tmp_path / "two")
+    assert told.returncode == 1
+    assert "other version 1: identity" in told.stdout
+    assert f"same: it is in {tmp_path / 'one' / 'same'} and in {tmp_path / 'two' / 'same'}" in told.stdout
 
 
 def test_a_service_that_is_given_a_repository_names_the_command_that_serves_it(tmp_path: Path) -> None:

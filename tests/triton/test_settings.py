@@ -79,6 +79,14 @@ POLICY = (
     "dynamic_batching { default_queue_policy { timeout_action: DELAY allow_timeout_override: true } }\n"
     "max_batch_size: 1\n"
 )
+LEVELS = """
+max_batch_size: 1
+dynamic_batching {
+  priority_levels: 2
+  default_priority_level: 2
+  priority_queue_policy { key: 1 value { max_queue_size: 1 } }
+}
+"""
 
 
 def write_repository(folder: Path) -> Path:
@@ -87,6 +95,7 @@ def write_repository(folder: Path) -> Path:
     two = "max_batch_size: 1\ndynamic_batching { preserve_ordering: true }\ninstance_group { count: 2 }\n"
     write_model(folder, "ordered", f"{PYTHON}{two}", WAITS)
     write_model(folder, "delays", f"{PYTHON}{POLICY}", WAITS)
+    write_model(folder, "levels", f"{PYTHON}{LEVELS}", WAITS)
     warm = write_model(folder, "warm", f"{PYTHON}max_batch_size: 4\n{WARMUP}", COUNTS)
     (warm / "warmup").mkdir()
     (warm / "warmup" / "row").write_bytes(np.float32(3).tobytes())
@@ -149,9 +158,14 @@ class Answers:
         self._client, self._model = client, model
         self._all = threading.Condition()
 
-    def ask(self, name: str, timeout: int | None = None, **parameters: str) -> None:
+    def ask(self, name: str, timeout: int | None = None, priority: int = 0, **parameters: str) -> None:
         self._client.async_infer(
-            self._model, row(self._model), self._taker(name), parameters=parameters, timeout=timeout
+            self._model,
+            row(self._model),
+            self._taker(name),
+            parameters=parameters,
+            timeout=timeout,
+            priority=priority,
         )
 
     def _taker(self, name: str) -> Callable[[Any, Any], None]:
@@ -205,6 +219,22 @@ def test_a_late_request_goes_behind_the_others_where_the_policy_delays(
     _wait_for_pending(settings, 3)
     (tmp_path / "go").touch()
     assert answers.wait_for(3) == ["holds", "patient", "late"]
+
+
+def test_requests_of_a_higher_priority_go_first_as_many_as_their_policy_lets_wait(
+    settings: RepositoryProcess, client: rpc.InferenceServerClient, tmp_path: Path
+) -> None:
+    answers = Answers(client, "levels")
+    answers.ask("holds", until=str(tmp_path / "go"))
+    _wait_for_pending(settings, 1)
+    for number, (name, priority) in enumerate((("low", 0), ("lower", 2), ("high", 1)), 2):
+        answers.ask(name, priority=priority)
+        _wait_for_pending(settings, number)
+    answers.ask("one too many", priority=1)
+    (refused,) = answers.wait_for(1)
+    assert refused.startswith("one too many: ") and "Exceeds maximum queue size" in refused
+    (tmp_path / "go").touch()
+    assert answers.wait_for(5)[1:] == ["holds", "high", "low", "lower"]
 
 
 def _wait_for_pending(settings: RepositoryProcess, count: int) -> None:

@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as rpc
 
+from tests.support.command_line import paddlewheel
 from tests.support.onnx_models import onnx_file
 from tests.support.repository_process import RepositoryProcess
 from tests.support.triton_repository import write_model
@@ -109,6 +111,49 @@ def test_texts_of_mixed_length_from_many_clients_are_answered_as_alone(service: 
         np.testing.assert_allclose(score, scores, rtol=1e-4, atol=1e-5)
     assert after - before < len(texts) / 2  # there are 37 lengths: equal ones alone would be run apart
     assert largest > 2
+
+
+PARAMETER = 'parameters {{ key: "{}" value {{ string_value: "{}" }} }}\n'
+BY_ITSELF = """
+parameters { key: "intra_op_thread_count" value { string_value: "3" } }
+parameters { key: "execution_mode" value { string_value: "1" } }
+parameters { key: "inter_op_thread_count" value { string_value: "2" } }
+optimization {
+  graph { level: -1 }
+  execution_accelerators { cpu_execution_accelerator [ { name: "openvino" } ] }
+}
+"""
+
+
+def test_explain_tells_what_may_be_padded_and_how_the_model_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    head = f'backend: "onnxruntime"\n{BATCHING}'
+    padding = partial(PARAMETER.format, "paddlewheel.padding")
+    for name, more in {
+        "proven": BY_ITSELF,
+        "declared": padding("input_ids=0, token_type_ids=0, attention_mask=0"),
+        "equal": padding("off"),
+        "wrong": padding("input_ids"),
+        "unknown": padding("ids=0"),
+    }.items():
+        folder = write_model(tmp_path / "models", name, head + more)
+        shutil.copyfile(onnx_file("classifier"), folder / "1" / "model.onnx")
+    told = paddlewheel("explain", tmp_path / "models", "--svg", tmp_path / "drawn.svg")
+    assert told.returncode == 1
+    for line in (
+        "1 instance of 3 threads, 2 operators beside each other; rows of any length share a run, 16 at most",
+        "rows of unequal length: padded rows answer as alone, with 'attention_mask' as mask",
+        "rows of unequal length: padded, as parameter paddlewheel.padding says",
+        "rows of equal length share a run, 16 at most",
+        "rows of unequal length: equal lengths only, as parameter paddlewheel.padding says",
+        "parameter paddlewheel.padding is 'input_ids': write off, or each input as NAME=VALUE",
+        "parameter paddlewheel.padding names 'ids'; the inputs are input_ids, token_type_ids, attention_mask",
+        "Model proven: its execution accelerator 'openvino' has no effect",
+    ):
+        assert line in told.stdout, line
+    assert "padded rows answer" in (tmp_path / "drawn.svg").read_text("utf-8")
 
 
 def test_the_log_says_what_was_proven(service: RepositoryProcess) -> None:

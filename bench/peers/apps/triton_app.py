@@ -1,6 +1,6 @@
-"""Triton with its Python backend, from PyTriton's wheel: `python -m bench.peers.apps.triton_app PORT`.
+"""Triton with its Python backend, from PyTriton's wheel: `... bench.peers.apps.triton_app PORT [MODELS]`.
 
-The working folder takes its models and backends.
+MODELS: a model repository in place of the classifier's. The working folder takes models and backends.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def write_backends(folder: Path) -> None:
 
 
 def main() -> None:
-    models, backends = Path("models").absolute(), Path("backends").absolute()
-    write_repository(models)
+    models, backends = Path(*sys.argv[2:] or ["models"]).absolute(), Path("backends").absolute()
+    if not sys.argv[2:]:
+        write_repository(models)
     write_backends(backends)
     server = str(SERVER / "bin" / "tritonserver")
     options = [f"--model-repository={models}", f"--backend-directory={backends}"]

@@ -28,8 +28,9 @@ def session_options(conf: PredictorConf) -> onnxruntime.SessionOptions:
     """Options of one session. Threads sleep while they wait: spinning ones starve the front."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = conf.thread_num
-    options.inter_op_num_threads = 1
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.inter_op_num_threads = conf.inter_op_thread_num
+    modes = onnxruntime.ExecutionMode
+    options.execution_mode = modes.ORT_PARALLEL if conf.inter_op_thread_num > 1 else modes.ORT_SEQUENTIAL
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     levels = onnxruntime.GraphOptimizationLevel

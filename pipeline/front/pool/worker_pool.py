@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from pipeline.api.served_models import ServedModel, answered_by
 from pipeline.errors import StartFailed
 from pipeline.front.pool.back_off import MAX_BACKOFF_S, BackOff
 from pipeline.front.pool.outputs import Outputs
@@ -16,6 +19,7 @@ from pipeline.front.pool.placement import Plan
 from pipeline.front.pool.starts import Starts
 from pipeline.front.pool.worker_instance import HandOverEvents, Instance, State
 from pipeline.front.pool.worker_process import WorkerProcess
+from pipeline.messages.messages import Models
 from pipeline.models.model_card import ModelCard
 from pipeline.models.tensor_spec import Signature
 
@@ -214,6 +218,16 @@ class WorkerPool:
     def _outnumbered(self, fresh: Iterable[WorkerProcess]) -> bool:
         """Whether the successors are as many as the instances that serve now."""
         return sum(len(process.instances) for process in fresh) >= self.ready
+
+    def answer_for(self, models: tuple[ServedModel, ...]) -> None:
+        """Answer for those of these models whose answer the Op's output is; workers learn of what is new."""
+        before, now = (answered_by(some, self.op) for some in (self.plan.app.models, models))
+        self.plan = replace(self.plan, app=replace(self.plan.app, models=models))
+        if before != now:
+            told = Models(json.dumps([model.to_data() for model in now.values()]))
+            for process in self._alive():
+                for instance in process.instances:
+                    instance.tell(told)
 
     def _process(self, plan: Plan, numbers: range) -> WorkerProcess:
         """A process that is yet to be started."""

@@ -109,6 +109,10 @@ class Line:
         """How many are served before a job of this priority and turn, others of that turn not counted."""
         return bisect_left(self._entries, place, lo=self._served) - self._served
 
+    def of_priority(self, priority: int) -> int:
+        """How many jobs of this priority are in line."""
+        return self.before((priority + 1, -1)) - self.before((priority, -1))
+
     def clear(self) -> list[Job]:
         """Take out all."""
         jobs = [entry[-1] for entry in self._entries[self._served :]]
@@ -251,7 +255,7 @@ class Batcher:
         policy = policies.of(options.priority)
         loop = asyncio.get_running_loop()
         idle = sum(instance.has_place and not instance.in_flight for instance in self.pool.instances)
-        if policy.most and len(self._line) - idle >= policy.most:
+        if policy.most and self._line.of_priority(job.dag_run.request.priority) - idle >= policy.most:
             refusal = Overloaded(f"max_queue_size of model {self.op} is {policy.most}")
             loop.call_soon(job.fail, refusal)  # its request is only being admitted
             return False

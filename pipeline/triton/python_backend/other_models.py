@@ -1,7 +1,8 @@
-"""What a Python model's `exec` does: asks another model of the same server, over its own gRPC port."""
+"""What a Python model asks of its own server over gRPC: answers of other models, their loads and unloads."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ServingError
@@ -9,7 +10,8 @@ from pipeline.errors import ServingError
 if TYPE_CHECKING:
     from pipeline.triton.python_backend.utils import InferenceRequest, InferenceResponse
 
-_METHOD = "/inference.GRPCInferenceService/ModelInfer"
+_SERVICE = "/inference.GRPCInferenceService/"
+_NO_SERVER = "a model can ask its server where that has a gRPC port without TLS and API keys"
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
@@ -21,28 +23,70 @@ class OtherModels:
 
     def __init__(self, address: str = "") -> None:
         self._address = address
-        self._call: Any = None
+        self._channel: Any = None
 
     def ask(self, request: InferenceRequest, timeout_s: float | None) -> InferenceResponse:
         """The answer, or one with the error in its place."""
-        import grpc
-
         from client.protos.kserve_v2_pb2 import ModelInferResponse
         from pipeline.triton.python_backend.utils import InferenceResponse, TritonError
 
-        if not self._address:
-            told = "a model can ask others where the server has a gRPC port without TLS and API keys"
-            return InferenceResponse(error=TritonError(told, TritonError.UNAVAILABLE))
-        if self._call is None:
-            channel = grpc.insecure_channel(self._address, _OPTIONS)
-            self._call = channel.unary_unary(_METHOD, bytes, bytes)
         try:
-            answer = self._call(_message_of(request), timeout=timeout_s)
+            answer = self._call("ModelInfer", _message_of(request), timeout_s)
             return InferenceResponse(_tensors_of(ModelInferResponse.FromString(answer)))
-        except grpc.RpcError as exc:
-            return InferenceResponse(error=TritonError(exc.details() or "", _CODES.get(exc.code().name, 1)))
+        except Refused as exc:
+            return InferenceResponse(error=TritonError(exc.told, _CODES.get(exc.code, 1)))
         except (ServingError, ValueError) as exc:
             return InferenceResponse(error=TritonError(str(exc), TritonError.INVALID_ARG))
+
+    def load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        """Raises Refused."""
+        from client.protos.kserve_v2_pb2 import RepositoryModelLoadRequest
+
+        message = RepositoryModelLoadRequest(model_name=name)
+        if config:
+            message.parameters["config"].string_param = config
+        for path, content in files.items():
+            message.parameters[path].bytes_param = content
+        self._call("RepositoryModelLoad", message.SerializeToString())
+
+    def unload(self, name: str, dependents: bool) -> None:
+        """Raises Refused."""
+        from client.protos.kserve_v2_pb2 import RepositoryModelUnloadRequest
+
+        message = RepositoryModelUnloadRequest(model_name=name)
+        message.parameters["unload_dependents"].bool_param = dependents
+        self._call("RepositoryModelUnload", message.SerializeToString())
+
+    def is_ready(self, name: str, version: str) -> bool:
+        """Raises Refused."""
+        from client.protos.kserve_v2_pb2 import ModelReadyRequest, ModelReadyResponse
+
+        message = ModelReadyRequest(name=name, version=version)
+        answer = self._call("ModelReady", message.SerializeToString())
+        return bool(ModelReadyResponse.FromString(answer).ready)
+
+    def _call(self, method: str, message: bytes, timeout_s: float | None = None) -> bytes:
+        import grpc
+
+        if not self._address:
+            raise Refused(_NO_SERVER, "UNAVAILABLE")
+        if self._channel is None:
+            self._channel = grpc.insecure_channel(self._address, _OPTIONS)
+        try:
+            answer: bytes = self._channel.unary_unary(_SERVICE + method, bytes, bytes)(
+                message, timeout=timeout_s
+            )
+        except grpc.RpcError as exc:
+            raise Refused(exc.details() or "", exc.code().name) from exc
+        return answer
+
+
+class Refused(Exception):
+    """The server has not done what it was asked to: its words, and gRPC's name of the reason."""
+
+    def __init__(self, told: str, code: str) -> None:
+        super().__init__(told)
+        self.told, self.code = told, code
 
 
 # Of a TritonError, by gRPC's.

@@ -220,12 +220,8 @@ def as_serving_error(error: TritonError) -> ServingError:
 def as_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Texts as objects of bytes, which is what the next model finds."""
     made = np.empty(array.size, object)
-    made[:] = [_bytes_of(one) for one in array.ravel().tolist()]
+    made[:] = [utils.bytes_of(one) for one in array.ravel().tolist()]
     return made.reshape(array.shape)
-
-
-def _bytes_of(element: Any) -> bytes:
-    return element if isinstance(element, bytes) else str(element).encode("utf-8", "surrogatepass")
 
 
 def said_of(exc: BaseException) -> str:

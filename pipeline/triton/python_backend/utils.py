@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
-from pipeline.triton.python_backend.other_models import OtherModels
+from pipeline.triton import raw_texts
+from pipeline.triton.python_backend.other_models import OtherModels, Refused
 from pipeline.triton.python_backend.own_metrics import Metric, MetricFamily  # noqa: F401 - models import them here
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
@@ -19,6 +20,7 @@ TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
+TRITONSERVER_MEMORY_CPU, TRITONSERVER_MEMORY_GPU = 0, 2
 
 _FOLDER = [""]  # of the model that this process runs
 _OTHERS = [OtherModels()]
@@ -105,6 +107,13 @@ class _Capsule:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0  # the CPU
+
+
+class PreferredMemory:
+    """Where a model wants the tensors of an answer. They come on the CPU here."""
+
+    def __init__(self, memory_type: int, memory_type_id: int = 0) -> None:
+        pass
 
 
 class InferenceTrace:
@@ -346,9 +355,34 @@ def triton_to_numpy_type(data_type: int) -> Any:
     return np.object_ if data_type == 13 else BY_DATATYPE[_NAMES[data_type]].numpy.type
 
 
+TRITON_STRING_TO_NUMPY = {"TYPE_STRING": np.object_} | {
+    f"TYPE_{name}": kind.numpy.type for name, kind in BY_DATATYPE.items() if name not in ("BYTES", "BF16")
+}
 _NUMBERED = "BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 FP32 FP64 BYTES BF16"
 _NUMBERS = {name: number for number, name in enumerate(_NUMBERED.split(), 1)}
 _NAMES = {number: name for name, number in _NUMBERS.items()}
+
+
+def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> Any:
+    """Texts as bytes, each after its length; () for no text, and None for numbers."""
+    if not input_tensor.size:
+        return ()
+    if input_tensor.dtype.kind not in "OSU":
+        return None
+    return raw_texts.written(map(bytes_of, input_tensor.ravel().tolist()))
+
+
+def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
+    """The texts of such bytes. Raises ValueError."""
+    texts = raw_texts.read(encoded_tensor)
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array
+
+
+def bytes_of(element: Any) -> bytes:
+    """For the worker: an element of a tensor of texts."""
+    return element if isinstance(element, bytes) else str(element).encode("utf-8", "surrogatepass")
 
 
 def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) -> bool:
@@ -358,6 +392,30 @@ def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) ->
 def get_model_dir() -> str:
     """The folder of the version that this process runs."""
     return _FOLDER[0]
+
+
+def load_model(model_name: str, files: Mapping[str, bytes] | None = None, config: str = "") -> None:
+    """Load another model of the same server, or this one anew. Raises TritonModelException."""
+    try:
+        _OTHERS[0].load(model_name, config, files or {})
+    except Refused as exc:
+        raise TritonModelException(exc.told) from exc
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Unload another model of the same server. Raises TritonModelException."""
+    try:
+        _OTHERS[0].unload(model_name, unload_dependents)
+    except Refused as exc:
+        raise TritonModelException(exc.told) from exc
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Whether another model of the same server answers. Raises TritonModelException."""
+    try:
+        return _OTHERS[0].is_ready(model_name, model_version)
+    except Refused as exc:
+        raise TritonModelException(exc.told) from exc
 
 
 def serve_model(folder: str, others: OtherModels) -> None:

@@ -1,0 +1,205 @@
+"""An ensemble of tokenizer, ONNX model and postprocess, in turns with others that serve the same function.
+
+The ensemble is a model repository of ours. The others are a function in PyTriton, one Python model in Triton
+itself, the same ensemble of Python models there, and the service as one Op of ours. All are asked over KServe
+v2, after 256 answers of both were the same. Only ratios of turns side by side count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.ensemble.repository import ENSEMBLE, write_repository
+from bench.load import CannotMeasure, bodies_file
+from bench.peers.comparison import compare_answers
+from bench.peers.dialects import V2
+from bench.peers.figures import Pair, Turn
+from bench.peers.ours import instances, our_service
+from bench.peers.peer_server import peer_server
+from bench.peers.scenarios import MIXED, SHORT, WORKLOADS, Model, model_of
+from bench.peers.server import Door, Processes, Server, running
+from bench.peers.subjects import SUBJECTS, Ours, Peer
+from bench.peers.turns import Asked, Bodies, pair
+from bench.running import ROOT, free_ports
+
+MODEL = "2x128"
+CONNECTIONS = (20, 64)
+BATCH = 8  # as the others have it
+TRITON, PYTRITON, SAME, ONE_OP = "triton", "pytriton", "triton-ensemble", "one-op"
+_CHECKED = 256
+_PATH = f"/v2/models/{ENSEMBLE}/infer"
+
+
+class Target(NamedTuple):
+    """per_s: least of our requests a second, to the subject's; cpu: most of our CPU for a request."""
+
+    per_s: float | None = None
+    cpu: float | None = None
+
+
+TARGETS = {
+    (PYTRITON, SHORT): Target(per_s=1.5),
+    (PYTRITON, MIXED): Target(per_s=2),
+    (TRITON, SHORT): Target(per_s=1),
+    (TRITON, MIXED): Target(per_s=2),
+    (ONE_OP, SHORT): Target(cpu=2),
+}
+
+
+class Measured(NamedTuple):
+    """One subject beside ours: kind of texts, connections, and its pairs of turns."""
+
+    subject: str
+    workload: str
+    connections: int
+    pairs: list[Pair]
+
+    def ratios(self) -> tuple[float, float]:
+        """Ours to theirs: requests a second, CPU for one."""
+        per_s = median(one.ours.per_s / one.theirs.per_s for one in self.pairs)
+        return per_s, median(one.ours.cpu_ms / one.theirs.cpu_ms for one in self.pairs)
+
+
+@contextlib.contextmanager
+def our_ensemble(model: Path, batch: int, text: str) -> Iterator[tuple[Server, Door]]:
+    """Raises CannotMeasure."""
+    (port,) = free_ports(1)
+    door = Door(port, _PATH, V2)
+    with tempfile.TemporaryDirectory() as folder:
+        models = write_repository(Path(folder), model, batch=batch, instances=instances())
+        flags = [f"--model-repository={models}", f"--http-port={port}", "--http-address=127.0.0.1"]
+        flags += ["--allow-grpc=false", "--allow-metrics=false"]
+        command = [sys.executable, "-m", "pipeline", "serve", *flags]
+        with running(command, door, os.environ | {"PYTHONPATH": str(ROOT)}, text) as server:
+            yield server, door
+
+
+@contextlib.contextmanager
+def other(key: str, model: Model, texts: Sequence[str]) -> Iterator[tuple[Server, Door]]:
+    """Raises CannotMeasure."""
+    if key == ONE_OP:
+        with our_service(Ours(key, key, engine="onnxruntime"), model, texts[0]) as service:
+            yield service.server, service.door(V2)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = TRITON if key == SAME else key
+        peer = next(one for one in SUBJECTS if isinstance(one, Peer) and one.key == wanted)
+        peer = peer._replace(env={**peer.env, "PYTHONPATH": str(ROOT)})
+        if key == SAME:
+            models = write_repository(
+                Path(folder), model.directory, batch=peer.batch, instances=instances(), python_alone=True
+            )
+            peer = peer._replace(command=(*peer.command, str(models)), path=_PATH)
+        with peer_server(peer, model, texts, "") as (server, door):
+            yield server, door
+
+
+def measure(options: argparse.Namespace, console: Console) -> list[Measured]:
+    """Raises CannotMeasure where ours can't be measured; another that can't is told and left out."""
+    model = model_of(MODEL)
+    texts = {key: WORKLOADS[key].texts() for key in options.workloads}
+    every = [text for some in texts.values() for text in some]
+    found: list[Measured] = []
+    with our_ensemble(model.directory, options.batch, every[0]) as (server, door):
+        for key in options.subjects:
+            try:
+                with other(key, model, every) as (their_server, their_door):
+                    for some in texts.values():
+                        answers = (one.ask_all(some[:_CHECKED]) for one in (door, their_door))
+                        compare_answers(*answers)
+                    sides = (server, door), (their_server, their_door)
+                    found += turns(key, sides, texts, options)
+            except CannotMeasure as exc:
+                console.print(f"{key} is left out: {exc}", markup=False)
+    return found
+
+
+def turns(
+    key: str,
+    sides: Sequence[tuple[Server, Door]],
+    texts: dict[str, list[str]],
+    options: argparse.Namespace,
+) -> list[Measured]:
+    """All kinds of texts and connections in each round, so that each has some of any drift."""
+    with contextlib.ExitStack() as stack:
+        takes = {}
+        for kind, some in texts.items():
+            bodies = Bodies(stack.enter_context(bodies_file([V2.body(text) for text in some])), None)
+            ours, theirs = (Asked(door, server.processes, bodies, Processes()) for server, door in sides)
+            takes |= {(kind, count): partial(pair, ours, theirs, count) for count in options.connections}
+        found: dict[tuple[str, int], list[Pair]] = {at: [] for at in takes}
+        for number in range(options.rounds):
+            for at, take in takes.items():
+                found[at].append(take(options.seconds, ours_first=number % 2 == 0))
+    return [Measured(key, kind, count, pairs) for (kind, count), pairs in found.items()]
+
+
+def report(console: Console, rows: Sequence[Measured]) -> None:
+    table = Table("", "texts", "connections", title="Ours, the other, and ours to the other")
+    for heading in ("requests/s", "CPU ms"):
+        for of in (heading, "", "ratio"):
+            table.add_column(of, justify="right")
+    for heading in ("other work", "errors", "target"):
+        table.add_column(heading)
+    for row in rows:
+        per_s, cpu = row.ratios()
+        table.add_row(
+            row.subject, row.workload, str(row.connections),
+            *_medians(row, lambda turn: turn.per_s, ",.0f"), f"{per_s:.2f}",
+            *_medians(row, lambda turn: turn.cpu_ms, ".2f"), f"{cpu:.2f}",
+            f"{max(one.others for one in row.pairs):.2f}",
+            str(sum(one.ours.errors + one.theirs.errors for one in row.pairs)),
+            _told(TARGETS.get((row.subject, row.workload)), per_s, cpu),
+        )  # fmt: skip
+    console.print(table)
+
+
+def _medians(row: Measured, figure: Callable[[Turn], float], form: str) -> Iterator[str]:
+    for turns in ([one.ours for one in row.pairs], [one.theirs for one in row.pairs]):
+        yield format(median(map(figure, turns)), form)
+
+
+def _told(target: Target | None, per_s: float, cpu: float) -> str:
+    if target is None:
+        return ""
+    if target.cpu is not None:
+        return f"CPU {target.cpu:g}x at most: {'met' if cpu <= target.cpu else 'not met'}"
+    assert target.per_s is not None
+    return f"requests/s {target.per_s:g}x: {'met' if per_s >= target.per_s else 'not met'}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.ensemble", description=__doc__)
+    for option, known, usual in (
+        ("--subjects", (PYTRITON, TRITON, ONE_OP, SAME), (PYTRITON, TRITON, ONE_OP)),
+        ("--workloads", (SHORT, MIXED), (SHORT, MIXED)),
+    ):
+        told = f"of {', '.join(known)} (default: {' '.join(usual)})"
+        parser.add_argument(option, nargs="+", choices=known, default=usual, metavar="NAME", help=told)
+    parser.add_argument("--connections", type=int, nargs="+", default=CONNECTIONS, help="default: 20 64")
+    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=2, help="of a turn (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=BATCH, help="most rows of ours (default: %(default)s)")
+    options, console = parser.parse_args(arguments), Console(width=None if sys.stdout.isatty() else 160)
+    try:
+        report(console, measure(options, console))
+    except CannotMeasure as exc:
+        console.print(f"not measured: {exc}", style="red", markup=False)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""The model.py files of the ensemble, as Triton's Python backend runs them, too."""

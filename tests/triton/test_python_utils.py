@@ -1,0 +1,124 @@
+"""`triton_python_backend_utils` as models use it beside requests and answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.repository_process import RepositoryProcess
+from tests.support.service_process import HttpAnswer
+from tests.support.triton_repository import write_model
+
+TENSORS = """
+backend: "python"
+input { name: "WHAT" data_type: TYPE_STRING dims: 1 }
+output { name: "TOLD" data_type: TYPE_STRING dims: 1 }
+"""
+TRIES = """
+import os
+
+NAMES = (
+    "Tensor InferenceRequest InferenceResponse TritonError TritonModelException Logger Metric MetricFamily "
+    "ModelConfig PreferredMemory InferenceTrace TRITON_STRING_TO_NUMPY TRITONSERVER_MEMORY_CPU "
+    "TRITONSERVER_MEMORY_GPU TRITONSERVER_REQUEST_FLAG_SEQUENCE_START TRITONSERVER_REQUEST_FLAG_SEQUENCE_END "
+    "TRITONSERVER_RESPONSE_COMPLETE_FINAL TRITONSERVER_REQUEST_RELEASE_ALL "
+    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE deserialize_bytes_tensor serialize_byte_tensor "
+    "get_input_config_by_name get_input_tensor_by_name get_output_config_by_name get_output_tensor_by_name "
+    "using_decoupled_model_transaction_policy triton_to_numpy_type numpy_to_triton_type "
+    "triton_string_to_numpy get_model_dir load_model unload_model is_model_ready"
+).split()
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.config = __import__("json").loads(args["model_config"])
+        pb_utils.Logger.log_warn(f"tries begins as {args['model_name']} {args['model_version']}")
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        what = pb_utils.get_input_tensor_by_name(request, "WHAT").as_numpy()[0].decode()
+        told = np.array([str(getattr(self, what)())], dtype=object)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("TOLD", told)])
+
+    def names(self):
+        return [name for name in NAMES if not hasattr(pb_utils, name)]
+
+    def types(self):
+        kinds = [np.bool_, np.uint8, np.int64, np.float16, np.float32, np.object_]
+        numbers = [pb_utils.numpy_to_triton_type(kind) for kind in kinds]
+        back = [pb_utils.triton_to_numpy_type(number) for number in numbers]
+        own = pb_utils.get_output_config_by_name(self.config, "TOLD")["data_type"]
+        return back == kinds, pb_utils.triton_string_to_numpy(own) is np.object_, numbers[-1]
+
+    def texts(self):
+        given = np.array([["ab", b"c"], ["", "国"]], dtype=object)
+        return pb_utils.deserialize_bytes_tensor(pb_utils.serialize_byte_tensor(given)).tolist()
+
+    def dlpack(self):
+        tensor = pb_utils.Tensor("x", np.arange(4, dtype=np.float32))
+        again = pb_utils.Tensor.from_dlpack("y", tensor.to_dlpack())
+        other = pb_utils.Tensor.from_dlpack("z", np.arange(4, dtype=np.float32))
+        return again.is_cpu(), again.name(), (again.as_numpy() == other.as_numpy()).all()
+
+    def folder(self):
+        return os.path.basename(os.path.dirname(pb_utils.get_model_dir()))
+
+    def load(self):
+        before = pb_utils.is_model_ready("other")
+        pb_utils.load_model(model_name="other")
+        return before, pb_utils.is_model_ready("other"), pb_utils.is_model_ready("other", "1")
+
+    def unload(self):
+        pb_utils.unload_model("other")
+        return pb_utils.is_model_ready("other")
+
+    def lost(self):
+        try:
+            pb_utils.load_model("nobody")
+        except pb_utils.TritonModelException as exc:
+            return exc
+"""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RepositoryProcess]:
+    folder = tmp_path_factory.mktemp("utils")
+    write_model(folder, "tries", TENSORS, TRIES)
+    write_model(folder, "other", TENSORS.replace('"python"', '"identity"'))
+    arguments = ["--model-control-mode=explicit", "--load-model=tries"]
+    with RepositoryProcess(folder, arguments=arguments) as process:
+        yield process
+
+
+def ask(service: RepositoryProcess, what: str) -> HttpAnswer:
+    given = {"name": "WHAT", "shape": [1], "datatype": "BYTES", "data": [what]}
+    return service.http("/v2/models/tries/infer", json.dumps({"inputs": [given]}))
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("names", "[]"),
+        ("types", "(True, True, 13)"),
+        ("texts", r"[b'ab', b'c', b'', b'\xe5\x9b\xbd']"),
+        ("dlpack", "(True, 'y', True)"),
+        ("folder", "tries"),
+        ("load", "(False, True, True)"),
+        ("unload", "False"),
+        ("lost", "failed to load 'nobody', failed to poll from model repository"),
+    ],
+)
+def test_a_model_finds_what_the_module_has_in_triton(
+    service: RepositoryProcess, what: str, told: str
+) -> None:
+    answer = ask(service, what)
+    assert answer.status == 200, answer
+    assert answer.json["outputs"][0]["data"][0].replace("np.True_", "True") == told
+
+
+def test_lines_of_a_model_are_in_the_servers_log(service: RepositoryProcess) -> None:
+    assert "tries begins as tries 1" in service.log
