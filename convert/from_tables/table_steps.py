@@ -218,17 +218,17 @@ def _name_outputs(made: Any, model: TableModel, rows: Mapping[str, Array]) -> li
 
 
 def _name_feeds(made: Any, model: TableModel) -> None:
-    """Note the feed of each column, which is called otherwise where an output will have the column's name."""
+    """Note the feed of each column. skl2onnx, which keeps their order, calls many otherwise than the columns:
+    without blanks, say. One that is called as an output will be, gets another name here."""
     if not model.named:
         return
     graph = made.graph
-    for column in model.columns:
-        column.feed = column.name
-        if column.name in (SCORES, VALUE, LABEL):
-            column.feed = _free_name(graph, column.name)
-            (feed,) = (one for one in graph.input if one.name == column.name)
-            feed.name = column.feed
-            _rename_in_nodes(graph, {column.name: column.feed})
+    for column, feed in zip(model.columns, graph.input, strict=True):
+        if feed.name in (SCORES, VALUE, LABEL):
+            free = _free_name(graph, feed.name)
+            _rename_in_nodes(graph, {feed.name: free})
+            feed.name = free
+        column.feed = feed.name
 
 
 def _rename(graph: Any, output: Any, name: str) -> None:

@@ -28,6 +28,13 @@ class TextModel(NamedTuple):
     text: str
     pair: str
 
+    def texts(
+        self, raw: msgspec.Raw, name: str, limits: Limits, width: int = 0, part: int = 0
+    ) -> UnreadTexts:
+        """What stands in a field, left unread. width, part: see `UnreadTexts`."""
+        of_repository = self.served.config is not None  # whose models take tensors and nothing else
+        return UnreadTexts(bytes(raw), name, MOST_TEXTS, limits.text_chars, width, part, of_repository)
+
 
 class TextModels:
     """Finds the models of a kind."""
@@ -75,11 +82,6 @@ def _text_model(served: ServedModel, signature: Signature, kind: str) -> TextMod
     if not kinds[kind] or any(spec.datatype != "BYTES" or len(spec.shape) != 1 for spec in given):
         return None
     return TextModel(served, given[0].name, given[1].name if len(given) == 2 else "")
-
-
-def texts_of(raw: msgspec.Raw, name: str, limits: Limits, width: int = 0, part: int = 0) -> UnreadTexts:
-    """What stands in a field, left unread. width, part: see `UnreadTexts`."""
-    return UnreadTexts(bytes(raw), name, MOST_TEXTS, limits.text_chars, width, part)
 
 
 def decoded(body: bytes, kind: type[Any], limits: Limits) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from pipeline.errors import InvalidInput, TooLarge
 from pipeline.messages.values import Unread
@@ -17,7 +18,7 @@ class UnreadTexts(Unread, eq=False):
 
     name: the field, for messages. most, most_chars: how many texts there may be, and how long. width: 0 for
     these; else `data` holds texts or pairs as TEI's clients write them, and each has so many texts, of which
-    `part` says the one that is read.
+    `part` says the one that is read. as_tensor: for a model that takes a tensor of BYTES, and no token ids.
     """
 
     kind = "texts.json"
@@ -26,9 +27,23 @@ class UnreadTexts(Unread, eq=False):
     most_chars: int
     width: int = 0
     part: int = 0
+    as_tensor: bool = False
 
-    def read(self) -> list[Any]:
-        """The texts, or lists of token ids. Raises InvalidInput and TooLarge that name the field."""
+    def read(self) -> Any:
+        """The texts, or lists of token ids; as a tensor an array of `bytes` objects.
+
+        Raises InvalidInput and TooLarge that name the field.
+        """
+        texts = self._read()
+        if not self.as_tensor:
+            return texts
+        if type(texts[0]) is list:
+            raise InvalidInput(f"'{self.name}' has token ids, and the model takes texts alone")
+        array = np.empty(len(texts), object)
+        array[:] = [text.encode() for text in texts]
+        return array
+
+    def _read(self) -> list[Any]:
         try:
             given = _decoder.decode(self.data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:

@@ -65,7 +65,8 @@ def versions() -> list[str]:
     found = []
     for name in _DISTRIBUTIONS:
         with contextlib.suppress(PackageNotFoundError):
-            found.append(f"{name} {version(name)}")
+            if told := version(name):  # None of one whose files are gone
+                found.append(f"{name} {told}")
     return found
 
 

@@ -225,10 +225,13 @@ def table_model(steps: Steps, kind: str, file: str) -> dict[str, Any]:
         }
     )
     buys = np.where((people["age"] > 40) & (people["job"] != "nurse"), "yes", "no")
-    if kind == "people in columns named as answers":
+    if "named as answers" in kind:
         people.columns = pandas.Index(["probabilities", "prediction", "label"])
+    if "with blanks" in kind:
+        people.columns = pandas.Index(["age (years)", "hours a week", "job"])
     table = people if kind.startswith("people") else flowers
-    target = buys if kind.startswith("people") else flowers["length"] * 2 if "regression" in kind else colour
+    target = buys if kind.startswith("people") else colour
+    target = table.iloc[:, 0] * 2 if "regression" in kind else target
     model = _table_model(kind, table, target)
     _save_table_model(model, file)
     rows = table.head(6)
@@ -266,7 +269,9 @@ def _table_model(kind: str, table: Any, target: Any) -> Any:
         "kernels": SVC,
         "regression": Ridge,
         "people": lambda: encoded(LogisticRegression()),
-        "people in columns named as answers": lambda: encoded(LogisticRegression()),
+        "people, columns named as answers": lambda: encoded(LogisticRegression()),
+        "people, regression, columns named as answers": lambda: encoded(Ridge()),
+        "people, columns with blanks": lambda: encoded(LogisticRegression()),
         "people of lightgbm": lambda: encoded(lightgbm.LGBMClassifier(n_estimators=5, verbose=-1)),
         "lightgbm": lambda: lightgbm.LGBMClassifier(n_estimators=5, verbose=-1),
         "xgboost": lambda: xgboost.XGBClassifier(n_estimators=5),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from client.protos.pipeline_service_pb2 import Request
 from tests.support.repository_process import RepositoryProcess
 from tests.support.service_process import HttpAnswer
+from tests.support.triton_repository import write_model
 
 
 def predict(service: RepositoryProcess, model: str, **message: Any) -> HttpAnswer:
@@ -82,3 +84,41 @@ def test_each_model_has_a_page_with_examples_that_are_answered_as_they_stand(
     assert {model for model, door in asked if door == "key/value"} == {
         "asks", "nested", "same", "whole", "words"
     }  # fmt: skip
+
+
+VECTORS = """
+backend: "python"
+input { name: "text" data_type: TYPE_STRING dims: -1 }
+output { name: "embedding" data_type: TYPE_FP32 dims: [-1, -1] }
+"""
+LENGTHS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        texts = [pb_utils.get_input_tensor_by_name(request, "text").as_numpy() for request in requests]
+        vectors = [np.array([[len(text.decode()), 1] for text in many], np.float32) for many in texts]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("embedding", one)]) for one in vectors]
+"""
+BOTH = """
+platform: "ensemble"
+input { name: "text" data_type: TYPE_STRING dims: -1 }
+output { name: "embedding" data_type: TYPE_FP32 dims: [-1, -1] }
+version_policy { all { } }
+ensemble_scheduling { step { model_name: "vectors" model_version: -1
+  input_map { key: "text" value: "text" } output_map { key: "embedding" value: "embedding" } } }
+"""
+
+
+def test_an_ensemble_of_embeddings_answers_openai_s_and_tei_s_clients(tmp_path: Path) -> None:
+    write_model(tmp_path, "vectors", VECTORS, LENGTHS)
+    (write_model(tmp_path, "both", BOTH) / "2").mkdir()
+    with RepositoryProcess(tmp_path) as served:
+        body = {"input": ["a", "国足"], "model": "that of another server"}
+        answer = served.http("/v1/embeddings", json.dumps(body))
+        assert answer.status == 200, answer
+        assert [one["embedding"] for one in answer.json["data"]] == [[1, 1], [2, 1]]
+        assert served.http("/embed", json.dumps({"inputs": "abc"})).json == [[3, 1]]
+        refused = served.http("/v1/embeddings", json.dumps({"input": [1, 2]}))
+        assert (refused.status, "the model takes texts alone" in refused.json["error"]["message"]) == (
+            400,
+            True,
+        )

@@ -6,16 +6,15 @@ from typing import Any
 
 import msgspec
 
-from pipeline.api.request_options import RequestOptions
 from pipeline.config.config_file import Limits
 from pipeline.dialects.openai.wish import BASE64, EMBEDDINGS, FLOAT, OpenAIWish
+from pipeline.dialects.text_http import TextHttp
 from pipeline.dialects.text_models import EMBEDDINGS as KIND
-from pipeline.dialects.text_models import TextModels, decoded, texts_of
+from pipeline.dialects.text_models import decoded
 from pipeline.errors import InvalidInput, ServingError
 from pipeline.front.http.connection import HttpRequest
-from pipeline.front.http.http_handler import JSON, HttpHandler, check_method, retry_after
+from pipeline.front.http.http_handler import check_method
 from pipeline.front.scheduler.request import Request
-from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.models.embedding_description import MOST_DIMENSIONS
 
 EMBEDDINGS_PATH = "/v1/embeddings"
@@ -48,54 +47,35 @@ def parse(body: bytes, limits: Limits) -> Asked:
     return given
 
 
-class OpenAIHttp(HttpHandler):
+class OpenAIHttp(TextHttp):
     """Answers requests for embeddings."""
 
     name = "openai-http"
-
-    def __init__(self, scheduler: Scheduler, models: TextModels) -> None:
-        super().__init__(scheduler)
-        self._models = models
-        self._limits = scheduler.app.config.limits
 
     def _read(self, request: HttpRequest) -> Request:
         check_method(request, "POST", tells=True)
         given = parse(request.body, self._limits)
         model = self._models.find(KIND, given.model or "")
-        inputs = {model.text: texts_of(given.input, "input", self._limits)}
-        made = Request(model.served.name, "predict", inputs, form=EMBEDDINGS)
-        made.wish = OpenAIWish(given.encoding_format or FLOAT, model.served.name)
-        made.model = model.served.key
-        made.deadline = self._scheduler.deadline(began=request.began)
-        if given.dimensions is not None:
-            made.options = RequestOptions(parameters={"dimensions": given.dimensions})
-        return made
+        inputs = {model.text: model.texts(given.input, "input", self._limits)}
+        wish = OpenAIWish(given.encoding_format or FLOAT, model.served.name)
+        return self._request(request, model, inputs, EMBEDDINGS, wish, {"dimensions": given.dimensions})
 
-    def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
-        return JSON, _body(error)
+    def _status(self, error: ServingError) -> int:
+        return _STATUSES.get(error.http_status, error.http_status)
 
-    def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
-        self._access_log.refused(self.name, error, request.peer)
-        allowed = getattr(error, "allowed", ())
-        if allowed:
-            head += b"allow: %b\r\n" % ", ".join(allowed).encode()
-        status = _STATUSES.get(error.http_status, error.http_status)
-        request.respond(status, head + JSON + retry_after(error), _body(error))
+    def _body(self, error: ServingError) -> bytes:
+        status = error.http_status
+        kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+        told: dict[str, Any] = {
+            "message": error.message,
+            "type": kind,
+            "param": getattr(error, "param", None),
+            "code": _CODES.get(status),
+        }
+        return msgspec.json.encode({"error": told})
 
 
 def _wrong(param: str, told: str) -> InvalidInput:
     error = InvalidInput(f"'{param}' {told}")
     error.param = param  # type: ignore[attr-defined]
     return error
-
-
-def _body(error: ServingError) -> bytes:
-    status = error.http_status
-    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    told: dict[str, Any] = {
-        "message": error.message,
-        "type": kind,
-        "param": getattr(error, "param", None),
-        "code": _CODES.get(status),
-    }
-    return msgspec.json.encode({"error": told})

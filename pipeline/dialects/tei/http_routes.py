@@ -7,23 +7,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pipeline.api.request_options import RequestOptions
 from pipeline.config.config_file import Limits
 from pipeline.dialects.tei.wish import EMBED, PREDICT, RERANK, SIMILARITY, TeiWish
+from pipeline.dialects.text_http import TextHttp
 from pipeline.dialects.text_models import (
     CLASSES,
     EMBEDDINGS,
     RANKING,
     TextModel,
-    TextModels,
     decoded,
-    texts_of,
 )
 from pipeline.errors import InvalidInput, ServingError
 from pipeline.front.http.connection import HttpRequest
-from pipeline.front.http.http_handler import JSON, HttpHandler, check_method, retry_after
+from pipeline.front.http.http_handler import check_method
 from pipeline.front.scheduler.request import Request
-from pipeline.front.scheduler.scheduler import Scheduler
 
 ALL_CLASSES = 1000  # TEI tells every class with its score
 _NOTHING = msgspec.Raw()
@@ -79,7 +76,7 @@ def _embed(given: _Texts, model: TextModel, limits: Limits) -> _Asked:
         raise InvalidInput("'prompt_name': the service knows no prompts; put yours before the text")
     _check_direction(given)
     parameters = {"normalize": given.normalize, "dimensions": given.dimensions, "truncate": given.truncate}
-    inputs = {model.text: texts_of(_there(given.inputs, "inputs"), "inputs", limits)}
+    inputs = {model.text: model.texts(_there(given.inputs, "inputs"), "inputs", limits)}
     return _Asked(inputs, TeiWish(), parameters)
 
 
@@ -89,7 +86,7 @@ def _similarity(given: _Similarity, model: TextModel, limits: Limits) -> _Asked:
     if not (source.lstrip().startswith(b'"') and others.startswith(b"[") and others[1:].strip() != b"]"):
         raise InvalidInput("'inputs' has a text as 'source_sentence' and a list of texts as 'sentences'")
     joined = msgspec.Raw(b"[%b,%b" % (source, others[1:]))
-    return _Asked({model.text: texts_of(joined, "inputs", limits)}, TeiWish(), {})
+    return _Asked({model.text: model.texts(joined, "inputs", limits)}, TeiWish(), {})
 
 
 def _rerank(given: _Rerank, model: TextModel, limits: Limits) -> _Asked:
@@ -99,7 +96,10 @@ def _rerank(given: _Rerank, model: TextModel, limits: Limits) -> _Asked:
         raise InvalidInput("'query' is no text")
     if not bytes(texts).lstrip().startswith(b"["):
         raise InvalidInput("'texts' is no list of texts")
-    inputs = {model.text: texts_of(query, "query", limits), model.pair: texts_of(texts, "texts", limits)}
+    inputs = {
+        model.text: model.texts(query, "query", limits),
+        model.pair: model.texts(texts, "texts", limits),
+    }
     wish = TeiWish(texts=bytes(texts) if given.return_text else b"")
     return _Asked(inputs, wish, {"raw_scores": given.raw_scores or None, "truncate": given.truncate})
 
@@ -110,7 +110,7 @@ def _predict(given: _Texts, model: TextModel, limits: Limits) -> _Asked:
     if given.raw_scores:
         raise InvalidInput("'raw_scores': the service tells scores as its serving.yml says, not raw ones")
     names = (model.text, model.pair) if model.pair else (model.text,)
-    inputs = {name: texts_of(raw, "inputs", limits, len(names), part) for part, name in enumerate(names)}
+    inputs = {name: model.texts(raw, "inputs", limits, len(names), part) for part, name in enumerate(names)}
     many = bytes(raw).translate(None, b" \t\r\n").startswith(b"[[")
     asked = given.parameters or {}
     parameters = {"top_k": asked.get("top_k", ALL_CLASSES), "threshold": 0.0, "truncate": given.truncate}
@@ -135,39 +135,25 @@ ROUTES: Mapping[str, _Route] = {
 }
 
 
-class TeiHttp(HttpHandler):
+class TeiHttp(TextHttp):
     """Answers at the paths of ROUTES."""
 
     name = "tei-http"
-
-    def __init__(self, scheduler: Scheduler, models: TextModels) -> None:
-        super().__init__(scheduler)
-        self._models = models
-        self._limits = scheduler.app.config.limits
 
     def _read(self, request: HttpRequest) -> Request:
         check_method(request, "POST", tells=True)
         route = ROUTES[request.path]
         model = self._models.find(route.kind)
         asked = route.read(decoded(request.body, route.body, self._limits), model, self._limits)
-        made = Request(model.served.name, "predict", asked.inputs, form=route.form)
-        made.wish = asked.wish
-        made.model = model.served.key
-        made.deadline = self._scheduler.deadline(began=request.began)
-        parameters = {name: value for name, value in asked.parameters.items() if value is not None}
-        if parameters:
-            made.options = RequestOptions(parameters=parameters)
-        return made
+        return self._request(request, model, asked.inputs, route.form, asked.wish, asked.parameters)
 
-    def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
-        return JSON, _body(error)
+    def _status(self, error: ServingError) -> int:
+        return _STATUSES.get(error.http_status, error.http_status)
 
-    def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
-        self._access_log.refused(self.name, error, request.peer)
-        allowed = getattr(error, "allowed", ())
-        if allowed:
-            head += b"allow: %b\r\n" % ", ".join(allowed).encode()
-        request.respond(_status(error), head + JSON + retry_after(error), _body(error))
+    def _body(self, error: ServingError) -> bytes:
+        status = self._status(error)
+        kind = _TYPES.get(status, "Validation" if status < 500 else "Backend")
+        return msgspec.json.encode({"error": error.message, "error_type": kind})
 
 
 def _check_direction(given: _Texts | _Rerank) -> None:
@@ -180,13 +166,3 @@ def _there(raw: msgspec.Raw, name: str) -> msgspec.Raw:
     if not bytes(raw):
         raise InvalidInput(f"'{name}' is missing")
     return raw
-
-
-def _status(error: ServingError) -> int:
-    return _STATUSES.get(error.http_status, error.http_status)
-
-
-def _body(error: ServingError) -> bytes:
-    status = _status(error)
-    kind = _TYPES.get(status, "Validation" if status < 500 else "Backend")
-    return msgspec.json.encode({"error": error.message, "error_type": kind})
