@@ -85,8 +85,10 @@ def killed(source: Path, rows: int) -> str:
     out = source.with_name("out.jsonl")
     part = out.with_name("out.jsonl.part")
     command = [sys.executable, "-m", "pipeline", "score", str(source), str(out), "--model", str(DEMO_MODEL)]
+    command += ["--window", str(rows // 8)]
+    middle = 0.4 * source.stat().st_size  # a row with its answer is about as long
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as first:
-        while first.poll() is None and not (part.exists() and part.stat().st_size > source.stat().st_size):
+        while first.poll() is None and not (part.exists() and part.stat().st_size > middle):
             time.sleep(_POLL_S)
         if first.poll() is not None:
             return "the command ended before it was killed: take more rows"
