@@ -73,12 +73,12 @@ class Measured(NamedTuple):
 
 
 @contextlib.contextmanager
-def our_ensemble(model: Path, batch: int, text: str) -> Iterator[tuple[Server, Door]]:
+def our_ensemble(model: Path, text: str, *, batch: int, delay_us: int) -> Iterator[tuple[Server, Door]]:
     """Raises CannotMeasure."""
     (port,) = free_ports(1)
     door = Door(port, _PATH, V2)
     with tempfile.TemporaryDirectory() as folder:
-        models = write_repository(Path(folder), model, batch=batch, instances=instances())
+        models = write_repository(Path(folder), model, batch=batch, instances=instances(), delay_us=delay_us)
         flags = [f"--model-repository={models}", f"--http-port={port}", "--http-address=127.0.0.1"]
         flags += ["--allow-grpc=false", "--allow-metrics=false"]
         command = [sys.executable, "-m", "pipeline", "serve", *flags]
@@ -112,7 +112,8 @@ def measure(options: argparse.Namespace, console: Console) -> list[Measured]:
     texts = {key: WORKLOADS[key].texts() for key in options.workloads}
     every = [text for some in texts.values() for text in some]
     found: list[Measured] = []
-    with our_ensemble(model.directory, options.batch, every[0]) as (server, door):
+    ours = our_ensemble(model.directory, every[0], batch=options.batch, delay_us=options.delay_us)
+    with ours as (server, door):
         for key in options.subjects:
             try:
                 with other(key, model, every) as (their_server, their_door):
@@ -192,6 +193,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=2, help="of a turn (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=BATCH, help="most rows of ours (default: %(default)s)")
+    parser.add_argument(
+        "--delay-us", type=int, default=0, help="that a partial batch of ours waits (default: %(default)s)"
+    )
     options, console = parser.parse_args(arguments), Console(width=None if sys.stdout.isatty() else 160)
     try:
         report(console, measure(options, console))

@@ -13,7 +13,7 @@ _CODE = Path(__file__).parent / "models"
 _HEAD = """
 backend: "{backend}"
 max_batch_size: {batch}
-dynamic_batching {{ }}
+dynamic_batching {{ max_queue_delay_microseconds: {delay_us} }}
 instance_group [ {{ count: {count} kind: KIND_CPU }} ]
 """
 _IDS = ("input_ids", "token_type_ids", "attention_mask")
@@ -46,14 +46,16 @@ ensemble_scheduling {{ step [
 
 
 def write_repository(
-    folder: Path, model: Path, *, batch: int, instances: int, python_alone: bool = False
+    folder: Path, model: Path, *, batch: int, instances: int, delay_us: int = 0, python_alone: bool = False
 ) -> Path:
-    """model: a serving model of ONNX. python_alone: the network is a Python model, too."""
+    """model: a serving model of ONNX. delay_us: that a partial batch waits. python_alone: the network is a
+    Python model, too."""
     served = load_serving_model(model)
     for name, tensors in _TENSORS.items():
         onnx = name == "network" and not python_alone
         count = instances if name == "network" else 1
-        head = _HEAD.format(backend="onnxruntime" if onnx else "python", batch=batch, count=count)
+        backend = "onnxruntime" if onnx else "python"
+        head = _HEAD.format(backend=backend, batch=batch, count=count, delay_us=delay_us)
         told = _ONE_THREAD if onnx else "".join(_TENSOR.format(*tensor) for tensor in tensors)
         _write(folder / name, head + told)
         if not onnx:

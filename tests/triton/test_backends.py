@@ -26,6 +26,10 @@ openvino.save_model(openvino.convert_model(sys.argv[1]), sys.argv[2], compress_t
 BATCHED = "max_batch_size: 8\ndynamic_batching { }\n"
 
 
+ACCELERATED = """
+optimization { execution_accelerators { cpu_execution_accelerator [
+  { name: "openvino" parameters { key: "cpu_threads" value: "1" } } ] } }
+"""
 IMAGES = """
 platform: "onnxruntime_onnx"
 max_batch_size: 0
@@ -49,7 +53,7 @@ def write_repository(folder: Path, built: Path) -> Path:
         shutil.copyfile(file, folder / "wrong" / "1" / file.name)
     _copy_program(models.classifier(built), write_model(folder, "pir", BATCHED) / "1")
     unpadded = 'parameters { key: "paddlewheel.padding" value { string_value: "off" } }'  # spares a trial
-    config = f'backend: "paddle"\n{BATCHED}{unpadded}'
+    config = f'backend: "fastdeploy"\n{BATCHED}{unpadded}{ACCELERATED}'
     _copy_program(models.classifier_pdmodel(built), write_model(folder, "old", config) / "1")
     return folder
 
@@ -94,6 +98,8 @@ def test_a_model_without_a_word_on_its_tensors_is_asked(
     np.testing.assert_allclose(logits[0], logits[1], rtol=1e-5)
     proven = f"Model {model}, rows of unequal length: padded rows answer as alone" in service.log
     assert proven == (model != "old")
+    config = service.http(f"/v2/models/{model}/config").json
+    assert config["backend"] == {"ir": "openvino"}.get(model, "paddle")
 
 
 def test_what_a_configuration_says_otherwise_than_the_file_is_told(service: RepositoryProcess) -> None:
