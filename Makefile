@@ -61,7 +61,7 @@ pdmodel-env: $(PDMODEL)  ## Add an older Paddle that writes .pdmodel programs, f
 
 test-convert: $(DEV) $(CONVERT) $(TORCH) $(MODELS) $(PDMODEL)  ## Tests of the conversions that need .venv-convert
 	$(PY) -m convert demo
-	$(PY) -m pytest tests/convert
+	$(PY) -m pytest -n 2 --dist loadfile tests/convert
 
 fuzz: $(DEV)  ## Send mutated messages to every codec and door (minutes)
 	$(PY) -m tests.fuzz

@@ -1,7 +1,8 @@
 """Rows/s of `paddlewheel score` beside the sorted loop: tokenizer and predictor with nothing around them.
 
 Rows are the demo's headlines, again and again, in no order. The loop has all of them sorted by length, and a
-process for each core; it runs before and after the command.
+process for each core; it runs before and after the command. With --kill nothing is measured: the command is
+killed in the middle and called again, and each row has to be there once, in order.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,11 +30,13 @@ from bench.texts import headlines, mixed_lengths
 from pipeline.offline.in_process import ModelService
 
 LEAST = 0.9
+_POLL_S = 0.05
 _RATE = re.compile(r"\(([\d,]+) rows/s\)")
 EXAMPLES = """examples:
   python -m bench.score
   python -m bench.score --texts mixed --rows 20000
   python -m bench.score --service
+  python -m bench.score --kill
 """
 
 
@@ -76,8 +80,46 @@ def scored(source: Path, target: list[str]) -> tuple[float, float]:
     return float(rate[1].replace(",", "")), took_s
 
 
+def killed(source: Path, rows: int) -> str:
+    """What is wrong with the rows that a killed command and a second one have written; empty: nothing."""
+    out = source.with_name("out.jsonl")
+    part = out.with_name("out.jsonl.part")
+    command = [sys.executable, "-m", "pipeline", "score", str(source), str(out), "--model", str(DEMO_MODEL)]
+    command += ["--window", str(rows // 8)]
+    middle = 0.4 * source.stat().st_size  # a row with its answer is about as long
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as first:
+        while first.poll() is None and not (part.exists() and part.stat().st_size > middle):
+            time.sleep(_POLL_S)
+        if first.poll() is not None:
+            return "the command ended before it was killed: take more rows"
+        first.send_signal(signal.SIGKILL)
+    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if second.returncode or "from an earlier run" not in second.stdout:
+        return f"the second command did not go on: {second.stdout[-400:]} {second.stderr[-400:]}"
+    with out.open(encoding="utf-8") as file:
+        found = [json.loads(line) for line in file]
+    if [row["id"] for row in found] != list(range(rows)):
+        return f"{len(found)} rows are there, or not in order"
+    unanswered = sum(not row["answer"]["label"] for row in found)
+    return f"{unanswered} rows have no answer" if unanswered else ""
+
+
+def survive(rows: int) -> int:
+    """Kill the command in the middle of so many rows, and tell what became of them."""
+    console = Console(markup=False, highlight=False)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "rows.jsonl")
+        write_rows(source, headlines(), rows)
+        wrong = killed(source, rows)
+    console.print(f"{rows:,} rows, SIGKILL in the middle: {wrong or 'each row is there once, in order'}")
+    console.print(f"target: no row lost or doubled: {'missed' if wrong else 'met'}")
+    return int(bool(wrong))
+
+
 def main() -> int:
     options = _parser().parse_args()
+    if options.kill:
+        return survive(options.rows)
     console = Console(markup=False, highlight=False)
     texts = {"headlines": headlines, "mixed": mixed_lengths}[options.texts]()
     cores = os.cpu_count() or 1
@@ -121,6 +163,7 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds", type=float, default=8.0, help="of the loop, twice (default: %(default)s)"
     )
     parser.add_argument("--service", action="store_true", help="through the default service")
+    parser.add_argument("--kill", action="store_true", help="in the middle, then call it again")
     return parser
 
 

@@ -57,7 +57,8 @@ async def serve(app: App, outputs: Outputs) -> int:
     start_signals.release()
     config = app.config
     for op, choice in app.choices.items():
-        log.info("Op %s, chosen by its times on this machine: %s", op, choice.line())
+        if choice.key:  # without one nothing was left to choose
+            log.info("Op %s, chosen by its times on this machine: %s", op, choice.line())
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(listeners.running())
         await stack.enter_async_context(scheduler.running())

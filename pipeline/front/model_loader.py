@@ -232,7 +232,8 @@ def merged(app: App, name: str, served: Served) -> App:
         one: told for one, told in app.unavailable.items() if one not in renewed
     }
     config = app.config.model_copy(update={"op": ops})
-    return replace(app, models=tuple(models), config=config, unavailable=unavailable)
+    choices = {op: one for op, one in {**app.choices, **served.choices}.items() if op in needed}
+    return replace(app, models=tuple(models), config=config, unavailable=unavailable, choices=choices)
 
 
 def _ops_of(models: Collection[ServedModel]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Whether rows of unequal length may share a run of a model: what was proven of its file, and is kept."""
+"""Whether rows of unequal length may share a run of a model, and what runs cost: tried once, and kept."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.process.processes import python_module
+from pipeline.tuning.choice import Point
 
 TIMEOUT_S = 120.0
-_FORM = 2  # of what is kept: counted up when the proof changes
+_FORM = 3  # of what is kept: counted up when the proof changes
 
 
 class Proof(NamedTuple):
     """feeds: the value that each is padded with, on axis 1. fetches: those that are cut back there. why: what
-    was tried, or why rows of one length alone share a run."""
+    was tried, or why rows of one length alone share a run. points: what runs of the model cost, see `Timed`;
+    nothing where the padding was not tried."""
 
     feeds: Mapping[str, float]
     fetches: tuple[str, ...]
     why: str
+    points: tuple[Point, ...] = ()
 
     @property
     def section(self) -> dict[str, Any] | None:
@@ -74,5 +77,6 @@ def _keep(path: Path, text: str) -> None:
 
 
 def _of_text(text: str) -> Proof:
-    feeds, fetches, why = json.loads(text)
-    return Proof(dict(feeds), tuple(fetches), str(why))
+    feeds, fetches, why, points = json.loads(text)
+    costs = tuple((int(rows), int(length), float(seconds)) for rows, length, seconds in points)
+    return Proof(dict(feeds), tuple(fetches), str(why), costs)

@@ -1,4 +1,4 @@
-"""Tries whether padded rows of a model answer as they do alone.
+"""Tries whether padded rows of a model answer as they do alone, and times its runs.
 
 It runs the model, and so in a process of its own: `python -m pipeline.triton.padding_trial ENGINE PROGRAM`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,13 @@ from pipeline.models.serving_model import load_serving_model
 from pipeline.models.signature import Variable
 from pipeline.triton.padding_proof import Proof
 from pipeline.triton.program_facts import facts_of
+from pipeline.tuning.timed_runs import Grid, time_runs
 
 LENGTHS = (5, 9, 14)  # of the rows that are tried, each alone and padded
 PADDED = (14, 21)
 TOLERANCE = 1e-4
+GRID = Grid((1, 2, 4, 8), (16, 64, 256))  # of the runs that are timed
+BUDGET_S = 2.0  # of CPU
 _KNOWN_IDS = 50  # where the file does not tell how many there are
 
 
@@ -39,6 +43,7 @@ def prove(program: Path, engine: str) -> Proof:
         {"model_config": str(facts.folder), "engine": engine, "thread_num": 1}
     )
     predictor = engine_named(engine).load(load_serving_model(facts.folder, engine), conf)
+    points = time_runs(predictor, GRID, BUDGET_S, time.process_time)
     trial = _Trial(predictor, facts.feeds, id_limits)
     tried = 0
     for mask, pad in _ways(facts.feeds, id_limits):
@@ -47,8 +52,10 @@ def prove(program: Path, engine: str) -> Proof:
         if fetches is not None:
             feeds = {v.alias: float(_pad_of(v, mask, pad)) for v in facts.feeds}
             told = f"with {mask!r} as mask" if mask else "without a mask"
-            return Proof(feeds, fetches, f"padded rows answer as alone, {told}, ids padded with {pad}")
-    return Proof({}, (), f"padded rows answer otherwise than alone ({tried} ways tried): equal lengths only")
+            why = f"padded rows answer as alone, {told}, ids padded with {pad}"
+            return Proof(feeds, fetches, why, points)
+    why = f"padded rows answer otherwise than alone ({tried} ways tried): equal lengths only"
+    return Proof({}, (), why, points)
 
 
 def _ways(feeds: Sequence[Variable], id_limits: Mapping[str, int]) -> Iterator[tuple[str, int]]:

@@ -30,6 +30,7 @@ from pipeline.triton.program_facts import facts_of
 from pipeline.triton.python_backend.auto_complete import completed
 from pipeline.triton.rules import flaws_of, flaws_of_tensors
 from pipeline.triton.warmup import flaw_of as flaw_of_warmup
+from pipeline.tuning.choice import Choice, Timed
 
 _RUN_HERE = ("python", "identity", "ensemble")
 PADDING = "paddlewheel.padding"  # a parameter: off, or the inputs that may be padded and with what
@@ -49,13 +50,15 @@ class Unavailable(NamedTuple):
 
 class Served(NamedTuple):
     """What the folders hold. sections: of config.yml, by Op. unavailable: by the model. notes: of models.
-    padding: by Op, whether its rows may be padded, and why; nothing where no length is open."""
+    padding: by Op, whether its rows may be padded, and why; nothing where no length is open. choices: by Op,
+    how it is run, with what runs cost, by which batches of padded rows are cut."""
 
     models: list[ServedModel]
     sections: dict[str, dict[str, Any]]
     unavailable: dict[str, Unavailable]
     notes: list[str]
     padding: dict[str, str]
+    choices: dict[str, Choice]
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -109,7 +112,7 @@ class _Reading:
     """Reads models, each once, ensembles after those that they need."""
 
     def __init__(self, repository: ModelRepository) -> None:
-        self.served = Served([], {}, {}, [], {})
+        self.served = Served([], {}, {}, [], {}, {})
         self._repository = repository
         self._by_name: dict[str, list[ServedModel]] = {}
         self._under_way: list[str] = []
@@ -240,29 +243,32 @@ class _Reading:
                 threads = self._repository.defaults.threads(backend)
                 section = section_of(config, backend, folder / version, threads)
                 self.served.sections[op] = section
-                if why := self._add_padding(section, config, backend, folder / version):
-                    self.served.padding[op] = why
+                self._add_padding(op, config, backend, folder / version)
 
-    def _add_padding(self, section: dict[str, Any], config: ModelConfig, backend: str, folder: Path) -> str:
+    def _add_padding(self, op: str, config: ModelConfig, backend: str, folder: Path) -> None:
         """Let rows of unequal length share runs, where the configuration says so or it is proven.
 
-        Returns what was found; empty for a model without open lengths, or one whose requests run alone.
+        Not those of a model without open lengths, or of one whose requests run alone.
         """
+        served, section = self.served, self.served.sections[op]
         told = config.parameters[PADDING].string_value if PADDING in config.parameters else ""
         reshaped = any(one.HasField("reshape") for side in (config.input, config.output) for one in side)
         if backend in _RUN_HERE or section["batch_size"] == 1 or reshaped:
-            return ""
+            return
         if told == "off":
-            return f"equal lengths only, as parameter {PADDING} says"
-        if told:
-            section["padding"] = {"feeds": _padded(told, [one.name for one in config.input])}
-            return f"padded, as parameter {PADDING} says"
-        if not any(-1 in one.dims for one in config.input):
-            return ""
+            served.padding[op] = f"equal lengths only, as parameter {PADDING} says"
+            return
+        declared = _padded(told, [one.name for one in config.input]) if told else {}
+        if not told and not any(-1 in one.dims for one in config.input):
+            return
         proof = padding_of(folder / config.default_model_filename, backend)
-        if proof.section is not None:
-            section["padding"] = proof.section
-        return proof.why
+        padding = {"feeds": declared} if told else proof.section
+        served.padding[op] = f"padded, as parameter {PADDING} says" if told else proof.why
+        if padding is not None:
+            section["padding"] = padding
+            if proof.points and "device_type" not in section["local_service_conf"]:
+                precision = section["local_service_conf"].get("precision", "fp32")
+                served.choices[op] = Choice((Timed(backend, precision, points=proof.points),))
 
     def _graph(self, config: ModelConfig) -> Dag:
         if flaws := ensemble.flaws_of(config):

@@ -114,6 +114,7 @@ class RepositoryService(Service):
             ),
             notes=(*options.notes, *served.lines),
             exit_on_error=options.exit_on_error,
+            choices=served.choices,
             unavailable={name: (why.version, why.reason) for name, why in served.unavailable.items()},
         )
 

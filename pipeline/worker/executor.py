@@ -153,7 +153,11 @@ class Executor:
 
     def _calls(self, shares: Sequence[Share], tail: Tail) -> list[Call]:
         copies = not self._hooks.batch_preprocess
-        return [Call.of(share, tail, self._hooks.own_copy() if copies else None) for share in shares]
+        return [
+            # A step of an ensemble runs without hooks.
+            Call.of(share, tail, self._hooks.own_copy() if copies and share.tensors is None else None)
+            for share in shares
+        ]
 
     def _preprocess(self, calls: Sequence[Call]) -> None:
         if self._hooks.batch_preprocess:

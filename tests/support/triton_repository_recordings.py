@@ -35,6 +35,5 @@ DIFFERENCES = {
     "err.cl_text": "refused with a reason; Triton closes the connection without an answer",
     "model.metadata.urlenc": "a path says the same with and without percent-encoding",
     "params.response_params": "that version's InferenceResponse had no parameters; later ones and ours do",
-    "root": "the server says that it is alive, and leads a browser to its page",
     "v1.path": "KServe v1 is served, too",
 }

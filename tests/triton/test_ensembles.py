@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +115,14 @@ def ensembles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RepositoryPr
         yield process
 
 
-def ask(service: RepositoryProcess, model: str, **given: Any) -> HttpAnswer:
+def ask(service: RepositoryProcess, model: str, wanted: Sequence[str] = (), **given: Any) -> HttpAnswer:
+    """wanted: the outputs that are asked for; all without."""
     inputs = [
         {"name": name, "shape": list(np.shape(rows)), "datatype": "FP32", "data": np.ravel(rows).tolist()}
         for name, rows in given.items()
     ]
-    return service.http(f"/v2/models/{model}/infer", json.dumps({"inputs": inputs}))
+    body = {"inputs": inputs} | ({"outputs": [{"name": name} for name in wanted]} if wanted else {})
+    return service.http(f"/v2/models/{model}/infer", json.dumps(body))
 
 
 def outputs(answer: HttpAnswer) -> dict[str, Any]:
@@ -134,6 +136,12 @@ def test_an_input_may_be_left_out_where_its_step_takes_it_so(ensembles: Reposito
     assert alone == {"M": rows, "OUT": [[2 * one for one in row] for row in rows]}
     both = outputs(ask(ensembles, "optional", X=rows, Y=rows))
     assert both == {"M": alone["OUT"], "OUT": [[4 * one for one in row] for row in rows]}
+
+
+def test_outputs_that_a_client_names_are_those_of_the_ensemble(ensembles: RepositoryProcess) -> None:
+    rows = [[1.0, 2.0]]
+    assert outputs(ask(ensembles, "optional", ["M"], X=rows)) == {"M": rows}
+    assert outputs(ask(ensembles, "optional", ["OUT"], X=rows)) == {"OUT": [[2.0, 4.0]]}
 
 
 def test_a_step_that_takes_fewer_rows_is_given_them_in_parts(ensembles: RepositoryProcess) -> None:

@@ -1,6 +1,7 @@
 """Requests recorded from Triton 2.51, sent to the repository that it served: answers as recorded.
 
-What equals is said in tests/dialects/test_v2_replay_http.py. `test_the_share_that_agrees` counts.
+What equals is said in tests/dialects/test_v2_replay_http.py. `python -m bench.model_repository recorded`
+prints the share that agrees, those of test_replay_explicit.py included.
 """
 
 from __future__ import annotations

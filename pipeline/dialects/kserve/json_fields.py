@@ -94,17 +94,23 @@ def checked_parameter(name: str, value: Any) -> str | bool | int | float | list[
     """
     if isinstance(value, str):
         return sendable(value)
-    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
-        if len(value) > MOST_TEXTS:
-            raise KServeRefusal(
-                f"parameter '{name}' is a list of {len(value)} texts; {MOST_TEXTS} are allowed."
-            )
-        return [sendable(one) for one in value]
+    if isinstance(value, list):
+        return _texts(name, value)
     if isinstance(value, bool | float) or (type(value) is int and value in _PARAMETER_INTEGERS):
         return value
     raise KServeRefusal(
         f"parameter '{name}' has invalid type. It should be either 'int', 'bool', 'double' or 'string'."
     )
+
+
+def _texts(name: str, value: list[Any]) -> list[str]:
+    if len(value) > MOST_TEXTS:
+        raise KServeRefusal(f"parameter '{name}' is a list of {len(value)} texts; {MOST_TEXTS} are allowed.")
+    for number, one in enumerate(value):
+        if not isinstance(one, str):
+            kind = type(one).__name__
+            raise KServeRefusal(f"element {number} of parameter '{name}' is no text but {kind}.")
+    return [sendable(one) for one in value]
 
 
 def parameters_of_tensor(document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -129,10 +129,9 @@ class Asked(msgspec.Struct, eq=False):
         request.model_version = model.version
         request.model = model.key
         given = self.request_id, self.priority, self.timeout_us, self.parameters
-        if any(given) or self.correlation_id or self.flags or self.outputs:
-            request.options = RequestOptions(
-                *given, self.correlation_id, self.flags, tuple(self.outputs or ())
-            )
+        outputs = () if model.is_ensemble else tuple(self.outputs or ())  # its steps have others
+        if any(given) or self.correlation_id or self.flags or outputs:
+            request.options = RequestOptions(*given, self.correlation_id, self.flags, outputs)
         request.rows = rows
         # None given counts as the highest, unless the model says otherwise.
         request.priority = max(0, (self.priority or model.default_priority) - 1)

@@ -95,9 +95,12 @@ class HttpApp:
             self._routes.otherwise.refuse(request, refusal, b"allow: GET, HEAD\r\n")
 
     def _lead_on(self, request: HttpRequest) -> None:
-        """Lead a browser to the page to try the service; tell others that it is alive, as KServe v1 does."""
+        """Lead a browser to the page to try the service; tell others that it is alive, as KServe v1 does. At
+        a model repository there is nothing for others, as in Triton."""
         if "text/html" in header(request, b"accept"):
             request.respond(302, b"location: %b\r\n" % DOCS.encode(), b"")
+        elif self._scheduler.app.repository is not None:
+            self._routes.otherwise.take(request)
         else:
             request.respond(200, JSON, b'{"status":"alive"}')
 

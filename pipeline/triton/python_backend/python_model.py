@@ -164,8 +164,12 @@ class PythonModel:
         if error is not None:
             return as_serving_error(error)
         wanted = request.requested_output_names()
-        fetch = Fetch((t.name(), self._output(t)) for t in answer.output_tensors() if t.name() in wanted)
-        fetch.parameters = answer.given_parameters()
+        tensors = {t.name(): self._output(t) for t in answer.output_tensors() if t.name() in wanted}
+        parameters = answer.given_parameters()
+        if not parameters:  # a dict of arrays travels to the next step as such, what else it may be pickled
+            return tensors
+        fetch = Fetch(tensors)
+        fetch.parameters = parameters
         return fetch
 
     def _output(self, tensor: Tensor) -> np.ndarray[Any, Any]:
