@@ -8,11 +8,13 @@ from typing import Any
 
 from pipeline.api.request_options import RequestOptions
 from pipeline.dialects.text_models import TextModel, TextModels
-from pipeline.errors import ServingError
+from pipeline.errors import InvalidInput, ServingError
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import JSON, HttpHandler, retry_after
 from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
+
+_INTEGERS = range(-(1 << 63), 1 << 63)
 
 
 class TextHttp(HttpHandler):
@@ -32,12 +34,15 @@ class TextHttp(HttpHandler):
         wish: Any,
         parameters: Mapping[str, Any],
     ) -> Request:
-        """What the scheduler is given. parameters: those that are None were not sent."""
+        """What the scheduler is given. parameters: those that are None were not sent.
+
+        Raises InvalidInput for one that no hook is given.
+        """
         made = Request(model.served.name, "predict", inputs, form=form)
         made.wish = wish
         made.model = model.served.key
         made.deadline = self._scheduler.deadline(began=request.began)
-        sent = {name: value for name, value in parameters.items() if value is not None}
+        sent = {name: _checked(name, value) for name, value in parameters.items() if value is not None}
         if sent:
             made.options = RequestOptions(parameters=sent)
         return made
@@ -59,3 +64,9 @@ class TextHttp(HttpHandler):
         if allowed:
             head += b"allow: %b\r\n" % ", ".join(allowed).encode()
         request.respond(self._status(error), head + JSON + retry_after(error), self._body(error))
+
+
+def _checked(name: str, value: Any) -> Any:
+    if isinstance(value, str | bool | float) or (isinstance(value, int) and value in _INTEGERS):
+        return value
+    raise InvalidInput(f"'{name}' is {str(value)[:40]}: send a text, a number of 64 bits, true or false")

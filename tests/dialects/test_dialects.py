@@ -173,6 +173,12 @@ def test_a_worker_imports_no_part_of_the_front(service: ServiceProcess) -> None:
     assert service.http("/lines/test", "modules\n").body == b"NONE\n"
 
 
+def test_a_request_that_can_t_be_handed_over_is_in_nobody_s_way(service: ServiceProcess) -> None:
+    answer = service.http("/lines/test", "no message\n")
+    assert (answer.status, b"can't be handed to Op" in answer.body) == (500, True), answer
+    assert service.http("/lines/test", "one\n").body == b"ONE\n"
+
+
 # Which dialects there are:
 
 

@@ -165,6 +165,7 @@ TEI_WRONG: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "no inputs": ("/embed", {}, 422, "'inputs' is missing"),
     "an empty list": ("/embed", {"inputs": []}, 422, "is an empty list"),
     "a prompt": ("/embed", {"inputs": "w1", "prompt_name": "query"}, 422, "knows no prompts"),
+    "a number without end": ("/embed", {"inputs": "w1", "dimensions": 10**30}, 422, "'dimensions' is 1000"),
     "the other end": (
         "/embed",
         {"inputs": "w1", "truncation_direction": "Left"},
@@ -185,6 +186,7 @@ def test_bad_input_is_told_as_tei_does(case: str, embeddings: ServiceProcess) ->
     answer = embeddings.http(path, json.dumps(body))
     assert answer.status == status and expected in answer.json["error"], answer.body
     assert answer.json["error_type"] == "Validation"
+    assert embeddings.http("/embed", json.dumps({"inputs": "w1"})).status == 200
 
 
 @pytest.mark.parametrize(
@@ -257,6 +259,13 @@ def test_a_long_text_is_cut_where_a_request_says_so(classes: TextProcess) -> Non
     told = tei(classes, "/predict", {"inputs": long, "truncate": True})
     assert [one["score"] for one in told] == pytest.approx(cut["scores"], abs=1e-5)
     assert "tokens, the model reads" in classes.rows(long, status=400, truncate=False)
+
+
+@pytest.mark.parametrize("top_k", [10**30, {"a": 1}, [3], "many", 0])
+def test_a_parameter_of_another_type_is_told(top_k: Any, classes: TextProcess) -> None:
+    body = {"inputs": "国足", "parameters": {"top_k": top_k}}
+    answer = classes.http("/predict", json.dumps(body))
+    assert answer.status == 422 and "'top_k' is" in answer.json["error"], answer.body
 
 
 @pytest.mark.parametrize("inputs", [5, [], ["a", "b", "c"], [["a"], []], {"a": "b"}])

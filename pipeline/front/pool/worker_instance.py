@@ -256,10 +256,12 @@ class Instance:
         """
         now, deadline = time.monotonic(), max([share.deadline for share in shares])
         handover = InFlight(self._handovers, list(jobs), deadline, now, now)
+        region = request_region(handover.id) if tail else None
+        # First of all: what can't be encoded is not under way, and nothing may wait behind it.
+        buffers = frame(HandOver(handover.id, shares), tail, self._arena, region)
         self._handovers += 1
         self.in_flight.append(handover)
-        region = request_region(handover.id) if tail else None
-        self._outbox.send(frame(HandOver(handover.id, shares), tail, self._arena, region))
+        self._outbox.send(buffers)
         self._watch(handover)
 
     def take_back(self) -> Iterator[Job]:
