@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from convert.demo.headlines import HEADLINES_FILE, LABELS, Split, read_headlines, split_headlines
-from convert.demo.vocabulary import vocabulary, vocabulary_text
-from convert.from_paddle.export import export_layer, layer_parity
+from convert.demo.trained_layer import convert_trained
+from convert.demo.vocabulary import vocabulary
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
 from convert.paddle_onnx.onnx_variant import add_onnx_variant, can_make_onnx
 from convert.programs.engines import import_paddle, paddle_version
-from convert.programs.input_spec import ProgramTensor
-from convert.programs.program_feeds import Feeds
-from convert.proof.padding import parse_padding
 from convert.proof.parity_report import ParityReport
-from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions
-from convert.to_serving.build_serving_model import build_serving_model
-from convert.to_serving.kept_sample import keep_sample
 from pipeline.errors import ConversionError
 from pipeline.launch.commands import interpreter
 from pipeline.models.variants import variants_of
 
 ACCURACY_NEEDED = 0.65
-FEEDS = tuple(ProgramTensor(n, "int64", (-1, -1)) for n in ("input_ids", "token_type_ids", "attention_mask"))
-FETCH_ALIAS = "logits"
-PADDING = "input_ids=0,token_type_ids=0,attention_mask=0"
 FACTS_FILE = "accuracy.json"
-VOCABULARY_FILE = "vocab.txt"
-
 WEIGHTS_FILE = Path(__file__).parent / "weights.npz"
 
 _SOURCES = tuple(sorted(Path(__file__).parent.glob("*.py")))
@@ -97,7 +85,7 @@ def _train(weights: Path, options: ConversionOptions) -> None:
 def _make(
     out: Path, weights: Path, options: ConversionOptions
 ) -> tuple[dict[str, Any], tuple[ParityReport, ...]]:
-    from convert.demo.training import accuracy_of, class_ids, demo_tokenizer, encode
+    from convert.demo.training import accuracy_of, class_ids, demo_tokenizer, encode, pad
     from convert.demo.weights import load_model
 
     split, tokens = split_headlines(read_headlines()), vocabulary()
@@ -109,44 +97,12 @@ def _make(
             f"the held-out accuracy is {accuracy:.3f}, below {ACCURACY_NEEDED}; "
             "restore the headlines, the weights and the demo's sources from the repository."
         )
-    reports = _convert(model, rows, out, options)
+    padded = [pad([row]) for row in rows]
+    headlines = [pad(rows[start : start + size]) for start, size in enumerate(_BATCH_SIZES, start=10)]
+    reports = convert_trained(model, out, labels=LABELS, batches=headlines, rows=padded, options=options)
     facts = {"held_out_accuracy": accuracy, **_counts(split)}
     (out / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return facts, reports
-
-
-def _convert(model: Any, rows: list[Any], out: Path, options: ConversionOptions) -> tuple[ParityReport, ...]:
-    """Dynamic to static to serving; every comparison is of the held-out headlines and of random ids, or
-    of the sample in place of those."""
-    from convert.demo.training import pad
-
-    headlines = [pad(rows[start : start + size]) for start, size in enumerate(_BATCH_SIZES, start=10)]
-    with tempfile.TemporaryDirectory() as scratch:
-        inference = Path(scratch)
-        options.steps.step("Dynamic to static")
-        program = export_layer(model, FEEDS, inference)
-        vocabulary_file = inference / VOCABULARY_FILE
-        vocabulary_file.write_text(vocabulary_text(), encoding="utf-8")
-        batches: list[Feeds] = headlines + options.inputs.batches(target_of(program))
-        options.steps.step("Parity of dynamic and static")
-        exported = layer_parity(model, program, FEEDS, batches, options.tolerance)
-        exported.require()
-        pads = parse_padding(PADDING, program.feeds)
-        reports = build_serving_model(
-            program,
-            out,
-            aliases=(FETCH_ALIAS,),
-            batches=batches,
-            rows=[pad([row]) for row in sorted(rows, key=len)[:: max(1, len(rows) // 24)]],
-            pads=pads,
-            labels=LABELS,
-            files=(vocabulary_file,),
-            earlier=(exported,),
-            options=options,
-        )
-    (out / VOCABULARY_FILE).write_text(vocabulary_text(), encoding="utf-8")
-    keep_sample(out, [pad([row]) for row in rows], pads)
-    return reports
 
 
 def _counts(split: Split) -> dict[str, int]:

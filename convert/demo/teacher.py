@@ -31,11 +31,8 @@ class NgramTeacher:
         self._index = {gram: i for i, gram in enumerate(documents)}
         counts = np.fromiter(documents.values(), np.float64, len(documents))
         self._idf = 1 + np.log((1 + len(rows)) / (1 + counts))
-        features = np.stack([self._dense(row) for row in rows])
-        # As many unknowns as headlines, not as n-grams: the optimum is a combination of the rows.
-        # There is no bias, for the classes are equally frequent.
-        dual = _fit(features @ features.T, np.eye(class_count, dtype=np.float32)[classes])
-        self._weights = features.T @ dual
+        features = _Features([self._sparse(row) for row in rows], len(documents))
+        self._weights = _fit(features, np.eye(class_count, dtype=np.float32)[classes])
 
     def probabilities(self, rows: Sequence[Array]) -> Array:
         """float32 [N, classes]."""
@@ -49,11 +46,28 @@ class NgramTeacher:
         values = (1 + np.log(np.fromiter(counts.values(), np.float64, len(counts)))) * self._idf[ids]
         return ids, (values / max(1e-12, float(np.linalg.norm(values)))).astype(np.float32)
 
-    def _dense(self, row: Array) -> Array:
-        dense = np.zeros(len(self._index), np.float32)
-        ids, values = self._sparse(row)
-        dense[ids] = values
-        return dense
+
+class _Features:
+    """A matrix of rows with few values each; no row and no column is without any."""
+
+    def __init__(self, rows: Sequence[tuple[Array, Array]], columns: int) -> None:
+        lengths = [len(ids) for ids, _ in rows]
+        self.columns = columns
+        self._ids = np.concatenate([ids for ids, _ in rows])
+        self._values = np.concatenate([values for _, values in rows])[:, None]
+        self._starts = np.cumsum([0, *lengths[:-1]])
+        by_column = np.argsort(self._ids, kind="stable")
+        self._rows_by_column = np.repeat(np.arange(len(rows)), lengths)[by_column]
+        self._values_by_column = self._values[by_column]
+        self._starts_of_columns = np.searchsorted(self._ids[by_column], np.arange(columns))
+
+    def times(self, weights: Array) -> Array:
+        """[rows, n] of [columns, n]."""
+        return np.add.reduceat(weights[self._ids] * self._values, self._starts)
+
+    def transposed_times(self, errors: Array) -> Array:
+        """[columns, n] of [rows, n]."""
+        return np.add.reduceat(errors[self._rows_by_column] * self._values_by_column, self._starts_of_columns)
 
 
 def _grams(row: Array) -> list[Gram]:
@@ -61,18 +75,23 @@ def _grams(row: Array) -> list[Gram]:
     return [(token,) for token in tokens] + list(pairwise(tokens))
 
 
-def _fit(kernel: Array, targets: Array) -> Array:
-    """Dual coefficients [N, classes] of the penalised maximum likelihood, by Nesterov's gradient steps."""
-    # The largest row sum bounds the largest eigenvalue, and half of that the curvature of a softmax.
-    step = 1.0 / (1.0 / INVERSE_PENALTY + 0.5 * float(kernel.sum(axis=1).max()))
-    dual = np.zeros_like(targets)
-    ahead = dual
+def _fit(features: _Features, targets: Array) -> Array:
+    """Weights [n-grams, classes] of the penalised maximum likelihood, by Nesterov's gradient steps.
+
+    There is no bias, for the classes are equally frequent.
+    """
+    # The largest row sum of the rows' products bounds the largest eigenvalue, and half of that the curvature
+    # of a softmax.
+    ones = np.ones((len(targets), 1), np.float32)
+    largest = float(features.times(features.transposed_times(ones)).max())
+    step = np.float32(1.0 / (1.0 / INVERSE_PENALTY + 0.5 * largest))
+    weights = ahead = np.zeros((features.columns, targets.shape[1]), np.float32)
     for number in range(STEPS):
-        gradient = targets - _softmax(kernel @ ahead) - ahead / INVERSE_PENALTY
-        following = ahead + step * gradient
-        ahead = following + number / (number + 3) * (following - dual)
-        dual = following
-    return dual
+        errors = targets - _softmax(features.times(ahead))
+        following = ahead + step * (features.transposed_times(errors) - ahead / INVERSE_PENALTY)
+        ahead = following + np.float32(number / (number + 3)) * (following - weights)
+        weights = following
+    return weights
 
 
 def _softmax(logits: Array) -> Array:

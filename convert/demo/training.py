@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from paddle import nn
 from tokenizers import BertWordPieceTokenizer
 
 from convert.demo.bert_classifier import BertClassifier, BertSize
+from convert.demo.fitting import Schedule, begin, fit
 from convert.demo.headlines import LABELS, Headline, Split
 from convert.demo.initialisation import initialise
 from convert.demo.teacher import NgramTeacher
@@ -21,7 +23,6 @@ from convert.programs.program_feeds import Array, Feeds
 from convert.steps.progress import Steps
 
 UNKNOWN = SPECIALS.index("[UNK]")
-MAX_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,7 @@ class Recipe:
     seed: int = 0
     epochs: int = 20
     batch: int = 32
-    learning_rate: float = 1e-3
-    warm_up: float = 0.1
-    weight_decay: float = 0.05
+    schedule: Schedule = field(default_factory=Schedule)
     dropout: float = 0.1
     token_dropout: float = 0.15  # mean share of tokens replaced by [UNK]
     mixing: float = 0.5  # share of rows made of a part of one headline and a part of another
@@ -43,8 +42,7 @@ class Recipe:
 def train(split: Split, vocabulary: Sequence[str], steps: Steps, recipe: Recipe | None = None) -> Any:
     """A BertClassifier trained on `split.train` alone, in evaluation mode."""
     recipe = recipe or Recipe()
-    paddle.seed(recipe.seed)
-    paddle.base.core.set_num_threads(min(MAX_THREADS, len(os.sched_getaffinity(0))))
+    begin(recipe.seed)
     rng = np.random.default_rng(recipe.seed)
     tokenizer = demo_tokenizer(vocabulary)
     rows, classes = encode(tokenizer, split.train), class_ids(split.train)
@@ -52,22 +50,12 @@ def train(split: Split, vocabulary: Sequence[str], steps: Steps, recipe: Recipe 
     steps.step("Fitting the teacher")
     teacher = NgramTeacher(rows, classes, len(LABELS))
     initialise(model, rows, rng)
-    per_epoch = len(rows) // recipe.batch
-    total = recipe.epochs * per_epoch
-    schedule, optimizer = _optimizer(model, recipe, total)
+    total = recipe.epochs * (len(rows) // recipe.batch)
     steps.step(f"Training {recipe.epochs} epochs", total)
-    model.train()
-    for _ in range(recipe.epochs):
-        for feeds, targets in batches(rows, classes, teacher, recipe, rng):
-            logits = model(*map(paddle.to_tensor, feeds.values()))
-            loss = nn.functional.cross_entropy(logits, paddle.to_tensor(targets), soft_label=True)
-            loss.backward()
-            optimizer.step()
-            optimizer.clear_grad()
-            schedule.step()
-            steps.advance()
-    _share_unknown(model, rows)
-    model.eval()
+    epochs = (batches(rows, classes, teacher, recipe, rng) for _ in range(recipe.epochs))
+    loss = partial(nn.functional.cross_entropy, soft_label=True)
+    fit(model, chain.from_iterable(epochs), loss, total, recipe.schedule, steps)
+    share_unknown(model, rows)
     return model
 
 
@@ -149,20 +137,7 @@ def accuracy_of(model: Any, rows: Sequence[Array], classes: Array) -> float:
     return float((logits.argmax(axis=1) == classes).mean())
 
 
-def _optimizer(model: BertClassifier, recipe: Recipe, total: int) -> tuple[Any, Any]:
-    rate, warm = recipe.learning_rate, int(total * recipe.warm_up)
-    decay = paddle.optimizer.lr.CosineAnnealingDecay(rate, max(1, total - warm), rate * 0.02)
-    schedule = paddle.optimizer.lr.LinearWarmup(decay, warm, 0.0, rate)
-    optimizer = paddle.optimizer.AdamW(
-        schedule,
-        parameters=model.parameters(),
-        weight_decay=recipe.weight_decay,
-        grad_clip=nn.ClipGradByGlobalNorm(1.0),
-    )
-    return schedule, optimizer
-
-
-def _share_unknown(model: BertClassifier, rows: Sequence[Array]) -> None:
+def share_unknown(model: BertClassifier, rows: Sequence[Array]) -> None:
     """Give characters that no train headline has the vector of [UNK], which token dropout has trained."""
     weight = model.embeddings.word.weight
     word = weight.numpy().copy()

@@ -1,0 +1,86 @@
+"""A trained layer of texts made a serving model: exported, proved at each step, its vocabulary beside it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from convert.demo.vocabulary import vocabulary_text
+from convert.from_paddle.export import export_layer, layer_parity
+from convert.output.staging import staged
+from convert.output.stamp import write_stamp
+from convert.paddle_onnx.onnx_variant import add_onnx_variant
+from convert.programs.input_spec import ProgramTensor
+from convert.programs.program_feeds import Feeds
+from convert.proof.padding import parse_padding
+from convert.proof.parity_report import ParityReport
+from convert.proof.target import target_of
+from convert.result import ConversionOptions
+from convert.steps.progress import Steps
+from convert.to_serving.build_serving_model import build_serving_model
+from convert.to_serving.kept_sample import keep_sample
+
+FEEDS = tuple(ProgramTensor(n, "int64", (-1, -1)) for n in ("input_ids", "token_type_ids", "attention_mask"))
+FETCH_ALIAS = "logits"
+PADDING = "input_ids=0,token_type_ids=0,attention_mask=0"
+VOCABULARY_FILE = "vocab.txt"
+_MOST_PADDED = 24  # rows by which padding is proved
+
+
+def write_trained(
+    layer: Any, out: Path, source: str, *, labels: Sequence[str], rows: Sequence[Feeds], steps: Steps
+) -> None:
+    """Put the serving model of a trained layer, and its ONNX form where it can be made, in place of `out`.
+
+    source: what it was made from, for its stamp. rows: real ones, each a batch of one.
+    """
+    options = ConversionOptions(steps=steps)
+    with staged(out) as made:
+        convert_trained(layer, made, labels=labels, batches=rows[:8], rows=rows, options=options)
+        add_onnx_variant(made, out, options)
+        write_stamp(made, "", {"source": source})
+
+
+def convert_trained(
+    layer: Any,
+    out: Path,
+    *,
+    labels: Sequence[str],
+    batches: Sequence[Feeds],
+    rows: Sequence[Feeds],
+    options: ConversionOptions,
+) -> tuple[ParityReport, ...]:
+    """Write the serving model of a layer that takes FEEDS and gives scores of classes.
+
+    Every comparison is of `batches` and of random ids, or of the sample in place of those; padding is proved
+    on some of `rows`, batches of one, which stay beside the model as its sample.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        inference = Path(scratch)
+        options.steps.step("Dynamic to static")
+        program = export_layer(layer, FEEDS, inference)
+        vocabulary_file = inference / VOCABULARY_FILE
+        vocabulary_file.write_text(vocabulary_text(), encoding="utf-8")
+        tried = [*batches, *options.inputs.batches(target_of(program))]
+        options.steps.step("Parity of dynamic and static")
+        exported = layer_parity(layer, program, FEEDS, tried, options.tolerance)
+        exported.require()
+        pads = parse_padding(PADDING, program.feeds)
+        by_length = sorted(rows, key=lambda row: row["input_ids"].shape[1])
+        reports = build_serving_model(
+            program,
+            out,
+            aliases=(FETCH_ALIAS,),
+            batches=tried,
+            rows=by_length[:: max(1, len(rows) // _MOST_PADDED)],
+            pads=pads,
+            labels=labels,
+            files=(vocabulary_file,),
+            earlier=(exported,),
+            options=options,
+        )
+    (out / VOCABULARY_FILE).write_text(vocabulary_text(), encoding="utf-8")
+    keep_sample(out, rows, pads)
+    return reports
