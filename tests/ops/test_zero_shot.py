@@ -105,11 +105,6 @@ def test_six_hundred_labels_stay_within_the_token_budget(service: TextProcess, m
     assert service.metric(batches) - before[1] >= 600 * len(text) / 8192
 
 
-def test_more_texts_with_labels_than_a_request_may_have_are_refused(service: TextProcess) -> None:
-    refusal = service.rows(*["国足"] * 7, status=413, labels=[f"国{number}" for number in range(600)])
-    assert "comes to 4200 rows for the model, 4096 are allowed" in refusal
-
-
 @pytest.mark.parametrize(
     ("parameters", "told"),
     [
