@@ -107,7 +107,7 @@ def test_bytes_travel_as_base64(rows: ServiceProcess) -> None:
         ({"inputs": {"numbers": [[1, 2]], "words": []}}, "unequal numbers of rows: numbers 1, words 0"),
         ({"inputs": {"numbers": [[1, 2]]}}, "'inputs' lacks the field 'words'"),
         ({"instances": [GOOD], "inputs": {}}, "either 'instances' or 'inputs'"),
-        ({"instances": [GOOD], "parameters": {"a": []}}, "parameter 'a' has invalid type"),
+        ({"instances": [GOOD], "parameters": {"a": [1]}}, "parameter 'a' has invalid type"),
         ({"instances": [GOOD], "instance": []}, "unknown field `instance`"),
         ({}, "either 'instances' or 'inputs'"),
         ("", "can't be read"),

@@ -22,6 +22,7 @@ from tests.support.free_ports import free_port
 from tests.support.service_process import ROOT, ServiceProcess
 from tests.support.text_services import classifier
 
+pytestmark = pytest.mark.timeout(900)  # models are trained, beside the other tests
 SERVICES = ("text_classification", "news_classification", "sequence_labelling", "zero_shot")
 LONGEST_SCRIPT = 20
 CLASSES = ("体育", "财经", "科技")

@@ -117,7 +117,7 @@ KINDS = {
                 {"labels": [str(number) for number in range(10_000)]},
                 "1000 are allowed",
             ),
-            "a number": ({"text": [NEWS]}, {"labels": ["a", 3]}, "'labels' is"),
+            "a number": ({"text": [NEWS]}, {"labels": ["a", 3]}, "'labels' "),
             "no slot": ({"text": [NEWS]}, {"labels": ["a"], "template": "x"}, "'template' has 0 times {}"),
         },
     ),

@@ -108,11 +108,14 @@ def test_six_hundred_labels_stay_within_the_token_budget(service: TextProcess, m
     assert service.metric(batches) - before[1] >= 600 * len(text) / 8192
 
 
+<<<<<<< HEAD
 def test_more_texts_with_labels_than_a_request_may_have_are_refused(service: TextProcess) -> None:
     refusal = service.rows(*["国足"] * 7, status=413, labels=[f"国{number}" for number in range(600)])
     assert "7 texts with 600 labels are 4200 pairs; 4096 are allowed in a request" in refusal
 
 
+=======
+>>>>>>> work-text
 @pytest.mark.parametrize(
     ("parameters", "told"),
     [

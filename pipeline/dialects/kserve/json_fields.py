@@ -109,7 +109,10 @@ def _texts(name: str, value: list[Any]) -> list[str]:
     for number, one in enumerate(value):
         if not isinstance(one, str):
             kind = type(one).__name__
-            raise KServeRefusal(f"element {number} of parameter '{name}' is no text but {kind}.")
+            raise KServeRefusal(
+                f"parameter '{name}' has invalid type. It should be either 'int', 'bool', 'double' or "
+                f"'string', or a list of texts: element {number} is no text but {kind}."
+            )
     return [sendable(one) for one in value]
 
 
