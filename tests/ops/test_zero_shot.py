@@ -35,10 +35,7 @@ def service(model: Path) -> Iterator[TextProcess]:
 def likely(
     model: Path, text: str, labels: tuple[str, ...], template: str = TEMPLATE, *, alone: bool = False
 ) -> dict[str, float]:
-    """The probability of each label as the pipeline of transformers defines it, each pair run by itself.
-
-    There a lone label is judged by itself, too.
-    """
+    """The probability of each label as the pipeline of transformers defines it, each pair run by itself."""
     logits = logits_of(model, [(text, template.replace("{}", label)) for label in labels])
     scores = softmax(logits[:, [0, 2]])[:, 1] if alone else softmax(logits[:, 2])
     return dict(zip(labels, scores.tolist(), strict=True))
@@ -93,7 +90,7 @@ def test_callers_in_one_batch_get_their_own_labels(service: TextProcess, model: 
     with ThreadPoolExecutor(24) as pool:
         rows = list(pool.map(lambda one: service.rows(one[1], labels=list(one[0]))[0], wanted))
     for row, (labels, text) in zip(rows, wanted, strict=True):
-        check(row, likely(model, text, labels, alone=len(labels) == 1))
+        check(row, likely(model, text, labels))
 
 
 def test_six_hundred_labels_stay_within_the_token_budget(service: TextProcess, model: Path) -> None:
@@ -108,14 +105,6 @@ def test_six_hundred_labels_stay_within_the_token_budget(service: TextProcess, m
     assert service.metric(batches) - before[1] >= 600 * len(text) / 8192
 
 
-<<<<<<< HEAD
-def test_more_texts_with_labels_than_a_request_may_have_are_refused(service: TextProcess) -> None:
-    refusal = service.rows(*["国足"] * 7, status=413, labels=[f"国{number}" for number in range(600)])
-    assert "7 texts with 600 labels are 4200 pairs; 4096 are allowed in a request" in refusal
-
-
-=======
->>>>>>> work-text
 @pytest.mark.parametrize(
     ("parameters", "told"),
     [
