@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import Limits
 from pipeline.dialects.key_value import front as key_value
 from pipeline.dialects.key_value.tensors import from_npy
@@ -38,7 +39,7 @@ from pipeline.dialects.kserve_v2.trace_settings import (
 from pipeline.dialects.kserve_v2.wish import JSON, PROTO
 from pipeline.dialects.openai import http_route
 from pipeline.dialects.tei.http_routes import ROUTES
-from pipeline.dialects.text_models import TextModel, decoded, texts_of
+from pipeline.dialects.text_models import TextModel, decoded
 from pipeline.dialects.unread_texts import UnreadTexts
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
 from pipeline.front.scheduler.request import Request
@@ -48,6 +49,7 @@ from pipeline.messages.values import decode, encode, will_read
 from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.models.prototxt import format_prototxt, parse_prototxt
 from pipeline.models.tensor_spec import Signature, TensorSpec
+from pipeline.triton.ensemble import dag_of_model
 from tests.fuzz import messages, seeds
 from tests.fuzz.connection import feed
 
@@ -63,6 +65,12 @@ _IMAGES = KServeModel(
 )
 _OPEN = KServeModel("identity", "", Signature())
 _OF_MESSAGES = replace(_OPEN, takes_messages=True)
+_TEXTS = dag_of_model("texts")
+_TEXT_MODELS = (  # of a script, of pairs, and of a repository
+    TextModel(ServedModel("texts", _TEXTS), "text", ""),
+    TextModel(ServedModel("texts", _TEXTS), "text", "other"),
+    TextModel(ServedModel("texts", _TEXTS, config={}), "text", ""),
+)
 will_read([UnreadTensor, UnreadRows, UnreadTexts])
 
 
@@ -207,19 +215,18 @@ def _generate(data: bytes) -> None:
 
 def _openai(data: bytes) -> None:
     given = http_route.parse(data, LIMITS)
-    _passed_on(Request("texts", "predict", {"text": texts_of(given.input, "input", LIMITS)}))
+    for model in _TEXT_MODELS:
+        _passed_on(Request("texts", "predict", {"text": model.texts(given.input, "input", LIMITS)}))
 
 
 def _tei(data: bytes) -> None:
-    served: Any = None
-
-    def read(way: tuple[str, str]) -> None:
-        path, pair = way
+    def read(way: tuple[str, TextModel]) -> None:
+        path, model = way
         route = ROUTES[path]
-        asked = route.read(decoded(data, route.body, LIMITS), TextModel(served, "text", pair), LIMITS)
+        asked = route.read(decoded(data, route.body, LIMITS), model, LIMITS)
         _passed_on(Request("texts", "predict", asked.inputs))
 
-    _by_any(read, [(path, pair) for path in ROUTES for pair in ("", "other")])
+    _by_any(read, [(path, model) for path in ROUTES for model in _TEXT_MODELS])
 
 
 def _bytes_tensor(data: bytes) -> None:
