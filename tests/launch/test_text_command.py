@@ -19,7 +19,7 @@ ENTITIES = ("O", "B-A", "I-A")
 
 
 def test_a_model_as_convert_leaves_it_is_served_at_once() -> None:
-    with TextProcess(DEMO, name="news") as service:
+    with TextProcess(DEMO, "--engine", "paddle", name="news") as service:
         row, *_ = service.rows("国足客场两球取胜，提前一轮出线", "央行宣布下调存款准备金率", top_k=3)
         assert row["label"] == row["labels"][0] == "sports" and len(row["scores"]) == 3
         assert "news: classification, 15 classes (story, culture" in service.log
