@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tarfile
 import threading
 import zipfile
@@ -109,7 +110,7 @@ def write_repository(folder: Path) -> Path:
 
 def _write_packed(model: Path) -> None:
     """An environment as conda-pack makes it, with one module."""
-    packages = model / "env" / "lib" / "python3.11" / "site-packages"
+    packages = model / "env" / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     packages.mkdir(parents=True)
     (packages / "packed_words.py").write_text("FACTOR = 5\n", "utf-8")
     with tarfile.open(model / "env.tar.gz", "w:gz") as archive:
