@@ -44,16 +44,16 @@ def service() -> Iterator[ServiceProcess]:
 
 
 def test_texts_are_a_tensor_of_kserve_v2(service: ServiceProcess) -> None:
-    asking = v2.InferenceServerClient(f"127.0.0.1:{service.rpc_port}")
-    metadata = asking.get_model_metadata("bert", as_json=True)
-    assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": ["-1"]}]
-    text = v2.InferInput("text", [2], "BYTES")
-    text.set_data_from_numpy(np.array([each.encode() for each in TEXTS[:2]], object))
-    result = asking.infer("bert", [text])
-    by_key_value = service.predict(numbered(*TEXTS[:2]))
-    assert values(by_key_value["label"]) == [label.decode() for label in result.as_numpy("label")]
-    assert values(by_key_value["label_id"]) == result.as_numpy("label_id").tolist()
-    assert result.as_numpy("confidence").dtype == np.float32
+    with v2.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as asking:
+        metadata = asking.get_model_metadata("bert", as_json=True)
+        assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": ["-1"]}]
+        text = v2.InferInput("text", [2], "BYTES")
+        text.set_data_from_numpy(np.array([each.encode() for each in TEXTS[:2]], object))
+        result = asking.infer("bert", [text])
+        by_key_value = service.predict(numbered(*TEXTS[:2]))
+        assert values(by_key_value["label"]) == [label.decode() for label in result.as_numpy("label")]
+        assert values(by_key_value["label_id"]) == result.as_numpy("label_id").tolist()
+        assert result.as_numpy("confidence").dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -68,30 +68,30 @@ def test_texts_are_a_tensor_of_kserve_v2(service: ServiceProcess) -> None:
 def test_a_tensor_that_holds_no_headline_is_refused(
     service: ServiceProcess, elements: list[bytes], told: str
 ) -> None:
-    asking = v2.InferenceServerClient(f"127.0.0.1:{service.rpc_port}")
-    text = v2.InferInput("text", [len(elements)], "BYTES")
-    text.set_data_from_numpy(np.array(elements, object))
-    with pytest.raises(InferenceServerException) as caught:
-        asking.infer("bert", [text])
-    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
-    assert caught.value.message().startswith(told)
+    with v2.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as asking:
+        text = v2.InferInput("text", [len(elements)], "BYTES")
+        text.set_data_from_numpy(np.array(elements, object))
+        with pytest.raises(InferenceServerException) as caught:
+            asking.infer("bert", [text])
+        assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+        assert caught.value.message().startswith(told)
 
 
 def test_the_bare_model_has_a_name_beside_the_service_s(service: ServiceProcess) -> None:
-    asking = v2.InferenceServerClient(f"127.0.0.1:{service.rpc_port}")
-    told = [model.name for model in asking.get_model_repository_index().models]
-    assert told == ["bert", "bert_model"]
-    given = [
-        v2.InferInput(name, [1, 3], "INT64") for name in ("input_ids", "token_type_ids", "attention_mask")
-    ]
-    for one, ids in zip(given, ([[101, 7, 102]], [[0, 0, 0]], [[1, 1, 1]]), strict=True):
-        one.set_data_from_numpy(np.array(ids))
-    wanted = v2.InferRequestedOutput("logits", class_count=2)
-    logits = asking.infer("bert_model", given).as_numpy("logits")
-    classes = asking.infer("bert_model", given, outputs=[wanted]).as_numpy("logits")
-    best = logits[0].argmax()
-    label = load_serving_model(MODEL).labels[best]
-    assert classes.shape == (1, 2) and classes[0, 0].decode() == f"{logits[0, best]:f}:{best}:{label}"
+    with v2.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as asking:
+        told = [model.name for model in asking.get_model_repository_index().models]
+        assert told == ["bert", "bert_model"]
+        given = [
+            v2.InferInput(name, [1, 3], "INT64") for name in ("input_ids", "token_type_ids", "attention_mask")
+        ]
+        for one, ids in zip(given, ([[101, 7, 102]], [[0, 0, 0]], [[1, 1, 1]]), strict=True):
+            one.set_data_from_numpy(np.array(ids))
+        wanted = v2.InferRequestedOutput("logits", class_count=2)
+        logits = asking.infer("bert_model", given).as_numpy("logits")
+        classes = asking.infer("bert_model", given, outputs=[wanted]).as_numpy("logits")
+        best = logits[0].argmax()
+        label = load_serving_model(MODEL).labels[best]
+        assert classes.shape == (1, 2) and classes[0, 0].decode() == f"{logits[0, best]:f}:{best}:{label}"
 
 
 def numbered(*texts: str) -> dict[str, str]:

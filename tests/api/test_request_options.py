@@ -32,12 +32,12 @@ def told(client: Any, module: Any, **given: Any) -> Any:
 def test_both_hooks_find_what_was_said_of_their_request(service: ServiceProcess) -> None:
     said = {"request_id": "r-1", "priority": 2, "timeout": 20_000_000, "parameters": GIVEN}
     options = ["r-1", 2, 20_000_000, GIVEN]
-    http = tritonclient.http.InferenceServerClient(f"127.0.0.1:{service.http_port}")
-    assert told(http, tritonclient.http, **said) == {"before": options, "after": options}
-    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as grpc:
-        assert told(grpc, tritonclient.grpc, **said) == {"before": options, "after": options}
-        assert told(grpc, tritonclient.grpc)["after"] == ["", 0, 0, {}]
-        assert told(grpc, tritonclient.grpc, timeout=30_000_000)["after"] == ["", 0, 30_000_000, {}]
+    with tritonclient.http.InferenceServerClient(f"127.0.0.1:{service.http_port}") as http:
+        assert told(http, tritonclient.http, **said) == {"before": options, "after": options}
+        with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as grpc:
+            assert told(grpc, tritonclient.grpc, **said) == {"before": options, "after": options}
+            assert told(grpc, tritonclient.grpc)["after"] == ["", 0, 0, {}]
+            assert told(grpc, tritonclient.grpc, timeout=30_000_000)["after"] == ["", 0, 30_000_000, {}]
 
 
 def test_the_hooks_find_parameters_of_v1_and_of_generate(service: ServiceProcess) -> None:

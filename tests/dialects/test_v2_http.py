@@ -9,6 +9,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,6 +46,11 @@ def client(service: ServiceProcess) -> v2.InferenceServerClient:
     return v2.InferenceServerClient(f"127.0.0.1:{service.http_port}")
 
 
+def infer(service: ServiceProcess, *given: Any, **how: Any) -> v2.InferResult:
+    with client(service) as asking:
+        return asking.infer(*given, **how)
+
+
 def tensor(name: str, array: np.ndarray, datatype: str, *, binary: bool = True) -> v2.InferInput:
     given = v2.InferInput(name, list(array.shape), datatype)
     given.set_data_from_numpy(array, binary_data=binary)
@@ -59,16 +65,16 @@ def both(*, binary: bool = True) -> list[v2.InferInput]:
 
 
 def test_the_server_and_its_model_tell_what_they_are(triton: Callable[[str], ServiceProcess]) -> None:
-    asking = client(triton("simple"))
-    assert asking.is_server_live() and asking.is_server_ready() and asking.is_model_ready("simple", "1")
-    assert not asking.is_model_ready("simple", "2") and not asking.is_model_ready("nope")
-    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/simple/ready"):
-        checked = triton("simple").http(path)
-        assert (checked.status, checked.body, checked.headers["content-type"]) == (200, b"", "text/plain")
-    assert asking.get_server_metadata()["name"] == "triton"
-    metadata = asking.get_model_metadata("simple")
-    assert metadata["inputs"][1] == {"name": "INPUT1", "datatype": "INT32", "shape": [-1, 16]}
-    assert asking.get_model_repository_index() == [{"name": "simple", "version": "1", "state": "READY"}]
+    with client(triton("simple")) as asking:
+        assert asking.is_server_live() and asking.is_server_ready() and asking.is_model_ready("simple", "1")
+        assert not asking.is_model_ready("simple", "2") and not asking.is_model_ready("nope")
+        for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/simple/ready"):
+            checked = triton("simple").http(path)
+            assert (checked.status, checked.body, checked.headers["content-type"]) == (200, b"", "text/plain")
+        assert asking.get_server_metadata()["name"] == "triton"
+        metadata = asking.get_model_metadata("simple")
+        assert metadata["inputs"][1] == {"name": "INPUT1", "datatype": "INT32", "shape": [-1, 16]}
+        assert asking.get_model_repository_index() == [{"name": "simple", "version": "1", "state": "READY"}]
 
 
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])
@@ -80,7 +86,7 @@ def test_inputs_and_outputs_are_binary_or_json_or_both(
         v2.InferRequestedOutput("OUTPUT0", binary_data=binary),
     ]
     inputs = [both(binary=binary)[0], both(binary=not binary)[1]]
-    result = client(triton("simple")).infer("simple", inputs, outputs=wanted, request_id="one")
+    result = infer(triton("simple"), "simple", inputs, outputs=wanted, request_id="one")
     assert result.get_response()["id"] == "one"
     np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), ROWS + 1)
     np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), ROWS - 1)
@@ -105,19 +111,19 @@ def test_the_request_says_how_outputs_are_sent_that_it_does_not_list(
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_bodies_are_compressed_both_ways(triton: Callable[[str], ServiceProcess], encoding: str) -> None:
     how = {"request_compression_algorithm": encoding, "response_compression_algorithm": encoding}
-    result = client(triton("simple")).infer("simple", both(), **how)
+    result = infer(triton("simple"), "simple", both(), **how)
     np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), ROWS + 1)
 
 
 def test_texts_and_bytes_travel_as_bytes_tensors(triton: Callable[[str], ServiceProcess]) -> None:
     given = np.array([[b"\xff\x00", "straße".encode()], [b"", b"x" * 9000]], object)
-    result = client(triton("identity_string")).infer("identity_string", [tensor("INPUT0", given, "BYTES")])
+    result = infer(triton("identity_string"), "identity_string", [tensor("INPUT0", given, "BYTES")])
     assert result.as_numpy("OUTPUT0").tolist() == given.tolist()
 
 
 def test_a_large_tensor_comes_back_as_it_was(triton: Callable[[str], ServiceProcess]) -> None:
     given = np.random.default_rng(1).random((2, 5_000_000), np.float32)  # over a region of the shared memory
-    result = client(triton("identity_fp32")).infer("identity_fp32", [tensor("INPUT0", given, "FP32")])
+    result = infer(triton("identity_fp32"), "identity_fp32", [tensor("INPUT0", given, "FP32")])
     np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), given)
 
 
@@ -126,7 +132,7 @@ def test_a_key_value_service_takes_its_keys_as_tensors(echo: ServiceProcess) -> 
         tensor("number", np.array([b"21"], object), "BYTES"),
         tensor("text", np.array(["straße".encode()], object), "BYTES", binary=False),
     ]
-    result = client(echo).infer("test", given)
+    result = infer(echo, "test", given)
     assert result.as_numpy("doubled").tolist() == [b"42"]
     assert result.as_numpy("text").tolist() == ["straße".encode()]
     key_value_answer = echo.predict({"number": "21", "text": "straße"})
@@ -142,21 +148,26 @@ def test_an_app_that_unpacks_messages_is_given_one() -> None:
 
 
 def test_a_model_op_is_asked_by_its_own_name_with_its_tensors(classifier_service: ServiceProcess) -> None:
-    asking = client(classifier_service)
-    metadata = asking.get_model_metadata("model")
-    assert [spec["name"] for spec in metadata["inputs"]] == ["input_ids", "token_type_ids", "attention_mask"]
-    assert metadata["inputs"][0] == {"name": "input_ids", "datatype": "INT64", "shape": [-1, -1]}
-    ids = np.array([[1, 2, 3], [4, 5, 6]])
-    feeds = {"input_ids": ids, "token_type_ids": ids * 0, "attention_mask": ids * 0 + 1}
-    given = [tensor(name, array, "INT64") for name, array in feeds.items()]
-    logits = asking.infer("model", given).as_numpy("logits")
-    by_key_value = classifier_service.predict({name: json.dumps(a.tolist()) for name, a in feeds.items()})
-    np.testing.assert_allclose(logits, json.loads(by_key_value["logits"]), rtol=1e-5)
+    with client(classifier_service) as asking:
+        metadata = asking.get_model_metadata("model")
+        assert [spec["name"] for spec in metadata["inputs"]] == [
+            "input_ids",
+            "token_type_ids",
+            "attention_mask",
+        ]
+        assert metadata["inputs"][0] == {"name": "input_ids", "datatype": "INT64", "shape": [-1, -1]}
+        ids = np.array([[1, 2, 3], [4, 5, 6]])
+        feeds = {"input_ids": ids, "token_type_ids": ids * 0, "attention_mask": ids * 0 + 1}
+        given = [tensor(name, array, "INT64") for name, array in feeds.items()]
+        logits = asking.infer("model", given).as_numpy("logits")
+        by_key_value = classifier_service.predict({name: json.dumps(a.tolist()) for name, a in feeds.items()})
+        np.testing.assert_allclose(logits, json.loads(by_key_value["logits"]), rtol=1e-5)
 
 
 def test_a_bad_request_to_a_model_op_fails_alone(classifier_service: ServiceProcess) -> None:
     with pytest.raises(InferenceServerException, match="'input_ids' data-type is 'FP32'"):
-        client(classifier_service).infer(
+        infer(
+            classifier_service,
             "model",
             [
                 tensor(name, np.ones((1, 3), np.float32), "FP32")
@@ -244,8 +255,11 @@ def test_a_body_over_the_limit_is_refused_in_the_form_of_v2(triton: Callable[[st
 
 def test_a_large_compressed_answer_comes_back_as_it_was(triton: Callable[[str], ServiceProcess]) -> None:
     given = np.tile(np.arange(1000, dtype=np.float32), (8, 100))
-    result = client(triton("identity_fp32")).infer(
-        "identity_fp32", [tensor("INPUT0", given, "FP32")], response_compression_algorithm="gzip"
+    result = infer(
+        triton("identity_fp32"),
+        "identity_fp32",
+        [tensor("INPUT0", given, "FP32")],
+        response_compression_algorithm="gzip",
     )
     np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), given)
 

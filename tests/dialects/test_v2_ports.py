@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -56,14 +57,14 @@ def page(port: int, path: str, method: str = "GET", body: bytes | None = None) -
 
 
 def test_what_the_main_ports_answer_is_answered_there_too(simple: ServiceProcess, v2: dict[str, int]) -> None:
-    over_http = v2_http.InferenceServerClient(f"127.0.0.1:{v2['http_port']}")
-    assert over_http.is_server_ready()
-    assert over_http.infer("simple", feeds(v2_http)).as_numpy("OUTPUT0")[0, 0] == 2
-    with v2_grpc.InferenceServerClient(f"127.0.0.1:{v2['grpc_port']}") as over_grpc:
-        assert over_grpc.infer("simple", feeds(v2_grpc, 3)).as_numpy("OUTPUT0")[0, 0] == 6
-    assert page(v2["http_port"], "/health/ready")[0] == 200
-    assert simple.http("/v2").json["name"] == "triton"
-    assert f"v2.http_port {v2['http_port']}, v2.grpc_port {v2['grpc_port']}" in simple.log
+    with v2_http.InferenceServerClient(f"127.0.0.1:{v2['http_port']}") as over_http:
+        assert over_http.is_server_ready()
+        assert over_http.infer("simple", feeds(v2_http)).as_numpy("OUTPUT0")[0, 0] == 2
+        with v2_grpc.InferenceServerClient(f"127.0.0.1:{v2['grpc_port']}") as over_grpc:
+            assert over_grpc.infer("simple", feeds(v2_grpc, 3)).as_numpy("OUTPUT0")[0, 0] == 6
+        assert page(v2["http_port"], "/health/ready")[0] == 200
+        assert simple.http("/v2").json["name"] == "triton"
+        assert f"v2.http_port {v2['http_port']}, v2.grpc_port {v2['grpc_port']}" in simple.log
 
 
 def test_regions_and_settings_are_those_of_the_other_ports(
@@ -144,19 +145,20 @@ def test_keys_are_asked_for_there_too(tmp_path: Path) -> None:
 def test_what_was_admitted_on_them_is_answered_before_the_end(tmp_path: Path) -> None:
     v2, gate = ports(), tmp_path / "gate"
     env = {"MODEL": "simple", "WAIT_FOR": str(gate)}
+
+    def sum_of_77s(protocol: Any, port: str) -> int:
+        with protocol.InferenceServerClient(f"127.0.0.1:{v2[port]}") as asking:
+            return int(asking.infer("simple", feeds(protocol, 77)).as_numpy("OUTPUT0")[0, 0])
+
     with ServiceProcess(APPS / "triton.py", {"v2": v2}, name="simple", env=env) as service:
-        over_http = v2_http.InferenceServerClient(f"127.0.0.1:{v2['http_port']}", network_timeout=60.0)
-        over_grpc = v2_grpc.InferenceServerClient(f"127.0.0.1:{v2['grpc_port']}")
         with ThreadPoolExecutor(2) as pool:
-            asked = [
-                pool.submit(client.infer, "simple", feeds(protocol, 77))
-                for client, protocol in ((over_http, v2_http), (over_grpc, v2_grpc))
-            ]
+            doors = ((v2_http, "http_port"), (v2_grpc, "grpc_port"))
+            asked = [pool.submit(sum_of_77s, *door) for door in doors]
             wait_until(lambda: service.metric("paddlewheel_pending_requests") == 2, "both are admitted")
             service.terminate()
             service.wait_for_log("Stopping: not ready any more, 2 requests pending")
             gate.touch()
-            assert [each.result().as_numpy("OUTPUT0")[0, 0] for each in asked] == [154, 154]
+            assert [each.result() for each in asked] == [154, 154]
         assert service.exit_code() == 0
         for port in v2.values():
             with pytest.raises(OSError):

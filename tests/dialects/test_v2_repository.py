@@ -59,19 +59,28 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def client(protocol: str, service: ServiceProcess) -> Any:
-    return client_of(service, protocol)
+def client(protocol: str, service: ServiceProcess) -> Iterator[Any]:
+    with client_of(service, protocol) as made:
+        yield made
 
 
 def client_of(service: ServiceProcess, protocol: str = "http") -> Any:
+    """One over HTTP is its thread's, which must close it too: what it leaves open may end in any other."""
     if protocol == "grpc":
         return v2_grpc.InferenceServerClient(f"127.0.0.1:{service.rpc_port}")
     return v2_http.InferenceServerClient(f"127.0.0.1:{service.http_port}", concurrency=4)
 
 
 def order(service: ServiceProcess, protocol: str, what: str) -> None:
-    """Load or unload the model with a client of its own: one over HTTP is its thread's."""
-    getattr(client_of(service, protocol), what)("model")
+    """Load or unload the model with a client of its own."""
+    with client_of(service, protocol) as ordering:
+        getattr(ordering, what)("model")
+
+
+def ask_once(service: ServiceProcess, protocol: str, version: str = "") -> tuple[str, np.ndarray]:
+    """`ask` with a client of its own, from any thread."""
+    with client_of(service, protocol) as asking:
+        return ask(asking, version=version)
 
 
 def add(folder: Path, number: int) -> int:
@@ -144,9 +153,10 @@ def test_a_load_under_load_loses_no_request_and_each_answer_names_its_version(
     old, stop = choose_version(repository).version, threading.Event()
 
     def go_on_asking(protocol: str) -> list[str]:
-        asking, seen = client_of(service, protocol), []
-        while not stop.is_set():
-            seen.append(check(ask(asking)))
+        seen = []
+        with client_of(service, protocol) as asking:
+            while not stop.is_set():
+                seen.append(check(ask(asking)))
         return seen
 
     with ThreadPoolExecutor(4) as pool:
@@ -246,8 +256,8 @@ def test_a_request_of_a_version_that_goes_meanwhile_is_not_answered_by_another(
     with ThreadPoolExecutor(4) as pool:
         held = pool.submit(service.predict, {**feeds, "gate": str(gate)})
         wait_until(Path(f"{gate}.waiting").exists, "the worker has the request")
-        asked = pool.submit(lambda: ask(client_of(service, protocol), version=old))
-        other = pool.submit(lambda: ask(client_of(service, protocol)))
+        asked = pool.submit(ask_once, service, protocol, old)
+        other = pool.submit(ask_once, service, protocol)
         pending = "paddlewheel_pending_requests"
         wait_until(lambda: service.metric(pending) == 3, "the others wait")
         new = str(add_next(repository))
@@ -269,27 +279,27 @@ def test_orders_given_together_are_followed_one_after_the_other(
         service.process.send_signal(signal.SIGHUP)
         while not all(one.done() for one in orders):
             processes.append(len(service.worker_pids()))
-            check(ask(client_of(service, protocol)))
+            check(ask_once(service, protocol))
         assert [one.result() for one in orders] == [None] * 4
         assert max(processes) == 2  # the old one and the new one, never more
         mixed = ["unload_model", "load_model"] * 2
         for one in [pool.submit(order, service, protocol, what) for what in mixed]:
             one.result()
     order(service, protocol, "load_model")
-    check(ask(client_of(service, protocol)))
+    check(ask_once(service, protocol))
 
 
 def test_sighup_loads_a_new_version(service: ServiceProcess, repository: Path) -> None:
     new = str(add_next(repository))
     service.process.send_signal(signal.SIGHUP)
-    asking = client_of(service)
-    wait_until(lambda: versions_told(asking) == [new], "the new version is served")
-    assert check(ask(asking)) == new
-    cache = repository / new / "tensorrt_cache"
-    cache.mkdir()
-    (cache / "engine").touch()  # as a worker writes it
-    service.process.send_signal(signal.SIGHUP)
-    service.wait_for_log("Nothing to load anew")
+    with client_of(service) as asking:
+        wait_until(lambda: versions_told(asking) == [new], "the new version is served")
+        assert check(ask(asking)) == new
+        cache = repository / new / "tensorrt_cache"
+        cache.mkdir()
+        (cache / "engine").touch()  # as a worker writes it
+        service.process.send_signal(signal.SIGHUP)
+        service.wait_for_log("Nothing to load anew")
 
 
 def test_an_order_that_can_t_be_followed_is_refused_in_triton_s_words(
@@ -309,8 +319,8 @@ def test_an_order_that_can_t_be_followed_is_refused_in_triton_s_words(
 
 def test_the_version_that_config_yml_names_is_served(repository: Path) -> None:
     conf = {"model_config": str(repository), "model_version": 1, "device_type": 0}
-    with ServiceProcess(APPS / "model.py", {"op": {"model": {"local_service_conf": conf}}}) as pinned:
-        asking = client_of(pinned)
+    config = {"op": {"model": {"local_service_conf": conf}}}
+    with ServiceProcess(APPS / "model.py", config) as pinned, client_of(pinned) as asking:
         assert check(ask(asking)) == "1"
         told = asking.get_model_config("model")["version_policy"]
     assert told == {"specific": {"versions": [1]}}
@@ -321,8 +331,8 @@ def test_a_link_to_a_model_is_followed_when_it_is_loaded(repository: Path, tmp_p
     link.symlink_to(repository / "1")
     switched.symlink_to(repository / "2")
     conf = {"model_config": str(link), "device_type": 0}
-    with ServiceProcess(APPS / "model.py", {"op": {"model": {"local_service_conf": conf}}}) as linked:
-        asking = client_of(linked)
+    config = {"op": {"model": {"local_service_conf": conf}}}
+    with ServiceProcess(APPS / "model.py", config) as linked, client_of(linked) as asking:
         np.testing.assert_allclose(ask(asking)[1], EXPECTED["1"], atol=1e-6)
         switched.rename(link)
         asking.load_model("model")

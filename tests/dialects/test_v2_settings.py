@@ -28,6 +28,7 @@ def client(triton: Callable[[str], ServiceProcess], request: pytest.FixtureReque
     one.update_trace_settings("simple", cleared)
     yield one
     one.update_log_settings({"log_info": True, "log_verbose_level": 0, "log_format": "default"})
+    one.close()
 
 
 def value(told: Any, name: str) -> Any:

@@ -70,6 +70,7 @@ def asking(service: ServiceProcess, protocol: Any) -> Iterator[Asking]:
         yield one
     finally:
         one.client.unregister_system_shared_memory()
+        one.client.close()
         for path in one.files:
             path.unlink(missing_ok=True)
 

@@ -35,31 +35,31 @@ def feeds(rows: int) -> list[v2.InferInput]:
 
 
 def test_rows_runs_and_times_are_counted_as_they_were(service: ServiceProcess) -> None:
-    asking = v2.InferenceServerClient(f"127.0.0.1:{service.http_port}")
-    for rows in (1, 3, 3):
-        asking.infer("model", feeds(rows))
-    texts = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), "[[1, 1]]")
-    service.predict(texts)
-    refused = service.ask({"input_ids": "[[1, 1]]"})
-    assert refused["err_no"] != 0
+    with v2.InferenceServerClient(f"127.0.0.1:{service.http_port}") as asking:
+        for rows in (1, 3, 3):
+            asking.infer("model", feeds(rows))
+        texts = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), "[[1, 1]]")
+        service.predict(texts)
+        refused = service.ask({"input_ids": "[[1, 1]]"})
+        assert refused["err_no"] != 0
 
-    (op,) = asking.get_inference_statistics("model")["model_stats"]
-    assert (op["inference_count"], op["execution_count"]) == (1 + 3 + 3 + 1, 4)
-    sizes = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in op["batch_stats"]}
-    assert sizes == {1: 2, 3: 2}
-    stats = op["inference_stats"]
-    assert (stats["success"]["count"], stats["fail"]["count"]) == (4, 1)
-    infer_ns = sum(batch["compute_infer"]["ns"] for batch in op["batch_stats"])
-    assert 0 < infer_ns <= stats["compute_infer"]["ns"] < stats["success"]["ns"]
+        (op,) = asking.get_inference_statistics("model")["model_stats"]
+        assert (op["inference_count"], op["execution_count"]) == (1 + 3 + 3 + 1, 4)
+        sizes = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in op["batch_stats"]}
+        assert sizes == {1: 2, 3: 2}
+        stats = op["inference_stats"]
+        assert (stats["success"]["count"], stats["fail"]["count"]) == (4, 1)
+        infer_ns = sum(batch["compute_infer"]["ns"] for batch in op["batch_stats"])
+        assert 0 < infer_ns <= stats["compute_infer"]["ns"] < stats["success"]["ns"]
 
-    both = {each["name"]: each for each in asking.get_inference_statistics()["model_stats"]}
-    whole = both["test"]["inference_stats"]
-    assert (whole["success"]["count"], whole["fail"]["count"]) == (1, 1)
-    assert both["test"]["last_inference"] >= both["model"]["last_inference"] - 1000 > 1e12
-    with v2_grpc.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as over_grpc:
-        told = over_grpc.get_inference_statistics("model").model_stats[0]
-    assert told.inference_stats.success.count == 4
-    assert told.batch_stats[1].compute_infer.ns == op["batch_stats"][1]["compute_infer"]["ns"]
+        both = {each["name"]: each for each in asking.get_inference_statistics()["model_stats"]}
+        whole = both["test"]["inference_stats"]
+        assert (whole["success"]["count"], whole["fail"]["count"]) == (1, 1)
+        assert both["test"]["last_inference"] >= both["model"]["last_inference"] - 1000 > 1e12
+        with v2_grpc.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as over_grpc:
+            told = over_grpc.get_inference_statistics("model").model_stats[0]
+        assert told.inference_stats.success.count == 4
+        assert told.batch_stats[1].compute_infer.ns == op["batch_stats"][1]["compute_infer"]["ns"]
 
 
 def test_they_have_the_recorded_form(triton: Callable[[str], ServiceProcess]) -> None:
@@ -88,23 +88,27 @@ def _is_number(value: Any) -> bool:
 
 
 def test_the_metrics_by_tritons_names_are_the_statistics(service: ServiceProcess) -> None:
-    asking = v2.InferenceServerClient(f"127.0.0.1:{service.http_port}")
-    for rows in (1, 3):
-        asking.infer("model", feeds(rows))
-    texts = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), "[[1, 1]]")
-    service.predict(texts)
-    assert service.ask({"input_ids": "[[1, 1]]"})["err_no"] != 0
-    for model, succeeded, counted in (("model", 3, 5), ("test", 1, 1)):
-        labels = {"model": model, "version": "1"}
-        assert service.metric("nv_inference_request_success", **labels) == succeeded
-        assert service.metric("nv_inference_count", **labels) == counted
-        assert service.metric("nv_inference_request_failure", **labels) == 1
-        assert service.metric("nv_inference_pending_request_count", **labels) == 0
-        (stats,) = asking.get_inference_statistics(model)["model_stats"]
-        assert service.metric("nv_inference_exec_count", **labels) == stats["execution_count"] == 3
-        for name, part in (("request", "success"), ("queue", "queue"), ("compute_infer", "compute_infer")):
-            expected = stats["inference_stats"][part]["ns"] // 1000
-            assert service.metric(f"nv_inference_{name}_duration_us", **labels) == expected
+    with v2.InferenceServerClient(f"127.0.0.1:{service.http_port}") as asking:
+        for rows in (1, 3):
+            asking.infer("model", feeds(rows))
+        texts = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), "[[1, 1]]")
+        service.predict(texts)
+        assert service.ask({"input_ids": "[[1, 1]]"})["err_no"] != 0
+        for model, succeeded, counted in (("model", 3, 5), ("test", 1, 1)):
+            labels = {"model": model, "version": "1"}
+            assert service.metric("nv_inference_request_success", **labels) == succeeded
+            assert service.metric("nv_inference_count", **labels) == counted
+            assert service.metric("nv_inference_request_failure", **labels) == 1
+            assert service.metric("nv_inference_pending_request_count", **labels) == 0
+            (stats,) = asking.get_inference_statistics(model)["model_stats"]
+            assert service.metric("nv_inference_exec_count", **labels) == stats["execution_count"] == 3
+            for name, part in (
+                ("request", "success"),
+                ("queue", "queue"),
+                ("compute_infer", "compute_infer"),
+            ):
+                expected = stats["inference_stats"][part]["ns"] // 1000
+                assert service.metric(f"nv_inference_{name}_duration_us", **labels) == expected
 
 
 def test_those_of_what_is_not_there_are_refused_in_words_of_their_own(
@@ -113,15 +117,15 @@ def test_those_of_what_is_not_there_are_refused_in_words_of_their_own(
     service = triton("simple")
     addresses = {v2: service.http_port, v2_grpc: service.rpc_port}
     for client, port in addresses.items():
-        asking = client.InferenceServerClient(f"127.0.0.1:{port}")
-        for asked, told in (
-            (("nope",), "requested model 'nope' is not available"),
-            (("simple", "7"), "requested model version is not available for model 'simple'"),
-            (("simple", "0"), "requested model version is not available for model 'simple'"),
-        ):
-            with pytest.raises(v2.InferenceServerException, match=told) as refusal:
-                asking.get_inference_statistics(*asked)
-            assert refusal.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
+        with client.InferenceServerClient(f"127.0.0.1:{port}") as asking:
+            for asked, told in (
+                (("nope",), "requested model 'nope' is not available"),
+                (("simple", "7"), "requested model version is not available for model 'simple'"),
+                (("simple", "0"), "requested model version is not available for model 'simple'"),
+            ):
+                with pytest.raises(v2.InferenceServerException, match=told) as refusal:
+                    asking.get_inference_statistics(*asked)
+                assert refusal.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
 
 
 def test_failures_are_counted_by_what_they_come_from(triton: Callable[[str], ServiceProcess]) -> None:
@@ -140,13 +144,14 @@ def test_failures_are_counted_by_what_they_come_from(triton: Callable[[str], Ser
 
 
 def test_the_configuration_tells_tensors_batching_and_instances(service: ServiceProcess) -> None:
-    told = v2.InferenceServerClient(f"127.0.0.1:{service.http_port}").get_model_config("model")
-    assert told["max_batch_size"] == 16
-    assert told["input"][0]["data_type"] == "TYPE_INT64" and told["input"][0]["dims"] == [-1]
-    assert told["instance_group"][0]["count"] == 1 and "dynamic_batching" in told
-    with v2_grpc.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as over_grpc:
-        config = over_grpc.get_model_config("model").config
-    assert (config.max_batch_size, config.input[0].dims) == (16, [-1])
+    with v2.InferenceServerClient(f"127.0.0.1:{service.http_port}") as over_http:
+        told = over_http.get_model_config("model")
+        assert told["max_batch_size"] == 16
+        assert told["input"][0]["data_type"] == "TYPE_INT64" and told["input"][0]["dims"] == [-1]
+        assert told["instance_group"][0]["count"] == 1 and "dynamic_batching" in told
+        with v2_grpc.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as over_grpc:
+            config = over_grpc.get_model_config("model").config
+        assert (config.max_batch_size, config.input[0].dims) == (16, [-1])
 
 
 def test_the_configuration_tells_how_pixels_lie(triton: Callable[[str], ServiceProcess]) -> None:
@@ -163,6 +168,6 @@ def test_the_configuration_tells_how_pixels_lie(triton: Callable[[str], ServiceP
 
 
 def test_more_rows_than_a_model_takes_are_refused(service: ServiceProcess) -> None:
-    asking = v2.InferenceServerClient(f"127.0.0.1:{service.http_port}")
-    with pytest.raises(v2.InferenceServerException, match="batch-size must be <= 16 for 'model'"):
+    refused = pytest.raises(v2.InferenceServerException, match="batch-size must be <= 16 for 'model'")
+    with v2.InferenceServerClient(f"127.0.0.1:{service.http_port}") as asking, refused:
         asking.infer("model", feeds(17))

@@ -190,10 +190,10 @@ def check(answer):
 
 def control(http, grpc):
     """Unloads a model over HTTP and loads it again over gRPC."""
-    unloading = over_http.InferenceServerClient(http, network_timeout=PATIENCE_S)
-    unloading.unload_model("identity_string")
-    gone = [unloading.is_model_ready("identity_string")]
-    gone += [model["state"] for model in unloading.get_model_repository_index()]
+    with over_http.InferenceServerClient(http, network_timeout=PATIENCE_S) as unloading:
+        unloading.unload_model("identity_string")
+        gone = [unloading.is_model_ready("identity_string")]
+        gone += [model["state"] for model in unloading.get_model_repository_index()]
     loading = over_grpc.InferenceServerClient(grpc)
     loading.load_model("identity_string", client_timeout=PATIENCE_S)
     return {
