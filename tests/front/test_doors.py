@@ -40,7 +40,8 @@ def by_v1(service: ServiceProcess, numbers: list[int]) -> Answer:
 def by_v2(module: Any, port: int, numbers: list[int]) -> Answer:
     given = module.InferInput("numbers", [len(numbers)], "INT64")
     given.set_data_from_numpy(np.array(numbers, np.int64))
-    answer = module.InferenceServerClient(f"127.0.0.1:{port}").infer("test", [given])
+    with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        answer = client.infer("test", [given])
     return answer.as_numpy("doubled").tolist(), answer.as_numpy("rows").tolist()
 
 
