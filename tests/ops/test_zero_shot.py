@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,9 @@ import tritonclient.grpc as v2_grpc
 import tritonclient.http as v2_http
 
 from client.values import parse_value
+from pipeline.models.additions import read_additions, write_additions
+from pipeline.models.serving_model import ADDITIONS, load_serving_model
+from pipeline.ops.text_tasks.tasks import text_task
 from tests.support.text_services import NLI, TextProcess, classifier, logits_of, served_classifier, softmax
 
 TEXT = "国足客场两球取胜"
@@ -94,6 +98,45 @@ def test_callers_in_one_batch_get_their_own_labels(service: TextProcess, model: 
         rows = list(pool.map(lambda one: service.rows(one[1], labels=list(one[0]))[0], wanted))
     for row, (labels, text) in zip(rows, wanted, strict=True):
         check(row, likely(model, text, labels, alone=len(labels) == 1))
+
+
+class CountingTokenizer:
+    """A tokenizer of the library that keeps what it was given."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.seen: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def encode(self, text: str, *more: Any, **how: Any) -> Any:
+        self.seen.append(text)
+        return self._tokenizer.encode(text, *more, **how)
+
+    def encode_batch_fast(self, texts: list[str], **how: Any) -> Any:
+        self.seen += texts
+        return self._tokenizer.encode_batch_fast(texts, **how)
+
+
+def test_a_text_is_tokenized_once_whatever_its_labels(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = tmp_path / "model"
+    shutil.copytree(model, described)
+    additions = read_additions(described / ADDITIONS)
+    text, zero_shot = {"kind": "text"}, {"kind": "zero-shot", "template": TEMPLATE}
+    write_additions(
+        described / ADDITIONS, {**additions, "inputs": {"text": text}, "outputs": {"logits": zero_shot}}
+    )
+    task: Any = text_task(load_serving_model(described))
+    counting = CountingTokenizer(task.library_tokenizer())
+    monkeypatch.setattr(task, "library_tokenizer", lambda: counting)
+    task.load()
+    counting.seen.clear()
+    asked = task.read({"text": TEXT}, {"labels": list(LABELS)})
+    assert len(asked.rows) == len(LABELS)
+    assert sorted(counting.seen) == sorted([TEXT, *(TEMPLATE.replace("{}", label) for label in LABELS)])
 
 
 def test_six_hundred_labels_stay_within_the_token_budget(service: TextProcess, model: Path) -> None:
