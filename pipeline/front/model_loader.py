@@ -37,6 +37,7 @@ class ModelLoader(Repository):
     def __init__(self, scheduler: Scheduler, place: RepositoryPlace) -> None:
         super().__init__(scheduler)
         self._poll_s = place.poll_s
+        self._useless: dict[str, tuple[str, str]] = {}  # on disk: the version, and why it can't be served
         self._work = tempfile.TemporaryDirectory(prefix="paddlewheel-models-")  # for files that clients give
         folders, defaults = tuple(map(Path, place.folders)), Defaults(*place.defaults)
         self._source = ModelRepository(folders, place.strict, place.strict_devices, defaults)
@@ -107,11 +108,13 @@ class ModelLoader(Repository):
             await self.load_model(name)
 
     async def _differs(self, name: str) -> bool:
-        """Whether the disk has another model of this name than is served, or known to be of no use."""
+        """Whether the disk has another model of this name than is served, or was found to be of no use."""
         served = await asyncio.to_thread(self._source.read, [name])
         if why := served.unavailable.get(name):
-            told = self._scheduler.app.unavailable.get(name)
-            return told != (why.version, why.reason) and not self._serves(name)
+            known = self._useless.get(name, self._scheduler.app.unavailable.get(name))
+            self._useless[name] = (why.version, why.reason)
+            return known != self._useless[name]
+        self._useless.pop(name, None)
         app = merged(self._scheduler.app, name, served)
         keys = {model.key for model in self._scheduler.app.models if model.name == name}
         return keys != {m.key for m in served.models if m.name == name} or bool(self._changed(app, served))

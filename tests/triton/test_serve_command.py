@@ -188,6 +188,9 @@ def test_poll_serves_what_comes_changes_and_goes(tmp_path: Path) -> None:
         (tmp_path / "first" / "config.pbtxt").write_text(TENSORS.replace("dims: [ 2 ]", "dims: [ 3 ]"))
         service.wait_for_log("Model first is loaded")
         assert service.http("/v2/models/first").json["inputs"][0]["shape"] == [3]
+        (tmp_path / "first" / "config.pbtxt").write_text("name: [")
+        service.wait_for_log("Model first is not loaded")
+        assert service.http("/v2/models/first").json["inputs"][0]["shape"] == [3]
         (tmp_path / "first").rename(tmp_path.parent / f"{tmp_path.name}-gone")
         service.wait_for_log("Unloaded: first:1")
         assert service.http("/v2/models/first/ready").status == 400
