@@ -106,9 +106,9 @@ def _figure(value: float | None, form: str) -> str:
 def _facts(report: Report, words: Words) -> str:
     """Machine, what else ran, choices, and who is missing."""
     rounds, seconds = min(len(row.pairs) for row in report.rows), [row.seconds for row in report.rows]
-    turns = (rounds, min(seconds), max(seconds))
+    turns = words.between.join(f"{each:g}" for each in sorted({min(seconds), max(seconds)}))
     lines = [
-        words.machine.format(report.machine, *turns, *report.others()),
+        words.machine.format(report.machine, rounds, turns, *report.others()),
         *(words.choice.format(*msgspec.structs.astuple(each)) for each in report.choices),
         *(words.left_out.format(name, reason) for name, reason in report.left_out.items()),
     ]

@@ -18,6 +18,7 @@ class Words(NamedTuple):
     costs: tuple[str, ...]
     short_texts: str
     told: str
+    between: str
     machine: str
     choice: str
     left_out: str
@@ -41,8 +42,9 @@ _ENGLISH = Words(
     costs=("p50 ms", "p99 ms", "CPU ms", "idle", "RSS MB", "start s", "errors"),
     short_texts="p99 of short texts, and alone",
     told="@ is requests/s to ours at so many connections; the other figures are those at {}.",
+    between=" to ",
     machine=(
-        "{}. Medians of {} rounds at least, turns of {:g} to {:g} s. Other work took {:.2f} cores in the "
+        "{}. Medians of {} rounds at least, turns of {} s. Other work took {:.2f} cores in the "
         "median of all turns, {:.2f} at most."
     ),
     choice="With {0} `auto` chose {2} in {3} (*{1}*), which took {4:.1f} s.",
@@ -74,7 +76,8 @@ _CHINESE = Words(
     costs=("p50 ms", "p99 ms", "CPU ms", "空闲", "RSS MB", "启动 s", "错误"),
     short_texts="短文本的 p99，以及没有长文本时",
     told="@ 为该连接数下与我们的请求/s 之比；其余数字取自 {} 个连接。",
-    machine="{}。至少 {} 轮的中位数，每次 {:g} 到 {:g} s。其他任务占用的核：中位数 {:.2f}，最多 {:.2f}。",
+    between=" 到 ",
+    machine="{}。至少 {} 轮的中位数，每次 {} s。其他任务占用的核：中位数 {:.2f}，最多 {:.2f}。",
     choice="{0} 上 `auto` 选了 {2}，{3}（*{1}*），用时 {4:.1f} s。",
     left_out="{} 未参加：{}。",
     plot="每秒请求数，与 Paddlewheel 之比",
