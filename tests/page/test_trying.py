@@ -212,7 +212,7 @@ def test_any_number_of_labels_stand_out_among_the_scores_of_all(
     best_first = sorted(scores.items(), key=lambda one: -one[1])
     assert bars(answer) == [(name, f"{100 * score:.1f} %") for name, score in best_first]
     meant = answer.locator(".bars li:not(.unmeant) .name").all_text_contents()
-    assert set(meant) == set(row["labels"]) and 0 < len(meant) < 3
+    assert set(meant) == set(row["scores_labels"]) and 0 < len(meant) < 3
 
 
 def test_a_tensor_that_is_no_json_is_told_at_its_field(show: ShowPage, topics: ServiceProcess) -> None:

@@ -43,14 +43,16 @@ function shares(scores) {
   return powers.map((one) => one / all);
 }
 
-// The scores of `labels`, or of all classes where the model gives those and `labels` says which of them are meant.
-function barsOf(labels, scores, model) {
-  if (labels.length === scores.length) return labels.map((label, at) => ({ label: String(label), share: scores[at] }));
-  const named = Object.values(model.outputs || {}).map((output) => output.labels).find(Boolean) || model.labels || [];
-  return scores.map((share, at) => {
-    const label = named[at] ?? String(at);
-    return { label, share, meant: labels.includes(label) };
-  });
+// The scores of `labels`; of all classes where the row has the model's own output, too, and any number may be meant.
+function barsOf(labels, scores, row, prefix, model) {
+  const [alias, output] = Object.entries(model.outputs || {})
+    .find(([name, one]) => one.kind === "multilabel" && ["", `${name}_`].includes(prefix)) || [];
+  const named = output ? output.labels || model.labels || [] : [];
+  if (!named.length || !isList(row[alias], "number") || row[alias].length !== named.length) {
+    return labels.map((label, at) => ({ label: String(label), share: scores[at] }));
+  }
+  const share = output.activation === "sigmoid" ? (one) => 1 / (1 + Math.exp(-one)) : (one) => one;
+  return named.map((label, at) => ({ label, share: share(row[alias][at]), meant: labels.includes(label) }));
 }
 
 // Groups of labels in a row of an answer: {name, of, bars: [{label, share, meant}]} or {name, of, tokens}. A share is
@@ -60,8 +62,9 @@ function groupsOf(row, model) {
   const groups = [];
   for (const [name, value] of Object.entries(row)) {
     const prefix = name.replace(/labels?$/, "");
-    if (name.endsWith("labels") && Array.isArray(value) && Array.isArray(row[`${prefix}scores`])) {
-      groups.push({ name, of: prefix, bars: barsOf(value, row[`${prefix}scores`], model) });
+    const scores = row[`${prefix}scores`];
+    if (name.endsWith("labels") && Array.isArray(value) && Array.isArray(scores) && value.length === scores.length) {
+      groups.push({ name, of: prefix, bars: barsOf(value, scores, row, prefix, model) });
     } else if (name.endsWith("label") && typeof value === "string") {
       const share = SHARES.map((key) => row[prefix + key]).find((one) => typeof one === "number");
       groups.push({ name, of: prefix, bars: [{ label: value, share: share ?? null }] });
