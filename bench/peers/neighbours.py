@@ -15,7 +15,12 @@ _SPIN = "import os\nprint(flush=True)\nwhile os.getppid() == {parent}: pass"
 
 @contextlib.contextmanager
 def neighbours(count: int) -> Iterator[Processes]:
-    """So many of them. They end with this process, too."""
+    """So many of them. They end with this process, too.
+
+    They are of one session with the servers. A kernel that shares its cores out by session gives more to one
+    with processes that wake often than to others (`bench.share_of_cores`): that would be compared, not the
+    servers.
+    """
     with contextlib.ExitStack() as stack:
         pids = []
         for _ in range(count):
@@ -23,7 +28,6 @@ def neighbours(count: int) -> Iterator[Processes]:
                 subprocess.Popen(
                     [sys.executable, "-c", _SPIN.format(parent=os.getpid())],
                     stdout=subprocess.PIPE,
-                    start_new_session=True,  # as work of somebody else: a kernel may share cores by session
                 )
             )
             stack.callback(process.kill)

@@ -89,8 +89,8 @@ def running(command: Sequence[str], door: Door, env: Mapping[str, str], text: st
     with tempfile.TemporaryDirectory(prefix="peer-") as folder, tempfile.TemporaryFile("w+b") as log:
         began = time.monotonic()
         process = subprocess.Popen(
-            command, cwd=folder, env=dict(env), stdout=log, stderr=log, start_new_session=True
-        )  # a group of its own: Paddle Serving ends its own when it fails
+            command, cwd=folder, env=dict(env), stdout=log, stderr=log, process_group=0
+        )  # a group of its own: Paddle Serving ends its own when it fails. Not a session: see `neighbours`
         processes = Processes(process.pid)
         try:
             _wait_until_answered(process, lambda: door.ask(text), log.fileno())

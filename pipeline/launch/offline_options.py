@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.launch.commands import add_command
+from pipeline.offline.windows import REQUEST_ROWS
 
 if TYPE_CHECKING:
     from pipeline.launch.commands import Commands
@@ -30,7 +31,7 @@ def add_score(commands: Commands, command: Command) -> None:
     parser.add_argument("source", type=Path, metavar="IN", help=_ROWS)
     parser.add_argument("out", type=Path, metavar="OUT", help="rows with their answers, in the same order")
     _add_target(parser, required=True)
-    _add_scoring(parser, rows=32)
+    _add_scoring(parser, rows=REQUEST_ROWS)
     parser.add_argument(
         "--errors",
         choices=("stop", "write"),

@@ -18,11 +18,10 @@ from pipeline.offline.rows import Row, RowFile
 from pipeline.offline.scored_file import ANSWER, ERROR, ScoredFile
 from pipeline.offline.tables import CSV
 from pipeline.offline.target import Refused, Target, answers_of
-from pipeline.offline.windows import requests_of, windows
+from pipeline.offline.windows import REQUEST_ROWS, requests_of, windows
 
 STOP, WRITE = "stop", "write"
 WINDOW_ROWS = 4096
-REQUEST_ROWS = 32
 _AHEAD = 2  # windows that are asked at once, so that the end of one keeps nobody waiting
 _NUMBERS: Mapping[str, Callable[[str], Any]] = {"F": float, "I": int, "U": int}  # by the datatype's beginning
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}

@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.offline.rows import Row
 
 MOST_WINDOW_CHARS = 32 << 20  # so that a window of long texts stays small in memory
+REQUEST_ROWS = 128  # as many as four batches: what a request costs by itself is a tenth of 32 short rows
 REQUEST_CHARS = 8192  # rows x the longest of them: as many characters as a worker runs tokens at once
 
 

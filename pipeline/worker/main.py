@@ -53,8 +53,6 @@ from pipeline.worker.lifeline import hold_lifeline
 from pipeline.worker.set_up import executors_of
 from pipeline.worker.traces import said_by, trace_of
 
-# The front does little and everybody waits for it: where cores are short it goes first, health included.
-WORKER_NICENESS = 5
 # Added to oom_score_adj (proc(5)): half of all memory. Where it runs out, the kernel looks for another victim
 # before the memory of the last one is free again, and without this it took the front.
 WORKER_OOM_SCORE = 500
@@ -261,12 +259,13 @@ def _give_way() -> None:
     """Leave the front the first place on the cores and in memory.
 
     As a batch process (sched(7)) a worker that wakes interrupts nobody: a run that is under way keeps its
-    caches, and a hand-over gathers more requests meanwhile. Where memory runs out, workers go first.
+    caches, and a hand-over gathers more requests meanwhile. Its share of the cores stays that of any process:
+    beside other work a worker that is nice would leave most of them to it. Where memory runs out, workers go
+    first.
     """
     score = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError):  # a sandbox may forbid it
         score.write_text(str(min(1000, int(score.read_text()) + WORKER_OOM_SCORE)))
-    os.nice(WORKER_NICENESS)
     with contextlib.suppress(OSError):  # a sandbox may forbid it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
