@@ -1,8 +1,8 @@
 """How much of the cores two computing processes get beside two of other sessions.
 
-In some rows their session has other processes, too, which do nothing but wake up often. A kernel that shares its
-cores out by session (kernel.sched_autogroup_enabled) gives each session as much, so these should change little.
-Where they change much, a server whose processes wake often looks faster than it is beside other sessions.
+In some rows their session has other processes, too, which do nothing but wake up often. A kernel that shares
+its cores out by session (kernel.sched_autogroup_enabled) gives each session as much, so these should change
+little. Where they change much, a server whose processes wake often looks faster than it is.
 """
 
 from __future__ import annotations
