@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.front.scheduler.batching import (
     BatchPolicy,
+    Pace,
     gathered_in,
     handover_size,
     may_queue_behind,
@@ -62,6 +63,43 @@ def test_a_hand_over_is_an_even_share_of_a_few_batches(
     waiting: int, free: int, batch_size: int, usual_s: float | None, expected: int
 ) -> None:
     assert handover_size(waiting, free, BatchPolicy(batch_size), usual_s) == expected
+
+
+def paced(*handovers: tuple[float, int, int]) -> Pace:
+    pace = Pace()
+    for took_s, jobs, runs in handovers * 20:
+        pace.note(took_s, jobs, runs)
+    return pace
+
+
+@pytest.mark.parametrize(
+    ("pace", "expected"),
+    [
+        (Pace(), 32),
+        (paced((1.6, 32, 4)), 16),
+        (paced((0.064, 32, 4)), 32),
+        (paced((0.4, 32, 16)), 20),
+        (paced((1.6, 32, 1)), 32),
+        (paced((1.6, 1, 1)), 32),
+        (paced((1.6, 32, 0)), 32),
+        (paced((1.6, 16, 2)), 16),
+        (paced((0.6, 1, 2)), 1),
+    ],
+    ids=[
+        "nothing known", "two runs of a model that takes long", "all of a fast one", "a quarter of a second",
+        "one run, whatever is in it", "alone", "a remote model", "and stays so", "a job of several runs",
+    ],
+)  # fmt: skip
+def test_a_long_hand_over_has_few_runs_of_the_model(pace: Pace, expected: int) -> None:
+    assert handover_size(64, 2, BatchPolicy(32), pace.usual_s, pace.most_jobs) == expected
+
+
+def test_a_model_that_comes_to_run_more_jobs_at_once_is_given_them_again() -> None:
+    pace, size = paced((1.6, 32, 32)), 0
+    for _ in range(8):
+        size = handover_size(64, 2, BatchPolicy(32), pace.usual_s, pace.most_jobs)
+        pace.note(1.6, size, 1)
+    assert size == 32
 
 
 def test_hand_overs_take_everything_that_waits_and_never_more() -> None:

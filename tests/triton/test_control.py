@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -172,6 +173,21 @@ def _change(service: RepositoryProcess, repository: Path) -> None:
     assert service.http("/v2/models/changing").json["versions"] == ["2"]
     assert order(service, "changing", "unload").status == 200
     shutil.rmtree(repository / "changing" / "2")
+
+
+def test_code_that_was_changed_within_a_second_is_what_runs(
+    service: RepositoryProcess, repository: Path
+) -> None:
+    folder = write_model(repository, "hasty", TENSORS, times(3))
+    code = folder / "1" / "model.py"
+    for moment_ns, factor in ((1, 3), (2, 4)):
+        write_model(repository, "hasty", TENSORS, times(factor))
+        os.utime(code, ns=(moment_ns, 1_700_000_000_000_000_000 + moment_ns))
+        assert order(service, "hasty", "load").status == 200
+        assert data(ask(service, "hasty")) == [factor, 2 * factor]
+    assert order(service, "hasty", "unload").status == 200
+    assert not list(folder.rglob("__pycache__"))
+    shutil.rmtree(folder)
 
 
 def test_a_load_that_fails_leaves_what_was_served(service: RepositoryProcess, repository: Path) -> None:

@@ -76,6 +76,7 @@ class InFlight(msgspec.Struct, eq=False):
     of what runs now, where a hand-over takes several runs.
     abandoned: nobody waits for it any more: it is over its Op's timeout, or was taken back.
     preprocess_ns: as the latest reply that has any tells, for `HandOverEvents.replying`.
+    runs: of the model, as the replies so far tell.
     """
 
     id: int
@@ -85,6 +86,7 @@ class InFlight(msgspec.Struct, eq=False):
     run_began: float
     abandoned: bool = False
     preprocess_ns: int = 0
+    runs: int = 0
 
     def open_jobs(self) -> list[Job]:
         """The jobs that are not settled."""

@@ -168,6 +168,7 @@ class Batcher:
             one_batch=self._timeout_s < math.inf,
             preferred=batching.preferred,
         )
+        self._runs_in_turn = not section.server_endpoints  # a remote model's are under way together
         self._crash_retry = section.crash_retry
         self._stuck_after_s = (section.run_timeout or math.inf) / 4
         self._tries = max(1, section.retry)
@@ -295,7 +296,8 @@ class Batcher:
             free = self._free(first, now)
             if not free:
                 return
-            size = handover_size(len(self._line), len(free), self._policy, self.pace.usual_s)
+            pace = self.pace
+            size = handover_size(len(self._line), len(free), self._policy, pace.usual_s, pace.most_jobs)
             self._send(free[0], self._take(size), now)
 
     def _refuse_all(self) -> None:
@@ -409,6 +411,7 @@ class Batcher:
     def replied(self, instance: Instance, handover: InFlight, reply: Reply) -> None:
         self._figures.note_run(reply.timings, len(reply.settled))
         instance.served += len(reply.settled)
+        handover.runs += reply.timings.batches
         if not reply.last:
             return
         instance.idle_since = time.monotonic()
@@ -443,7 +446,7 @@ class Batcher:
         )
 
     def _note_pace(self, took_s: float, handover: InFlight) -> None:
-        self.pace.note(took_s, len(handover.jobs))
+        self.pace.note(took_s, len(handover.jobs), handover.runs if self._runs_in_turn else 0)
         self._admission.note_pace()
 
     def requeue_lost(self, process: WorkerProcess) -> None:

@@ -5,11 +5,14 @@ Pure: no clock, no socket.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 FAST_HANDOVER_S = 0.010  # below this, waiting for the front between two hand-overs is a visible loss
 BATCHES_WHEN_FAST = 4
 BATCHES_WHEN_SLOW = 2
+LONG_HANDOVER_S = 0.25  # longer ones have few runs of the model: who comes meanwhile waits for the end
+LEAST_RUNS = 2  # of a long one, so that what is told of its runs stays true
 GATHER_SHARE = 0.5  # of a usual run: what an instance waits at most for the callers it has answered
 GATHER_MOST_S = 0.005
 
@@ -62,12 +65,14 @@ def gathered_in(
     return max(0.0, idle_since + min(GATHER_SHARE * usual_s, GATHER_MOST_S) - now)
 
 
-def handover_size(waiting: int, free_instances: int, policy: BatchPolicy, usual_s: float | None) -> int:
+def handover_size(
+    waiting: int, free_instances: int, policy: BatchPolicy, usual_s: float | None, most: float = math.inf
+) -> int:
     """Jobs in the next hand-over: an even share, and at most a few predictor batches.
 
     Several batches' worth give the worker's plan lengths to choose from; a slow model gets fewer, so that the
     last request of a hand-over does not wait while another instance is idle.
-    usual_s: what a hand-over took of late; None before the first.
+    usual_s: what a hand-over took of late; None before the first. most: see `Pace.most_jobs`.
     """
     if policy.preferred:
         there = [size for size in policy.preferred if size <= waiting]
@@ -78,7 +83,7 @@ def handover_size(waiting: int, free_instances: int, policy: BatchPolicy, usual_
         fast = usual_s is not None and usual_s < FAST_HANDOVER_S
         batches = BATCHES_WHEN_FAST if fast else BATCHES_WHEN_SLOW
     share = -(-waiting // max(1, free_instances))
-    return max(1, min(share, policy.batch_size * batches))
+    return max(1, math.floor(min(share, policy.batch_size * batches, most)))
 
 
 def may_queue_behind(
@@ -108,9 +113,26 @@ class Pace:
         self.run_s = 0.0
         self.per_job_s = 0.0
         self._took_s = self._handovers = self._jobs = 0.0
+        self._jobs_a_run = math.inf
 
-    def note(self, took_s: float, jobs: int) -> None:
-        """One more hand-over has ended."""
+    @property
+    def most_jobs(self) -> float:
+        """Jobs of a hand-over that takes `LONG_HANDOVER_S`, or `LEAST_RUNS` runs where these are more.
+
+        Infinite while the worker has not cut one into several runs: then the time need not go by the jobs.
+        """
+        if self._jobs_a_run == math.inf:
+            return math.inf
+        return max(LEAST_RUNS * self._jobs_a_run, LONG_HANDOVER_S / self.per_job_s)
+
+    def note(self, took_s: float, jobs: int, runs: int = 0) -> None:
+        """One more hand-over has ended. runs: of the model, one after the other; 0: not known."""
+        if runs > 1:
+            known = self._jobs_a_run < math.inf
+            change = jobs / runs - self._jobs_a_run
+            self._jobs_a_run = self._jobs_a_run + _SMOOTHING * change if known else jobs / runs
+        elif runs == 1 and self._jobs_a_run < jobs:
+            self._jobs_a_run = jobs
         usual_s = self.usual_s
         self.usual_s = took_s if usual_s is None else usual_s + _SMOOTHING * (took_s - usual_s)
         memory = max(_LEAST_MEMORY, _MEMORY**jobs)

@@ -195,7 +195,12 @@ class PythonModel:
 
 
 def load_module(path: Path) -> ModuleType:
-    """The module of a model.py, which finds its neighbours and our utils. Raises ConfigError."""
+    """The module of a model.py, which finds its neighbours and our utils. Raises ConfigError.
+
+    No bytecode is written: Python would run it in place of a file that was changed in the same second and is
+    as long, and a repository is nobody's to write into.
+    """
+    sys.dont_write_bytecode = True
     for name in MODULES:
         sys.modules[name] = utils
     for folder in (path.parent.parent, path.parent):
