@@ -78,7 +78,7 @@ def paced(*handovers: tuple[float, int, int]) -> Pace:
         (Pace(), 32),
         (paced((1.6, 32, 4)), 16),
         (paced((0.064, 32, 4)), 32),
-        (paced((0.4, 32, 16)), 20),
+        (paced((0.8, 32, 16)), 20),
         (paced((1.6, 32, 1)), 32),
         (paced((1.6, 1, 1)), 32),
         (paced((1.6, 32, 0)), 32),
@@ -86,7 +86,7 @@ def paced(*handovers: tuple[float, int, int]) -> Pace:
         (paced((0.6, 1, 2)), 1),
     ],
     ids=[
-        "nothing known", "two runs of a model that takes long", "all of a fast one", "a quarter of a second",
+        "nothing known", "two runs of a model that takes long", "all of a fast one", "half a second",
         "one run, whatever is in it", "alone", "a remote model", "and stays so", "a job of several runs",
     ],
 )  # fmt: skip

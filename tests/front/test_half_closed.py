@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,3 +99,18 @@ def test_one_that_leaves_after_all_is_let_go(service: ServiceProcess, tmp_path: 
     wait_until(lambda: service.metric("paddlewheel_pending_requests") == 0, "they have left")
     for gate in gates:
         gate.touch()
+
+
+def test_one_that_is_gone_before_its_body_is_read_is_refused_in_peace(service: ServiceProcess) -> None:
+    """The body is decompressed aside, and refused when the connection is no more."""
+    body = gzip.compress(gzip.compress(b" " * (1 << 20)))
+    lines = ("POST /v2/models/test/infer HTTP/1.1", "Content-Encoding: gzip", f"Content-Length: {len(body)}")
+    head = "\r\n".join([*lines, "", ""])
+    for _ in range(200):
+        client = socket.create_connection(("127.0.0.1", service.http_port), timeout=PATIENCE_S)
+        client.sendall(head.encode() + body)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()  # a reset
+    wait_until(lambda: service.metric("paddlewheel_pending_requests") == 0, "all are refused")
+    assert service.predict({"number": "21"})
+    assert "Traceback" not in service.log

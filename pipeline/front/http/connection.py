@@ -360,7 +360,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def peer(self) -> str:
-        address = self._transport.get_extra_info("peername")
+        """The client's address; "?" where none is known any more."""
+        try:
+            address = self._transport.get_extra_info("peername")
+        except AttributeError:  # uvloop asks the socket, which a connection that was lost has no more
+            return "?"
         return str(address[0]).removeprefix(_IPV4_MAPPED) if address else "?"
 
     def _unread(self) -> int:

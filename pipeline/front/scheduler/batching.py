@@ -11,7 +11,7 @@ from dataclasses import dataclass
 FAST_HANDOVER_S = 0.010  # below this, waiting for the front between two hand-overs is a visible loss
 BATCHES_WHEN_FAST = 4
 BATCHES_WHEN_SLOW = 2
-LONG_HANDOVER_S = 0.25  # longer ones have few runs of the model: who comes meanwhile waits for the end
+LONG_HANDOVER_S = 0.5  # longer ones have few runs of the model: who comes meanwhile waits for the end
 LEAST_RUNS = 2  # of a long one, so that what is told of its runs stays true
 GATHER_SHARE = 0.5  # of a usual run: what an instance waits at most for the callers it has answered
 GATHER_MOST_S = 0.005
