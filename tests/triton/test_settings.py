@@ -21,8 +21,11 @@ from tests.support.triton_repository import write_model
 X = 'input { name: "X" data_type: TYPE_FP32 dims: 1 }\noutput { name: "Y" data_type: TYPE_FP32 dims: 1 }\n'
 PYTHON = f'backend: "python"\n{X}'
 # Waits for a file of the name that its parameter "until" tells, then makes that of its parameter "makes".
+# Answers how many requests it had before.
 WAITS = """
 class TritonPythonModel:
+    before = 0
+
     def execute(self, requests):
         import json, time
         from pathlib import Path
@@ -34,7 +37,8 @@ class TritonPythonModel:
             if "makes" in told:
                 Path(told["makes"]).touch()
             x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
-            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]))
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x * 0 + self.before)]))
+            self.before += 1
         return answers
 """
 # Answers how many rows it was given before the first request, and counts what it does.
@@ -152,10 +156,10 @@ def row(model: str, value: float = 1.0) -> list[rpc.InferInput]:
 
 
 class Answers:
-    """Of calls that are under way together, by their names in the order in which they came."""
+    """Of calls that are under way together: refusals, then names in the order in which the model had them."""
 
     def __init__(self, client: rpc.InferenceServerClient, model: str) -> None:
-        self.names: list[str] = []
+        self._found: list[tuple[float, str]] = []
         self._client, self._model = client, model
         self._all = threading.Condition()
 
@@ -172,15 +176,16 @@ class Answers:
     def _taker(self, name: str) -> Callable[[Any, Any], None]:
         def take(result: Any, error: Any) -> None:
             with self._all:
-                self.names.append(f"{name}: {error}" if error else name)
+                place = -1.0 if error else float(result.as_numpy("Y").flat[0])
+                self._found.append((place, f"{name}: {error}" if error else name))
                 self._all.notify_all()
 
         return take
 
     def wait_for(self, count: int) -> list[str]:
         with self._all:
-            assert self._all.wait_for(lambda: len(self.names) >= count, PATIENCE_S)
-        return self.names
+            assert self._all.wait_for(lambda: len(self._found) >= count, PATIENCE_S)
+            return [name for _, name in sorted(self._found)]
 
 
 def test_a_preferred_size_leaves_without_the_queue_delay(client: rpc.InferenceServerClient) -> None:
@@ -203,7 +208,7 @@ def test_answers_keep_the_order_of_requests_where_that_is_asked_for(
     wait_until(ran.exists, "the second has run")
     for _ in range(50):
         client.is_server_live()
-    assert answers.names == []
+    assert answers.wait_for(0) == []
     go.touch()
     assert sorted(answers.wait_for(2)) == ["first", "second"]
 
