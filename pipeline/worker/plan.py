@@ -12,6 +12,9 @@ import msgspec
 
 from pipeline.worker.run_costs import RunCosts
 
+# What a run costs beside the predictor: feeds are joined, fetches cut apart, answers sent and passed on.
+# Without it batches are so small that the default service is a tenth slower (docs/decisions/batching.md).
+RUN_OVERHEAD_S = 150e-6
 # Sizes of a batch that are tried: all would take three times as long to try, and save a hundredth more.
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128)
 
@@ -83,7 +86,8 @@ def _cut_at_limits(items: Sequence[Item], group: list[int], limits: BatchLimits)
 def _cut_by_cost(
     items: Sequence[Item], group: list[int], limits: BatchLimits, costs: RunCosts
 ) -> list[list[int]]:
-    """The cut whose runs take the least time together, by dynamic programming over the sorted items.
+    """The cut whose runs take the least time together, what each costs beside the predictor included, by
+    dynamic programming over the sorted items.
 
     The best cut of the first n items ends with a batch of some k, before which stands the best cut of the
     first n - k. group: items of one shape, short ones first, so that a batch is as long as its last item.
@@ -104,7 +108,7 @@ def _cut_by_cost(
             run_s = of_rows[rows] if rows < len(of_rows) else costs.of(rows, length)
             if least_s[end - size] + run_s < best_s:
                 best_s, best = least_s[end - size] + run_s, size
-        least_s.append(best_s)
+        least_s.append(best_s + RUN_OVERHEAD_S)
         sizes.append(best)
     batches = []
     end = len(group)

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.models.serving_model import FeedPadding, Padding
 from pipeline.worker.model import Joining
-from pipeline.worker.plan import BatchLimits, Item, bucket, plan
+from pipeline.worker.plan import RUN_OVERHEAD_S, BatchLimits, Item, bucket, plan
 from pipeline.worker.run_costs import RunCosts
 from pipeline.worker.runner import describe, join, slices, split
 
@@ -258,12 +258,14 @@ def least_s(items: Sequence[Item], limits: BatchLimits, costs: RunCosts) -> floa
     best = [0.0]
     for end in range(1, len(lengths) + 1):
         sizes = range(1, min(end, limits.requests) + 1)
-        best.append(min(best[end - size] + costs.of(size, lengths[end - 1]) for size in sizes))
+        of_last = [best[end - size] + costs.of(size, lengths[end - 1]) for size in sizes]
+        best.append(min(of_last) + RUN_OVERHEAD_S)
     return best[-1]
 
 
 def time_of(batches: list[list[int]], items: Sequence[Item], costs: RunCosts) -> float:
-    return sum(costs.of(sum(items[i].rows for i in b), max(items[i].length for i in b)) for b in batches)
+    runs = [costs.of(sum(items[i].rows for i in b), max(items[i].length for i in b)) for b in batches]
+    return sum(runs) + RUN_OVERHEAD_S * len(runs)
 
 
 def test_batches_are_cut_where_all_runs_together_take_the_least_time() -> None:
@@ -283,6 +285,17 @@ def test_a_dear_run_makes_large_batches_and_dear_tokens_small_ones() -> None:
     mixed = texts(8, 9, 10, 200, 210, 220)
     assert plan(mixed, BatchLimits(requests=32), costs_of(10.0, 1e-9)) == [[0, 1, 2, 3, 4, 5]]
     assert plan(mixed, BatchLimits(requests=32), costs_of(1e-9, 1e-3)) == [[i] for i in range(6)]
+
+
+def test_what_a_run_costs_beside_the_predictor_makes_batches_larger() -> None:
+    alike = texts(*[16] * 8)
+    # Of four rows and of eight a row costs as much, so that only the number of runs makes a difference.
+    assert plan(
+        alike, BatchLimits(requests=32), RunCosts({(1, 16): 3e-4, (4, 16): 8e-4, (8, 16): 16e-4}, 32)
+    ) == [list(range(8))]
+    # Two rows of one run would take longer than two runs, and all that these cost beside.
+    far = RunCosts({(1, 16): 1e-3, (2, 16): 2e-3 + 1.1 * RUN_OVERHEAD_S}, 32)
+    assert plan(texts(16, 16), BatchLimits(requests=32), far) == [[0], [1]]
 
 
 def test_a_cut_by_cost_keeps_to_the_limits_and_never_joins_what_has_no_shape() -> None:
