@@ -15,7 +15,7 @@ from itertools import product
 
 FOLLOWS = 0.05  # how far one real run moves what is known of its size
 MOST_OFF = 1.5  # a run that took longer than so many times the expected was disturbed, and counts as that
-_FORGET_AFTER = 32  # noted runs: by then what was worked out for each length is worked out anew
+_MOVED = 1.05  # a measured size whose time has changed so much: what was worked out by it is worked out anew
 
 
 class RunCosts:
@@ -38,8 +38,8 @@ class RunCosts:
         self.points = dict(points)
         self._most_rows = most_rows
         self._follows = follows
-        self._known: dict[int, list[float]] = {}
-        self._noted = 0
+        self._known: dict[int, list[float]] = {}  # by length, worked out from:
+        self._used = dict(points)
 
     def of_length(self, length: int) -> Sequence[float]:
         """Seconds by the number of rows, 0 to `most_rows`, of a run whose longest row has this length."""
@@ -66,10 +66,9 @@ class RunCosts:
         ratio = min(MOST_OFF, max(1 / MOST_OFF, took_s / expected_s))
         near = _nearest(self._rows, rows), _nearest(self._lengths, length)
         self.points[near] *= 1 + FOLLOWS * (ratio - 1)
-        self._noted += 1
-        if self._noted >= _FORGET_AFTER:
-            self._noted = 0
+        if not 1 / _MOVED < self.points[near] / self._used[near] < _MOVED:
             self._known.clear()
+            self._used = dict(self.points)
 
 
 def _between(known: Sequence[int], value: int) -> tuple[int, int, float]:
