@@ -9,12 +9,13 @@ import tempfile
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.api.app import App, RepositoryPlace
 from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import OpConfig
 from pipeline.errors import ConfigError, NotReady, StartFailed
-from pipeline.front.pool.placement import plan
+from pipeline.front.pool.placement import FileState, plan
 from pipeline.front.pool.worker_pool import WorkerPool
 from pipeline.front.repository import LoadFailed, Repository, Standing
 from pipeline.front.scheduler.batcher import Batcher
@@ -38,6 +39,8 @@ class ModelLoader(Repository):
         super().__init__(scheduler)
         self._poll_s = place.poll_s
         self._useless: dict[str, tuple[str, str]] = {}  # on disk: the version, and why it can't be served
+        # What was on disk when polling last loaded it, so that a load that fails is not tried at each look.
+        self._polled: dict[str, _OnDisk] = {}
         self._work = tempfile.TemporaryDirectory(prefix="paddlewheel-models-")  # for files that clients give
         folders, defaults = tuple(map(Path, place.folders)), Defaults(*place.defaults)
         self._source = ModelRepository(folders, place.strict, place.strict_devices, defaults)
@@ -78,8 +81,7 @@ class ModelLoader(Repository):
             if any(not model.op for model in models):
                 await self._scheduler.withdraw([model.key for model in models], 0.0)
                 self._standings |= {model.key: Standing("UNAVAILABLE", "unloaded") for model in models}
-        if ops:
-            await self.unload(ops)
+            await self._unload(ops)
 
     async def poll(self) -> None:
         """Load what has changed, or come, and unload what has gone, every `poll_s` seconds."""
@@ -105,10 +107,15 @@ class ModelLoader(Repository):
         if not there:
             await self.unload_model(name)
         elif await self._differs(name):
-            await self.load_model(name)
+            try:
+                await self.load_model(name)
+            except NotReady:
+                self._polled.pop(name, None)  # it was not tried
+                raise
 
     async def _differs(self, name: str) -> bool:
-        """Whether the disk has another model of this name than is served, or was found to be of no use."""
+        """Whether the disk has another model of this name than is served, or was found to be of no use, or
+        could not be loaded."""
         served = await asyncio.to_thread(self._source.read, [name])
         if why := served.unavailable.get(name):
             known = self._useless.get(name, self._scheduler.app.unavailable.get(name))
@@ -117,7 +124,11 @@ class ModelLoader(Repository):
         self._useless.pop(name, None)
         app = merged(self._scheduler.app, name, served)
         keys = {model.key for model in self._scheduler.app.models if model.name == name}
-        return keys != {m.key for m in served.models if m.name == name} or bool(self._changed(app, served))
+        if keys == {m.key for m in served.models if m.name == name} and not self._changed(app, served):
+            self._polled.pop(name, None)
+            return False
+        tried, self._polled[name] = self._polled.get(name), _on_disk(app, served)
+        return tried != self._polled[name]
 
     @contextlib.asynccontextmanager
     async def polling(self) -> AsyncIterator[None]:
@@ -208,10 +219,28 @@ class ModelLoader(Repository):
 
 def _has_other_files(app: App, op: str, pool: WorkerPool) -> bool:
     """Whether the Op would run other files now than its workers do."""
+    files = _files(app, op)
+    return files is None or files != pool.plan.files  # without any, starting it tells what is wrong
+
+
+def _files(app: App, op: str) -> frozenset[FileState] | None:
+    """The files that the Op would run now; None where that can't be told."""
     try:
-        return plan(app, op).files != pool.plan.files
+        return plan(app, op).files
     except (ConfigError, OSError):
-        return True  # starting it tells what is wrong
+        return None
+
+
+class _OnDisk(NamedTuple):
+    """What a model and those that it needs were made of: versions with their configurations, and files."""
+
+    models: Mapping[str, object]
+    files: Mapping[str, frozenset[FileState] | None]
+
+
+def _on_disk(app: App, served: Served) -> _OnDisk:
+    models = {model.key: model.config for model in served.models}
+    return _OnDisk(models, {op: _files(app, op) for op in served.sections})
 
 
 def _check_available(name: str, served: Served) -> None:

@@ -66,17 +66,7 @@ class Repository:
         """Refuse further requests, answer those that were admitted, and end the workers. Raises NotReady."""
         async with self._changing:
             self._scheduler.check_settled()
-            pools = self._scheduler.pools
-            loaded = [op for op in ops if op in pools and op not in self._standings]
-            if not loaded:
-                return
-            self._standings |= dict.fromkeys(loaded, Standing("UNLOADING"))
-            for op in loaded:
-                self.failures.pop(op, None)
-            await self._scheduler.withdraw(loaded, self._scheduler.app.config.dag.drain_timeout)
-            await asyncio.gather(*(pools[op].unload() for op in loaded))
-            self._standings |= dict.fromkeys(loaded, Standing("UNAVAILABLE", "unloaded"))
-            log.info("Unloaded: %s", ", ".join(loaded))
+            await self._unload(ops)
 
     async def reload_changed(self) -> None:
         """Load anew what has other files than when it was loaded, and tell the log. Raises NotReady."""
@@ -98,6 +88,19 @@ class Repository:
             return (await self._plan(op)).files != pool.plan.files
         except ServingError:
             return True  # loading it tells what is wrong
+
+    async def _unload(self, ops: Sequence[str]) -> None:
+        pools = self._scheduler.pools
+        loaded = [op for op in ops if op in pools and op not in self._standings]
+        if not loaded:
+            return
+        self._standings |= dict.fromkeys(loaded, Standing("UNLOADING"))
+        for op in loaded:
+            self.failures.pop(op, None)
+        await self._scheduler.withdraw(loaded, self._scheduler.app.config.dag.drain_timeout)
+        await asyncio.gather(*(pools[op].unload() for op in loaded))
+        self._standings |= dict.fromkeys(loaded, Standing("UNAVAILABLE", "unloaded"))
+        log.info("Unloaded: %s", ", ".join(loaded))
 
     async def _load(self, op: str) -> None:
         before = self._standings.get(op)

@@ -135,6 +135,23 @@ def test_an_ensemble_that_comes_after_its_model_goes_on_with_the_newest_version_
         assert order(service, "ensemble", "unload", unload_dependents=True).status == 200
 
 
+def test_an_ensemble_that_is_served_has_its_models_whatever_is_ordered_at_once(
+    service: RepositoryProcess,
+) -> None:
+    orders: list[tuple[str, dict[str, bool]]] = [("unload", {"unload_dependents": True}), ("load", {})]
+    assert order(service, "ensemble", "load").status == 200
+    for _ in range(3):
+        with ThreadPoolExecutor(6) as pool:
+            done = [pool.submit(order, service, "ensemble", what, **how) for what, how in 3 * orders]
+        assert {one.result().status for one in done} == {200}
+        states = index(service)
+        assert states["ensemble"] == states["changing"], states
+        assert ask(service, "ensemble", tensor="A").status == ask(service, "changing").status
+    assert order(service, "ensemble", "load").status == 200
+    assert data(ask(service, "ensemble", tensor="A")) == [2, 4]
+    assert order(service, "ensemble", "unload", unload_dependents=True).status == 200
+
+
 def test_versions_are_those_of_the_policy_each_asked_by_its_number(service: RepositoryProcess) -> None:
     assert order(service, "policy", "load").status == 200
     assert service.http("/v2/models/policy").json["versions"] == ["2", "3"]

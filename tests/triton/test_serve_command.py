@@ -24,6 +24,8 @@ backend: "identity"
 input { name: "I" data_type: TYPE_FP32 dims: [ 2 ] }
 output [ { name: "O" data_type: TYPE_FP32 dims: [ 2 ] } ]
 """
+PYTHON_TENSORS = TENSORS.replace('"identity"', '"python"')
+REFUSES = "class TritonPythonModel:\n    def initialize(self, args):\n        raise ValueError('{}')\n"
 
 
 @pytest.mark.parametrize(
@@ -195,6 +197,37 @@ def test_poll_serves_what_comes_changes_and_goes(tmp_path: Path) -> None:
         service.wait_for_log("Unloaded: first:1")
         assert service.http("/v2/models/first/ready").status == 400
         assert service.http("/v2/repository/models/second/unload", b"").status == 503
+
+
+def test_polling_tries_a_model_that_does_not_start_once_for_each_change_of_it(tmp_path: Path) -> None:
+    repository, elsewhere = tmp_path / "models", tmp_path / "elsewhere"
+    write_model(repository, "steady", TENSORS)
+    elsewhere.mkdir()
+
+    def come(name: str, config: str, code: str = "") -> None:
+        """At once, so that no look at the disk finds half of it."""
+        write_model(elsewhere, name, config, code).rename(repository / name)
+
+    def change_code(text: str) -> None:
+        (elsewhere / "model.py").write_text(text)
+        (elsewhere / "model.py").rename(repository / "broken" / "1" / "model.py")
+
+    with RepositoryProcess(
+        repository, arguments=["--model-control-mode=poll", "--repository-poll-secs=1"]
+    ) as service:
+        come("broken", PYTHON_TENSORS, REFUSES.format("no licence"))
+        service.wait_for_log("Model broken is not loaded")
+        for name in ("second", "third"):  # one after the other: by then the disk was looked at twice more
+            come(name, TENSORS)
+            service.wait_for_log(f"Model {name} is loaded")
+        assert service.log.count("Model broken is not loaded") == 1
+        change_code(REFUSES.format("no memory"))
+        service.wait_for_log("Model broken is not loaded", times=2)
+        change_code("class TritonPythonModel:\n    def execute(self, requests):\n        return []\n")
+        service.wait_for_log("Model broken is loaded")
+        assert service.http("/v2/models/broken/ready").status == 200
+        told = [line for line in service.log.splitlines() if "Model broken is not loaded" in line]
+        assert ["no licence" in told[0], "no memory" in told[1], len(told)] == [True, True, 2]
 
 
 def test_explain_tells_models_and_what_is_wrong(tmp_path: Path) -> None:
