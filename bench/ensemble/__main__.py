@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import sys
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,6 +35,7 @@ from bench.peers.scenarios import MIXED, SHORT, WORKLOADS, Model, model_of
 from bench.peers.server import Door, Processes, Server, running
 from bench.peers.subjects import SUBJECTS, Ours, Peer
 from bench.peers.turns import Asked, Bodies, pair
+from bench.processes import cpu_s
 from bench.running import ROOT, free_ports
 
 MODEL = "2x128"
@@ -181,6 +185,43 @@ def _told(target: Target | None, per_s: float, cpu: float) -> str:
     return f"requests/s {target.per_s:g}x: {'met' if per_s >= target.per_s else 'not met'}"
 
 
+def report_stages(options: argparse.Namespace, console: Console) -> None:
+    """What a request takes of the front and of each model's worker. Raises CannotMeasure."""
+    table = Table("texts", "connections", "requests/s", "cores", title="Our CPU by process, us a request")
+    rows: list[dict[str, str]] = []
+    for kind in options.workloads:
+        texts = WORKLOADS[kind].texts()
+        ours = our_ensemble(
+            model_of(MODEL).directory, texts[0], batch=options.batch, delay_us=options.delay_us
+        )
+        with ours as (server, door), bodies_file([V2.body(text) for text in texts]) as bodies:
+            for count in options.connections:
+                asked = Asked(door, server.processes, Bodies(bodies, None), Processes())
+                rows.append(_stages(server.processes, asked, kind, count, options.seconds * options.rounds))
+    columns = list(dict.fromkeys(itertools.chain(*rows)))
+    for name in columns[4:]:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*(row.get(name, "") for name in columns))
+    console.print(table)
+
+
+def _stages(processes: Processes, asked: Asked, kind: str, count: int, seconds: float) -> dict[str, str]:
+    asked.turn(count, 1)  # warm
+    front, *workers = processes.all()
+    names = {pid: Path(f"/proc/{pid}/comm").read_text("utf-8").strip() for pid in workers} | {front: "front"}
+    before = {pid: cpu_s([pid]) for pid in names}
+    began = time.monotonic()
+    answers = asked.load(count, seconds).requests
+    took_s = time.monotonic() - began
+    spent: Counter[str] = Counter()
+    for pid, name in names.items():
+        spent[name.partition(":")[0]] += cpu_s([pid]) - before[pid]
+    told = {"texts": kind, "connections": str(count), "requests/s": f"{answers / took_s:,.0f}"}
+    told["cores"] = f"{spent.total() / took_s:.2f}"
+    return told | {name: f"{s * 1e6 / answers:.0f}" for name, s in spent.items() if s * 1e6 > answers}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.ensemble", description=__doc__)
     for option, known, usual in (
@@ -196,9 +237,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--delay-us", type=int, default=0, help="that a partial batch of ours waits (default: %(default)s)"
     )
+    parser.add_argument("--stages", action="store_true", help="of ours alone, what each process takes")
     options, console = parser.parse_args(arguments), Console(width=None if sys.stdout.isatty() else 160)
     try:
-        report(console, measure(options, console))
+        if options.stages:
+            report_stages(options, console)
+        else:
+            report(console, measure(options, console))
     except CannotMeasure as exc:
         console.print(f"not measured: {exc}", style="red", markup=False)
         return 1

@@ -49,10 +49,10 @@ class Asked:
         self._bodies = bodies
 
     def turn(self, connections: int, seconds: float) -> Turn:
-        self._load(connections, _WARM_UP_S)
+        self.load(connections, _WARM_UP_S)
         self.settle()
         with watched(self._processes, self._beside) as spent:
-            done = self._load(connections, seconds)
+            done = self.load(connections, seconds)
         if not done.requests:
             raise CannotMeasure(f"nothing was answered at {self._door.url}{self._door.path}")
         short = self._short_texts(connections, seconds)
@@ -73,7 +73,8 @@ class Asked:
                 return
             before = now
 
-    def _load(self, connections: int, seconds: float) -> Load:
+    def load(self, connections: int, seconds: float) -> Load:
+        """Ask it for so long, whatever it costs."""
         url, path = self._door.url, self._door.path
         return wrk(url, path, connections=connections, seconds=seconds, bodies=self._bodies.all, timeout_s=30)
 

@@ -47,7 +47,7 @@ from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
 from pipeline.process.log import keep_our_loggers, lines_written, set_up_logging
 from pipeline.process.memory import settle_memory
-from pipeline.process.processes import die_with
+from pipeline.process.processes import die_with, name_process
 from pipeline.worker.executor import Executor, Send
 from pipeline.worker.lifeline import hold_lifeline
 from pipeline.worker.set_up import executors_of
@@ -206,6 +206,7 @@ def main(arguments: list[str]) -> None:
         return
     start = received.message
     assert isinstance(start, Start)
+    name_process(start.name)
     app = App.from_json(start.app)
     set_up_logging(app.config.logging, app.name, start.name, beside_app=True, log_fd=log_fd)
     try:

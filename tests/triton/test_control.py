@@ -93,6 +93,11 @@ def index(service: RepositoryProcess) -> dict[str, list[str]]:
     return rows
 
 
+def test_workers_are_named_by_their_models_where_processes_are_listed(service: RepositoryProcess) -> None:
+    names = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in service.worker_pids()}
+    assert names == {f"{name}:1.0" for name in STEADY}
+
+
 def test_an_ensemble_is_loaded_with_its_models_and_unloaded_with_them_or_without(
     service: RepositoryProcess,
 ) -> None:
