@@ -90,6 +90,7 @@ class ModelLoader(Repository):
             await asyncio.sleep(self._poll_s)
             there = self.names()
             served = {model.name for model in self._scheduler.app.models}
+            self._forget_all_but(there)
             for name in (*there, *served.difference(there)):
                 try:
                     await self._follow(name, there=name in there)
@@ -101,6 +102,12 @@ class ModelLoader(Repository):
                     told[name] = repr(exc)
                 else:
                     told.pop(name, None)
+
+    def _forget_all_but(self, names: Collection[str]) -> None:
+        """Have a model that was taken away and comes again be new."""
+        for known in (self._useless, self._polled):
+            for name in known.keys() - set(names):
+                del known[name]
 
     async def _follow(self, name: str, *, there: bool) -> None:
         """Serve what the disk has of a model now. Raises NotReady and LoadFailed."""
