@@ -28,7 +28,7 @@ _SEAMS = {  # what an object of the group has to have, and the file that says mo
     DIALECTS: (("front", "worker"), "pipeline/dialects/dialect.py"),
     ENGINES: (("format_of", "params_of", "signature_of", "load"), "pipeline/engines/base.py"),
 }
-_PROJECT = "paddlewheel"
+PROJECT = "paddlewheel"
 _CHECKOUT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def find(group: str) -> Mapping[str, Plugin]:
     pip has noted of a checkout is as old as its installation, and of a bare clone there is nothing.
     """
     own = _of_checkout(group)
-    found = [*own, *(one for one in _installed(group) if not own or one.distribution != _PROJECT)]
+    found = [*own, *(one for one in _installed(group) if not own or one.distribution != PROJECT)]
     by_name: dict[str, Plugin] = {}
     for one in found:
         other = by_name.setdefault(one.name, one)
@@ -83,7 +83,7 @@ def find(group: str) -> Mapping[str, Plugin]:
                 f"{other.distribution} and {one.value} of {one.distribution}; uninstall one of the two"
             )
     if not by_name:
-        raise ConfigError(f"{_PROJECT} is not installed: the entry points {group} are missing; install it")
+        raise ConfigError(f"{PROJECT} is not installed: the entry points {group} are missing; install it")
     return {name: by_name[name] for name in sorted(by_name)}
 
 
@@ -126,7 +126,7 @@ def _of_checkout(group: str) -> list[Plugin]:
         project = tomllib.loads(_CHECKOUT.read_text("utf-8"))["project"]
     except (OSError, ValueError, KeyError):
         return []
-    if project.get("name") != _PROJECT:  # of an app that has this package in its own folder
+    if project.get("name") != PROJECT:  # of an app that has this package in its own folder
         return []
     table = project["entry-points"][group]
-    return [Plugin(group, name, value, _PROJECT) for name, value in table.items()]
+    return [Plugin(group, name, value, PROJECT) for name, value in table.items()]

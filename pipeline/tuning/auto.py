@@ -158,7 +158,7 @@ def _choice(name: str, section: OpConfig) -> Choice | None:
     if choice is None:
         ran = [timed(order) for order in _with_progress(name, _orders(subject))]
         choice = choose([*ran, *_not_run(subject)])
-        kept.write(subject.model, subject.key, subject.facts, choice)
+        choice = kept.write(subject.model, subject.key, subject.facts, choice)
     return _of_subject(choice, subject)
 
 
@@ -219,9 +219,14 @@ def _lengths(model: ServingModel) -> list[int]:
     return [length for length in LENGTHS if length <= longest] or [longest]
 
 
+def _told(order: Order) -> str:
+    """The engine, and a precision that is tried beside fp32."""
+    return f"{order.engine} {order.precision}" if order.agreeing else order.engine
+
+
 def _with_progress(name: str, orders: Sequence[Order]) -> Iterator[Order]:
     """The orders one by one, with a progress bar on a terminal and a line elsewhere."""
-    title = f"Op {name}: timing {', '.join(order.engine for order in orders)} (once for this machine)"
+    title = f"Op {name}: timing {', '.join(map(_told, orders))} (once for this machine)"
     if sys.stderr is None or not sys.stderr.isatty():
         if sys.stderr is not None:
             sys.stderr.write(f"{title}\n")

@@ -35,6 +35,12 @@ class Timed(msgspec.Struct, frozen=True):
         """For the log and tables: as "openvino bf16"."""
         return f"{self.engine} {self.precision}"
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is refused, or has times to be compared by."""
+        timed = all(rows > 0 and length > 0 and seconds > 0 for rows, length, seconds in self.points)
+        return bool(self.refused) or (timed and any(rows == 1 for rows, _, _ in self.points))
+
     def alone_s(self) -> float:
         """Seconds of one row by itself: what a lone caller waits for."""
         return _mean([min(s for _, s in self._of(length, 1)) for length in self._compared()])
@@ -89,6 +95,12 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     def rows_per_s(self) -> float:
         """As it was timed, on one core where a run has one thread."""
         return 1 / self.among[0].row_s()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it can be used; what was read from a damaged file can not."""
+        first = self.among[:1]
+        return bool(first) and not first[0].refused and all(one.is_whole for one in self.among)
 
     def costs(self) -> Mapping[tuple[int, int], float]:
         """Seconds of a run, by rows and length."""

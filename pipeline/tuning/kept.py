@@ -12,14 +12,17 @@ import hashlib
 import logging
 import os
 import platform
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
 
+from pipeline.errors import ConfigError
 from pipeline.models.digests import sample_of
 from pipeline.models.serving_model import ServingModel
+from pipeline.plugins import ENGINES, PROJECT, find
 from pipeline.process.control_group import usable_cores
 from pipeline.tuning.choice import Choice
 
@@ -63,7 +66,8 @@ def machine() -> str:
 def versions() -> list[str]:
     """The engines' distributions that are installed, each with its version."""
     found = []
-    for name in _DISTRIBUTIONS:
+    added = sorted({one.distribution for one in find(ENGINES).values()} - {PROJECT, *_DISTRIBUTIONS})
+    for name in (*_DISTRIBUTIONS, *added):
         with contextlib.suppress(PackageNotFoundError):
             if told := version(name):  # None of one whose files are gone
                 found.append(f"{name} {told}")
@@ -73,43 +77,66 @@ def versions() -> list[str]:
 def read(model: ServingModel, key: str) -> Choice | None:
     """The choice that is kept under the key, wherever that is."""
     for path in _places(model, key):
-        choice = _load(path).choices.get(key)
+        try:
+            choice = _load(path).choices.get(key)
+        except ConfigError as exc:
+            log.warning("%s: measured anew", exc.message)
+            continue
         if choice is not None:
             return choice
     return None
 
 
-def write(model: ServingModel, key: str, facts: str, choice: Choice) -> Path | None:
-    """Keep a choice; returns the file, or None where there is no place that can be written."""
-    for path in _places(model, key):
-        kept = _load(path)
-        kept.choices.pop(key, None)
+def write(model: ServingModel, key: str, facts: str, choice: Choice) -> Choice:
+    """Keep a choice; returns the one that counts: that of another start which was through before, if any."""
+    places = list(_places(model, key))
+    for path in places:
+        with contextlib.suppress(ConfigError):
+            if (others := _load(path).choices.get(key)) is not None:
+                return others
+    for path in places:
+        kept = Kept()
+        with contextlib.suppress(ConfigError):
+            kept = _load(path)
         kept.choices[key], kept.machines[key] = choice, facts
         for old in list(kept.choices)[:-MOST_KEPT]:
             del kept.choices[old]
             kept.machines.pop(old, None)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
-            partial.replace(path)
-        except OSError:
-            continue
-        return path
-    return None
+        if _is_written(path, kept):
+            return choice
+    log.warning("the choice can't be kept in %s: each start measures again", " or ".join(map(str, places)))
+    return choice
 
 
-def _places(model: ServingModel, key: str) -> tuple[Path, Path]:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return model.directory / FILE, cache / "paddlewheel" / "choices" / f"{key}.json"
+def _is_written(path: Path, kept: Kept) -> bool:
+    # Not by the number of the process: in containers that share the folder all have the same.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
+        partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _places(model: ServingModel, key: str) -> Iterator[Path]:
+    yield model.directory / FILE
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  # raises nothing
+    if Path(cache).is_absolute():  # a container may have a user without a home folder
+        yield Path(cache) / "paddlewheel" / "choices" / f"{key}.json"
 
 
 def _load(path: Path) -> Kept:
-    """What the file holds; nothing where it is not there or damaged, for it can be measured again."""
+    """What the file holds; nothing where it is not there. Raises ConfigError for a damaged one."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Kept)
+        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
     except OSError:
         return Kept()
     except msgspec.MsgspecError as exc:
-        log.warning("%s is no file of choices (%s): measured anew", path, exc)
-        return Kept()
+        raise ConfigError(f"{path} is no file of choices ({exc})") from exc
+    if not all(choice.is_whole for choice in kept.choices.values()):
+        raise ConfigError(f"{path} is no file of choices (one has no times)")
+    return kept

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,21 +38,23 @@ def timed(order: Order) -> Timed:
     """Run the order in a process of its own, and wait for it. A crash or a hang is a refusal."""
     refusal = Timed(order.engine, order.precision)
     order = msgspec.structs.replace(order, parent=os.getpid())
-    with tempfile.TemporaryDirectory(prefix="paddlewheel-tuning-") as folder:
-        answer = Path(folder) / "timed.json"
+    # In memory: a container may have no folder that can be written.
+    with os.fdopen(os.memfd_create("paddlewheel-timed"), "rb") as answer:
         try:
             done = subprocess.run(
-                [*python_module("pipeline.tuning"), str(answer)],
+                [*python_module("pipeline.tuning"), f"/proc/self/fd/{answer.fileno()}"],
                 input=msgspec.json.encode(order),
                 capture_output=True,
                 env={**MODEL_PROCESS, **os.environ},
+                pass_fds=(answer.fileno(),),
                 timeout=LOAD_S + 2 * order.budget_s,
                 check=False,
             )
         except subprocess.TimeoutExpired as exc:
             return msgspec.structs.replace(refusal, refused=f"it was not through after {exc.timeout:.0f} s")
-        if answer.is_file():
-            return msgspec.json.decode(answer.read_bytes(), type=Timed)
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-_SAID_LINES:]
-        why = f"its process ended with {done.returncode}: {' '.join(said)}"
-        return msgspec.structs.replace(refusal, refused=why)
+        try:
+            return msgspec.json.decode(answer.read(), type=Timed)
+        except msgspec.DecodeError:  # it wrote nothing, or not all of it
+            said = done.stderr.decode(errors="replace").strip().splitlines()[-_SAID_LINES:]
+            why = f"its process ended with {done.returncode}: {' '.join(said)}"
+            return msgspec.structs.replace(refusal, refused=why)

@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import yaml
 from pipeline.engines import create_predictor
 from pipeline.errors import ConfigError, ModelFailed
 from pipeline.models.serving_model import load_serving_model
+from pipeline.tuning import kept, order
 from pipeline.tuning.choice import Timed, choose
 from pipeline.tuning.timed_runs import Grid, time_runs
 from tests.support import models, onnx_models
@@ -139,8 +142,8 @@ def test_a_service_measures_once_keeps_its_choice_and_answers_as_ever(model: Pat
         assert "timing onnxruntime" in service.log
         assert CHOSEN in service.log
         assert_answers_as(model, service)
-    kept = json.loads((model / "serving_server" / "choices.json").read_text())
-    assert len(kept["choices"]) == 1
+    content = json.loads((model / "serving_server" / "choices.json").read_text())
+    assert len(content["choices"]) == 1
     with started(model, tmp_path) as service:
         assert "timing onnxruntime" not in service.log
         assert CHOSEN in service.log
@@ -195,14 +198,55 @@ def test_the_choice_is_told_where_the_configuration_is_printed(model: Path, tmp_
     assert yaml.safe_load(done.stdout)["op"]["model"]["local_service_conf"]["engine"] == "onnxruntime"
 
 
-def test_a_damaged_file_of_choices_is_measured_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("among", [None, [], [{"engine": "onnxruntime", "precision": "fp32"}]])
+def test_a_damaged_file_of_choices_is_measured_anew_and_that_is_told_once(
+    tmp_path: Path, among: list[Any] | None
+) -> None:
     model = onnx_models.serving(tmp_path)
     file = model / "serving_server" / "choices.json"
-    file.write_text("{")
+    file.write_text("{" if among is None else json.dumps({"choices": {"a key": {"among": among}}}))
     with started(model, tmp_path / "cache") as service:
         assert "timing onnxruntime" in service.log
-        assert f"{file} is no file of choices" in service.log
-    assert json.loads(file.read_text())["choices"]
+        assert service.log.count(f"{file} is no file of choices") == 1
+    assert list(json.loads(file.read_text())["choices"]) != ["a key"]
+
+
+def test_of_two_starts_that_measured_at_once_both_take_the_choice_of_the_first(tmp_path: Path) -> None:
+    model = load_serving_model(onnx_models.serving(tmp_path))
+    first, second = (choose([timed(name, 1.0, 0.5)]) for name in ("onnxruntime", "openvino"))
+    assert kept.write(model, "key", "facts", first) == first
+    assert kept.write(model, "key", "facts", second) == first
+    assert kept.read(model, "key") == first
+
+
+def test_where_no_folder_can_be_written_the_choice_counts_and_the_places_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user without a home folder
+    file = tmp_path / "file"
+    file.touch()
+    model = replace(load_serving_model(onnx_models.serving(tmp_path)), directory=file)
+    choice = choose([timed("onnxruntime", 1.0, 0.5)])
+    assert kept.write(model, "key", "facts", choice) == choice
+    assert f"the choice can't be kept in {file}/choices.json: each start measures again" in caplog.text
+    assert kept.read(model, "key") is None
+
+
+def test_what_can_t_be_kept_leaves_no_file_behind(tmp_path: Path) -> None:
+    model = load_serving_model(onnx_models.serving(tmp_path))
+    (model.directory / kept.FILE).mkdir()
+    before = sorted(model.directory.iterdir())
+    kept.write(model, "key", "facts", choose([timed("onnxruntime", 1.0, 0.5)]))
+    assert sorted(model.directory.iterdir()) == before
+
+
+def test_candidates_are_timed_without_a_folder_for_temporary_files(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/none")
+    conf = {"model_config": os.fspath(model), "engine": "onnxruntime"}
+    assert not order.timed(order.Order("onnxruntime", "fp32", conf, [1, 2], [8], 0.1)).refused
 
 
 def test_what_no_engine_can_run_ends_the_start_with_each_ones_reason(tmp_path: Path) -> None:
