@@ -15,7 +15,7 @@ import msgspec
 
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import create_predictor
-from pipeline.errors import ServingError, text_of
+from pipeline.errors import InvalidInput, ModelFailed, ServingError, text_of
 from pipeline.models.settings import with_settings_of
 from pipeline.models.variants import load_for_engine
 from pipeline.process.processes import die_with
@@ -40,10 +40,13 @@ def main(answer: Path, order: Order) -> None:
         grid = Grid(tuple(order.rows), tuple(order.lengths))
         # CPU time is what a run costs, however busy the host is; several threads can't be told by it.
         clock = time.process_time if conf.thread_num == 1 else time.perf_counter
-        points = time_runs(predictor, grid, order.budget_s, clock)
-        timed = Timed(
-            order.engine, order.precision, model.program.name, points, time.perf_counter() - started
-        )
+        try:
+            points = time_runs(predictor, grid, order.budget_s, clock)
+            timed = Timed(
+                order.engine, order.precision, model.program.name, points, time.perf_counter() - started
+            )
+        except (InvalidInput, ModelFailed) as exc:
+            timed = Timed(order.engine, order.precision, refused=exc.message, unsuited=True)
     except Exception as exc:
         reason = exc.message if isinstance(exc, ServingError) else text_of(exc)
         timed = Timed(order.engine, order.precision, refused=reason)

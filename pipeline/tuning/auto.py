@@ -5,6 +5,7 @@ Only what says `auto` is looked at: an absent key means what it always did, and 
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -21,12 +22,15 @@ from pipeline.errors import ConfigError
 from pipeline.models.digests import sample_of
 from pipeline.models.serving_model import SAMPLE_FILE, ServingModel, require_library
 from pipeline.models.settings import with_settings_of
+from pipeline.models.signature import sized
 from pipeline.models.variants import FP32, INT8, load_for_engine, variants_in, variants_of, ways_to_run
 from pipeline.models.versions import choose_version
 from pipeline.tuning import kept
-from pipeline.tuning.choice import Choice, Timed, choose
+from pipeline.tuning.choice import USUAL_LENGTHS, Choice, Timed, choose
 from pipeline.tuning.order import Order, timed
 from pipeline.tuning.timed_runs import LENGTHS, ROWS
+
+log = logging.getLogger(__name__)
 
 BATCH = 32  # most requests in a predictor batch of `batch_size: auto`; the plan cuts by what runs cost
 SMALL_S, LARGE_S = 1.0, 6.0  # for the runs of one candidate, of a small model and of a large one
@@ -149,7 +153,8 @@ def _subject(directory: Path, conf: LocalServiceConf) -> _Subject:
 
 
 def _choice(name: str, section: OpConfig) -> Choice | None:
-    """The kept choice or a new one; None where there is nothing to choose: no model here, or a GPU."""
+    """The kept choice or a new one; None where there is nothing to choose: no model here, a GPU, or a model
+    that no made-up feeds suit."""
     conf = section.local_model
     if conf is None or resolve_device(conf) is not Device.CPU:
         return None
@@ -157,6 +162,10 @@ def _choice(name: str, section: OpConfig) -> Choice | None:
     choice = kept.read(subject.model, subject.key)
     if choice is None:
         ran = [timed(order) for order in _with_progress(name, _orders(subject))]
+        if all(one.refused for one in ran) and (unsuited := [one for one in ran if one.unsuited]):
+            told = f"{name}: {subject.directory} can't be timed on feeds that are made up"
+            log.warning("Op %s, and runs as without `auto`: %s", told, unsuited[0].refused)
+            return None
         choice = choose([*ran, *_not_run(subject)])
         choice = kept.write(subject.model, subject.key, subject.facts, choice)
     return _of_subject(choice, subject)
@@ -180,7 +189,7 @@ def _orders(subject: _Subject) -> list[Order]:
     directory, model, conf = subject.directory, subject.model, subject.conf
     ways = ways_to_run(directory, None if conf.engine == AUTO else [model.engine])
     precisions = PRECISIONS if conf.precision == AUTO else (conf.precision,)
-    lengths = _lengths(model)
+    rows, lengths = _rows(model), _lengths(model)
     orders = []
     for (name, taken, refusal), precision in product(ways, precisions):
         if taken is None or refusal:  # it runs no form of the model that is here, or is not installed
@@ -199,7 +208,7 @@ def _orders(subject: _Subject) -> list[Order]:
             "strict_precision": lower or conf.strict_precision,
         }
         given = conf.model_copy(update=update).model_dump(mode="json", by_alias=True, exclude_unset=True)
-        orders.append(Order(name, precision, given, list(ROWS), lengths, budget_s, lower))
+        orders.append(Order(name, precision, given, rows, lengths, budget_s, lower))
     return orders
 
 
@@ -211,10 +220,16 @@ def _not_run(subject: _Subject) -> Iterator[Timed]:
             yield Timed(engines, FP32, refused=f"{variant.directory}: {variant.hindrance}")
 
 
+def _rows(model: ServingModel) -> list[int]:
+    """The numbers of rows that are timed: 1 stands for a run where no feed has more or fewer rows."""
+    varies = any(sized(feed.shape, 1, 1) != sized(feed.shape, 2, 1) for feed in model.feeds)
+    return list(ROWS) if varies else [1]
+
+
 def _lengths(model: ServingModel) -> list[int]:
-    """The lengths that are timed: several where texts are padded, else one."""
+    """The lengths that are timed: several where texts are padded, else a usual one, as in the warm-up."""
     if model.padding is None:
-        return [1]
+        return [USUAL_LENGTHS[0]]
     longest = min([feed.longest[1] for feed in model.feeds if feed.longest], default=max(LENGTHS))
     return [length for length in LENGTHS if length <= longest] or [longest]
 

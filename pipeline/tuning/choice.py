@@ -21,6 +21,7 @@ class Timed(msgspec.Struct, frozen=True):
 
     file: the program that it runs, of the forms of the model that are there. points: (rows, length, seconds)
     of runs. took_s: all of it, loading included. refused: why it can't be taken; empty where it can.
+    unsuited: it is refused for the feeds alone, which are made up: the Op's own may suit it.
     """
 
     engine: str
@@ -29,6 +30,7 @@ class Timed(msgspec.Struct, frozen=True):
     points: tuple[Point, ...] = ()
     took_s: float = 0.0
     refused: str = ""
+    unsuited: bool = False
 
     @property
     def name(self) -> str:

@@ -249,6 +249,25 @@ def test_candidates_are_timed_without_a_folder_for_temporary_files(
     assert not order.timed(order.Order("onnxruntime", "fp32", conf, [1, 2], [8], 0.1)).refused
 
 
+def test_a_model_that_made_up_feeds_do_not_suit_is_served_as_without_auto(tmp_path: Path) -> None:
+    model = onnx_models.serving(tmp_path, "speech", padded=False)
+    with started(model, tmp_path / "cache") as service:
+        assert f"Op model: {model} can't be timed on feeds that are made up, and runs as" in service.log
+        feeds = {"input": [[0.5] * 576], "state": [[[0.0] * 4]] * 2, "sr": 16000}
+        assert service.predict({name: json.dumps(value) for name, value in feeds.items()})
+
+
+@pytest.mark.parametrize(("name", "rows"), [("photos_of_four", {1}), ("images", {1, 2, 4, 8, 16, 32})])
+def test_sizes_are_timed_that_the_model_has(tmp_path: Path, name: str, rows: set[int]) -> None:
+    model = onnx_models.serving(tmp_path, name, padded=False)
+    with started(model, tmp_path / "cache", engine="onnxruntime") as service:
+        assert CHOSEN in service.log
+    (choice,) = json.loads((model / "serving_server" / kept.FILE).read_text())["choices"].values()
+    points = choice["among"][0]["points"]
+    assert {point[0] for point in points} == rows
+    assert {point[1] for point in points} == {16}  # of images sides of 64, as in the warm-up
+
+
 def test_what_no_engine_can_run_ends_the_start_with_each_ones_reason(tmp_path: Path) -> None:
     model = onnx_models.serving(tmp_path)
     program = next((model / "serving_server").glob("*.onnx"))
