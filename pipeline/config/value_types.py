@@ -13,7 +13,10 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    WrapValidator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError, PydanticKnownError
@@ -66,11 +69,15 @@ def _known_engine(name: str) -> str:
     return name
 
 
-def _batch_of(value: Any) -> Any:
+def _batch_of(value: Any, number_of: ValidatorFunctionWrapHandler) -> int:
     """A number of requests, or `auto`."""
     if isinstance(value, str) and value.strip().lower() == AUTO:
         return AUTO_BATCH
-    return refuse_bool(value)
+    try:
+        number: int = number_of(value)
+    except ValidationError as exc:
+        raise ValueError(f"expected an integer from 1 on, or {AUTO!r}") from exc
+    return number
 
 
 def _address(value: str) -> str:
@@ -88,12 +95,6 @@ def _port_or_off(value: int) -> int:
     return value
 
 
-def _counts(value: int) -> int:
-    if value < 1 and value != AUTO_BATCH:
-        raise PydanticKnownError("greater_than_equal", {"ge": 1})
-    return value
-
-
 Int = Annotated[int, BeforeValidator(refuse_bool)]
 PositiveInt = Annotated[Int, Field(ge=1)]
 Address = Annotated[str, AfterValidator(_address)]
@@ -108,9 +109,8 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Names = Annotated[list[str], BeforeValidator(as_list)]
 Precision = Annotated[Literal["fp32", "fp16", "bf16", "int8"], BeforeValidator(lower_case)]
 BatchSize = Annotated[
-    int,
-    BeforeValidator(_batch_of),
-    AfterValidator(_counts),
+    PositiveInt,
+    WrapValidator(_batch_of),
     PlainSerializer(lambda value: AUTO if value == AUTO_BATCH else value, return_type=int | str),
     WithJsonSchema({"type": "integer", "minimum": 1}),
 ]

@@ -404,8 +404,9 @@ def _precisions(text: str) -> tuple[str, ...]:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    numbers = sorted({int(name) for name in _names(text)})
-    if not numbers or numbers[0] < 1 or numbers[-1] > MOST_CONNECTIONS:
+    names = _names(text)
+    numbers = sorted({int(name) for name in names if name.isdecimal()})
+    if not all(map(str.isdecimal, names)) or not numbers or numbers[0] < 1 or numbers[-1] > MOST_CONNECTIONS:
         raise argparse.ArgumentTypeError(f"from 1 to {MOST_CONNECTIONS}, e.g. 1,4,16,64")
     return tuple(numbers)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
+
+from pipeline.errors import ConfigError
 
 EXIT_MISTAKE = 2
 
@@ -30,6 +33,14 @@ def add_command(
     parser = commands.add_parser(name, help=help_text, description=description, epilog=f"Example: {example}")
     parser.set_defaults(command=command)
     return parser
+
+
+def require_place(option: str, file: Path) -> None:
+    """Raises ConfigError where a file that an option names can't be put: before the work, not after."""
+    folder = file.absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        why = "can't be written" if folder.is_dir() else "is no folder"
+        raise ConfigError(f"{option} {file}: {folder} {why}; name a file in one that can be written")
 
 
 def interpreter() -> str:

@@ -15,6 +15,7 @@ from rich.status import Status
 
 from pipeline.config.report import read_yaml
 from pipeline.errors import ConfigError
+from pipeline.launch.commands import require_place
 from pipeline.launch.stop_command import choose_services
 from pipeline.process import recording
 from pipeline.process.processes import RunningService
@@ -33,6 +34,7 @@ def record(config: Path, to: Path, most_s: float, console: Console) -> int:
     if to.suffix != ".jsonl" or to.exists():
         why = "is there already" if to.exists() else "has another ending"
         raise ConfigError(f"--record {to} {why}: name a new file *.jsonl")
+    require_place("--record", to)
     (service,) = choose_services(port=_http_port(config))
     if not recording.takes_signal(service.pid):
         raise ConfigError(f"{service} does not record requests: it is of an older version, or still starts")

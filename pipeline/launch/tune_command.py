@@ -21,10 +21,12 @@ from pipeline.config.op_section import LocalServiceConf
 from pipeline.config.report import read_yaml
 from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError
+from pipeline.launch.commands import require_place
 from pipeline.launch.record_command import record
 from pipeline.models.settings import with_settings_of
 from pipeline.models.variants import load_for_engine, ways_to_run
 from pipeline.models.versions import choose_version
+from pipeline.plugins import ENGINES, find
 from pipeline.process.control_group import usable_cores
 from pipeline.tuning.candidate import Candidate, NotStarted, Script, opened
 from pipeline.tuning.frontier import Chosen, Measured, Round
@@ -78,6 +80,8 @@ def tune(options: Options) -> None:
         _record(options, config, options.record)
         return
     lines = lines_of(options.sample) if options.sample else []
+    if options.report is not None:
+        require_place("--report", options.report)
     op = _op_of(config, options.op)
     text = config.read_bytes().decode("utf-8")
     with_settings(text, op, Settings("paddle", "fp32", 1, 1, 1))  # before minutes are spent, not after
@@ -89,13 +93,14 @@ def tune(options: Options) -> None:
     with opened(script, config, op) as source:
         run = _Run(options, source, lines, console)
         search, wanted, chosen = run.search()
-    written = with_settings(text, op, chosen.settings)
     if not options.dry_run:
         print_table(Console(width=None if sys.stdout.isatty() else 160), search.measured(), chosen)
     told = choice_lines(wanted, chosen, search.baseline())
     further = further_lines(wanted, chosen, run.missing, len(search.left_out))
     told += ["to go further:", *(f"  - {line}" for line in further)] if further else []
     console.print("\n".join(told), soft_wrap=True, markup=False, highlight=False)
+    text = config.read_bytes().decode("utf-8")  # again: somebody may have changed it meanwhile
+    written = with_settings(text, op, chosen.settings)
     if options.dry_run:
         sys.stdout.writelines(_diff(text, written, config))
     else:
@@ -104,10 +109,10 @@ def tune(options: Options) -> None:
     report = options.report or (None if options.dry_run else config.parent / "tuned")
     if report is not None:
         facts = {"script": script.name, "op": op, "requests": len(run.requests)}
-        report.with_suffix(".json").write_text(as_json(search, wanted, chosen, facts), "utf-8")
+        Path(f"{report}.json").write_text(as_json(search, wanted, chosen, facts), "utf-8")
         title = f"Op {op} of {script.name} on {wanted.cores} cores"
         drawn = draw(title, search.measured(), chosen, wanted.p99_ms)
-        report.with_suffix(".svg").write_text(drawn, "utf-8")
+        Path(f"{report}.svg").write_text(drawn, "utf-8")
         console.print(f"everything measured: {report}.json, {report}.svg", soft_wrap=True)
 
 
@@ -179,6 +184,9 @@ class _Run:
         """Those that can run the model; one on a graphics card keeps its own. Raises ConfigError for a named
         one that can't, and where none can."""
         named = self._options.engines
+        known = find(ENGINES)
+        if unknown := [name for name in named if name not in known]:
+            raise ConfigError(f"--engine {unknown[0]}: there is none of that name, only {', '.join(known)}")
         ways = ways_to_run(directory, named or ((own,) if own else None))
         able = [way.engine for way in ways if not way.refusal]
         reasons = [f"{way.engine}: {way.refusal}" for way in ways if way.refusal]

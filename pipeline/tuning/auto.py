@@ -252,4 +252,5 @@ def _with_progress(name: str, orders: Sequence[Order]) -> Iterator[Order]:
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
+        progress.console.show_cursor()  # which it hides, and a signal that ends the start would leave so
         yield from progress.track(orders, description=title)

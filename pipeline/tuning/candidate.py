@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import socket
 import subprocess
 import tempfile
@@ -63,7 +64,9 @@ class Script:
         )
         if done.returncode:
             raise ConfigError(done.stderr.strip().replace(str(self._path), str(self.config)))
-        resolved: dict[str, Any] = yaml.safe_load(done.stdout)
+        # The configuration comes last: before it stands what the script itself prints.
+        printed = re.split(r"^(?=http_port:)", done.stdout, flags=re.M)[-1]
+        resolved: dict[str, Any] = yaml.safe_load(printed)
         return resolved
 
     @contextlib.contextmanager

@@ -56,5 +56,5 @@ def timed(order: Order) -> Timed:
             return msgspec.json.decode(answer.read(), type=Timed)
         except msgspec.DecodeError:  # it wrote nothing, or not all of it
             said = done.stderr.decode(errors="replace").strip().splitlines()[-_SAID_LINES:]
-            why = f"its process ended with {done.returncode}: {' '.join(said)}"
+            why = ": ".join([f"its process ended with {done.returncode}", *filter(None, [" ".join(said)])])
             return msgspec.structs.replace(refusal, refused=why)

@@ -56,7 +56,7 @@ def lines_of(path: Path) -> list[tuple[int, str]]:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-        text = content.decode("utf-8").removesuffix("\n")
+        text = content.decode("utf-8-sig").removesuffix("\n")
     except OSError as exc:
         raise ConfigError(f"--sample {path} can't be read ({exc.strerror}); name a file of requests") from exc
     except UnicodeDecodeError as exc:

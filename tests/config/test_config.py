@@ -158,6 +158,13 @@ http_port: 18084
             "dag.request_timeout: nan given; expected a finite number",
         ),
         ({"op": ["bert"]}, "op: ['bert'] given; expected a section of keys and values"),
+        *(
+            (
+                {"op": {"a": {"batch_size": v}}},
+                f"op.a.batch_size: {v!r} given; expected an integer from 1 on, or 'auto'",
+            )
+            for v in ("automatic", 0, -1, ["auto"])
+        ),
         (
             {"op": {"a": {"length_buckets": [64, 32]}}},
             "op.a.length_buckets: [64, 32] given; lengths must ascend",

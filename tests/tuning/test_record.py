@@ -120,6 +120,7 @@ def test_a_mistake_is_told_in_one_sentence(service: ServiceProcess, tmp_path: Pa
     there = tmp_path / "there.jsonl"
     there.touch()
     assert "is there already: name a new file *.jsonl" in told("--record", there)
+    assert f"{tmp_path / 'no'} is no folder" in told("--record", tmp_path / "no" / "a.jsonl")
     assert "has another ending" in told("--record", tmp_path / "texts.txt")
     assert "record first, then tune with it" in told("--record", tmp_path / "a.jsonl", "--sample", there)
     held = recording.file_of(service.process.pid)

@@ -226,6 +226,12 @@ def test_a_sample_with_a_flaw_is_refused_with_its_line(
     assert told in caught.value.message
 
 
+def test_a_mark_of_utf_8_at_the_beginning_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_text('{"key":["a"],"value":["b"]}\n', "utf-8-sig")
+    assert lines_of(file) == [(1, '{"key":["a"],"value":["b"]}')]
+
+
 def test_a_text_takes_the_place_of_the_first_in_the_example(tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("国足\r\n two\n", "utf-8")
@@ -351,6 +357,28 @@ def test_a_service_is_tuned_and_serves_with_what_was_found(service: Path) -> Non
         assert running.predict(dict(zip(body["key"], body["value"], strict=True)))["logits"]
 
 
+def test_what_is_changed_in_the_file_meanwhile_stays_and_a_script_may_print(service: Path) -> None:
+    config, script = service / "config.yml", service / "web_service.py"
+    text = (APPS / "model.py").read_text("utf-8")
+    script.write_text(text.replace("import json\n", 'import json\nprint("[loading]: a: b")\n', 1), "utf-8")
+    given = ["--config", config, "--sample", service / "sample.jsonl", "--connections", "1"]
+    command = [sys.executable, "-m", "pipeline", "tune", script, *given, "--budget", "5s"]
+    command += ["--engine", "onnxruntime", "--report", service / "v1.0"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "onnxruntime fp32" in line:
+                config.write_text(config.read_text("utf-8") + "# added meanwhile\n", "utf-8")
+                break
+        told = process.stderr.read()
+    assert process.returncode == 0, told
+    written = config.read_text("utf-8")
+    assert written.endswith("# added meanwhile\n")
+    assert "# tuned: begin" in written
+    assert (service / "v1.0.json").is_file()
+    assert (service / "v1.0.svg").is_file()
+
+
 def test_a_dry_run_prints_the_change_alone(service: Path) -> None:
     before = (service / "config.yml").read_bytes()
     done = tune(service, "--budget", "5s", "--engine", "onnxruntime", "--dry-run")
@@ -378,7 +406,9 @@ def test_a_start_tells_that_the_lines_come_from_another_machine(service: Path) -
         (["--op", "other"], "--op other: "),
         (["--precision", "fp7"], "fp7 is none of fp32, bf16"),
         (["--connections", "0"], "from 1 to 1024, e.g. 1,4,16,64"),
-        (["--engine", "nothing"], "nothing: engine: nothing does not run"),
+        (["--connections", "1,many"], "from 1 to 1024, e.g. 1,4,16,64"),
+        (["--engine", "nothing"], "--engine nothing: there is none of that name, only onnxruntime, openvino"),
+        (["--report", "/proc/none/report"], "--report /proc/none/report: /proc/none is no folder"),
         (["--engine", "paddle"], "paddle: engine: paddle does not run"),
     ],
 )
