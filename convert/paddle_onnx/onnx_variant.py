@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from convert.paddle_onnx.paddle2onnx_step import OPSET
@@ -17,7 +18,7 @@ from convert.result import ConversionOptions
 from convert.steps.conversion_environment import conversion_python, missing_packages
 from pipeline.errors import ConversionError, ServingError
 from pipeline.models.additions import PARITY_FILE
-from pipeline.models.serving_model import SERVER_FOLDER, find_model_files, load_serving_model
+from pipeline.models.serving_model import SAMPLE_FILE, SERVER_FOLDER, find_model_files, load_serving_model
 from pipeline.models.variants import FOLDER, as_variant, write_record
 
 NAME = "onnx"
@@ -62,6 +63,9 @@ def _write(directory: Path, place: Path, options: ConversionOptions) -> tuple[Pa
     options.steps.step("Parity of Paddle and ONNX")
     target, names = target_of_model(model, program), [fetch.alias for fetch in model.fetches]
     onnx = ModelRunner(as_variant(model, NAME, find_model_files(place, _ENGINE)))
+    kept = model.directory / SAMPLE_FILE
+    if options.sample and kept.is_file():  # texts would need the tokenizer of the source, which is not here
+        options = replace(options, sample=(kept,))
     batches = options.inputs.batches(target)
     reports = [compare("Paddle to ONNX", names, program_runner(program), onnx, batches, options.tolerance)]
     if padding := named_padding(model):

@@ -211,6 +211,19 @@ def test_all_writes_it_beside_a_paddle_program(
     assert variants_of("out") == (variant,)
 
 
+@needs_converter
+def test_a_sample_of_texts_proves_it_by_the_tokenizer_of_the_source(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = program_of(model_folder, tmp_path)
+    (program / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\ngood\nbad\n", "utf-8")
+    Path("texts.txt").write_text("good\nbad good\nbad bad bad\n", "utf-8")
+    assert main(["all", str(program), "out", "--sample", "texts.txt"]) == 0
+    (variant,) = variants_of("out")
+    assert variant.passed
+
+
 def test_where_the_converter_is_missing_the_model_is_converted_and_what_it_lacks_is_said(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
