@@ -161,7 +161,7 @@ def _choice(name: str, section: OpConfig) -> Choice | None:
     subject = _subject(choose_version(Path(conf.model_dir), conf.model_version).directory, conf)
     choice = kept.read(subject.model, subject.key)
     if choice is None:
-        ran = [timed(order) for order in _with_progress(name, _orders(subject))]
+        ran = _timed(name, subject)
         if all(one.refused for one in ran) and (unsuited := [one for one in ran if one.unsuited]):
             told = f"{name}: {subject.directory} can't be timed on feeds that are made up"
             log.warning("Op %s, and runs as without `auto`: %s", told, unsuited[0].refused)
@@ -169,6 +169,16 @@ def _choice(name: str, section: OpConfig) -> Choice | None:
         choice = choose([*ran, *_not_run(subject)])
         choice = kept.write(subject.model, subject.key, subject.facts, choice)
     return _of_subject(choice, subject)
+
+
+def _timed(name: str, subject: _Subject) -> list[Timed]:
+    """What became of each engine and precision. One that config.yml names is given up where no engine here
+    has it: fp32 is run then, with the warning that a named engine gives."""
+    ran = [timed(order) for order in _with_progress(name, _orders(subject))]
+    conf = subject.conf
+    if conf.precision in (AUTO, FP32) or conf.strict_precision or not all(one.refused for one in ran):
+        return ran
+    return [timed(order) for order in _with_progress(name, _orders(subject, strict=False))]
 
 
 def _of_subject(choice: Choice, subject: _Subject) -> Choice:
@@ -184,8 +194,11 @@ def _asked(conf: LocalServiceConf) -> str:
     return f"engine {conf.engine}, precision {conf.precision}, {fixed}"
 
 
-def _orders(subject: _Subject) -> list[Order]:
-    """One for each engine that may run the model, or for the one that config.yml names."""
+def _orders(subject: _Subject, *, strict: bool = True) -> list[Order]:
+    """One for each engine that may run the model, or for the one that config.yml names.
+
+    strict: an engine that would run fp32 in place of a lower precision is no candidate.
+    """
     directory, model, conf = subject.directory, subject.model, subject.conf
     ways = ways_to_run(directory, None if conf.engine == AUTO else [model.engine])
     precisions = PRECISIONS if conf.precision == AUTO else (conf.precision,)
@@ -204,8 +217,7 @@ def _orders(subject: _Subject) -> list[Order]:
             "precision": precision,
             "model_dir": str(directory),
             "model_version": None,
-            # An engine that would run fp32 in its place is no candidate.
-            "strict_precision": lower or conf.strict_precision,
+            "strict_precision": conf.strict_precision or (strict and precision != FP32),
         }
         given = conf.model_copy(update=update).model_dump(mode="json", by_alias=True, exclude_unset=True)
         orders.append(Order(name, precision, given, rows, lengths, budget_s, lower))

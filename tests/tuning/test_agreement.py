@@ -110,8 +110,8 @@ def test_a_damaged_sample_is_told(tmp_path: Path, content: bytes) -> None:
         require_agreement(Answers(), Answers(), tmp_path)
 
 
-def started(model: Path, cache: Path) -> ServiceProcess:
-    conf = {"model_config": os.fspath(model), "engine": "openvino", "precision": "auto", "thread_num": 1}
+def started(model: Path, cache: Path, engine: str = "openvino", precision: str = "auto") -> ServiceProcess:
+    conf = {"model_config": os.fspath(model), "engine": engine, "precision": precision, "thread_num": 1}
     config = {"op": {"model": {"local_service_conf": conf}}}
     return ServiceProcess(APPS / "model.py", config, env={"XDG_CACHE_HOME": os.fspath(cache)})
 
@@ -121,6 +121,16 @@ def test_without_real_rows_a_service_stays_with_fp32_and_says_why(tmp_path: Path
         assert f"{CHOSEN} fp32" in service.log
         (reason,) = re.findall(r"openvino bf16: ([^;\]]+)", service.log)
     assert reason.startswith("sample.npz is not beside the model" if HAS_BF16 else NO_BF16)
+
+
+def test_of_a_precision_that_is_named_only_the_engines_that_have_it_are_candidates(tmp_path: Path) -> None:
+    with started(onnx_models.serving(tmp_path), tmp_path, "auto", "bf16") as service:
+        (told,) = re.findall(r"chosen by its times on this machine: (.*)", service.log)
+        if HAS_BF16:
+            assert told.startswith("openvino bf16")
+            assert "onnxruntime bf16: precision bf16 is not for ONNX Runtime" in told
+        else:
+            assert "precision bf16 is not" in service.log or NO_BF16 in service.log
 
 
 # A model that is faster in bf16 wherever the CPU has that

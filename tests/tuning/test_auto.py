@@ -268,6 +268,18 @@ def test_sizes_are_timed_that_the_model_has(tmp_path: Path, name: str, rows: set
     assert {point[1] for point in points} == {16}  # of images sides of 64, as in the warm-up
 
 
+def test_a_precision_that_no_engine_here_has_is_fp32_with_the_warning_of_a_named_engine(
+    tmp_path: Path,
+) -> None:
+    model = onnx_models.serving(tmp_path)
+    with started(model, tmp_path / "cache", precision="fp16") as service:
+        assert (
+            service.log.count("timing onnxruntime, openvino") == 2
+        )  # those that have it, then those that run
+        assert "precision fp16 is not" in service.log
+        assert service.predict(inputs([1, 2, 3]))
+
+
 def test_what_no_engine_can_run_ends_the_start_with_each_ones_reason(tmp_path: Path) -> None:
     model = onnx_models.serving(tmp_path)
     program = next((model / "serving_server").glob("*.onnx"))
