@@ -128,7 +128,9 @@ def _doctor(options: argparse.Namespace) -> int:
 def _tune(options: argparse.Namespace) -> int:
     from pipeline.launch.tune_command import Options, seconds_of, tune
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end the candidate that is running, too
+    for number in (signal.SIGTERM, signal.SIGHUP):  # end the candidate that is running, too, as Ctrl-C does
+        if signal.getsignal(number) == signal.SIG_DFL:  # with nohup it goes on
+            signal.signal(number, signal.default_int_handler)
     given = Options(
         options.service,
         seconds_of("--budget", options.budget),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -445,7 +446,8 @@ def test_an_engine_that_is_named_and_not_installed_is_told_with_its_line_of_pip(
     assert "ONNX Runtime, which is not installed here: pip install 'a-package[run]'" in caught.value.message
 
 
-def test_what_is_interrupted_leaves_nothing_behind(service: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_is_interrupted_leaves_nothing_behind(service: Path, number: int) -> None:
     before = sorted(service.iterdir())
     given = ["--config", service / "config.yml", "--sample", service / "sample.jsonl"]
     command = [sys.executable, "-m", "pipeline", "tune", APPS / "model.py", *given]
@@ -453,7 +455,7 @@ def test_what_is_interrupted_leaves_nothing_behind(service: Path) -> None:
         assert process.stderr is not None
         for line in process.stderr:
             if "onnxruntime fp32, 3 x 4" in line:  # the first candidate is being started
-                process.terminate()
+                process.send_signal(number)
                 break
         told = process.stderr.read()
     assert process.returncode == 130
