@@ -31,7 +31,7 @@ from pipeline.process.control_group import usable_cores
 from pipeline.tuning.candidate import Candidate, NotStarted, Script, opened
 from pipeline.tuning.frontier import Chosen, Measured, Round
 from pipeline.tuning.frontier_plot import draw
-from pipeline.tuning.marked_lines import other_machine, with_settings
+from pipeline.tuning.marked_lines import other_machine, require_lines, with_settings
 from pipeline.tuning.sample import Asked, Example, lines_of, requests_of
 from pipeline.tuning.settings import MODEL_SECTION, Settings, settings_of
 from pipeline.tuning.tune import Search, Wanted
@@ -84,7 +84,7 @@ def tune(options: Options) -> None:
         require_place("--report", options.report)
     op = _op_of(config, options.op)
     text = config.read_bytes().decode("utf-8")
-    with_settings(text, op, Settings("paddle", "fp32", 1, 1, 1))  # before minutes are spent, not after
+    require_lines(config, text, op)  # before minutes are spent, not after
     if not (options.dry_run or os.access(config, os.W_OK)):
         raise ConfigError(f"{config} may not be written; --dry-run prints what would be")
     console = Console(stderr=True)

@@ -28,13 +28,28 @@ _BEGIN, _END, _BEFORE = "# tuned: begin", "# tuned: end", "# before tuning: "
 _NOTED = re.compile(r"^ *# tuned: begin, by paddlewheel tune on (.*?)(?:;|$)", re.M)
 
 
+class NotByLines(ConfigError):
+    """A config.yml into which no lines can be put: its sections are in braces, or it has anchors."""
+
+
+def require_lines(config: Path, text: str, op: str) -> None:
+    """Raises ConfigError where the settings of an Op can't be put in, whatever they will be."""
+    try:
+        with_settings(text, op, Settings("paddle", "fp32", 1, 1, 1))
+    except NotByLines:
+        raise ConfigError(
+            f"{config}: op.{op} is not written a key a line (it is in braces, or has anchors), so that no "
+            "lines can be put in: write it a key a line"
+        ) from None
+
+
 def with_settings(text: str, op: str, settings: Settings) -> str:
-    """config.yml with the settings of an Op in it. Raises ConfigError where it is not written so that lines
+    """config.yml with the settings of an Op in it. Raises NotByLines where it is not written so that lines
     can be put in, with the values to write by hand."""
     plain = without_settings(text)
     lines = plain.splitlines(keepends=True)
     by_hand = f"op.{op}: {settings.of_op()}, {MODEL_SECTION}: {settings.of_model()}"
-    refusal = ConfigError(f"config.yml is not written a key a line, put in by hand: {by_hand}")
+    refusal = NotByLines(f"config.yml is not written a key a line, put in by hand: {by_hand}")
     try:
         root = yaml.compose(plain, yaml.SafeLoader)
         section = _below(_below(root, "op"), op)

@@ -301,6 +301,14 @@ def test_what_can_not_be_rewritten_is_left_for_the_hand(text: str) -> None:
         with_settings(text, "model", SETTINGS)
 
 
+def test_what_can_not_be_rewritten_is_refused_before_anything_is_measured(service: Path) -> None:
+    config = service / "config.yml"
+    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text("utf-8")), default_flow_style=True))
+    told = refused(tune(service))
+    assert f"{config}: op.model is not written a key a line (it is in braces, or has anchors)" in told
+    assert "by hand" not in told
+
+
 def test_a_mark_without_its_end_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no '# tuned: end' after it"):
         without_settings(CONFIG.replace("    timeout", "    # tuned: begin\n    timeout"))
