@@ -22,6 +22,7 @@ from pipeline.process.processes import die_with
 from pipeline.tuning.agreement import require_agreement
 from pipeline.tuning.choice import Timed
 from pipeline.tuning.order import Order
+from pipeline.tuning.real_rows import feeds_to_time
 from pipeline.tuning.timed_runs import Grid, time_runs
 
 
@@ -38,10 +39,11 @@ def main(answer: Path, order: Order) -> None:
             require_agreement(fp32, predictor, model.directory, model.padding)
             fp32.close()
         grid = Grid(tuple(order.rows), tuple(order.lengths))
+        feeds_of = feeds_to_time(predictor, model.directory, model.padding)
         # CPU time is what a run costs, however busy the host is; several threads can't be told by it.
         clock = time.process_time if conf.thread_num == 1 else time.perf_counter
         try:
-            points = time_runs(predictor, grid, order.budget_s, clock)
+            points = time_runs(predictor, grid, order.budget_s, clock, feeds_of)
             timed = Timed(
                 order.engine, order.precision, model.program.name, points, time.perf_counter() - started
             )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
 from pipeline.engines.base import Predictor
-from pipeline.engines.feeds import input_examples
+from pipeline.engines.feeds import Array, input_examples
 from pipeline.errors import InvalidInput, ModelFailed
 from pipeline.tuning.choice import Point
 
@@ -26,13 +27,19 @@ class Grid(NamedTuple):
 
 
 def time_runs(
-    predictor: Predictor, grid: Grid, budget_s: float, clock: Callable[[], float] = time.perf_counter
+    predictor: Predictor,
+    grid: Grid,
+    budget_s: float,
+    clock: Callable[[], float] = time.perf_counter,
+    feeds_of: Callable[[int, int], dict[str, Array]] | None = None,
 ) -> tuple[Point, ...]:
     """The best of a few runs of each size, small ones first; ends with what the budget allows.
 
     What is left then is estimated: in proportion to the elements of the largest size that was run. Raises
     ModelFailed and InvalidInput where not even the smallest size runs.
+    feeds_of: makes feeds of so many rows of a length; None: they are ones.
     """
+    feeds_of = feeds_of or partial(input_examples, predictor)
     until = clock() + budget_s
     measured: dict[tuple[int, int], float] = {}
     for rows, length in sorted(product(*grid), key=lambda size: size[0] * size[1]):
@@ -40,7 +47,7 @@ def time_runs(
         if clock() + expected_s * (1 + REPEATS) > until:
             continue
         try:
-            measured[rows, length] = min(_runs(predictor, rows, length, clock))
+            measured[rows, length] = min(_runs(predictor, feeds_of(rows, length), clock))
         except (InvalidInput, ModelFailed):
             if not measured:
                 raise
@@ -50,8 +57,7 @@ def time_runs(
     )
 
 
-def _runs(predictor: Predictor, rows: int, length: int, clock: Callable[[], float]) -> Iterator[float]:
-    feeds = input_examples(predictor, rows, length)
+def _runs(predictor: Predictor, feeds: dict[str, Array], clock: Callable[[], float]) -> Iterator[float]:
     predictor.run(feeds)  # the first of a shape prepares memory
     for _ in range(REPEATS):
         started = clock()

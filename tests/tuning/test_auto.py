@@ -20,10 +20,11 @@ import pytest
 import yaml
 
 from pipeline.engines import create_predictor
-from pipeline.errors import ConfigError, ModelFailed
-from pipeline.models.serving_model import load_serving_model
+from pipeline.errors import ConfigError, InvalidInput, ModelFailed
+from pipeline.models.serving_model import SAMPLE_FILE, load_serving_model
 from pipeline.tuning import kept, order
 from pipeline.tuning.choice import Timed, choose
+from pipeline.tuning.real_rows import feeds_to_time
 from pipeline.tuning.timed_runs import Grid, time_runs
 from tests.support import models, onnx_models
 from tests.support.free_ports import free_port
@@ -120,6 +121,45 @@ def test_a_model_that_runs_at_no_size_is_refused(model: Path) -> None:
     slow = Slow(create_predictor(load_serving_model(model), local_conf()), most_rows=0)
     with pytest.raises(ModelFailed, match="too many rows"):
         time_runs(slow, Grid((1, 4), (8,)), 10.0, slow.clock)
+
+
+class Choosy(Slow):
+    """A predictor that refuses feeds of ones, as one may that knows few ids."""
+
+    def run(self, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+        if (feeds["input_ids"] == 1).all():
+            raise InvalidInput("these are no ids")
+        return super().run(feeds)
+
+
+def test_real_rows_beside_the_model_are_timed_in_place_of_ones(tmp_path: Path, model: Path) -> None:
+    known = load_serving_model(model)
+    choosy = Choosy(create_predictor(known, local_conf()))
+    grid = Grid((1, 4), (2, 8))
+    with pytest.raises(InvalidInput, match="no ids"):
+        time_runs(choosy, grid, 10.0, choosy.clock)
+    rows = {feed.alias: np.array([[7, 8, 9, 0], [5, 6, 0, 0]]) for feed in known.feeds}
+    np.savez(tmp_path / SAMPLE_FILE, **rows)
+    feeds_of = feeds_to_time(choosy, tmp_path, known.padding)
+    assert feeds_of is not None
+    assert feeds_of(3, 5)["input_ids"].tolist() == [[7, 8, 9, 7, 8], [5, 6, 0, 5, 6], [7, 8, 9, 7, 8]]
+    points = time_runs(choosy, grid, 10.0, choosy.clock, feeds_of)
+    assert {(count, length) for count, length, _ in points} == {(1, 2), (1, 8), (4, 2), (4, 8)}
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [{"other": np.ones((2, 4))}, {"input_ids": np.ones((0, 4))}, {"input_ids": np.array(1)}],
+    ids=["of another model", "no rows", "no batch axis"],
+)
+def test_rows_that_do_not_suit_the_model_are_not_timed(
+    tmp_path: Path, model: Path, arrays: dict[str, np.ndarray[Any, Any]]
+) -> None:
+    np.savez(tmp_path / SAMPLE_FILE, **arrays)
+    known = load_serving_model(model)
+    predictor = create_predictor(known, local_conf())
+    assert feeds_to_time(predictor, tmp_path, known.padding) is None
+    predictor.close()
 
 
 def started(model: Path, cache: Path, **conf: Any) -> ServiceProcess:
