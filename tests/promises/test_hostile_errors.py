@@ -36,6 +36,11 @@ def test_a_status_that_is_none_of_an_error_s_is_500_and_the_next_request_is_answ
     assert service.worker_pids() == workers
 
 
+@pytest.mark.parametrize("status", [418, 499, 599])
+def test_a_status_that_has_no_words_is_answered_all_the_same(service: ServiceProcess, status: int) -> None:
+    assert service.http("/test/prediction", key_value({"http_status": str(status)})).status == status
+
+
 @pytest.mark.parametrize("char", ["x", "中", "%"])
 def test_a_long_message_is_cut_and_arrives_over_grpc(service: ServiceProcess, char: str) -> None:
     asked = messages.ModelInferRequest(model_name="test")

@@ -30,7 +30,9 @@ from pipeline.messages.values import Part
 
 log = logging.getLogger(__name__)
 
-STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
+# An app may answer its errors with any of the statuses; HTTP has no words for some.
+STATUS_LINES = {status: f"HTTP/1.1 {status} \r\n".encode() for status in range(400, 600)}
+STATUS_LINES |= {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
 LINGER_S = 10.0  # how long a refused client may go on sending before the connection is closed
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 _JOIN_BYTES = 64 * 1024  # copying more than this costs more than a second system call

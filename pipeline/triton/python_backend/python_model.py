@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import sys
@@ -38,7 +39,7 @@ _STATUSES = {  # of a TritonError's code: HTTP's and gRPC's
     TritonError.UNAVAILABLE: (503, "UNAVAILABLE"),
     TritonError.UNSUPPORTED: (501, "UNIMPLEMENTED"),
     TritonError.ALREADY_EXISTS: (400, "ALREADY_EXISTS"),
-    TritonError.CANCELLED: (499, "CANCELLED"),
+    TritonError.CANCELLED: (400, "CANCELLED"),
 }
 
 
@@ -75,6 +76,7 @@ class PythonModel:
         self._path = folder / version / (config["default_model_filename"] or "model.py")
         utils.serve_model(str(self._path.parent), others)
         offer_packages(config, folder, version)
+        self._loop = asyncio.new_event_loop()  # of every call, where `execute` is a coroutine
         module = load_module(self._path)
         kind = getattr(module, "TritonPythonModel", None)
         if kind is None:
@@ -134,6 +136,8 @@ class PythonModel:
     def _execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse]:
         try:
             answers = self._model.execute(requests)
+            if asyncio.iscoroutine(answers):
+                answers = self._loop.run_until_complete(answers)
         except TritonModelException as exc:
             raise ModelRaised(self._failed(text_of(exc) + where_of(exc, self._path))) from exc
         except BaseException as exc:  # it may raise SystemExit as well
@@ -192,6 +196,7 @@ class PythonModel:
         """Have the model finalize what it has."""
         if hasattr(self._model, "finalize"):
             self._model.finalize()
+        self._loop.close()
 
 
 def load_module(path: Path) -> ModuleType:
