@@ -53,8 +53,7 @@ def _agree(
     """Complete the tensors of one side; what does not agree with the file's."""
     if not told:
         for variable in own:
-            dims = variable.shape[1:] if batched else variable.shape
-            getattr(config, field).add(name=variable.alias, data_type=_number(variable), dims=dims)
+            _fill(getattr(config, field).add(name=variable.alias), variable, batched)
         return []
     flaws = []
     known = {variable.alias: variable for variable in own}
@@ -74,7 +73,10 @@ def _fill(one: ModelInput | ModelOutput, own: Variable, batched: bool) -> None:
     if not one.data_type:
         one.data_type = _number(own)  # type: ignore[assignment]  # the stub asks for its own kind of int
     if not one.dims and not one.HasField("reshape"):
-        one.dims.extend(own.shape[1:] if batched else own.shape)
+        dims = own.shape[1:] if batched else own.shape
+        one.dims.extend(dims or (1,))
+        if not dims:  # of one number, or one a row: dims may not be empty, so clients have it as [1]
+            one.reshape.SetInParent()
 
 
 def _of_tensor(field: str, one: ModelInput | ModelOutput, own: Variable, batched: bool) -> list[str]:

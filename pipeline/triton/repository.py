@@ -27,7 +27,7 @@ from pipeline.triton.engine_options import options_of, without_effect
 from pipeline.triton.model_folder import NO_VERSION, signature_of, versions_of
 from pipeline.triton.padding_proof import padding_of
 from pipeline.triton.program_facts import facts_of
-from pipeline.triton.python_backend.auto_complete import completed
+from pipeline.triton.python_backend.auto_complete import completed, completes
 from pipeline.triton.rules import flaws_of, flaws_of_tensors
 from pipeline.triton.warmup import flaw_of as flaw_of_warmup
 from pipeline.tuning.choice import Choice, Timed
@@ -167,7 +167,7 @@ class _Reading:
         self.served.notes.append(f"Model {config.name}: its KIND_GPU runs on the CPU, for {why}")
 
     def _complete(self, config: ModelConfig, folder: Path, backend: str, versions: Sequence[str]) -> None:
-        if backend == "python" and not (config.input and config.output) and not self._repository.strict:
+        if backend == "python" and not self._repository.strict:
             self._complete_by_model(config, folder / versions[-1])
         complete(config, backend)
         if backend in _RUN_HERE or backend not in find(ENGINES):  # flaws_of_tensors tells of that
@@ -203,6 +203,8 @@ class _Reading:
         program = folder / (config.default_model_filename or "model.py")
         if not program.is_file():
             return  # the worker tells
+        if config.input and config.output and not completes(program):
+            return  # spares a process
         try:
             made = completed(program, document_of(config))
             config.Clear()

@@ -44,6 +44,8 @@ def write_repository(folder: Path, built: Path) -> Path:
     for name, told in (("densenet", IMAGES), ("alone", None)):  # of one image a run
         images = write_model(folder, name, told)
         shutil.copyfile(onnx_file("photos_of_one"), images / "1" / "model.onnx")
+    labels = write_model(folder, "flowers", None)  # as scikit-learn's are: a label a row, without an axis
+    shutil.copyfile(onnx_file("flowers"), labels / "1" / "model.onnx")
     (folder / "densenet" / "labels.txt").write_text("\n".join(f"class {n}" for n in range(10)), "utf-8")
     write_model(folder, "ir", f'backend: "openvino"\n{BATCHED}')
     program = folder / "ir" / "1" / "model.xml"
@@ -126,3 +128,13 @@ def test_a_model_of_a_fixed_batch_takes_images_as_its_configuration_has_them(
         np.testing.assert_allclose(client.infer("densenet", [given]).as_numpy("logits"), scores, rtol=1e-6)
     best = np.argsort(-scores)[:2]
     assert [one.decode().split(":")[1:] for one in told] == [[str(n), f"class {n}"] for n in best]
+
+
+def test_numbers_without_an_axis_are_tensors_of_one_number(service: RepositoryProcess) -> None:
+    x = rpc.InferInput("x", [3, 4], "FP32")
+    x.set_data_from_numpy(np.zeros((3, 4), np.float32))
+    with rpc.InferenceServerClient(service.rpc_address) as client:
+        outputs = client.get_model_config("flowers", as_json=True)["config"]["output"]
+        assert [(one["dims"], one.get("reshape")) for one in outputs] == [(["1"], {}), (["3"], None)]
+        answer = client.infer("flowers", [x])
+    assert (answer.as_numpy("label").shape, answer.as_numpy("probabilities").shape) == ((3, 1), (3, 3))

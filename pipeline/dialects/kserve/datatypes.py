@@ -36,6 +36,8 @@ CONTENTS = {
     "FP64": "fp64_contents",
     BYTES: "bytes_contents",
 }
+# type of a parameter's value -> the field of InferParameter
+PARAMETERS = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}
 _WIDE = {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}  # of several datatypes
 
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from client.protos.kserve_v2_pb2 import ModelInferResponse
-from pipeline.dialects.kserve.datatypes import BYTES, Array, no_tensor, tensor_of, to_raw
+from pipeline.dialects.kserve.datatypes import BYTES, PARAMETERS, Array, no_tensor, tensor_of, to_raw
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve_v2.wish import WantedOutput, Wish
 from pipeline.dialects.message_fields import varint
@@ -20,7 +20,6 @@ from pipeline.models.dtypes import RAW_ALONE
 from pipeline.models.tensor_spec import TensorSpec
 
 _json = msgspec.json.encode
-_FIELDS = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}
 _RAW_TAG = b"\x32"  # of raw_output_contents: field 6, length-delimited
 
 
@@ -195,7 +194,7 @@ def _as_message(
     """The serialized fields, the raw contents behind the others without protobuf's copies."""
     message = ModelInferResponse(model_name=wish.model, model_version=version, id=wish.request_id)
     for name, value in parameters.items():
-        setattr(message.parameters[name], _FIELDS[type(value)], value)
+        setattr(message.parameters[name], PARAMETERS[type(value)], value)
     raws: list[bytes] = []
     for tensor in tensors:
         message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.array.shape)

@@ -18,6 +18,11 @@ from pipeline.process.processes import python_module
 TIMEOUT_S = 120.0
 
 
+def completes(program: Path) -> bool:
+    """Whether the model's file speaks of `auto_complete_config`."""
+    return b"auto_complete_config" in program.read_bytes()
+
+
 def completed(program: Path, config: dict[str, Any]) -> dict[str, Any]:
     """The configuration as the model completes it. Raises ConfigError with what the model raised."""
     command = [*python_module("pipeline.triton.python_backend.auto_complete"), str(program)]

@@ -10,6 +10,7 @@ from pipeline.errors import ServingError
 if TYPE_CHECKING:
     from pipeline.triton.python_backend.utils import InferenceRequest, InferenceResponse
 
+SEQUENCE_START, SEQUENCE_END = 1, 2  # flags of a request
 _SERVICE = "/inference.GRPCInferenceService/"
 _NO_SERVER = "a model can ask its server where that has a gRPC port without TLS and API keys"
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -31,8 +32,9 @@ class OtherModels:
         from pipeline.triton.python_backend.utils import InferenceResponse, TritonError
 
         try:
-            answer = self._call("ModelInfer", _message_of(request), timeout_s)
-            return InferenceResponse(_tensors_of(ModelInferResponse.FromString(answer)))
+            answer = ModelInferResponse.FromString(self._call("ModelInfer", _message_of(request), timeout_s))
+            told = {name: _value_of(one) for name, one in answer.parameters.items()}
+            return InferenceResponse(_tensors_of(answer), parameters=told)
         except Refused as exc:
             return InferenceResponse(error=TritonError(exc.told, _CODES.get(exc.code, 1)))
         except (ServingError, ValueError) as exc:
@@ -104,7 +106,7 @@ _CODES = {
 
 def _message_of(request: InferenceRequest) -> bytes:
     from client.protos.kserve_v2_pb2 import ModelInferRequest
-    from pipeline.dialects.kserve.datatypes import to_raw
+    from pipeline.dialects.kserve.datatypes import PARAMETERS, to_raw
 
     name, version = request.named()
     message = ModelInferRequest(model_name=name, model_version=version, id=request.request_id())
@@ -116,7 +118,27 @@ def _message_of(request: InferenceRequest) -> bytes:
         message.raw_input_contents.append(to_raw(array))
     for name in request.requested_output_names():
         message.outputs.add(name=name)
+    for name, value in _beside(request).items():
+        if type(value) not in PARAMETERS:
+            raise ValueError(f"parameter {name!r} is a {type(value).__name__}: bool, int, str or float")
+        setattr(message.parameters[name], PARAMETERS[type(value)], value)
     return message.SerializeToString()
+
+
+def _beside(request: InferenceRequest) -> dict[str, Any]:
+    """What the request says beside its tensors, as parameters of the protocol."""
+    told = {
+        "sequence_id": request.correlation_id(),
+        "sequence_start": bool(request.flags() & SEQUENCE_START),
+        "sequence_end": bool(request.flags() & SEQUENCE_END),
+        "priority": request.priority(),
+        "timeout": request.timeout(),
+    }
+    return {**request.given_parameters(), **{name: value for name, value in told.items() if value}}
+
+
+def _value_of(parameter: Any) -> Any:
+    return getattr(parameter, parameter.WhichOneof("parameter_choice"))
 
 
 def _tensors_of(answer: Any) -> list[Any]:

@@ -12,16 +12,17 @@ import numpy as np
 
 from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
 from pipeline.triton import raw_texts
-from pipeline.triton.python_backend.other_models import OtherModels, Refused
+from pipeline.triton.python_backend.other_models import SEQUENCE_END, SEQUENCE_START, OtherModels, Refused
 from pipeline.triton.python_backend.own_metrics import Metric, MetricFamily  # noqa: F401 - models import them here
 
-TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
-TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = SEQUENCE_START
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = SEQUENCE_END
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 TRITONSERVER_MEMORY_CPU, TRITONSERVER_MEMORY_GPU = 0, 2
 
+_NO_TYPE = "TYPE_INVALID"  # of a tensor whose data_type is not told
 _FOLDER = [""]  # of the model that this process runs
 _OTHERS = [OtherModels()]
 
@@ -177,6 +178,10 @@ class InferenceRequest:
         """As JSON."""
         return json.dumps(self._parameters, separators=(",", ":"))
 
+    def given_parameters(self) -> dict[str, Any]:
+        """For the worker: as they were given."""
+        return self._parameters
+
     def trace(self) -> InferenceTrace:
         return InferenceTrace()
 
@@ -197,8 +202,7 @@ class InferenceRequest:
         """The answer of the other model that this request names. execution_timeout: in microseconds."""
         if decoupled:
             raise TritonModelException("models of several answers a request (decoupled) are not served yet")
-        timeout_us = execution_timeout or self._timeout
-        return _OTHERS[0].ask(self, timeout_us / 1e6 if timeout_us else None)
+        return _OTHERS[0].ask(self, execution_timeout / 1e6 if execution_timeout else None)
 
     async def async_exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
         """As `exec`; others may be awaited meanwhile."""
@@ -312,10 +316,24 @@ class ModelConfig:
         there = self._config.setdefault(field, [])
         for other in there:
             if other["name"] == tensor["name"]:
-                other.setdefault("data_type", tensor["data_type"])
-                other.setdefault("dims", list(tensor["dims"]))
+                self._check_same(field, other, tensor)
+                other.update(tensor, dims=list(tensor["dims"]))
                 return
         there.append({**tensor, "dims": list(tensor["dims"])})
+
+    def _check_same(self, field: str, told: Mapping[str, Any], tensor: Mapping[str, Any]) -> None:
+        """Raises ValueError where the file says otherwise than the model."""
+        about = f"model '{self._config.get('name')}', {field} '{told['name']}'"
+        if told.get("data_type", _NO_TYPE) not in (_NO_TYPE, tensor["data_type"]):
+            raise ValueError(
+                f"{about}: configuration expects datatype {told['data_type']}, model provides "
+                f"{tensor['data_type']}"
+            )
+        if told.get("dims") and list(told["dims"]) != list(tensor["dims"]):
+            raise ValueError(
+                f"{about}: the model expects dims {list(tensor['dims'])} but the model configuration "
+                f"specifies dims {list(told['dims'])}"
+            )
 
 
 def get_input_tensor_by_name(request: InferenceRequest, name: str) -> Tensor | None:

@@ -1,0 +1,133 @@
+"""Python models written as the examples of Triton's Python backend are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as rpc
+
+from tests.support.repository_process import RepositoryProcess
+from tests.support.triton_repository import write_model
+
+TENSORS = """
+backend: "python"
+input { name: "X" data_type: TYPE_STRING dims: 1 }
+output { name: "Y" data_type: TYPE_STRING dims: 1 }
+"""
+# Answers with what it was told beside its input, or with the error whose code is the input.
+TELLS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        code = request.inputs()[0].as_numpy()[0].decode()
+        if code:
+            error = pb_utils.TritonError(code, getattr(pb_utils.TritonError, code))
+            return pb_utils.InferenceResponse(error=error)
+        beside = [request.request_id(), request.correlation_id(), request.flags(), request.priority()]
+        told = f"{beside} {request.timeout()} {sorted(eval(request.parameters()).items())}"
+        tensors = [pb_utils.Tensor("Y", np.array([told], dtype=object))]
+        return pb_utils.InferenceResponse(tensors, parameters={"text": "three"})
+"""
+ASKS = """
+import asyncio
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.lock = asyncio.Lock()
+
+    async def execute(self, requests):
+        return await asyncio.gather(*map(self.answer, requests))
+
+    async def answer(self, request):
+        asked = pb_utils.InferenceRequest(
+            request_id="asked", model_name="tells", requested_output_names=["Y"], inputs=request.inputs(),
+            correlation_id=77, flags=pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END, timeout=60_000_000,
+            priority=2, parameters={"a": 5, "b": "text"},
+        )
+        async with self.lock:
+            answers = await asyncio.gather(asked.async_exec(), asked.async_exec())
+        if answers[0].has_error():
+            raise pb_utils.TritonModelException(answers[0].error().message())
+        told = " and ".join([answers[0].output_tensors()[0].as_numpy()[0].decode(), answers[1].parameters()])
+        return pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([told], dtype=object))])
+"""
+COMPLETES = """
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [2]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [2]})
+        config.set_max_batch_size(4)
+        config.set_dynamic_batching()
+        return config
+
+    def execute(self, requests):
+        given = [request.inputs()[0].as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", array)]) for array in given]
+"""
+PARTLY = 'input { name: "X" }\noutput { name: "Y" data_type: TYPE_FP32 dims: 2 }\n'
+
+
+def write_repository(folder: Path) -> Path:
+    write_model(folder, "tells", TENSORS, TELLS)
+    write_model(folder, "asks", TENSORS, ASKS)
+    write_model(folder, "completes", PARTLY, COMPLETES)
+    write_model(folder, "disagrees", PARTLY.replace("FP32", "INT32"), COMPLETES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RepositoryProcess]:
+    folder = write_repository(tmp_path_factory.mktemp("python"))
+    with RepositoryProcess(folder, arguments=["--strict-readiness=false"]) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def client(models: RepositoryProcess) -> Iterator[rpc.InferenceServerClient]:
+    with rpc.InferenceServerClient(f"localhost:{models.rpc_port}") as client:
+        yield client
+
+
+def ask(client: rpc.InferenceServerClient, model: str) -> str:
+    tensor = rpc.InferInput("X", [1], "BYTES")
+    tensor.set_data_from_numpy(np.array([b""], object))
+    return str(client.infer(model, [tensor]).as_numpy("Y")[0].decode())
+
+
+def test_an_execute_that_is_a_coroutine_asks_others_with_all_that_it_says_beside_the_inputs(
+    client: rpc.InferenceServerClient,
+) -> None:
+    told = "['asked', 77, 2, 2] 60000000 [('a', 5), ('b', 'text')] and {\"text\":\"three\"}"
+    assert [ask(client, "asks"), ask(client, "asks")] == [told, told]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("CANCELLED", 400), ("UNKNOWN", 400), ("UNSUPPORTED", 501), ("INTERNAL", 500)]
+)
+def test_an_error_of_a_model_has_the_status_of_its_code(
+    models: RepositoryProcess, code: str, status: int
+) -> None:
+    given = {"name": "X", "shape": [1], "datatype": "BYTES", "data": [code]}
+    answer = models.http("/v2/models/tells/infer", json.dumps({"inputs": [given]}))
+    assert (answer.status, answer.json["error"]) == (status, code)
+
+
+def test_a_model_completes_also_what_its_file_tells_in_part(client: rpc.InferenceServerClient) -> None:
+    config = client.get_model_config("completes", as_json=True)["config"]
+    assert (config["max_batch_size"], config["input"][0]["dims"]) == (4, ["2"])
+    assert "dynamic_batching" in config
+
+
+def test_a_model_that_does_not_agree_with_its_file_is_not_served(models: RepositoryProcess) -> None:
+    rows = {one["name"]: one for one in models.http("/v2/repository/index", b"").json}
+    assert (
+        "configuration expects datatype TYPE_INT32, model provides TYPE_FP32" in rows["disagrees"]["reason"]
+    )
