@@ -12,14 +12,24 @@ from pipeline.models.signature import Variable
 from pipeline.triton.model_folder import data_type_of, datatype_of
 from pipeline.triton.program_facts import ProgramFacts
 
+_ENDINGS = (
+    (".onnx", "onnxruntime"),
+    (".pdmodel", "paddle"),
+    (".json", "paddle"),
+    (".plan", "tensorrt"),  # this one and those below it are not run here, and refused by their names
+    (".savedmodel", "tensorflow"),
+    (".graphdef", "tensorflow"),
+    (".pt", "pytorch"),
+)
+
 
 def backend_of_files(folder: Path) -> str:
     """The backend whose file stands in a version's folder; empty where none does."""
     for name, backend in (("model.onnx", "onnxruntime"), ("model.py", "python"), ("model.xml", "openvino")):
         if (folder / name).is_file():
             return backend
-    for ending, backend in ((".onnx", "onnxruntime"), (".pdmodel", "paddle"), (".json", "paddle")):
-        if any(path.suffix == ending for path in folder.glob(f"*{ending}")):
+    for ending, backend in _ENDINGS:
+        if any(folder.glob(f"*{ending}")):
             return backend
     return ""
 

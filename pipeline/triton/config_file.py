@@ -35,7 +35,7 @@ def read_config(folder: Path) -> ModelConfig:
     if len(content) > MAX_FILE_BYTES:
         raise ConfigError(f"{path} is over {MAX_FILE_BYTES} bytes; a configuration is some KB")
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")  # editors of Windows write a mark before it
     except UnicodeDecodeError as exc:
         line = content.count(b"\n", 0, exc.start) + 1
         raise ConfigError(

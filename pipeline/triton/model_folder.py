@@ -32,6 +32,13 @@ def versions_of(folder: Path, config: ModelConfig) -> list[str]:
     return list(map(str, chosen))
 
 
+def program_of(folder: Path, name: str) -> Path:
+    """The program in a version's folder: a file, or the file of the same name in a folder of this name, where
+    its weights are beside it."""
+    path = folder / name
+    return path / name if path.is_dir() else path
+
+
 def signature_of(config: ModelConfig, folder: Path) -> Signature:
     """The tensors as clients send and get them. Raises ConfigError for a file of labels that is not there."""
     most = config.max_batch_size

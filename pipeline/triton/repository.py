@@ -24,7 +24,7 @@ from pipeline.triton.config_file import FILE, backend_of, read_config
 from pipeline.triton.defaults import NO_DEFAULTS, Defaults
 from pipeline.triton.devices import asks_for_gpu, keys_of, why_not
 from pipeline.triton.engine_options import options_of, without_effect
-from pipeline.triton.model_folder import NO_VERSION, signature_of, versions_of
+from pipeline.triton.model_folder import NO_VERSION, program_of, signature_of, versions_of
 from pipeline.triton.padding_proof import padding_of
 from pipeline.triton.program_facts import facts_of
 from pipeline.triton.python_backend.auto_complete import completed, completes
@@ -172,10 +172,10 @@ class _Reading:
         complete(config, backend)
         if backend in _RUN_HERE or backend not in find(ENGINES):  # flaws_of_tensors tells of that
             return
-        program = folder / versions[-1] / config.default_model_filename
+        program = program_of(folder / versions[-1], config.default_model_filename)
         if not config.default_model_filename:
             self._name_program(config, folder / versions[-1], backend)
-            program = folder / versions[-1] / config.default_model_filename
+            program = program_of(folder / versions[-1], config.default_model_filename)
         if not program.is_file():
             raise _Unavailable(
                 Unavailable(versions[-1], f"Internal: unable to find '{program}' for model '{config.name}'")
@@ -263,7 +263,7 @@ class _Reading:
         declared = _padded(told, [one.name for one in config.input]) if told else {}
         if not told and not any(-1 in one.dims for one in config.input):
             return
-        proof = padding_of(folder / config.default_model_filename, backend)
+        proof = padding_of(program_of(folder, config.default_model_filename), backend)
         padding = {"feeds": declared} if told else proof.section
         served.padding[op] = f"padded, as parameter {PADDING} says" if told else proof.why
         if padding is not None:
@@ -331,8 +331,9 @@ def section_of(config: ModelConfig, backend: str, folder: Path, threads: int) ->
     if most:
         section["max_batch_rows"] = most
     if backend not in _RUN_HERE:
+        program = program_of(folder, config.default_model_filename)
         section["local_service_conf"] = {
-            "model_config": str(facts_of(folder / config.default_model_filename, backend).folder),
+            "model_config": str(facts_of(program, backend).folder),
             "engine": backend,
             "fetch_list": [one.name for one in config.output],
             **options_of(config, backend, threads),

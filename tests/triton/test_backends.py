@@ -46,6 +46,10 @@ def write_repository(folder: Path, built: Path) -> Path:
         shutil.copyfile(onnx_file("photos_of_one"), images / "1" / "model.onnx")
     labels = write_model(folder, "flowers", None)  # as scikit-learn's are: a label a row, without an axis
     shutil.copyfile(onnx_file("flowers"), labels / "1" / "model.onnx")
+    marked = '\ufeffbackend: "onnxruntime"\r\n'  # as editors of Windows write it
+    apart = write_model(folder, "apart", marked) / "1" / "model.onnx"  # a folder, with weights beside it, say
+    apart.mkdir()
+    shutil.copyfile(onnx_file("scaled"), apart / "model.onnx")
     (folder / "densenet" / "labels.txt").write_text("\n".join(f"class {n}" for n in range(10)), "utf-8")
     write_model(folder, "ir", f'backend: "openvino"\n{BATCHED}')
     program = folder / "ir" / "1" / "model.xml"
@@ -128,6 +132,13 @@ def test_a_model_of_a_fixed_batch_takes_images_as_its_configuration_has_them(
         np.testing.assert_allclose(client.infer("densenet", [given]).as_numpy("logits"), scores, rtol=1e-6)
     best = np.argsort(-scores)[:2]
     assert [one.decode().split(":")[1:] for one in told] == [[str(n), f"class {n}"] for n in best]
+
+
+def test_a_program_may_be_a_folder_and_a_configuration_begin_with_a_mark(service: RepositoryProcess) -> None:
+    x = rpc.InferInput("x", [2, 4], "FP32")
+    x.set_data_from_numpy(np.ones((2, 4), np.float32))
+    with rpc.InferenceServerClient(service.rpc_address) as client:
+        assert client.infer("apart", [x]).as_numpy("y").shape == (2, 4)
 
 
 def test_numbers_without_an_axis_are_tensors_of_one_number(service: RepositoryProcess) -> None:

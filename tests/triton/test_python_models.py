@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc as rpc
+from tritonclient.utils import InferenceServerException
 
 from tests.support.repository_process import RepositoryProcess
 from tests.support.triton_repository import write_model
@@ -36,6 +37,7 @@ class TritonPythonModel:
 """
 ASKS = """
 import asyncio
+from .neighbour import JOINED_BY
 
 
 class TritonPythonModel:
@@ -52,11 +54,18 @@ class TritonPythonModel:
             priority=2, parameters={"a": 5, "b": "text"},
         )
         async with self.lock:
-            answers = await asyncio.gather(asked.async_exec(), asked.async_exec())
+            one, several = await asyncio.gather(asked.async_exec(), asked.async_exec(decoupled=True))
+        answers = [one, *several]
         if answers[0].has_error():
             raise pb_utils.TritonModelException(answers[0].error().message())
-        told = " and ".join([answers[0].output_tensors()[0].as_numpy()[0].decode(), answers[1].parameters()])
+        first = answers[0].output_tensors()[0].as_numpy()[0].decode()
+        told = JOINED_BY.join([first, answers[1].parameters()])
         return pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([told], dtype=object))])
+"""
+YIELDS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        yield from requests
 """
 COMPLETES = """
 class TritonPythonModel:
@@ -77,7 +86,9 @@ PARTLY = 'input { name: "X" }\noutput { name: "Y" data_type: TYPE_FP32 dims: 2 }
 
 def write_repository(folder: Path) -> Path:
     write_model(folder, "tells", TENSORS, TELLS)
-    write_model(folder, "asks", TENSORS, ASKS)
+    asks = write_model(folder, "asks", TENSORS, ASKS)
+    (asks / "1" / "neighbour.py").write_text('JOINED_BY = " and "\n', "utf-8")
+    write_model(folder, "yields", TENSORS, YIELDS)
     write_model(folder, "completes", PARTLY, COMPLETES)
     write_model(folder, "disagrees", PARTLY.replace("FP32", "INT32"), COMPLETES)
     return folder
@@ -118,6 +129,11 @@ def test_an_error_of_a_model_has_the_status_of_its_code(
     given = {"name": "X", "shape": [1], "datatype": "BYTES", "data": [code]}
     answer = models.http("/v2/models/tells/infer", json.dumps({"inputs": [given]}))
     assert (answer.status, answer.json["error"]) == (status, code)
+
+
+def test_an_execute_that_yields_is_refused(client: rpc.InferenceServerClient) -> None:
+    with pytest.raises(InferenceServerException, match="in the execute return, found type 'generator'"):
+        ask(client, "yields")
 
 
 def test_a_model_completes_also_what_its_file_tells_in_part(client: rpc.InferenceServerClient) -> None:

@@ -54,6 +54,7 @@ def test_a_flag_that_triton_does_not_know_is_refused_with_the_nearest(
     [
         ({}, "holds no model that can be served"),
         ({"bert/config.pbtxt": 'platform: "tensorrt_plan"'}, "serve the ONNX model"),
+        ({"bert/1/model.plan": ""}, "serve the ONNX model"),
         ({"bert/config.pbtxt": 'backend: "python"\ninput [ { nam: "x" } ]'}, "line 2: unknown field 'nam'"),
         ({"bert/config.pbtxt": 'name: "a"\nname: "b"'}, "line 2: "),
         ({"bert/config.pbtxt": 'name: "other"', "bert/1/model.py": ""}, "name is 'other', and the folder's"),
@@ -75,6 +76,7 @@ def test_the_start_tells_models_and_flags_without_effect(tmp_path: Path) -> None
     write_model(tmp_path, "same", TENSORS)
     write_model(tmp_path, "odd", f"{TENSORS} version_policy {{ specific {{ versions: 7 }} }}")
     flags = ["--http-thread-count=8", "--log-verbose=1", "--allow-metrics=false", "--strict-readiness=false"]
+    flags.append("--id=ours")
     with RepositoryProcess(tmp_path, arguments=flags) as service:
         service.wait_for_log("is ready: http_port")
         assert "--http-thread-count has no effect: in Triton it " in service.log
@@ -82,6 +84,7 @@ def test_the_start_tells_models_and_flags_without_effect(tmp_path: Path) -> None
         assert ["same", "1", "READY"] in lines
         assert any(line[:2] == ["odd", "UNAVAILABLE:"] for line in lines)
         assert service.http("/v2/health/ready").status == 200  # for readiness is not strict
+        assert service.http("/v2").json["name"] == "ours"
 
 
 def test_ports_may_be_left_out_or_opened_at_one_address_and_the_log_be_a_file(tmp_path: Path) -> None:

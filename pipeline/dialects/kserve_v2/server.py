@@ -46,9 +46,11 @@ class V2Server:
     def metadata(self) -> dict[str, Any]:
         """What the server tells of itself."""
         offered = [name for name in _NAMES if self.memory.offered or not name.endswith("shared_memory")]
-        if self.scheduler.app.repository is not None:
+        name, app = SERVER_NAME, self.scheduler.app
+        if app.repository is not None:
             offered.insert(offered.index("model_repository") + 1, "model_repository(unload_dependents)")
-        return {"name": SERVER_NAME, "version": __version__, "extensions": offered}
+            name = app.name  # as --id says it
+        return {"name": name, "version": __version__, "extensions": offered}
 
     def metadata_of(self, name: str, version: str) -> dict[str, Any]:
         """What a model tells of itself. Raises KServeRefusal and UnknownVersion."""

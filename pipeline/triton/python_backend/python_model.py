@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import inspect
 import json
 import sys
 import traceback
@@ -136,7 +137,7 @@ class PythonModel:
     def _execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse]:
         try:
             answers = self._model.execute(requests)
-            if asyncio.iscoroutine(answers):
+            if inspect.iscoroutine(answers):
                 answers = self._loop.run_until_complete(answers)
         except TritonModelException as exc:
             raise ModelRaised(self._failed(text_of(exc) + where_of(exc, self._path))) from exc
@@ -213,11 +214,13 @@ def load_module(path: Path) -> ModuleType:
             sys.path.insert(0, str(folder))
     if not path.is_file():
         raise ConfigError(f"Internal: {path} is missing: a model of the Python backend needs it")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # Its version's folder is its package, as in Triton: `from .neighbour import ...` finds what is there.
+    spec = importlib.util.spec_from_file_location(f"{path.parent.name}.{path.stem}", path)
     assert spec is not None and spec.loader is not None  # of a file that ends on .py
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[spec.name] = sys.modules[path.stem] = module
     try:
+        importlib.import_module(path.parent.name)
         spec.loader.exec_module(module)
     except BaseException as exc:
         raise ConfigError(f"Internal: {said_of(exc)}{where_of(exc, path)}") from exc

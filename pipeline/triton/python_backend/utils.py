@@ -199,10 +199,12 @@ class InferenceRequest:
         return self._model_name, "" if self._model_version < 0 else str(self._model_version)
 
     def exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
-        """The answer of the other model that this request names. execution_timeout: in microseconds."""
-        if decoupled:
-            raise TritonModelException("models of several answers a request (decoupled) are not served yet")
-        return _OTHERS[0].ask(self, execution_timeout / 1e6 if execution_timeout else None)
+        """The answer of the other model that this request names. execution_timeout: in microseconds.
+
+        decoupled: an iterator over its answers, of which each model has one here.
+        """
+        answer = _OTHERS[0].ask(self, execution_timeout / 1e6 if execution_timeout else None)
+        return iter([answer]) if decoupled else answer
 
     async def async_exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
         """As `exec`; others may be awaited meanwhile."""
