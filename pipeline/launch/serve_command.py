@@ -53,6 +53,7 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
     config: dict[str, Any] = {
         "dag": {"drain_timeout": options.exit_timeout_secs},
         "logging": {"level": _level(options)},
+        "limits": {"body_bytes": options.http_max_input_size},
         "http_address": options.http_address,
         "rpc_address": options.grpc_address,
     }

@@ -48,7 +48,6 @@ WITHOUT_EFFECT = {
     "grpc-restricted-protocol": f"restricts calls to who knows a key: {_KEYS}",
     "host-policy": "binds instances to NUMA nodes: the kernel places workers",
     "http-header-forward-pattern": "gives models the headers of requests: parameters reach them",
-    "http-max-input-size": "bounds bodies: limits.body_bytes does",
     "http-restricted-api": f"restricts calls to who knows a key: {_KEYS}",
     "http-thread-count": f"sets threads: {_ONE_LOOP}",
     "metrics-config": "configures summaries of /metrics: it has histograms",
@@ -129,6 +128,13 @@ def _add_ports(parser: argparse.ArgumentParser) -> None:
             f"--{name}-address", metavar="ADDRESS", help=f"address of the port of {name} (all)"
         )
         _add_bool(parser, f"allow-{name}", f"open the port of {name}", default=True)
+    parser.add_argument(
+        "--http-max-input-size",
+        type=positive,
+        default=64 << 20,
+        metavar="BYTES",
+        help="most bytes of an HTTP body, and of a gRPC message, too (%(default)s)",
+    )
     parser.add_argument(
         "--api-keys", type=Path, metavar="FILE", help="NAME:KEY a line, of which every client must show one"
     )
@@ -231,6 +237,13 @@ def yes_or_no(text: str) -> bool:
     if told not in ("true", "false", "1", "0", "on", "off"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return told in ("true", "1", "on")
+
+
+def positive(text: str) -> int:
+    """A number from 1 on."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
 
 
 def hint(unknown: str) -> str:

@@ -21,6 +21,7 @@ _RUN_HERE = ("python", "identity", "ensemble")  # beside the engines
 _NOT_YET = {
     "sequence_batching": "models of sequences (sequence_batching) are not served yet",
     "response_cache": "the response cache is not built yet: take response_cache out",
+    "batch_input": "inputs that are made of a batch (batch_input, batch_output) are not made yet: send them",
     "rate_limiter": "the rate limiter is not built yet: take rate_limiter out of instance_group",
 }
 
@@ -49,6 +50,8 @@ def _of_backend(config: ModelConfig, backend: str) -> Iterator[str]:
         yield f"backend {backend!r}: {_NOT_HERE[backend]}"
     if config.WhichOneof("scheduling_choice") == "sequence_batching":
         yield _NOT_YET["sequence_batching"]
+    if config.batch_input or config.batch_output:
+        yield _NOT_YET["batch_input"]
     if config.response_cache.enable:
         yield _NOT_YET["response_cache"]
     if config.model_transaction_policy.decoupled:

@@ -38,6 +38,7 @@ REFUSES = "class TritonPythonModel:\n    def initialize(self, args):\n        ra
         ("--model-control-mode=sometimes", "invalid choice: 'sometimes'"),
         ("--backend-config=onnxruntime", "write BACKEND,NAME=VALUE"),
         ("--log-file=/nowhere/log", "can't be written"),
+        ("--http-max-input-size=0", "'0' is no number from 1 on"),
         ("--grpc-use-ssl", "needs --grpc-server-cert and --grpc-server-key"),
         ("--model-store=s3://bucket/models", "is in a bucket, which is not read here: copy it to a folder"),
     ],
@@ -55,6 +56,7 @@ def test_a_flag_that_triton_does_not_know_is_refused_with_the_nearest(
         ({}, "holds no model that can be served"),
         ({"bert/config.pbtxt": 'platform: "tensorrt_plan"'}, "serve the ONNX model"),
         ({"bert/1/model.plan": ""}, "serve the ONNX model"),
+        ({"bert/config.pbtxt": f'{TENSORS} batch_input {{ target_name: "x" }}'}, "batch_input"),
         ({"bert/config.pbtxt": 'backend: "python"\ninput [ { nam: "x" } ]'}, "line 2: unknown field 'nam'"),
         ({"bert/config.pbtxt": 'name: "a"\nname: "b"'}, "line 2: "),
         ({"bert/config.pbtxt": 'name: "other"', "bert/1/model.py": ""}, "name is 'other', and the folder's"),
@@ -168,6 +170,15 @@ def test_models_that_leave_out_their_batch_take_the_default_of_the_command_line(
     flags = ["--backend-config=onnxruntime,default-max-batch-size=16"]
     with RepositoryProcess(tmp_path, arguments=flags) as service:
         assert service.http("/v2/models/scaled/config").json["max_batch_size"] == 16
+
+
+def test_the_largest_request_is_as_the_flag_says_over_both_protocols(tmp_path: Path) -> None:
+    write_model(tmp_path, "same", TENSORS)
+    with RepositoryProcess(tmp_path, arguments=["--http-max-input-size=1000"]) as service:
+        answer = service.http("/v2/models/same/infer", b"x" * 1001)
+        assert (answer.status, "--http-max-input-size" in answer.json["error"]) == (413, True), answer
+        with pytest.raises(grpc.RpcError, match="larger than max"):
+            service.raw_rpc(b"x" * 1001, method="/inference.GRPCInferenceService/ModelInfer")
 
 
 def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -512,7 +512,7 @@ class RequestReader:
         length, most = headers.get(b"content-length", b""), self._most_body_bytes
         self._body_length = int(length) if length.isdigit() else 0
         if self._body_length > most:
-            self._leave_parser(_too_large(f"content-length {length.decode()} is over {most} bytes"))
+            self._leave_parser(_body_too_large(f"content-length {length.decode()} is over {most} bytes"))
         if b"expect" in headers:
             self.continue_due = headers[b"expect"].lower() == b"100-continue"
         guard = self._listener.guard
@@ -528,7 +528,7 @@ class RequestReader:
         self._arrived_bytes = 0
         self._body_bytes += len(body)
         if self._body_bytes > self._most_body_bytes:
-            self._leave_parser(_too_large(f"the body is over {self._most_body_bytes} bytes"))
+            self._leave_parser(_body_too_large(f"the body is over {self._most_body_bytes} bytes"))
         if not self._body:
             self._body = body
         elif isinstance(self._body, bytearray):
@@ -609,7 +609,11 @@ def _headers_too_large(what: str) -> ServingError:
     return _too_large(f"the request has {what}", _HEADER_TOO_LARGE)
 
 
-def _too_large(what: str, http_status: int = 413) -> ServingError:
-    error = TooLarge(f"{what}; the limits of this service are in config.yml under limits")
+def _body_too_large(what: str) -> ServingError:
+    return _too_large(what, 413, " (limits.body_bytes); of a model repository it is --http-max-input-size")
+
+
+def _too_large(what: str, http_status: int, which: str = "") -> ServingError:
+    error = TooLarge(f"{what}; the limits of this service are in config.yml under limits{which}")
     error.http_status = http_status
     return error
