@@ -33,11 +33,17 @@ class NotPolled(LoadFailed):
 
 
 class ModelLoader(Repository):
-    """A model of the repository is loaded with those that its steps need, one order at a time."""
+    """A model of the repository is loaded with those that its steps need.
+
+    Orders are followed one at a time, but for the start of a model's workers: others go on meanwhile, for
+    `initialize` of a Python model may give some. One for a model that is starting waits for that.
+    """
 
     def __init__(self, scheduler: Scheduler, place: RepositoryPlace) -> None:
         super().__init__(scheduler)
         self._poll_s = place.poll_s
+        self._starting: set[str] = set()  # the models whose workers are, and those loaded with them
+        self._started_one = asyncio.Condition(self._changing)
         self._useless: dict[str, tuple[str, str]] = {}  # on disk: the version, and why it can't be served
         # What was on disk when polling last loaded it, so that a load that fails is not tried at each look.
         self._polled: dict[str, _OnDisk] = {}
@@ -59,6 +65,8 @@ class ModelLoader(Repository):
             self._scheduler.check_settled()
             source = self._source if override is None else override.over(self._source, Path(self._work.name))
             served = await asyncio.to_thread(source.read, [name])
+            while await self._waited_for(_names_in(name, served)):
+                served = await asyncio.to_thread(source.read, [name])  # the disk may have changed meanwhile
             try:
                 await self._serve(name, served)
             except LoadFailed as exc:
@@ -73,8 +81,9 @@ class ModelLoader(Repository):
         models of an ensemble's steps, too."""
         async with self._changing:
             self._scheduler.check_settled()
-            models = [model for model in self._scheduler.app.models if model.name == name]
-            ops = [op for model in models for op in model.graph.ops if model.op or dependents]
+            models, ops = self._unloaded_with(name, dependents)
+            while await self._waited_for({name, *(op.rpartition(":")[0] for op in ops)}):
+                models, ops = self._unloaded_with(name, dependents)
             for part in (*ops, *(model.key for model in models)):
                 if self._scheduler.start_failures.pop(part, None) and part in self._standings:
                     self._standings[part] = Standing("UNAVAILABLE", "unloaded")
@@ -82,6 +91,19 @@ class ModelLoader(Repository):
                 await self._scheduler.withdraw([model.key for model in models], 0.0)
                 self._standings |= {model.key: Standing("UNAVAILABLE", "unloaded") for model in models}
             await self._unload(ops)
+
+    def _unloaded_with(self, name: str, dependents: bool) -> tuple[list[ServedModel], list[str]]:
+        """The versions of a model, and the Ops that are unloaded with it."""
+        models = [model for model in self._scheduler.app.models if model.name == name]
+        return models, [op for model in models for op in model.graph.ops if model.op or dependents]
+
+    async def _waited_for(self, names: set[str]) -> bool:
+        """Wait until none of these models is starting; whether one was."""
+        if self._starting.isdisjoint(names):
+            return False
+        await self._started_one.wait_for(lambda: self._starting.isdisjoint(names))
+        self._scheduler.check_settled()
+        return True
 
     async def poll(self) -> None:
         """Load what has changed, or come, and unload what has gone, every `poll_s` seconds."""
@@ -171,7 +193,10 @@ class ModelLoader(Repository):
     async def _serve(self, name: str, served: Served) -> None:
         _check_available(name, served)
         app = merged(self._scheduler.app, name, served)
-        batchers = await self._started(name, app, self._changed(app, served))
+        changed = self._changed(app, served)
+        async with self._others_go_on(_names_in(name, served)):
+            batchers = await self._started(name, app, changed)
+        app = merged(self._scheduler.app, name, served)  # with what others have changed meanwhile
         former = await self._scheduler.put(app, batchers)
         for model in served.models:
             self._scheduler.offer(model.key)
@@ -179,6 +204,18 @@ class ModelLoader(Repository):
                 self._standings.pop(part, None)
         if former:
             await self._scheduler.retire(former, app.config.dag.drain_timeout)
+
+    @contextlib.asynccontextmanager
+    async def _others_go_on(self, names: set[str]) -> AsyncIterator[None]:
+        """While these models start, orders for others are followed."""
+        self._starting |= names
+        self._changing.release()
+        try:
+            yield
+        finally:
+            await self._changing.acquire()
+            self._starting -= names
+            self._started_one.notify_all()
 
     def _changed(self, app: App, served: Served) -> list[str]:
         """The Ops that other files, or another configuration, are to run than those that run now."""
@@ -222,6 +259,11 @@ class ModelLoader(Repository):
             return
         told = {**app.unavailable, name: (exc.version, exc.message)}
         self._scheduler.app = replace(app, unavailable=told)
+
+
+def _names_in(name: str, served: Served) -> set[str]:
+    """The models that are loaded by an order for this one."""
+    return {name, *(model.name for model in served.models)}
 
 
 def _has_other_files(app: App, op: str, pool: WorkerPool) -> bool:

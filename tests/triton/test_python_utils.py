@@ -83,20 +83,38 @@ class TritonPythonModel:
             return exc
 """
 
+LOADS = """
+class TritonPythonModel:
+    def initialize(self, args):
+        if not pb_utils.is_model_ready("needed", "1"):
+            pb_utils.load_model(model_name="needed")
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        asked = pb_utils.InferenceRequest(
+            model_name="needed", requested_output_names=["TOLD"], inputs=request.inputs()
+        )
+        return asked.exec()
+"""
+
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RepositoryProcess]:
     folder = tmp_path_factory.mktemp("utils")
     write_model(folder, "tries", TENSORS, TRIES)
     write_model(folder, "other", TENSORS.replace('"python"', '"identity"'))
+    write_model(folder, "needed", TENSORS.replace('"python"', '"identity"'))
+    write_model(folder, "loads", TENSORS, LOADS)
     arguments = ["--model-control-mode=explicit", "--load-model=tries"]
     with RepositoryProcess(folder, arguments=arguments) as process:
         yield process
 
 
-def ask(service: RepositoryProcess, what: str) -> HttpAnswer:
+def ask(service: RepositoryProcess, what: str, model: str = "tries") -> HttpAnswer:
     given = {"name": "WHAT", "shape": [1], "datatype": "BYTES", "data": [what]}
-    return service.http("/v2/models/tries/infer", json.dumps({"inputs": [given]}))
+    return service.http(f"/v2/models/{model}/infer", json.dumps({"inputs": [given]}))
 
 
 @pytest.mark.parametrize(
@@ -118,6 +136,12 @@ def test_a_model_finds_what_the_module_has_in_triton(
     answer = ask(service, what)
     assert answer.status == 200, answer
     assert answer.json["outputs"][0]["data"][0].replace("np.True_", "True") == told
+
+
+def test_a_model_that_is_loaded_loads_the_one_that_it_asks(service: RepositoryProcess) -> None:
+    loaded = service.http("/v2/repository/models/loads/load", b"")
+    assert loaded.status == 200, loaded
+    assert ask(service, "both", "loads").json["outputs"][0]["data"] == ["both"]
 
 
 def test_lines_of_a_model_are_in_the_servers_log(service: RepositoryProcess) -> None:

@@ -402,9 +402,8 @@ class Scheduler:
             self._batchers[op], self._pools[op] = batcher, batcher.pool
             self.offer(op)
             await self._keep_up(batcher.pool)
-        for op, pool in self._pools.items():
-            if op not in batchers:
-                pool.answer_for(app.models)
+        for pool in self._pools.values():
+            pool.answer_for(app.models)
         self._entries = {model.key: self._renewed(model) for model in app.models}
         return former
 
