@@ -78,7 +78,7 @@ def test_the_start_tells_models_and_flags_without_effect(tmp_path: Path) -> None
     write_model(tmp_path, "same", TENSORS)
     write_model(tmp_path, "odd", f"{TENSORS} version_policy {{ specific {{ versions: 7 }} }}")
     flags = ["--http-thread-count=8", "--log-verbose=1", "--allow-metrics=false", "--strict-readiness=false"]
-    flags.append("--id=ours")
+    flags += ["--id=ours", f"--http-max-input-size={1 << 32}"]  # more than gRPC can be told
     with RepositoryProcess(tmp_path, arguments=flags) as service:
         service.wait_for_log("is ready: http_port")
         assert "--http-thread-count has no effect: in Triton it " in service.log

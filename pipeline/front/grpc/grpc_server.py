@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pipeline.front.grpc.private.calls import Methods, RpcCalls
 
 
+_MOST_MESSAGE = (1 << 31) - 1  # bytes that gRPC can be told of
+
+
 class RpcServer:
     """Serves methods, by full name, on ports given by their keys in config.yml, each with its address, empty
     for every interface; over TLS alone where there are certificates.
@@ -59,8 +62,8 @@ class RpcServer:
             [port for _, port in self._ports.values()],
             self._scheduler.access_log,
             [
-                ("grpc.max_receive_message_length", limits.body_bytes),
-                ("grpc.max_send_message_length", limits.response_bytes),
+                ("grpc.max_receive_message_length", min(limits.body_bytes, _MOST_MESSAGE)),
+                ("grpc.max_send_message_length", min(limits.response_bytes, _MOST_MESSAGE)),
                 ("grpc.so_reuseport", 0),  # a second service on the port must fail, not share it
                 ("grpc.max_metadata_size", limits.header_bytes),
                 ("grpc.absolute_max_metadata_size", limits.header_bytes),
