@@ -9,6 +9,7 @@ from pipeline.front.scheduler.batching import (
     Pace,
     gathered_in,
     handover_size,
+    may_follow,
     may_queue_behind,
     ripe_in,
 )
@@ -136,6 +137,23 @@ def test_a_second_handover_waits_until_it_is_as_large_as_the_first(
 @pytest.mark.parametrize(("waiting", "expected"), [(7, False), (8, True), (9, True)])
 def test_a_second_handover_waits_until_it_fills_a_batch(waiting: int, expected: bool) -> None:
     assert may_queue_behind(2, 100.0, waiting, 8, 0.002, 100.001) is expected
+
+
+@pytest.mark.parametrize(
+    ("left", "waiting", "rest_s", "expected"),
+    [
+        (8, 16, 0.003, True),
+        (8, 15, 0.003, False),
+        (8, 64, 0.1, False),
+        (32, 64, 0.003, False),
+        (8, 16, -0.1, False),
+    ],
+    ids=["its last run", "too few wait", "a slow model", "nothing is answered yet", "a run that is late"],
+)
+def test_the_next_hand_over_follows_one_whose_rest_is_short(
+    left: int, waiting: int, rest_s: float, expected: bool
+) -> None:
+    assert may_follow(32, left, waiting, rest_s) is expected
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from pipeline.front.scheduler.batching import (
     Pace,
     gathered_in,
     handover_size,
+    may_follow,
     may_queue_behind,
     ripe_in,
 )
@@ -339,8 +340,12 @@ class Batcher:
         return gathered_in(waiting, answered, self._policy, idle_since, self.pace.usual_s, now)
 
     def _may_queue_behind(self, running: InFlight, now: float) -> bool:
-        size, waiting = self._policy.batch_size, len(self._line)
-        return may_queue_behind(len(running.jobs), running.began, waiting, size, self.pace.usual_s, now)
+        size, waiting, jobs = self._policy.batch_size, len(self._line), len(running.jobs)
+        left = jobs - running.jobs.count(None)
+        rest_s = left * self.pace.per_job_s - (now - running.run_began)
+        if may_follow(jobs, left, waiting, rest_s):
+            return True
+        return may_queue_behind(jobs, running.began, waiting, size, self.pace.usual_s, now)
 
     def _ripen(self) -> None:
         self._ripening = None
@@ -412,13 +417,13 @@ class Batcher:
         self._figures.note_run(reply.timings, len(reply.settled))
         instance.served += len(reply.settled)
         handover.runs += reply.timings.batches
+        self.dispatch_soon()
         if not reply.last:
             return
         instance.idle_since = time.monotonic()
         instance.answered = 0 if handover.abandoned else len(handover.jobs)
         if not handover.abandoned:
             self._note_pace(instance.idle_since - handover.began, handover)
-        self.dispatch_soon()
 
     def timed_out(self, instance: Instance, handover: InFlight) -> None:
         """A call is over the Op's timeout. It is abandoned: its requests are tried again, or told so."""

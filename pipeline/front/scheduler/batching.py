@@ -15,6 +15,7 @@ LONG_HANDOVER_S = 0.5  # longer ones have few runs of the model: who comes meanw
 LEAST_RUNS = 2  # of a long one, so that what is told of its runs stays true
 GATHER_SHARE = 0.5  # of a usual run: what an instance waits at most for the callers it has answered
 GATHER_MOST_S = 0.005
+REST_S = 0.006  # of a hand-over that is answered in part: behind a shorter rest the next one may wait
 
 _SMOOTHING = 0.2  # weight of the latest hand-over in `Pace.usual_s`
 _MEMORY = (
@@ -97,6 +98,19 @@ def may_queue_behind(
     """
     fast = usual_s is not None and usual_s < FAST_HANDOVER_S and now - began < 2 * usual_s + 0.001
     return fast and waiting >= max(running, batch_size)
+
+
+def may_follow(jobs: int, left: int, waiting: int, rest_s: float) -> bool:
+    """Whether an instance that has answered a part of its hand-over may be given the next one already.
+
+    Between two hand-overs it would do nothing until the front has passed on the answers and sent what waits.
+    Most callers of the answered part are back by then, so the next one is not small; half as many as the
+    running one has must wait. A hand-over of a single run is answered at its end: none follows it so
+    (docs/decisions/batching.md).
+    left: of its `jobs`, those that are not answered. rest_s: what they will take, below 0 where they are late:
+    behind a run that may hang nobody waits.
+    """
+    return left < jobs and 2 * waiting >= jobs and abs(rest_s) <= REST_S
 
 
 class Pace:
