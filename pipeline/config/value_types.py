@@ -63,7 +63,9 @@ AUTO_BATCH = -1  # `batch_size: auto`, as a number
 
 def _known_engine(name: str) -> str:
     engines = find(ENGINES)
-    if name != AUTO and name not in engines:
+    if name.strip().lower() == AUTO:
+        return AUTO
+    if name not in engines:
         expected = " or ".join(map(repr, [*engines, AUTO]))
         raise PydanticKnownError("literal_error", {"expected": expected})
     return name

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipeline.process.cache_folder import cache_folder
 from pipeline.process.processes import python_module
 from pipeline.tuning.choice import Point
 
@@ -62,8 +63,7 @@ def _kept_at(program: Path, engine: str) -> Path:
         digest = hashlib.sha256(file.read(64 << 20))
     found = program.stat()
     digest.update(f"{_FORM} {engine} {found.st_size} {found.st_mtime_ns}".encode())
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "paddlewheel" / "padding" / f"{digest.hexdigest()}.json"
+    return cache_folder("padding") / f"{digest.hexdigest()}.json"
 
 
 def _keep(path: Path, text: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from pipeline.engines.base import Engine, engine_named
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import SERVER_CONF, SERVER_FOLDER, find_model_files, is_serving_model
 from pipeline.models.signature import Variable, read_signature, signature_text
+from pipeline.process.cache_folder import cache_folder
 from pipeline.process.processes import python_module
 
 TIMEOUT_S = 120.0
@@ -49,8 +49,7 @@ def _described(program: Path, engine: Engine) -> Path:
     """A folder with links to the program's files, and the prototxt that tells its feeds."""
     files = find_model_files(program.parent, engine.name)
     paths = [path for path in (files.program, files.params) if path is not None]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "paddlewheel" / "programs" / _key(paths) / SERVER_FOLDER
+    folder = cache_folder("programs") / _key(paths) / SERVER_FOLDER
     if (folder / SERVER_CONF).is_file():
         return folder
     text = signature_text(*engine.signature_of(program)) if engine.self_described else _told(program.parent)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import platform
 import secrets
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from pipeline.errors import ConfigError
 from pipeline.models.digests import sample_of
 from pipeline.models.serving_model import ServingModel
 from pipeline.plugins import ENGINES, PROJECT, find
+from pipeline.process.cache_folder import cache_folder
 from pipeline.process.control_group import usable_cores
 from pipeline.tuning.choice import Choice
 
@@ -124,9 +124,7 @@ def _is_written(path: Path, kept: Kept) -> bool:
 
 def _places(model: ServingModel, key: str) -> Iterator[Path]:
     yield model.directory / FILE
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  # raises nothing
-    if Path(cache).is_absolute():  # a container may have a user without a home folder
-        yield Path(cache) / "paddlewheel" / "choices" / f"{key}.json"
+    yield cache_folder("choices") / f"{key}.json"
 
 
 def _load(path: Path) -> Kept:

@@ -69,6 +69,15 @@ def test_cards_may_be_listed_in_any_way(given: Any) -> None:
     assert conf.devices == "0,1"
 
 
+@pytest.mark.parametrize("given", ["auto", "AUTO"])
+def test_auto_may_be_written_in_any_case(given: str) -> None:
+    conf = {"engine": given, "precision": given}
+    config = load_config({"http_port": 18082, "op": {"a": {"batch_size": given, "local_service_conf": conf}}})
+    read = config.op["a"].local_service_conf
+    assert read is not None
+    assert (read.engine, read.precision, config.op["a"].batch_size) == ("auto", "auto", -1)
+
+
 def test_rpc_port_follows_http_port() -> None:
     assert load_config({"http_port": 18082}).rpc_port == 18083
     alone = load_config({"rpc_port": 18082})

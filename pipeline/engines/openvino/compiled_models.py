@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engines.openvino.openvino_import import openvino
+from pipeline.process.cache_folder import cache_folder
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ def compile_onnx(core: openvino.Core, files: Sequence[Path], device: str, proper
         if not LEAST_BYTES <= size <= MAX_BYTES // 2:
             return core.compile_model(program, device, properties)
         key = _key(files, [str(core.get_property(device, name)) for name in _OF_THE_CPU], properties)
-        with _held(_root() / key, size) as folder:
+        with _held(cache_folder("openvino") / key, size) as folder:
             compiled = core.compile_model(program, device, {**properties, "CACHE_DIR": str(folder)})
             (folder / _COMPLETE).touch()
             return compiled
@@ -82,11 +83,6 @@ def _make_room(folder: Path, size: int) -> None:
 
 def _last_use(folder: Path) -> float:
     return folder.stat().st_mtime
-
-
-def _root() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  # raises nothing
-    return Path(home) / "paddlewheel" / "openvino"
 
 
 def _key(files: Sequence[Path], cpu: Sequence[str], properties: dict[str, Any]) -> str:

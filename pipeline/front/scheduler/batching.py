@@ -107,8 +107,8 @@ def may_follow(jobs: int, left: int, waiting: int, rest_s: float) -> bool:
     Most callers of the answered part are back by then, so the next one is not small; half as many as the
     running one has must wait. A hand-over of a single run is answered at its end: none follows it so
     (docs/decisions/batching.md).
-    left: of its `jobs`, those that are not answered. rest_s: what they will take, below 0 where they are late,
-    and nobody should wait behind a run that may hang.
+    left: of its `jobs`, those that are not answered. rest_s: what they will take; below 0 they are late, and
+    nobody is to wait behind a run that may hang.
     """
     return left < jobs and 2 * waiting >= jobs and abs(rest_s) <= REST_S
 

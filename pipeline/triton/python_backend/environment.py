@@ -12,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
+from pipeline.process.cache_folder import cache_folder
 
 PARAMETER, MODEL_FOLDER = "EXECUTION_ENV_PATH", "$$TRITON_MODEL_DIRECTORY"
 REQUIREMENTS = "requirements.txt"
@@ -116,8 +116,11 @@ def _check(done: subprocess.CompletedProcess[str], requirements: Path) -> None:
 
 def _made(content: bytes, make: Callable[[Path], None]) -> Path:
     """The folder that was made of this content, by whoever came first."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paddlewheel" / "environments"
-    cache.mkdir(parents=True, exist_ok=True)
+    cache = cache_folder("environments")
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ConfigError(f"{cache} can't be made ({exc.strerror}): set XDG_CACHE_HOME") from exc
     folder = cache / hashlib.sha256(_PACKAGES.encode() + content).hexdigest()[:32]
     with (cache / f".{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
