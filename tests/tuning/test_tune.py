@@ -458,7 +458,13 @@ def test_an_engine_that_is_named_and_not_installed_is_told_with_its_line_of_pip(
 def test_what_is_interrupted_leaves_nothing_behind(service: Path, number: int) -> None:
     before = sorted(service.iterdir())
     given = ["--config", service / "config.yml", "--sample", service / "sample.jsonl"]
-    command = [sys.executable, "-m", "pipeline", "tune", APPS / "model.py", *given]
+    # As from a terminal: what runs the tests may ignore SIGHUP, and then so would this.
+    as_usual = (
+        f"import os, signal, sys; signal.signal({number:d}, signal.SIG_DFL); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    tune = [sys.executable, "-m", "pipeline", "tune", APPS / "model.py", *given]
+    command = [sys.executable, "-c", as_usual, *tune]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
