@@ -41,7 +41,7 @@ from pipeline.models.variants import load_for_engine
 from pipeline.models.versions import choose_version
 from pipeline.process.environment import FRONT_PROCESS
 from pipeline.process.log import flaw_of_directory
-from pipeline.process.numpy_version import REMEDY, flaw_of_numpy
+from pipeline.process.numpy_version import require_numpy_2
 from pipeline.process.processes import SERVER, open_standard_files, python_module
 from pipeline.process.start_signals import end_plainly, hold, left_at_once, survive_hangups
 from pipeline.tuning import auto
@@ -90,8 +90,7 @@ class Service:
 
         Raises ConfigError with all mistakes.
         """
-        if flaw := flaw_of_numpy(np.__version__):
-            raise ConfigError(f"{flaw}. {REMEDY}.")
+        require_numpy_2(np.__version__)
         if self._config_source is None:
             raise ConfigError(
                 f"service {self.name} has no configuration: call prepare_pipeline_config('config.yml') "

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipeline.api.app import App, RepositoryPlace
 from pipeline.api.examples import Examples
 from pipeline.api.op import Op
@@ -17,6 +19,7 @@ from pipeline.api.service import Service
 from pipeline.config.config_file import ServiceConfig, load_config
 from pipeline.config.value_types import OFF
 from pipeline.errors import ConfigError, StartFailed
+from pipeline.process.numpy_version import require_numpy_2
 from pipeline.triton.defaults import NO_DEFAULTS, Defaults
 from pipeline.triton.repository import ModelRepository, Served
 from pipeline.triton.repository_op import RepositoryOp
@@ -69,6 +72,7 @@ class RepositoryService(Service):
 
     def as_app(self) -> App:
         assert self._options is not None
+        require_numpy_2(np.__version__)
         options = self._options
         served = self._read(options)
         ports: dict[str, Any] = {

@@ -74,6 +74,7 @@ def test_a_service_ends_at_its_start_with_the_sentence(env: dict[str, str], tmp_
         [script],
         ["-m", "pipeline", "run", script],
         ["-m", "pipeline", "run", "--print-config", script],
+        ["-m", "pipeline", "serve", "--model-repository", tmp_path],
     ):
         done = run(env, *arguments)
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{FLAW}. {REMEDY}\n"), arguments
