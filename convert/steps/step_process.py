@@ -14,6 +14,7 @@ from typing import Any
 
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError, ParityError, ServingError
+from pipeline.process.processes import signal_name
 
 _LOG_BYTES = 64 * 1024
 _EVENT_BYTES = 16 * 1024 * 1024
@@ -135,7 +136,7 @@ class StepProcess:
         elif exit_code == -signal.SIGKILL:
             what = "was killed (SIGKILL), as the kernel does where memory runs out"
         elif exit_code < 0:
-            what = f"crashed in native code ({signal.Signals(-exit_code).name})"
+            what = f"crashed in native code ({signal_name(-exit_code)})"
         else:
             what = f"ended with exit code {exit_code} before it had a result"
         kind = ConverterCrashed if exit_code is not None and exit_code < 0 else ConversionError

@@ -64,6 +64,16 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal; Python has none for most real-time signals (signal(7))."""
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    if signal.SIGRTMIN < number < signal.SIGRTMAX:
+        above, below = number - signal.SIGRTMIN, signal.SIGRTMAX - number
+        return f"SIGRTMIN+{above}" if above <= below else f"SIGRTMAX-{below}"
+    return f"signal {number}"
+
+
 def name_process(name: str) -> None:
     """Have `top` and `ps -o comm` call this process so, by 15 bytes at most (proc(5), /proc/PID/comm)."""
     with contextlib.suppress(OSError):  # a sandbox may forbid it

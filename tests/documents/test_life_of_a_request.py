@@ -27,8 +27,9 @@ MOST_FILES = 20  # that a reader of a key/value request opens
 AMPLE_S = 24 * 3600.0
 ROW = {"input_ids": "[[1, 2, 3]]", "token_type_ids": "[[0, 0, 0]]", "attention_mask": "[[1, 1, 1]]"}
 
-# Left out: it is told of requests, and on the way of none.
+# Left out: it is told of requests, and on the way of none. Isolation only stands around other calls.
 TELEMETRY = ("front/metrics/", "front/scheduler/gauges.py", "front/pool/outputs.py", "output/")
+ISOLATION = "process/isolation.py"
 READER = "output"  # the process that only makes lines of what others print
 LEFT_OUT = {  # calls, with all that they call in turn, for they come when they like
     "Deadlines._expire": "the timer of all deadlines",
@@ -163,7 +164,7 @@ def entered(calls: list[Call]) -> list[Entry]:
             left_out.pop(call.thread, None)
         if call.function in LEFT_OUT:
             left_out.setdefault(call.thread, call.depth)
-        if call.thread in left_out or call.path.startswith(TELEMETRY) or call.process == READER:
+        if call.thread in left_out or call.path.startswith((*TELEMETRY, ISOLATION)) or call.process == READER:
             continue
         seen = processes.setdefault(call.path, [])
         if call.process not in seen:

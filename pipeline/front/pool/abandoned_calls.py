@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pipeline.errors import StartFailed
 from pipeline.front.pool.worker_pool import WorkerPool
 from pipeline.front.pool.worker_process import WorkerProcess
+from pipeline.process.isolation import log_fault
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ class AbandonedCalls:
                 log.info("Worker %s goes on: its call has ended before another was ready", process.name)
         except StartFailed as exc:
             log.error("Worker %s can't be replaced yet: %s", process.name, exc.message)
+        except Exception:
+            log_fault(self._replace)
         finally:
             calls_end.cancel()
 

@@ -14,6 +14,7 @@ from pipeline.front.metrics.metrics import resident_bytes
 from pipeline.front.pool.worker_instance import Instance
 from pipeline.front.pool.worker_pool import WorkerPool
 from pipeline.front.pool.worker_process import WorkerProcess
+from pipeline.process.isolation import log_fault, run_isolated
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +55,14 @@ class Upkeep:
             await asyncio.sleep(min(CHECK_EVERY_S, self._probe_interval_s))
             now = time.monotonic()
             for instance in self._pool.instances:
-                if not instance.probed_at:
-                    if self._is_due(instance, now):
-                        instance.probe()
-                elif now - instance.probed_at > self._probe_limit_s:
-                    instance.process.kill(f"idle, it did not answer a probe in {self._probe_limit_s:g} s")
+                run_isolated(self._probe_instance, instance, now)
+
+    def _probe_instance(self, instance: Instance, now: float) -> None:
+        if not instance.probed_at:
+            if self._is_due(instance, now):
+                instance.probe()
+        elif now - instance.probed_at > self._probe_limit_s:
+            instance.process.kill(f"idle, it did not answer a probe in {self._probe_limit_s:g} s")
 
     def _is_due(self, instance: Instance, now: float) -> bool:
         idle_since = max(instance.idle_since, instance.process.ready_at)
@@ -68,15 +72,18 @@ class Upkeep:
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
             for process in list(self._pool.processes):
-                why = self._worn_out(process)
-                if not why:
-                    continue
-                log.info("Worker %s is exchanged: %s", process.name, why)
                 try:
-                    await self._pool.replace(process)
+                    await self._exchange_worn(process)
                 except StartFailed as exc:
                     log.error("Worker %s goes on: %s", process.name, exc.message)
                     await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
+                except Exception:
+                    log_fault(self._exchange_worn)
+
+    async def _exchange_worn(self, process: WorkerProcess) -> None:
+        if why := self._worn_out(process):
+            log.info("Worker %s is exchanged: %s", process.name, why)
+            await self._pool.replace(process)
 
     def _worn_out(self, process: WorkerProcess) -> str:
         """Why the process shall be exchanged; empty when it need not."""

@@ -42,6 +42,7 @@ from pipeline.messages.messages import (
     Share,
 )
 from pipeline.messages.values import Part
+from pipeline.process.isolation import run_isolated
 
 log = logging.getLogger(__name__)
 
@@ -318,7 +319,7 @@ class Instance:
         if not handover.abandoned and handover.run_began + self._limits.call_s <= now:
             handover.abandoned = True
             self.abandoned = self._loop.create_future()
-            self._events.timed_out(self, handover)
+            run_isolated(self._events.timed_out, self, handover)
         self._watch(handover)
 
     def _readable(self) -> None:
@@ -397,7 +398,7 @@ class Instance:
         if handover.id != reply.handover:
             raise RuntimeError(f"reply to hand-over {reply.handover}, expected {handover.id}")
         if self._events.profiles:
-            self._events.replying(handover, reply)
+            run_isolated(self._events.replying, handover, reply)
         jobs = handover.jobs
         has_large = tail.size > LARGE_BYTES
         for settled in reply.settled:
@@ -406,10 +407,10 @@ class Instance:
             if job is None:
                 continue
             if settled.outcome is _ERROR:
-                job.fail(_error_of(settled))
+                run_isolated(job.fail, _error_of(settled))
                 continue
             parts = tail.unstow(settled.parts)
-            job.settle(settled.outcome, parts)
+            run_isolated(job.settle, settled.outcome, parts)
             if has_large and sum(map(len, parts)) > LARGE_BYTES:
                 yield
         if reply.last:
@@ -418,7 +419,7 @@ class Instance:
             self.in_flight.popleft()
             self.process.reserved = False  # it can only have been for this one
             self._end_abandonment()
-        self._events.replied(self, handover, reply)
+        run_isolated(self._events.replied, self, handover, reply)
         if not reply.last:
             handover.run_began = time.monotonic()
         elif self.in_flight:
@@ -434,10 +435,15 @@ class Instance:
         """Close the connection to a dying process; what is in flight after what it still said is lost."""
         if self._paused is not None:
             self._paused.cancel()
-        with contextlib.suppress(BlockingIOError, OSError):
-            self._settle(self._settling)
-            while data := self._socket.recv(_RECEIVE_BYTES):
-                self._settle(self._settle_all(data))
+        try:
+            with contextlib.suppress(BlockingIOError, OSError):
+                self._settle(self._settling)
+                while data := self._socket.recv(_RECEIVE_BYTES):
+                    self._settle(self._settle_all(data))
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         self.state = State.DEAD
         self._cancel_timer()
         if self._rest_timer is not None:

@@ -22,6 +22,7 @@ from pipeline.front.pool.worker_process import WorkerProcess
 from pipeline.messages.messages import Models
 from pipeline.models.model_card import ModelCard
 from pipeline.models.tensor_spec import Signature
+from pipeline.process.isolation import run_isolated
 
 log = logging.getLogger(__name__)
 
@@ -256,7 +257,7 @@ class WorkerPool:
             return None
         try:
             process.start()
-        except OSError as exc:
+        except Exception as exc:
             started.set_exception(StartFailed(f"Worker {process.name} can't be spawned: {exc}"))
             return None
         self._awaited[process] = started
@@ -298,7 +299,7 @@ class WorkerPool:
 
     def became_ready(self, process: WorkerProcess) -> None:
         """Have a process that has become ready serve, or whoever awaits it as a successor go on."""
-        self._starts.over(process)
+        run_isolated(self._starts.over, process)
         if process in self.processes:
             self._serves(process)
             self._dispatcher.dispatch_soon()
@@ -319,8 +320,15 @@ class WorkerPool:
 
     def died(self, process: WorkerProcess) -> None:
         """Forget a process that is gone, and plan its successor."""
-        self._dispatcher.refuse_blamed(process)
-        self._starts.over(process)
+        run_isolated(self._dispatcher.refuse_blamed, process)
+        run_isolated(self._starts.over, process)
+        run_isolated(self._forget, process)
+        if self._stopping and not self._alive():
+            self._all_gone.set()
+        self._dispatcher.dispatch_soon()
+
+    def _forget(self, process: WorkerProcess) -> None:
+        """Remove a process that is gone; whoever waits for it learns of its end."""
         if process in self.processes:
             self.processes.remove(process)
             self._order_instances()
@@ -333,22 +341,28 @@ class WorkerPool:
                 started.set_exception(StartFailed(f"Worker {process.name} did not start: {reason}"))
         elif (gone := self._leaving.pop(process, None)) is not None and not gone.done():
             gone.set_result(None)
-        if self._stopping and not self._alive():
-            self._all_gone.set()
-        self._dispatcher.dispatch_soon()
 
     def _bury(self, process: WorkerProcess) -> None:
         if self._stopping:
             return
+        starts_again = True
+        try:
+            starts_again = self._starts_again(process)
+        finally:  # a process that nothing is known of is replaced, too
+            if starts_again and process.numbers != self._replaced:  # whose successor is on its way
+                self._start_again(process)
+
+    def _starts_again(self, process: WorkerProcess) -> bool:
+        """Log the death of a process. Returns whether another one may be started in its place."""
         why = process.describe_death()
-        if process.ready_at:
-            self._back_off.died(process)
-            told = f"\n{process.failure.reason}" if process.failure else ""
-            log.error("Worker %s (pid %d) died: %s%s", process.name, process.pid, why, told)
-        elif not self._may_try_again(process, why):
-            return
-        if process.numbers == self._replaced:  # its successor is on its way
-            return
+        if not process.ready_at:
+            return self._may_try_again(process, why)
+        self._back_off.died(process)
+        reason = f"\n{process.failure.reason}" if process.failure else ""
+        log.error("Worker %s (pid %d) died: %s%s", process.name, process.pid, why, reason)
+        return True
+
+    def _start_again(self, process: WorkerProcess) -> None:
         self.restarts += 1
         pause_s = self._back_off.pause_s(process)
         log.info("Worker %s is started again in %g s", process.name, pause_s)
@@ -383,7 +397,7 @@ class WorkerPool:
         process = self._process(self.plan, numbers)
         try:
             process.start()
-        except OSError as exc:
+        except Exception as exc:  # mostly for want of memory, descriptors or processes
             log.error("Worker %s can't be spawned: %s", process.name, exc)
             asyncio.get_running_loop().call_later(MAX_BACKOFF_S, self._spawn, numbers)
             return None

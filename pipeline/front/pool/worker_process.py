@@ -23,7 +23,8 @@ from pipeline.front.pool.placement import shares_process
 from pipeline.front.pool.worker_instance import HandOverEvents, Instance, Job, State, TimeLimits
 from pipeline.messages.messages import Failed, OwnFamily, Ready, Start
 from pipeline.process.environment import MODEL_PROCESS
-from pipeline.process.processes import WORKER, python_module
+from pipeline.process.isolation import run_isolated
+from pipeline.process.processes import WORKER, python_module, signal_name
 
 OUT_OF_MEMORY = " when memory ran out: give the service more, fewer instances, or a max_worker_rss"
 
@@ -90,14 +91,13 @@ class WorkerProcess:
     def start(self) -> None:
         """Spawn the process. Raises OSError when the system has no room for it."""
         loop = asyncio.get_running_loop()
-        try:
-            self._process = self._spawn()
-        except OSError:
-            self.instances.clear()  # their sockets and memory go with them
-            if self._output is not None:
-                self._outputs.forget(self._output)
-            raise
-        self._pidfd = os.pidfd_open(self._process.pid)
+        with contextlib.ExitStack() as unless_started:
+            unless_started.callback(self.instances.clear)  # their sockets and memory go with them
+            self._process = self._spawn(unless_started)
+            unless_started.callback(self._process.wait)
+            unless_started.callback(self._process.kill)
+            self._pidfd = os.pidfd_open(self._process.pid)
+            unless_started.pop_all()
         loop.add_reader(self._pidfd, self._ended)
         loop.add_reader(self._lifeline, self._lost)
         for instance in self.instances:
@@ -107,13 +107,14 @@ class WorkerProcess:
         timeout_s = self._app.config.op[self.op].start_timeout
         self._start_timer = loop.call_later(timeout_s, self.kill, f"it did not start within {timeout_s:g} s")
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
+    def _spawn(self, unless_started: contextlib.ExitStack) -> subprocess.Popen[bytes]:
         with contextlib.ExitStack() as until_spawned:
             self._lifeline, theirs = socket.socketpair()
             until_spawned.enter_context(theirs)
             ends = [instance.connect(until_spawned) for instance in self.instances]
             fds = (self._outputs.log_fd, theirs.fileno(), *itertools.chain.from_iterable(ends))
             self._output = self._outputs.open(self.name)
+            unless_started.callback(self._outputs.forget, self._output)
             until_spawned.callback(self._output.close_theirs)
             stdout, stderr = self._output.theirs
             return subprocess.Popen(
@@ -183,8 +184,7 @@ class WorkerProcess:
         code = self._process.returncode
         if code is None or code >= 0:
             return f"exited with {code}"
-        name = signal.Signals(-code).name
-        return f"killed by {name}{OUT_OF_MEMORY if self._ran_out_of_memory else ''}"
+        return f"killed by {signal_name(-code)}{OUT_OF_MEMORY if self._ran_out_of_memory else ''}"
 
     def _lost(self) -> None:
         """Read what the dying process still said."""
@@ -193,21 +193,25 @@ class WorkerProcess:
         self._process.kill()  # in case that it only broke the connection
         self._cancel_start_timer()
         for instance in self.instances:
-            instance.disconnect()
+            run_isolated(instance.disconnect)
         self._keeper.lost(self)
 
     def _ended(self) -> None:
-        """Let go of everything that the process had, which is gone."""
+        """Release everything that the dead process had, and report its death."""
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._ran_out_of_memory = self._process.wait() == -signal.SIGKILL and oom_kills() > self._oom_kills
+        run_isolated(self._reap)
+        if self._lifeline.fileno() >= 0:
+            run_isolated(self._lost)
+        run_isolated(self._keeper.died, self)
+        for instance in self.instances:
+            run_isolated(instance.forget)
+
+    def _reap(self) -> None:
+        killed = self._process.wait() == -signal.SIGKILL
+        self._ran_out_of_memory = killed and oom_kills() > self._oom_kills
         if self._output is not None:
             self._outputs.forget(self._output)
-        if self._lifeline.fileno() >= 0:
-            self._lost()
-        self._keeper.died(self)
-        for instance in self.instances:
-            instance.forget()
 
     def _cancel_start_timer(self) -> None:
         if self._start_timer is not None:

@@ -37,6 +37,7 @@ from pipeline.front.scheduler.lost_jobs import refuse_blamed, tried_again
 from pipeline.front.scheduler.queue_policy import QueuePolicies, batching_of
 from pipeline.messages.messages import Reply
 from pipeline.messages.values import Part
+from pipeline.process.isolation import run_isolated
 
 log = logging.getLogger(__name__)
 
@@ -365,18 +366,18 @@ class Batcher:
         return True
 
     def _send(self, instance: Instance, jobs: list[Job], now: float) -> None:
-        if self._names_version:
-            version = instance.process.version
-            jobs = [job for job in jobs if self._is_of_version(job, version)]
-            if not jobs:
-                return
-        for job in jobs:
-            job.left_queue = True
-            if self._in_order is not None:
-                self._in_order.sent(job)
-        self._figures.queue_s.note_all([now - job.queued_at for job in jobs])
+        run_isolated(self._figures.queue_s.note_all, [now - job.queued_at for job in jobs])
         tail: list[Part] = []
         try:
+            if self._names_version:
+                version = instance.process.version
+                jobs = [job for job in jobs if self._is_of_version(job, version)]
+                if not jobs:
+                    return
+            for job in jobs:
+                job.left_queue = True
+                if self._in_order is not None:
+                    self._in_order.sent(job)
             instance.hand_over(jobs, [job.share(index, tail) for index, job in enumerate(jobs)], tail)
         except Exception as exc:  # a fault of ours: better told to these requests than waited out by them
             log.exception("Op %s: a hand-over of %d requests can't be sent", self.op, len(jobs))
@@ -414,10 +415,10 @@ class Batcher:
                 job.dag_run.request.timings.note(self.op, queue_s, *(ns * 1e-9 for ns in spent_ns))
 
     def replied(self, instance: Instance, handover: InFlight, reply: Reply) -> None:
-        self._figures.note_run(reply.timings, len(reply.settled))
+        self.dispatch_soon()
         instance.served += len(reply.settled)
         handover.runs += reply.timings.batches
-        self.dispatch_soon()
+        run_isolated(self._figures.note_run, reply.timings, len(reply.settled))
         if not reply.last:
             return
         instance.idle_since = time.monotonic()
@@ -427,6 +428,7 @@ class Batcher:
 
     def timed_out(self, instance: Instance, handover: InFlight) -> None:
         """A call is over the Op's timeout. It is abandoned: its requests are tried again, or told so."""
+        self.pool.abandoned.set()
         self._figures.abandoned += 1
         self._note_pace(self._timeout_s, handover)
         now = time.monotonic()
@@ -439,7 +441,6 @@ class Batcher:
                 job.fail(self._timeout_error())
         for job in given_back(instance.take_back()):
             self._push_again(job)
-        self.pool.abandoned.set()
         if self._in_order is not None:
             self._in_order.advance()
 

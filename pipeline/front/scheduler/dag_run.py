@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 
 from pipeline.api.dag import Dag
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP
-from pipeline.errors import DeadlineExceeded, HookFailed, ServingError
+from pipeline.errors import DeadlineExceeded, HookFailed, ServingError, text_of
 from pipeline.front.metrics.figures import Failures, RequestFigures
 from pipeline.front.pool import worker_instance
 from pipeline.front.scheduler.in_order import InOrder
@@ -20,6 +20,7 @@ from pipeline.front.scheduler.request import Request
 from pipeline.messages.frames import stow
 from pipeline.messages.messages import REFUSAL, Outcome, Refusal, Share
 from pipeline.messages.values import Part, encode
+from pipeline.process.isolation import log_fault
 
 _ANSWER, _VALUE, _JUMP = Outcome.ANSWER, Outcome.VALUE, Outcome.JUMP
 _data_ids = itertools.count(1)
@@ -280,14 +281,17 @@ class Job(msgspec.Struct, eq=False):
         dag_run, node = self.dag_run, self.node
         if dag_run.awaited.get(node) is not self.inputs:  # `wanted`
             return
-        if outcome is _ANSWER:
-            dag_run.end(parts)
-        elif outcome is _VALUE:
-            dag_run.deliver(node, node, parts)
-        elif outcome is _JUMP:
-            dag_run.jump(node, parts)
-        else:
-            dag_run.unpack(parts)
+        try:
+            if outcome is _ANSWER:
+                dag_run.end(parts)
+            elif outcome is _VALUE:
+                dag_run.deliver(node, node, parts)
+            elif outcome is _JUMP:
+                dag_run.jump(node, parts)
+            else:
+                dag_run.unpack(parts)
+        except Exception as exc:
+            self._end_in_fault(exc)
 
     def fail(self, error: ServingError) -> None:
         """The Op, its model or its worker refuses it: the request ends, or goes on without."""
@@ -299,10 +303,18 @@ class Job(msgspec.Struct, eq=False):
     def _end(self, error: ServingError) -> None:
         if not self.wanted:
             return
-        if error.err_no == DeadlineExceeded.err_no:
-            self.dag_run.time_out(self.node, error)
-        else:
-            self.dag_run.refuse(self.node, error)
+        try:
+            if error.err_no == DeadlineExceeded.err_no:
+                self.dag_run.time_out(self.node, error)
+            else:
+                self.dag_run.refuse(self.node, error)
+        except Exception as exc:
+            self._end_in_fault(exc)
+
+    def _end_in_fault(self, exc: Exception) -> None:
+        """Answer the request with an error of ours, for a step of its DAG run has raised."""
+        log_fault(self._go_on)
+        self.dag_run.end(ServingError(f"the request can't go on after node {self.node}: {text_of(exc)}"))
 
 
 def given_back(jobs: Iterable[worker_instance.Job]) -> Iterable[Job]:

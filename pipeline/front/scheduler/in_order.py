@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from pipeline.process.isolation import run_isolated
+
 
 class Ordered(Protocol):
     """A job, as its order sees it. number: the same in each of its tries."""
@@ -44,4 +46,4 @@ class InOrder:
                 return
             del self._under_way[number]
             if go_on is not None:
-                go_on()
+                run_isolated(go_on)

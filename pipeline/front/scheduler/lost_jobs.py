@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeline.errors import PoisonRequest, WorkerLost
+from pipeline.errors import PoisonRequest, ServingError, WorkerLost
 from pipeline.front.pool.worker_process import WorkerProcess
 from pipeline.front.scheduler.dag_run import Job, given_back
+from pipeline.process.isolation import run_isolated
 
 UNSEEN_DEATHS = 5  # so often a request is tried again whose worker died before it began with it
 
@@ -38,6 +39,7 @@ def refuse_blamed(process: WorkerProcess) -> None:
     why = f"the worker of Op {process.op} died under this request ({process.describe_death()})"
     for job in given_back(process.refused):
         if job.suspect:
-            job.fail(PoisonRequest(f"{why} twice, the second time alone; it is not tried again"))
+            error: ServingError = PoisonRequest(f"{why} twice, the second time alone; it is not tried again")
         else:
-            job.fail(WorkerLost(f"{why}; crash_retry is off for this Op, so it was not tried again"))
+            error = WorkerLost(f"{why}; crash_retry is off for this Op, so it was not tried again")
+        run_isolated(job.fail, error)

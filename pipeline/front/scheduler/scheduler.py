@@ -37,6 +37,7 @@ from pipeline.front.scheduler.gauges import register_gauges
 from pipeline.front.scheduler.request import Request
 from pipeline.models.versions import UNVERSIONED
 from pipeline.process.control_group import usable_cores
+from pipeline.process.isolation import run_isolated
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Deadlines:
         current = int(time.monotonic() * TICKS_PER_S)
         for key in [key for key in self._buckets if key <= current]:
             for dag_run in self._buckets.pop(key):
-                dag_run.expire()
+                run_isolated(dag_run.expire)
         if self._buckets:
             self._arm(min(self._buckets))
 
@@ -295,7 +296,6 @@ class Scheduler:
             self._deadlines.discard(dag_run, dag_run.due_key)
         self._admission.fair_queue.end(request.client or self._anyone)
         self._pending -= 1
-        self.metrics.request_s[request.door].note(took_s)
         if self._awaited_ends or not self._accepting:
             self._tell_of_end(dag_run.began)
         if isinstance(answer, list):
@@ -306,18 +306,21 @@ class Scheduler:
                 )
         if request.finish is not None:
             answer = request.finish.end(answer)
+        run_isolated(self._record_end, dag_run, answer, took_s)
+        if answer is not None:
+            run_isolated(dag_run.answered, answer)
+
+    def _record_end(self, dag_run: DagRun, answer: Answer | None, took_s: float) -> None:
+        """Add the request to the metrics of its protocol and of its model."""
+        request, entry = dag_run.request, dag_run.entry
+        self.metrics.request_s[request.door].note(took_s)
         if answer is None:
-            dag_run.entry.failures.canceled += 1
-            return
-        requests = dag_run.entry.requests
-        if requests is not None:
-            requests.note(took_s, request.rows, failed=not isinstance(answer, list))
-            if not isinstance(answer, list):
-                requests.failures.note(answer)
-        try:
-            dag_run.answered(answer)
-        except Exception:  # a door's fault must not reach the worker's connection, whose reply this is
-            log.exception("A fault of ours in giving an answer")
+            entry.failures.canceled += 1
+        elif entry.requests is not None:
+            is_error = not isinstance(answer, list)
+            entry.requests.note(took_s, request.rows, failed=is_error)
+            if isinstance(answer, ServingError):
+                entry.requests.failures.note(answer)
 
     def _tell_of_end(self, began: float) -> None:
         for ends in self._awaited_ends:

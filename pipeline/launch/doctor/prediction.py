@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import tempfile
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 from pipeline.launch.doctor.finding import REINSTALL, Finding, miss, note, ok
 from pipeline.plugins import Library
-from pipeline.process.processes import python_module
+from pipeline.process.processes import python_module, signal_name
 
 TRIAL_TIMEOUT_S = 300.0  # a first import from a slow disk takes minutes
 PADDLE = Library("paddle", "paddlewheel[paddle]")
@@ -90,6 +89,6 @@ def _failure(code: int, errors: str) -> str:
     if code == 0:
         return ""
     if code < 0:
-        return f"the process died of {signal.Signals(-code).name}"
+        return f"the process died of {signal_name(-code)}"
     lines = [line for line in errors.splitlines() if line.strip()]
     return lines[-1][:400] if lines else f"exit code {code}"
