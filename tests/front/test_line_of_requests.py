@@ -18,6 +18,11 @@ class Waiting:
         self.priority, self.turn, self.number = priority, turn, number
         self.dag_run = self.request = self
         self.left = self.late = False
+        self.in_line = True
+
+    def leave_line(self) -> None:
+        assert self.in_line, "a job leaves the line once"
+        self.in_line = False
 
     @property
     def wanted(self) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as rpc
 
+from tests.support.front_memory import front_bytes
 from tests.support.repository_process import RepositoryProcess
 from tests.support.service_process import PATIENCE_S, wait_until
 from tests.support.triton_repository import write_model
@@ -84,6 +85,23 @@ POLICY = (
     "dynamic_batching { default_queue_policy { timeout_action: DELAY allow_timeout_override: true } }\n"
     "max_batch_size: 1\n"
 )
+# Its timeout is longer than the tests run: what is kept until then is kept for good.
+PATIENT = """
+max_batch_size: 1
+dynamic_batching { default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 3600000000 } }
+"""
+LONG_ROWS = """
+backend: "python"
+input { name: "X" data_type: TYPE_UINT8 dims: -1 }
+output { name: "Y" data_type: TYPE_FP32 dims: 1 }
+"""
+FIRST_OF_ROW = """
+class TritonPythonModel:
+    def execute(self, requests):
+        rows = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", row[:, :1].astype("f"))]) for row in rows]
+"""
+ROW_BYTES, ROWS = 1 << 20, 200
 LEVELS = """
 max_batch_size: 1
 dynamic_batching {
@@ -100,6 +118,7 @@ def write_repository(folder: Path) -> Path:
     two = "max_batch_size: 1\ndynamic_batching { preserve_ordering: true }\ninstance_group { count: 2 }\n"
     write_model(folder, "ordered", f"{PYTHON}{two}", WAITS)
     write_model(folder, "delays", f"{PYTHON}{POLICY}", WAITS)
+    write_model(folder, "patient", f"{LONG_ROWS}{PATIENT}", FIRST_OF_ROW)
     write_model(folder, "levels", f"{PYTHON}{LEVELS}", WAITS)
     warm = write_model(folder, "warm", f"{PYTHON}max_batch_size: 4\n{WARMUP}", COUNTS)
     (warm / "warmup").mkdir()
@@ -241,6 +260,18 @@ def test_requests_of_a_higher_priority_go_first_as_many_as_their_policy_lets_wai
     assert refused.startswith("one too many: ") and "Exceeds maximum queue size" in refused
     (tmp_path / "go").touch()
     assert answers.wait_for(5)[1:] == ["holds", "high", "low", "lower"]
+
+
+def test_a_queue_policy_keeps_no_inputs_of_answered_requests(
+    settings: RepositoryProcess, client: rpc.InferenceServerClient
+) -> None:
+    tensor = rpc.InferInput("X", [1, ROW_BYTES], "UINT8")
+    tensor.set_data_from_numpy(np.zeros((1, ROW_BYTES), np.uint8))
+    client.infer("patient", [tensor])
+    before = front_bytes(settings)
+    for _ in range(ROWS):
+        client.infer("patient", [tensor])
+    assert front_bytes(settings) - before < ROWS * ROW_BYTES / 4
 
 
 def _wait_for_pending(settings: RepositoryProcess, count: int) -> None:

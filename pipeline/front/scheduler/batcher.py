@@ -105,6 +105,7 @@ class Line:
             if job.wanted:
                 return job
             entries.pop()
+            job.leave_line()
         return None
 
     def before(self, place: tuple[int, int]) -> int:
@@ -120,10 +121,13 @@ class Line:
         jobs = [entry[-1] for entry in self._entries[self._served :]]
         self._entries.clear()
         self._served = 0
+        for job in jobs:
+            job.leave_line()
         return jobs
 
     def _leave(self) -> None:
         """The first in line is there no more."""
+        self._entries[self._served][-1].leave_line()
         self._entries[self._served] = ()
         self._served += 1
         if 2 * self._served >= len(self._entries):
@@ -132,7 +136,12 @@ class Line:
 
     def _sweep(self) -> None:
         """Let go of gaps, and of jobs that nobody waits for any more; look again when twice as many wait."""
-        self._entries = [entry for entry in self._entries if entry and entry[-1].wanted]
+        entries, self._entries = self._entries[self._served :], []
+        for entry in entries:
+            if entry[-1].wanted:
+                self._entries.append(entry)
+            else:
+                entry[-1].leave_line()
         self._served = 0
         self._sweep_at = max(_SWEPT_FROM, 2 * len(self._entries))
 
@@ -264,7 +273,7 @@ class Batcher:
             return False
         wait_s = policy.wait_s(options.timeout_us)
         if wait_s < math.inf:
-            loop.call_later(wait_s, self._delay if policy.delays else _refuse_late, job)
+            job.wait_limit = loop.call_later(wait_s, self._delay if policy.delays else _refuse_late, job)
         return True
 
     def _delay(self, job: Job) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
@@ -224,7 +225,7 @@ class Job(msgspec.Struct, eq=False):
     Op's timeout, this one included. deaths: how many workers died under it. suspect: one of them had begun
     with it, so that it may only run by itself from now on. left_queue: a worker was given it once. late: it
     has waited longer than others of its priority are to wait for it. in_order: of the answers of its model;
-    None for any.
+    None for any. wait_limit: the timer of its model's queue policy, while the job waits in line.
     """
 
     dag_run: DagRun
@@ -238,6 +239,7 @@ class Job(msgspec.Struct, eq=False):
     left_queue: bool = False
     late: bool = False
     in_order: InOrder | None = None
+    wait_limit: asyncio.TimerHandle | None = None
 
     def __lt__(self, other: Job) -> bool:
         """Asked only of two tries with one place in the queue, of which one is not wanted any more."""
@@ -251,7 +253,13 @@ class Job(msgspec.Struct, eq=False):
     def delayed(self) -> Job:
         """What takes this one's place behind the others."""
         inputs = self.dag_run.start_anew(self.node, self.inputs)
-        return msgspec.structs.replace(self, inputs=inputs, late=True)
+        return msgspec.structs.replace(self, inputs=inputs, late=True, wait_limit=None)
+
+    def leave_line(self) -> None:
+        """Cancel the limit of its wait, whose timer would keep the inputs until it fires."""
+        if self.wait_limit is not None:
+            self.wait_limit.cancel()
+            self.wait_limit = None
 
     @property
     def wanted(self) -> bool:
