@@ -151,6 +151,16 @@ class Unauthenticated(ServingError):
     always_status = True  # the original had no such refusal to be true to
 
 
+class RestrictedApi(ServingError):
+    """The request lacks the header that the server's operator requires for this API."""
+
+    err_no = 3004
+    http_status = 403
+    grpc_code = "UNAVAILABLE"  # as Triton answers
+    always_status = True
+    clients = True
+
+
 class ProductError(ServingError):
     """The app's own refusal, with its own number: `raise ProductError("...", err_no=51)`."""
 

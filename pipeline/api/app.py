@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.api.examples import Examples
+from pipeline.api.restrictions import NO_RESTRICTIONS, Restrictions
 from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import ServiceConfig
 from pipeline.plugins import Plugin
@@ -25,6 +26,7 @@ class RepositoryPlace(NamedTuple):
     model can't be served. poll_s: seconds between looks at what has changed; 0: never. strict_devices: a
     model that can't have the GPU it asks for is not served. starts: workers that start at a time; 0: as many
     as there are cores. defaults: those of models, see `pipeline.triton.defaults`.
+    grpc_arguments: settings of the gRPC port, by gRPC's names.
     """
 
     folders: tuple[str, ...]
@@ -34,6 +36,7 @@ class RepositoryPlace(NamedTuple):
     strict_devices: bool = False
     starts: int = 0
     defaults: tuple[Any, ...] = ()
+    grpc_arguments: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class App:
     and the reason.
     dialects: where they are, each a `Plugin`; the front adds them for workers. choices: what was measured to
     be the fastest, by the Ops whose sections say `auto`.
+    restrictions: the APIs that answer only requests with a certain header.
     """
 
     name: str
@@ -70,6 +74,7 @@ class App:
     unavailable: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     dialects: tuple[Plugin, ...] = ()
     choices: Mapping[str, Choice] = field(default_factory=dict)
+    restrictions: Restrictions = NO_RESTRICTIONS
 
     @property
     def default(self) -> ServedModel | None:
@@ -111,6 +116,7 @@ class App:
             unavailable={name: tuple(told) for name, told in fields["unavailable"].items()},
             dialects=tuple(Plugin(*given) for given in fields["dialects"]),
             choices=msgspec.convert(fields["choices"], dict[str, Choice]),
+            restrictions=msgspec.convert(fields["restrictions"], Restrictions),
         )
 
 

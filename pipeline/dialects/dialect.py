@@ -42,6 +42,7 @@ class FrontPart:
     http: HttpHandler | None = None
     prefixes: Collection[str] = ()  # its paths: "/v1/" is all below, "/v2" that path alone, "/" all others
     methods: Mapping[str, grpc.RpcMethodHandler[bytes, bytes]] = field(default_factory=dict)  # by full name
+    apis: Mapping[str, str] = field(default_factory=dict)  # of methods, for restrictions; else inference
     # Those that are asked without an API key where `security.open_health` says so:
     open_pages: Collection[bytes] = ()
     open_methods: Collection[str] = ()

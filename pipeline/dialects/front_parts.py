@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.api.restrictions import INFERENCE
 from pipeline.dialects.dialect import Dialect, FrontPart
 from pipeline.errors import ConfigError
 from pipeline.front.http.http_handler import HttpHandler
@@ -21,6 +22,7 @@ class Dialects:
         self._parts: list[FrontPart] = []
         self.handlers: dict[str, HttpHandler] = {}  # of HTTP, by prefix
         self.methods: dict[str, Any] = {}  # of gRPC, by full name
+        self.method_apis: dict[str, str] = {}  # by the method's full name
         self.open_pages: list[bytes] = []
         self.open_methods: list[str] = []
         owners: dict[str, Plugin] = {}
@@ -37,6 +39,7 @@ class Dialects:
             if part.http is not None:
                 self.handlers |= dict.fromkeys(part.prefixes, part.http)
             self.methods |= part.methods
+            self.method_apis |= dict.fromkeys(part.methods, INFERENCE) | dict(part.apis)
             self.open_pages += part.open_pages
             self.open_methods += part.open_methods
             self._parts.append(part)

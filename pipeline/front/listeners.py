@@ -7,15 +7,18 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
 
+from pipeline.api.restrictions import STATISTICS
 from pipeline.config.tls import Certificates
 from pipeline.dialects.front_parts import Dialects
 from pipeline.front.descriptors import limits_within
 from pipeline.front.grpc.grpc_server import RpcServer
+from pipeline.front.http.connection import path_of_url
 from pipeline.front.http.http_handler import HEALTH_PAGES, HttpApp, Routes
 from pipeline.front.http.http_server import HttpServer
 from pipeline.front.http.metrics_app import MetricsApp
 from pipeline.front.metrics.paddle_serving_metrics import serving_metrics
 from pipeline.front.scheduler.clients import HttpGuard
+from pipeline.front.scheduler.restricted_apis import RestrictedApis
 from pipeline.front.scheduler.scheduler import Scheduler
 
 
@@ -32,22 +35,35 @@ class Listeners:
         self._close_dialects = dialects.close
         self.certificates = tls = None if config.tls is None else Certificates(config.tls)
         health = (*HEALTH_PAGES, *dialects.open_pages)
-        guard = None if scheduler.keys is None else HttpGuard(scheduler.keys, config.security, health)
+        keys = scheduler.keys
+        restrictions = scheduler.app.restrictions.http
+        restricted = RestrictedApis(restrictions, "API") if restrictions else None
         ports = {name: (config.address(name), port) for name, port in config.ports().items()}
         of_http = tls if config.tls is not None and config.tls.http else None
         workers = sum(pool.size for pool in scheduler.pools.values())
         limits = limits_within(config.limits, len(ports), workers)
         routes = Routes(dialects.handlers)
         if http := _named(ports, "http_port", "v2.http_port"):
+            guard = None
+            if keys is not None or restricted is not None:
+                guard = HttpGuard(
+                    keys, config.security, health, restricted, lambda url: routes.find_api(path_of_url(url))
+                )
             app = HttpApp(scheduler, routes, dialects.openapi)
             self._http.append(HttpServer(app, http, limits, of_http, guard))
         if config.dag.enable_prometheus:
             scheduler.metrics.add(lambda: serving_metrics(scheduler.metrics))
         if metrics := _named(ports, "v2.metrics_port", "dag.prometheus_port"):
+            # No API is restricted at the port of metrics alone, as in Triton.
+            guard = None
+            if keys is not None:
+                guard = HttpGuard(keys, config.security, health, None, lambda url: STATISTICS)
             self._http.append(HttpServer(MetricsApp(scheduler, routes), metrics, limits, of_http, guard))
         if rpc := _named(ports, "rpc_port", "v2.grpc_port"):
             methods, health_methods = dialects.methods, dialects.open_methods
-            self._rpc.append(RpcServer(scheduler, methods, health_methods, rpc, limits, tls))
+            self._rpc.append(
+                RpcServer(scheduler, methods, health_methods, dialects.method_apis, rpc, limits, tls)
+            )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

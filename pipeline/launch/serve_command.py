@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pipeline.api.restrictions import MODEL_REPOSITORY, Restrictions, parse_restrictions
 from pipeline.errors import ConfigError
-from pipeline.launch.serve_options import notes
+from pipeline.launch.serve_options import GRPC_ARGUMENTS, REFUSED, RESTRICTIONS, get_option, notes
 from pipeline.triton.defaults import defaults_of
 from pipeline.triton.service import Options, RepositoryService
 
@@ -22,6 +23,15 @@ def serve(options: argparse.Namespace) -> None:
         _log_to(options.log_file)
     for line in notes(options):
         sys.stderr.write(f"{line}\n")
+    for flag, purpose in REFUSED.items():
+        if get_option(options, flag) is not None:
+            raise ConfigError(f"--{flag} {purpose}: leave it out")
+    restrictions = Restrictions(
+        *(
+            parse_restrictions(flag, get_option(options, flag), prefix)
+            for flag, prefix in RESTRICTIONS.items()
+        )
+    )
     polls = options.model_control_mode == "poll"
     explicit = options.model_control_mode == "explicit"
     service = RepositoryService(
@@ -42,7 +52,13 @@ def serve(options: argparse.Namespace) -> None:
             strict_devices=options.strict_devices,
             starts=max(0, options.model_load_thread_count),
             defaults=defaults,
-            notes=(*without_effect, *_warnings(options)),
+            notes=(*without_effect, *_warnings(options, restrictions)),
+            restrictions=restrictions,
+            grpc_arguments=tuple(
+                (argument, get_option(options, flag))
+                for flag, argument in GRPC_ARGUMENTS.items()
+                if get_option(options, flag) is not None
+            ),
         ),
     )
     service.serve()
@@ -57,6 +73,8 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
         "http_address": options.http_address,
         "rpc_address": options.grpc_address,
     }
+    if options.allow_client_shm is not None:
+        config["v2"] = {"shared_memory": "always" if options.allow_client_shm else "off"}
     if options.api_keys is not None:
         config["security"] = {"api_keys": str(options.api_keys.absolute())}
     if options.grpc_use_ssl or options.grpc_use_ssl_mutual:
@@ -71,9 +89,15 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
     return config
 
 
-def _warnings(options: argparse.Namespace) -> Iterator[str]:
-    """What whoever starts the server should know of who may do what."""
-    if options.model_control_mode == "explicit" and options.api_keys is None:
+def _warnings(options: argparse.Namespace, restrictions: Restrictions) -> Iterator[str]:
+    """Yield what the operator should know of the rights of clients."""
+    opened = {"http": options.allow_http, "grpc": options.allow_grpc}
+    unrestricted = [
+        protocol
+        for protocol, of_protocol in restrictions._asdict().items()
+        if opened[protocol] and MODEL_REPOSITORY not in [one.api for one in of_protocol]
+    ]
+    if options.model_control_mode == "explicit" and options.api_keys is None and unrestricted:
         yield (
             "--model-control-mode=explicit: whoever reaches a port may load models, and with file: contents "
             "code of their own; --api-keys asks every client for a key"

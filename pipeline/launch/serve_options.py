@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.api.restrictions import APIS
 from pipeline.launch.commands import add_command
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ _BATCHES = "batches of requests travel in shared memory that grows as needed"
 _NO_GPU = "GPU memory is the engine's own business"
 _NO_TRACE = "requests are not traced; /metrics and the access log tell their times"
 _ONE_LOOP = "one thread of the front serves all connections"
-_KEYS = "--api-keys asks every client for one"
 _NO_CACHE = "the response cache is not built yet"
 WITHOUT_EFFECT = {
     "allow-cpu-metrics": "tells whether /metrics has the CPU's figures: it always has",
@@ -36,31 +36,20 @@ WITHOUT_EFFECT = {
     "grpc-infer-allocation-pool-size": "keeps messages for reuse: bytes are parsed in place",
     "grpc-infer-response-compression-level": "compresses gRPC answers: they are sent as they are",
     "grpc-infer-thread-count": f"sets threads: {_ONE_LOOP}",
-    "grpc-keepalive-permit-without-calls": "tells when pings are sent: gRPC's defaults hold",
-    "grpc-keepalive-time": "tells when pings are sent: gRPC's defaults hold",
-    "grpc-keepalive-timeout": "tells when pings are sent: gRPC's defaults hold",
-    "grpc-max-connection-age": "ends old connections: they may stay",
-    "grpc-max-connection-age-grace": "ends old connections: they may stay",
-    "grpc-http2-max-pings-without-data": "bounds pings: gRPC's defaults hold",
-    "grpc-http2-max-ping-strikes": "bounds pings: gRPC's defaults hold",
-    "grpc-http2-min-recv-ping-interval-without-data": "bounds pings: gRPC's defaults hold",
     "grpc-header-forward-pattern": "gives models the metadata of requests: parameters reach them",
-    "grpc-restricted-protocol": f"restricts calls to who knows a key: {_KEYS}",
     "host-policy": "binds instances to NUMA nodes: the kernel places workers",
     "http-header-forward-pattern": "gives models the headers of requests: parameters reach them",
-    "http-restricted-api": f"restricts calls to who knows a key: {_KEYS}",
     "http-thread-count": f"sets threads: {_ONE_LOOP}",
     "metrics-config": "configures summaries of /metrics: it has histograms",
     "metrics-interval-ms": "tells how often gauges are read: they are read when asked for",
     "min-supported-compute-capability": f"rules old GPUs out: {_NO_GPU}",
     "model-config-name": "chooses among several configurations of a model: config.pbtxt is read",
     "model-namespacing": "lets repositories have models of one name: each name is one model here",
-    "model-load-gpu-limit": f"bounds GPU memory of loads: {_NO_GPU}",
     "model-load-retry-count": "tries a failed load again: a worker's start is tried again by itself",
     "pinned-memory-pool-byte-size": f"sizes pinned memory: {_BATCHES}",
     "rate-limit": "limits executions by resources: the rate limiter is not built yet",
     "rate-limit-resource": "limits executions by resources: the rate limiter is not built yet",
-    "repoagent-directory": "names the folder of agents: there are none here",
+    "repoagent-directory": "names the folder of agents: the checksum agent is built in",
     "response-cache-byte-size": f"sizes the response cache: {_NO_CACHE}",
     "reuse-grpc-port": "shares the port with other servers: a port is one server's here",
     "reuse-http-port": "shares the port with other servers: a port is one server's here",
@@ -76,6 +65,19 @@ WITHOUT_EFFECT = {
     "vertex-ai-default-model": "names the model of the port of Vertex AI: there is none here",
     "vertex-ai-port": "opens the port of Vertex AI: there is none here",
     "vertex-ai-thread-count": f"sets threads: {_ONE_LOOP}",
+}
+RESTRICTIONS = {"http-restricted-api": "", "grpc-restricted-protocol": "triton-grpc-protocol-"}
+# What these flags limit or protect would be open without them, so that they are refused.
+REFUSED = {"model-load-gpu-limit": "bounds the GPU memory that a load may take, which this server can't"}
+GRPC_ARGUMENTS = {  # by gRPC's names
+    "grpc-keepalive-time": "grpc.keepalive_time_ms",
+    "grpc-keepalive-timeout": "grpc.keepalive_timeout_ms",
+    "grpc-keepalive-permit-without-calls": "grpc.keepalive_permit_without_calls",
+    "grpc-http2-max-pings-without-data": "grpc.http2.max_pings_without_data",
+    "grpc-http2-min-recv-ping-interval-without-data": "grpc.http2.min_ping_interval_without_data_ms",
+    "grpc-http2-max-ping-strikes": "grpc.http2.max_ping_strikes",
+    "grpc-max-connection-age": "grpc.max_connection_age_ms",
+    "grpc-max-connection-age-grace": "grpc.max_connection_age_grace_ms",
 }
 _BUCKETS = {"s3": "aws s3 sync", "gs": "gcloud storage rsync", "as": "az storage blob download-batch"}
 _ALONE = ("enable-peer-access", "reuse-grpc-port", "reuse-http-port")  # may be given without a value
@@ -109,6 +111,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_ports(parser)
     _add_control(parser)
     _add_log(parser)
+    for flag in REFUSED:
+        parser.add_argument(f"--{flag}", action="append", help=argparse.SUPPRESS)
     for flag in WITHOUT_EFFECT:
         nargs: dict[str, Any] = {"nargs": "?", "const": "true"} if flag in _ALONE else {}
         parser.add_argument(f"--{flag}", action="append", help=argparse.SUPPRESS, **nargs)
@@ -117,8 +121,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def notes(options: argparse.Namespace) -> Iterator[str]:
     """A line for each given flag that has no effect here."""
     for flag, why in WITHOUT_EFFECT.items():
-        if getattr(options, flag.replace("-", "_")) is not None:
+        if get_option(options, flag) is not None:
             yield f"--{flag} has no effect: in Triton it {why}"
+
+
+def get_option(options: argparse.Namespace, flag: str) -> Any:
+    """Return the value of a flag; None where it is missing."""
+    return getattr(options, flag.replace("-", "_"))
 
 
 def _add_ports(parser: argparse.ArgumentParser) -> None:
@@ -138,6 +147,22 @@ def _add_ports(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--api-keys", type=Path, metavar="FILE", help="NAME:KEY a line, of which every client must show one"
     )
+    for flag, header in RESTRICTIONS.items():
+        parser.add_argument(
+            f"--{flag}",
+            action="append",
+            default=[],
+            metavar="API,API:KEY=VALUE",
+            help=f"answer these APIs only to requests with the header {header}KEY: VALUE ({', '.join(APIS)})",
+        )
+    _add_bool(
+        parser,
+        "allow-client-shm",
+        "clients may use shared memory; without this flag only clients on this machine may",
+        default=None,
+    )
+    for flag, argument in GRPC_ARGUMENTS.items():
+        parser.add_argument(f"--{flag}", type=int, metavar="NUMBER", help=f"gRPC's {argument}")
     _add_bool(parser, "grpc-use-ssl", "TLS on the gRPC port")
     parser.add_argument("--grpc-server-cert", metavar="FILE", help="PEM file of the server's certificate")
     parser.add_argument("--grpc-server-key", metavar="FILE", help="PEM file of its private key")
@@ -208,7 +233,7 @@ def _add_log(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_bool(parser: argparse.ArgumentParser, flag: str, told: str, *, default: bool = False) -> None:
+def _add_bool(parser: argparse.ArgumentParser, flag: str, told: str, *, default: bool | None = False) -> None:
     parser.add_argument(
         f"--{flag}",
         type=yes_or_no,
@@ -216,7 +241,7 @@ def _add_bool(parser: argparse.ArgumentParser, flag: str, told: str, *, default:
         const=True,
         default=default,
         metavar="BOOL",
-        help=f"{told} ({str(default).lower()})",
+        help=told if default is None else f"{told} ({str(default).lower()})",
     )
 
 

@@ -28,6 +28,7 @@ from pipeline.triton.model_folder import NO_VERSION, program_of, signature_of, v
 from pipeline.triton.padding_proof import padding_of
 from pipeline.triton.program_facts import facts_of
 from pipeline.triton.python_backend.auto_complete import completed, completes
+from pipeline.triton.repository_agents import find_agent_error
 from pipeline.triton.rules import flaws_of, flaws_of_tensors
 from pipeline.triton.warmup import flaw_of as flaw_of_warmup
 from pipeline.tuning.choice import Choice, Timed
@@ -149,6 +150,8 @@ class _Reading:
         versions = versions_of(folder, config)
         if not versions:
             raise _Unavailable(Unavailable("", NO_VERSION.format(name)))
+        if error := find_agent_error(config, folder):  # before any file of the model is run
+            raise _Unavailable(Unavailable(versions[-1], error))
         self._complete(config, folder, backend, versions)
         if flaws := flaws_of_tensors(config, backend):
             raise _Unavailable(Unavailable(versions[-1], f"Invalid argument: {'; '.join(flaws)}"))

@@ -10,17 +10,18 @@ from pipeline.api.op import Op, OpRequest
 from pipeline.api.served_models import ServedModel
 from pipeline.engines.reshaped import Reshape, Reshapes
 from pipeline.errors import ConfigError, ServingError, text_of
+from pipeline.triton.python_backend.other_models import OtherModels
 from pipeline.triton.warmup import samples_of
 
 
 class RepositoryOp(Op):
     """Runs a Python model or an identity beside its requests; an engine's model by its predictor."""
 
-    def __init__(self, name: str, model: ServedModel, address: str) -> None:
-        """address: of the server's gRPC, by which a Python model asks others; empty where it can't."""
+    def __init__(self, name: str, model: ServedModel, others: OtherModels) -> None:
+        """others: calls other models of the server for a Python model."""
         super().__init__(name=name)
         self._served = model
-        self._address = address
+        self._others = others
         assert model.config is not None
         if model.config["backend"] not in ("python", "identity"):
             self.reshapes = _reshapes_of(model.config)
@@ -34,12 +35,10 @@ class RepositoryOp(Op):
 
             self.request_runner = Identity(served.config)
         elif backend == "python":
-            from pipeline.triton.python_backend.other_models import OtherModels
             from pipeline.triton.python_backend.python_model import PythonModel
 
             folder, instance = Path(served.folder), self.concurrency_idx or 0
-            others = OtherModels(self._address)
-            self.request_runner = PythonModel(served.config, folder, served.version, instance, others)
+            self.request_runner = PythonModel(served.config, folder, served.version, instance, self._others)
         self._warm_up(served.config, Path(served.folder))
 
     def _warm_up(self, config: Mapping[str, Any], folder: Path) -> None:

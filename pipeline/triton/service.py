@@ -14,6 +14,7 @@ import numpy as np
 from pipeline.api.app import App, RepositoryPlace
 from pipeline.api.examples import Examples
 from pipeline.api.op import Op
+from pipeline.api.restrictions import NO_RESTRICTIONS, Restrictions
 from pipeline.api.served_models import models_of
 from pipeline.api.service import Service
 from pipeline.config.config_file import ServiceConfig, load_config
@@ -21,6 +22,7 @@ from pipeline.config.value_types import OFF
 from pipeline.errors import ConfigError, StartFailed
 from pipeline.process.numpy_version import require_numpy_2
 from pipeline.triton.defaults import NO_DEFAULTS, Defaults
+from pipeline.triton.python_backend.other_models import OtherModels
 from pipeline.triton.repository import ModelRepository, Served
 from pipeline.triton.repository_op import RepositoryOp
 
@@ -36,7 +38,8 @@ class Options:
     """What the command line says. folders: of the repository. load: the models to begin with; None: all.
     config: what else is said in config.yml. poll_s: seconds between looks at the disk; 0: never. starts:
     workers that start at a time; 0: as many as there are cores. defaults: of models, for what their
-    configurations leave out. notes: for the log.
+    configurations leave out. notes: for the log. restrictions: the APIs that need a header.
+    grpc_arguments: settings of the gRPC port, by gRPC's names.
     """
 
     folders: tuple[Path, ...]
@@ -55,6 +58,8 @@ class Options:
     starts: int = 0
     defaults: Defaults = NO_DEFAULTS
     notes: tuple[str, ...] = ()
+    restrictions: Restrictions = NO_RESTRICTIONS
+    grpc_arguments: tuple[tuple[str, int], ...] = ()
 
 
 class RepositoryService(Service):
@@ -67,7 +72,8 @@ class RepositoryService(Service):
     def op_of(self, app: App, name: str) -> Op:
         for model in app.models:
             if model.op == name:
-                return RepositoryOp(name, model, _asked_at(app.config))
+                headers = [(one.header, one.value) for one in app.restrictions.grpc]
+                return RepositoryOp(name, model, OtherModels(_asked_at(app.config), headers))
         raise StartFailed(f"the repository has no model {name}")
 
     def as_app(self) -> App:
@@ -82,6 +88,7 @@ class RepositoryService(Service):
                 "metrics_port": options.metrics_port,
                 "metrics_address": options.metrics_address,
                 "model_control": _CONTROL[options.control],
+                **options.config.get("v2", {}),
             },
         }
         config = load_config(
@@ -95,7 +102,7 @@ class RepositoryService(Service):
                     **options.config.get("dag", {}),
                 },
                 "op": served.sections,
-                **{name: given for name, given in options.config.items() if name != "dag"},
+                **{name: given for name, given in options.config.items() if name not in ("dag", "v2")},
             }
         )
         return App(
@@ -115,10 +122,12 @@ class RepositoryService(Service):
                 options.strict_devices,
                 options.starts,
                 tuple(options.defaults),
+                options.grpc_arguments,
             ),
             notes=(*options.notes, *served.lines),
             exit_on_error=options.exit_on_error,
             choices=served.choices,
+            restrictions=options.restrictions,
             unavailable={name: (why.version, why.reason) for name, why in served.unavailable.items()},
         )
 

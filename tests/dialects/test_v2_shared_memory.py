@@ -340,3 +340,18 @@ def test_clients_of_other_machines_are_refused_unless_all_are_allowed() -> None:
     for peer in elsewhere:
         with pytest.raises(KServeRefusal, match=r"v2\.shared_memory is loopback"):
             SharedMemory("loopback").admit(peer)
+
+
+def test_a_file_of_another_user_than_the_servers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = SHM / f"paddlewheel-test-{uuid.uuid4().hex}"
+    path.write_bytes(bytes(8))
+    memory = SharedMemory("always")
+    try:
+        memory.register("own", path.name, 0, 8)
+        memory.unregister()
+        monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+        with pytest.raises(KServeRefusal, match="belong to the user of the server"):
+            memory.register("foreign", path.name, 0, 8)
+        assert memory.status() == []
+    finally:
+        path.unlink()

@@ -10,6 +10,7 @@ import msgspec
 
 from pipeline.api.examples import LONGEST_EXAMPLE, row_of
 from pipeline.api.request_options import RequestOptions
+from pipeline.api.restrictions import HEALTH, INFERENCE, METADATA
 from pipeline.dialects.kserve.as_message import as_message
 from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
@@ -25,6 +26,7 @@ from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 
 _MODEL = re.compile(r"/v1/models/(?P<model>[^/]+?)(?:/versions/(?P<version>\d+))?(?P<verb>:[a-z]+)?")
+_LIST = "/v1/models"
 _ROUTES = "GET /v1/models, GET /v1/models/{name}, POST /v1/models/{name}:predict"
 _CLIENTS_MISTAKES = (400, 413)
 _json = msgspec.json.encode
@@ -46,7 +48,7 @@ class V1Http(HttpHandler):
             check_method(request, "POST", tells=True)
             model = self._models.find(asked["model"], asked["version"] or "")
             return self._asked(request, model, asked["version"] or "")
-        if request.path == "/v1/models":
+        if request.path == _LIST:
             check_method(request, "GET", "HEAD", tells=True)
             names = list(dict.fromkeys(model.name for model in self._models.all()))
             request.respond(200, JSON, _json({"models": names}))
@@ -56,6 +58,12 @@ class V1Http(HttpHandler):
         else:
             raise Refused(404, request, f"there is nothing at {request.path}; there are {_ROUTES}")
         return None
+
+    def find_api(self, path: str) -> str:
+        if path == _LIST:
+            return METADATA
+        model = _MODEL.fullmatch(path)
+        return INFERENCE if model is None or model["verb"] else HEALTH
 
     def _tell_of(self, request: HttpRequest, model: KServeModel) -> None:
         ready = self._models.ready(model)

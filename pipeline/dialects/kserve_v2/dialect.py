@@ -18,7 +18,7 @@ class KServeV2:
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
         from pipeline.dialects.kserve_v2 import openapi
         from pipeline.dialects.kserve_v2.http_routes import HEALTH_PAGES, V2Http
-        from pipeline.dialects.kserve_v2.rpc_methods import HEALTH_CALLS, V2Rpc
+        from pipeline.dialects.kserve_v2.rpc_methods import APIS, HEALTH_CALLS, V2Rpc
         from pipeline.dialects.kserve_v2.server import V2Server
         from pipeline.dialects.kserve_v2.triton_metrics import HostMetrics, triton_metrics
 
@@ -28,6 +28,7 @@ class KServeV2:
             http=V2Http(server),
             prefixes=("/v2/", "/v2"),
             methods=V2Rpc(server).methods,
+            apis=APIS,
             open_pages=HEALTH_PAGES,
             open_methods=HEALTH_CALLS,
             openapi=partial(openapi.paths, scheduler.app, server.models),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from pipeline.api.restrictions import LOGGING, SHARED_MEMORY, TRACE
 from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve_v2.server import V2Server
@@ -17,6 +18,16 @@ _SHARED_MEMORY = re.compile(
     r"(?P<action>status|register|unregister)"
 )
 _TRACE = re.compile(r"/v2(?:/models/(?P<model>[^/]+))?/trace/setting")
+_LOG_SETTINGS = "/v2/logging"
+
+
+def find_extension_api(path: str) -> str | None:
+    """Return the API of an extension's path; None for other paths."""
+    if _SHARED_MEMORY.fullmatch(path):
+        return SHARED_MEMORY
+    if _TRACE.fullmatch(path):
+        return TRACE
+    return LOGGING if path == _LOG_SETTINGS else None
 
 
 class HttpExtensions:
@@ -33,7 +44,7 @@ class HttpExtensions:
         trace = _TRACE.fullmatch(request.path)
         if trace is not None:
             return self._trace(request, trace["model"] or "")
-        if request.path == "/v2/logging":
+        if request.path == _LOG_SETTINGS:
             return self._logging(request)
         raise Refused(404, request)
 

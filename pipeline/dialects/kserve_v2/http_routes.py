@@ -10,10 +10,18 @@ from typing import Any
 
 import msgspec
 
+from pipeline.api.restrictions import (
+    HEALTH,
+    INFERENCE,
+    METADATA,
+    MODEL_CONFIG,
+    MODEL_REPOSITORY,
+    STATISTICS,
+)
 from pipeline.dialects.kserve.compression import chosen, compressed, decompressed
 from pipeline.dialects.kserve.models import KServeModel, version_number
 from pipeline.dialects.kserve.refusals import KServeRefusal, error_body, for_clients
-from pipeline.dialects.kserve_v2.http_extensions import HttpExtensions
+from pipeline.dialects.kserve_v2.http_extensions import HttpExtensions, find_extension_api
 from pipeline.dialects.kserve_v2.http_generate import AsEvent, parse_generate
 from pipeline.dialects.kserve_v2.http_infer import parse_infer, parse_raw
 from pipeline.dialects.kserve_v2.repository_api import asks_for_ready_alone, index, parameters_of
@@ -37,6 +45,13 @@ _INDEX = re.compile(r"/v2/repository/(?:[^/]+/)?index")
 _CONTROL = re.compile(r"/v2/repository/models/(?P<model>[^/]+)/(?P<order>load|unload)")
 _NUMBER = re.compile(r"\s*(-?\d+)")
 HEALTH_PAGES = (b"/v2/health/live", b"/v2/health/ready")
+_PAGE_APIS = {
+    "/v2": METADATA,
+    "/v2/health/live": HEALTH,
+    "/v2/health/ready": HEALTH,
+    "/v2/models/stats": STATISTICS,
+}
+_MODEL_APIS = {None: METADATA, "ready": HEALTH, "config": MODEL_CONFIG, "stats": STATISTICS}
 _BEFORE_READING = ("Request for unknown model", "inference header size", "Unsupported compression")
 _COMPRESSED_AT_ONCE = 64 * 1024  # more is compressed in a thread: other requests need not wait for it
 _json = msgspec.json.encode
@@ -76,6 +91,16 @@ class V2Http(HttpHandler):
         else:
             self._tell(request, self._document(request, asked))
         return None
+
+    def find_api(self, path: str) -> str:
+        if path in self._pages:
+            return _PAGE_APIS[path]
+        model = _MODEL.fullmatch(path)
+        if model is not None:
+            return _MODEL_APIS.get(model["what"], INFERENCE)
+        if _CONTROL.fullmatch(path) or _INDEX.fullmatch(path):
+            return MODEL_REPOSITORY
+        return find_extension_api(path) or INFERENCE
 
     def _tell(self, request: HttpRequest, document: Any) -> None:
         if document is None:  # as Triton: of a check the status is all, which is no JSON

@@ -14,6 +14,11 @@ from pipeline.dialects.kserve_v2.server import V2Server
 from pipeline.dialects.kserve_v2.trace_settings import LOG_FORMATS
 
 RpcPage = tuple[Any, Callable[[Any], Message]]  # the request's message, and what answers it
+SHARED_MEMORY_METHODS = tuple(
+    f"{kind}SharedMemory{action}"
+    for kind in ("System", "Cuda")
+    for action in ("Status", "Register", "Unregister")
+)
 _FIELD_OF = {bool: ("bool_param", "boolean"), int: ("uint32_param", "int32"), str: ("string_param", "string")}
 
 

@@ -13,10 +13,21 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError, Message
 
 from client.protos import kserve_v2_pb2 as messages
+from pipeline.api.restrictions import HEALTH as HEALTH_API
+from pipeline.api.restrictions import (
+    INFERENCE,
+    LOGGING,
+    METADATA,
+    MODEL_CONFIG,
+    MODEL_REPOSITORY,
+    SHARED_MEMORY,
+    STATISTICS,
+    TRACE,
+)
 from pipeline.dialects.kserve.models import version_number
 from pipeline.dialects.kserve.refusals import KServeRefusal, for_clients
 from pipeline.dialects.kserve_v2.repository_api import index
-from pipeline.dialects.kserve_v2.rpc_extensions import RpcExtensions, RpcPage
+from pipeline.dialects.kserve_v2.rpc_extensions import SHARED_MEMORY_METHODS, RpcExtensions, RpcPage
 from pipeline.dialects.kserve_v2.rpc_infer import InferMessage, infer_message, parse_infer
 from pipeline.dialects.kserve_v2.rpc_stream import Stream
 from pipeline.dialects.kserve_v2.server import V2Server
@@ -33,6 +44,19 @@ if TYPE_CHECKING:
 SERVICE = "/inference.GRPCInferenceService/"
 HEALTH = "/grpc.health.v1.Health/Check"
 HEALTH_CALLS = (HEALTH, SERVICE + "ServerLive", SERVICE + "ServerReady")
+_METHODS_BY_API = {
+    HEALTH_API: ("ServerLive", "ServerReady", "ModelReady"),
+    METADATA: ("ServerMetadata", "ModelMetadata"),
+    INFERENCE: ("ModelInfer", "ModelStreamInfer"),
+    MODEL_CONFIG: ("ModelConfig",),
+    MODEL_REPOSITORY: ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
+    STATISTICS: ("ModelStatistics",),
+    TRACE: ("TraceSetting",),
+    LOGGING: ("LogSettings",),
+    SHARED_MEMORY: SHARED_MEMORY_METHODS,
+}
+APIS = {SERVICE + name: api for api, names in _METHODS_BY_API.items() for name in names}
+APIS[HEALTH] = HEALTH_API
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # a HealthCheckResponse
 
 

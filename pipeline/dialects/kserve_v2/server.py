@@ -15,6 +15,9 @@ from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 
 SERVER_NAME = "triton"  # its own example programs stop at any other name
+_NO_SHARED_MEMORY = (  # as Triton says it
+    "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+)
 _NAMES = (
     "classification",
     "model_repository",
@@ -39,7 +42,10 @@ class V2Server:
         self.limits = config.limits
         self.models = KServeModels(scheduler, repository)
         self.control = Control(self.models, repository, explicit=config.v2.model_control == "explicit")
-        self.memory = SharedMemory(config.v2.shared_memory)
+        if scheduler.app.repository is None:
+            self.memory = SharedMemory(config.v2.shared_memory)
+        else:
+            self.memory = SharedMemory(config.v2.shared_memory, _NO_SHARED_MEMORY)
         self.trace = TraceSettings()
         self.logging = LogSettings()
 

@@ -109,9 +109,10 @@ class SharedMemory:
     One that is unregistered under a request stays until that has its outputs, as in Triton from 2.52 on.
     """
 
-    def __init__(self, allowed: str) -> None:
-        """allowed: `v2.shared_memory`, who may use it."""
+    def __init__(self, allowed: str, hint: str = "v2.shared_memory is off") -> None:
+        """allowed: `v2.shared_memory`. hint: tells clients why shared memory is off."""
         self._allowed = allowed
+        self._hint = hint
         self._regions: dict[str, Region] = {}
         self._leaving: list[Region] = []  # unregistered while requests were going to write there
 
@@ -123,9 +124,12 @@ class SharedMemory:
         """peer: the client's address, as HTTP has it or as gRPC writes it. Raises KServeRefusal."""
         if self._allowed == "always" or (self._allowed == "loopback" and is_loopback(peer)):
             return
-        told = "is off" if self._allowed == "off" else "is loopback: clients on this machine alone may use it"
+        if self._allowed == "off":
+            raise KServeRefusal(f"shared memory is not offered here: {self._hint}", "PERMISSION_DENIED")
         raise KServeRefusal(
-            f"shared memory is not offered here: v2.shared_memory {told}", "PERMISSION_DENIED"
+            "shared memory is not offered here: v2.shared_memory is loopback: clients on this machine alone "
+            "may use it",
+            "PERMISSION_DENIED",
         )
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
@@ -251,7 +255,11 @@ def is_loopback(peer: str) -> bool:
 def _open(key: str) -> int:
     """The descriptor of the file that shm_open would open. Raises KServeRefusal."""
     name = key.lstrip("/")
-    failed = KServeRefusal(f"Unable to open shared memory region: '{key[:_MOST_NAME_BYTES]}'", "INTERNAL")
+    failed = KServeRefusal(
+        f"Unable to open shared memory region: '{key[:_MOST_NAME_BYTES]}'; it must exist in {FOLDER} and "
+        "belong to the user of the server",
+        "INTERNAL",
+    )
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise failed
     try:
@@ -259,7 +267,9 @@ def _open(key: str) -> int:
         fd = os.open(f"{FOLDER}/{name}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, UnicodeEncodeError):
         raise failed from None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    status = os.fstat(fd)
+    # A server that runs as root could open the files of every user.
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         os.close(fd)
         raise failed
     return fd

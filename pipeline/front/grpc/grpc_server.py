@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import grpc
@@ -14,6 +14,7 @@ from pipeline.config.config_file import Limits
 from pipeline.config.tls import Certificates, Pem
 from pipeline.errors import StartFailed
 from pipeline.front.grpc.guard import guarded
+from pipeline.front.scheduler.restricted_apis import RestrictedApis
 from pipeline.front.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ class RpcServer:
     """Serves methods, by full name, on ports given by their keys in config.yml, each with its address, empty
     for every interface; over TLS alone where there are certificates.
 
-    health: the methods that `security.open_health` leaves open.
+    health: the methods that `security.open_health` leaves open. apis: the API of each method, for
+    `--grpc-restricted-protocol`.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class RpcServer:
         scheduler: Scheduler,
         methods: Methods,
         health: Collection[str],
+        apis: Mapping[str, str],
         ports: Mapping[str, tuple[str, int]],
         limits: Limits,
         certificates: Certificates | None,
@@ -42,6 +45,7 @@ class RpcServer:
         self._scheduler = scheduler
         self._methods = methods
         self._health = health
+        self._apis = apis
         self._ports = ports
         self._limits = limits
         self._certificates = certificates
@@ -52,10 +56,12 @@ class RpcServer:
         """Listens on entry, stops on exit. Raises StartFailed for a used port, and a grpcio we can't use."""
         config = self._scheduler.app.config
         limits = self._limits
-        methods = self._methods
-        if self._scheduler.keys is not None:
+        methods, keys = self._methods, self._scheduler.keys
+        restrictions = self._scheduler.app.restrictions.grpc
+        if keys is not None or restrictions:
+            restricted = RestrictedApis(restrictions, "protocol")
             open_ = self._health if config.security.open_health else ()
-            methods = guarded(methods, self._scheduler.keys, self._scheduler.access_log, open_)
+            methods = guarded(methods, keys, restricted, self._apis, self._scheduler.access_log, open_)
         self._server = _calls_class()(
             methods,
             limits,
@@ -72,6 +78,7 @@ class RpcServer:
                 ("grpc.max_connection_idle_ms", int(limits.idle_timeout_s * 1000)),
                 ("grpc.max_allowed_incoming_connections", limits.max_connections),
                 ("grpc.max_concurrent_streams", limits.connection_calls),
+                *((name, value) for name, value in self._arguments()),
             ],
         )
         for name, (address, port) in self._ports.items():
@@ -83,6 +90,11 @@ class RpcServer:
         finally:
             watching.cancel()
             await self.stop(grace_s=0)
+
+    def _arguments(self) -> Sequence[tuple[str, int]]:
+        """Return gRPC's settings as the flags of a model repository's server name them."""
+        repository = self._scheduler.app.repository
+        return () if repository is None else repository.grpc_arguments
 
     async def _watch(self) -> None:
         """End the service where the listener ends by itself: it would only seem to live."""

@@ -1,35 +1,47 @@
-"""API keys on the gRPC port: each method asks for one before its handler is called."""
+"""API keys and restricted APIs on the gRPC port: checked before a method's handler is called."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from pipeline.errors import Unauthenticated
+from pipeline.errors import RestrictedApi, Unauthenticated
 from pipeline.front.grpc.rpc_handler import Context
 from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.scheduler.clients import CALLER, KeyRing, caller, shown_key
+from pipeline.front.scheduler.restricted_apis import RestrictedApis
 
 if TYPE_CHECKING:
     from pipeline.front.grpc.private.calls import Methods
 
 
-def guarded(methods: Methods, keys: KeyRing, access_log: AccessLog, open_: Collection[str]) -> Methods:
-    """The methods behind the keys, but for those that are open; `CALLER` tells their handlers who asks."""
+def guarded(
+    methods: Methods,
+    keys: KeyRing | None,
+    restricted: RestrictedApis,
+    apis: Mapping[str, str],
+    access_log: AccessLog,
+    open_: Collection[str],
+) -> Methods:
+    """Return the methods behind the API keys and the headers of restricted APIs.
 
-    async def admit(context: Context) -> None:
-        shown = shown_key(
-            (_bytes(name), _bytes(value)) for name, value in context.invocation_metadata() or ()
-        )
+    open_: methods that need no key. apis: the API of each method. Handlers find the caller in `CALLER`.
+    """
+
+    async def admit(name: str, context: Context) -> None:
+        headers = [(_bytes(key), _bytes(value)) for key, value in context.invocation_metadata() or ()]
         try:
-            CALLER.set(keys.find(shown))
-        except Unauthenticated as exc:
+            if keys is not None and name not in open_:
+                CALLER.set(keys.find(shown_key(headers)))
+            restricted.check(apis[name], headers)
+        except (Unauthenticated, RestrictedApi) as exc:
             access_log.refused("grpc", exc, caller(context.peer()))
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, exc.message)
+            await context.abort(getattr(grpc.StatusCode, exc.grpc_code), exc.message)
 
-    return {name: method if name in open_ else _behind(admit, method) for name, method in methods.items()}
+    return {name: _behind(partial(admit, name), method) for name, method in methods.items()}
 
 
 def _behind(admit: Callable[[Context], Any], method: Any) -> Any:

@@ -20,7 +20,7 @@ import httptools
 import msgspec
 
 from pipeline.api.examples import KEY_VALUE_EXAMPLE
-from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge, Unauthenticated
+from pipeline.errors import InvalidInput, NotReady, RestrictedApi, ServingError, TooLarge, Unauthenticated
 from pipeline.front.http.half_closed import CONTINUE, HalfClosed
 from pipeline.front.http.held_refusals import AT_ONCE_S, HELD_S, Refuse
 from pipeline.front.http.listener import REQUESTS_A_TURN, Listener
@@ -518,8 +518,8 @@ class RequestReader:
         guard = self._listener.guard
         if guard is not None:  # before the body: who may not ask may not fill our memory either
             try:
-                self._client = guard.client(self.url, headers.items())
-            except Unauthenticated as error:
+                self._client = guard.client(self.url, headers.items(), self._client)
+            except (Unauthenticated, RestrictedApi) as error:
                 self._leave_parser(error)
         self.in_body = True
         self._body_bytes = 0
@@ -548,7 +548,7 @@ class RequestReader:
         self.in_body = False
         self.continue_due = False
         self._arrived_bytes = 0
-        method, path = parser.get_method().decode(), _path(self.url)
+        method, path = parser.get_method().decode(), path_of_url(self.url)
         headers, body, self._body = self._headers, self._body, b""
         if isinstance(body, bytearray):
             body = bytes(body)
@@ -584,7 +584,7 @@ def _parser(reader: RequestReader) -> httptools.HttpRequestParser:
 
 
 @functools.lru_cache(maxsize=64)  # nearly all requests have one of a few targets
-def _path(url: bytes) -> str:
+def path_of_url(url: bytes) -> str:
     """The path of a request's target, percent-decoded. Raises HttpParserError for a target that is none."""
     if b"?" in url or b"#" in url or not url.startswith(b"/"):
         url = httptools.parse_url(url).path or b"/"

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from pipeline.api.restrictions import HEALTH, INFERENCE, METADATA, STATISTICS
 from pipeline.errors import OUR_FAULT, ConfigError, Overloaded, ServingError
 from pipeline.front.http import docs_page
 from pipeline.front.http.connection import HttpRequest
@@ -32,6 +33,13 @@ HEALTH_PAGES = (b"/health/live", b"/health/ready")
 EVERYTHING_ELSE = "/"
 DOCS = "/docs"
 _DOOR = "http"
+_PAGE_APIS = {
+    "/health/live": HEALTH,
+    "/health/ready": HEALTH,
+    "/openapi.json": METADATA,
+    DOCS: METADATA,
+    "/metrics": STATISTICS,
+}
 _TEXT = b"content-type: %b\r\n" % CONTENT_TYPE.encode()
 
 Page = Callable[[], tuple[int, bytes, bytes]]
@@ -52,6 +60,13 @@ class Routes:
         """The handler that answers at this path; None where no dialect does."""
         handler = self._handlers.get(path)
         return handler if handler is not None else self._handlers.get(path[: path.find("/", 1) + 1])
+
+    def find_api(self, path: str) -> str:
+        """Return the API of a path, as Triton groups them: a page of the server, or a dialect's."""
+        handler = self.handler(path)
+        if handler is None and path in _PAGE_APIS:
+            return _PAGE_APIS[path]
+        return (handler or self.otherwise).find_api(path)
 
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
         """Header lines and body that refuse what was no request yet. url: as far as it has arrived."""
@@ -176,6 +191,10 @@ class HttpHandler(ABC):
     @abstractmethod
     def _read(self, request: HttpRequest) -> Request | None:
         """What the scheduler is given; None where the request is answered without it. Raises ServingError."""
+
+    def find_api(self, path: str) -> str:
+        """Return the API of a path, for `--http-restricted-api`: inference unless a dialect has others."""
+        return INFERENCE
 
     @abstractmethod
     def refusal(self, error: ServingError) -> tuple[bytes, bytes]:

@@ -13,6 +13,7 @@ from pipeline.config.api_keys import ApiKey, digest_of, open_to_others, read_api
 from pipeline.config.config_file import SecurityConfig
 from pipeline.errors import Overloaded, Unauthenticated
 from pipeline.front.scheduler.admission import Client
+from pipeline.front.scheduler.restricted_apis import RestrictedApis
 
 log = logging.getLogger(__name__)
 
@@ -132,24 +133,39 @@ def shown_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
 
 
 class HttpGuard:
-    """Says who may send a request, as soon as its headers are there.
+    """Admits or refuses a request as soon as its headers have arrived.
 
-    health: the pages that `security.open_health` leaves open.
+    health: the pages that `security.open_health` leaves open. find_api: returns the API of a URL.
     """
 
-    def __init__(self, keys: KeyRing, security: SecurityConfig, health: Collection[bytes]) -> None:
+    def __init__(
+        self,
+        keys: KeyRing | None,
+        security: SecurityConfig,
+        health: Collection[bytes],
+        restricted: RestrictedApis | None,
+        find_api: Callable[[bytes], str],
+    ) -> None:
         self._keys = keys
+        self._restricted = restricted
+        self._find_api = find_api
         metrics = (b"/metrics",) if security.open_metrics else ()
         opened = health if security.open_health else ()
         # Those two hold nothing, and the second asks for the key.
         self._open = frozenset((b"/", b"/docs", *opened, *metrics))
         self._anyone = Client()
 
-    def client(self, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Client:
-        """Raises Unauthenticated."""
-        if url in self._open:
-            return self._anyone
-        return self._keys.find(shown_key(headers))
+    def client(self, url: bytes, headers: Collection[tuple[bytes, bytes]], connection: Client) -> Client:
+        """Return the client of a request. Raises Unauthenticated and RestrictedApi.
+
+        connection: the client of requests without a key.
+        """
+        client = connection
+        if self._keys is not None:
+            client = self._anyone if url in self._open else self._keys.find(shown_key(headers))
+        if self._restricted is not None:
+            self._restricted.check(self._find_api(url), headers)
+        return client
 
 
 def named(peer: str, client: Client | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ServingError
@@ -19,11 +19,13 @@ _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 class OtherModels:
     """Asks models by their names. Its connection is opened with the first question.
 
-    address: of the server's gRPC; empty where it has none that a worker can ask.
+    address: of the server's gRPC; empty where it has none that a worker can ask. metadata: what the server's
+    restricted protocols require.
     """
 
-    def __init__(self, address: str = "") -> None:
+    def __init__(self, address: str = "", metadata: Sequence[tuple[str, str]] = ()) -> None:
         self._address = address
+        self._metadata = tuple(metadata)
         self._channel: Any = None
 
     def ask(self, request: InferenceRequest, timeout_s: float | None) -> InferenceResponse:
@@ -76,7 +78,7 @@ class OtherModels:
             self._channel = grpc.insecure_channel(self._address, _OPTIONS)
         try:
             answer: bytes = self._channel.unary_unary(_SERVICE + method, bytes, bytes)(
-                message, timeout=timeout_s
+                message, timeout=timeout_s, metadata=self._metadata
             )
         except grpc.RpcError as exc:
             raise Refused(exc.details() or "", exc.code().name) from exc

@@ -1,0 +1,77 @@
+"""Restrictions: the APIs of a server that need a header with a secret value, as Triton's flags name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from pipeline.errors import ConfigError
+
+HEALTH = "health"
+METADATA = "metadata"
+INFERENCE = "inference"
+SHARED_MEMORY = "shared-memory"
+MODEL_CONFIG = "model-config"
+MODEL_REPOSITORY = "model-repository"
+STATISTICS = "statistics"
+TRACE = "trace"
+LOGGING = "logging"
+APIS = (
+    HEALTH,
+    METADATA,
+    INFERENCE,
+    SHARED_MEMORY,
+    MODEL_CONFIG,
+    MODEL_REPOSITORY,
+    STATISTICS,
+    TRACE,
+    LOGGING,
+)
+
+
+class Restriction(NamedTuple):
+    """An API that answers only requests with this header. header: in lower case."""
+
+    api: str
+    header: str
+    value: str
+
+
+class Restrictions(NamedTuple):
+    """The restricted APIs of each protocol."""
+
+    http: tuple[Restriction, ...] = ()
+    grpc: tuple[Restriction, ...] = ()
+
+
+NO_RESTRICTIONS = Restrictions()
+
+
+def parse_restrictions(flag: str, groups: Iterable[str], prefix: str = "") -> tuple[Restriction, ...]:
+    """Return the restrictions of a flag's values, each `API,API,...:KEY=VALUE`.
+
+    prefix: of the header, before the key. Raises ConfigError for another form, for an API that does not
+    exist, and for an API in two groups.
+    """
+    restrictions: dict[str, Restriction] = {}
+    for group in groups:
+        for restriction in _parse_group(flag, group, prefix):
+            if restriction.api in restrictions:
+                raise ConfigError(f"--{flag}: '{restriction.api}' can not be in more than one group")
+            restrictions[restriction.api] = restriction
+    return tuple(restrictions.values())
+
+
+def _parse_group(flag: str, group: str, prefix: str) -> Iterator[Restriction]:
+    apis, colon, pair = group.partition(":")
+    key, equals, value = pair.partition("=")
+    if not (apis and colon and key and equals and value):
+        # The group holds a secret: no message repeats it.
+        raise ConfigError(f"--{flag}: write API,API,...:KEY=VALUE, with a key and a value that are not empty")
+    header = f"{prefix}{key}".lower()
+    if not header.isascii() or not header.isprintable() or " " in header:
+        raise ConfigError(f"--{flag}: the key is part of a header's name: use ASCII letters, digits and '-'")
+    for api in apis.split(","):
+        if api not in APIS:
+            raise ConfigError(f"--{flag}: unknown API '{api}'; use {', '.join(APIS)}")
+        yield Restriction(api, header, value)
