@@ -53,7 +53,17 @@ def _ending(module: str) -> str:
 
 def runs_module(pid: int, module: str) -> bool:
     """Whether the process was started by `python_module(module)`; false for one that has ended."""
+    return _runs(command_line(pid), module)
+
+
+def module_arguments(pid: int, module: str) -> list[str]:
+    """Return the arguments of a process that runs a module of this very package; empty for any other."""
     arguments = command_line(pid)
+    is_ours = _runs(arguments, module) and arguments[3] == python_module(module)[-1]
+    return arguments[4:] if is_ours else []
+
+
+def _runs(arguments: list[str], module: str) -> bool:
     return len(arguments) > 3 and arguments[1:3] == ["-P", "-c"] and arguments[3].endswith(_ending(module))
 
 

@@ -42,6 +42,7 @@ from pipeline.messages.messages import (
     Start,
     Timings,
 )
+from pipeline.messages.protocol_version import OTHER_VERSION, PACKAGE_CHANGED, PROTOCOL_VERSION
 from pipeline.messages.values import Part
 from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
@@ -189,11 +190,15 @@ class Worker:
 
 
 def main(arguments: list[str]) -> None:
-    """`python -m pipeline.worker FRONT_PID LOG_FD LIFELINE_FD SOCKET_FD ARENA_FD ...`: the front starts it.
+    """`python -m pipeline.worker PROTOCOL_VERSION FRONT_PID LOG_FD LIFELINE_FD SOCKET_FD ARENA_FD ...`.
 
-    There are as many sockets and arenas as instances.
+    The front starts it. There are as many sockets and arenas as instances. The version is the first argument
+    in every version of the package.
     """
-    front_pid, log_fd, lifeline_fd, *fds = map(int, arguments)
+    if arguments[0] != PROTOCOL_VERSION:
+        sys.stderr.write(f"{PACKAGE_CHANGED}\n")
+        sys.exit(OTHER_VERSION)
+    front_pid, log_fd, lifeline_fd, *fds = map(int, arguments[1:])
     os.set_inheritable(log_fd, False)
     die_with(front_pid)
     hold_lifeline(lifeline_fd)  # before this process gives way, so that its thread never does

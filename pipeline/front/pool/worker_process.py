@@ -22,6 +22,7 @@ from pipeline.front.pool.outputs import Output, Outputs
 from pipeline.front.pool.placement import shares_process
 from pipeline.front.pool.worker_instance import HandOverEvents, Instance, Job, State, TimeLimits
 from pipeline.messages.messages import Failed, OwnFamily, Ready, Start
+from pipeline.messages.protocol_version import OTHER_VERSION, PACKAGE_CHANGED, PROTOCOL_VERSION
 from pipeline.process.environment import MODEL_PROCESS
 from pipeline.process.isolation import run_isolated
 from pipeline.process.processes import WORKER, python_module, signal_name
@@ -118,7 +119,7 @@ class WorkerProcess:
             until_spawned.callback(self._output.close_theirs)
             stdout, stderr = self._output.theirs
             return subprocess.Popen(
-                [*python_module(WORKER), str(os.getpid()), *map(str, fds)],
+                [*python_module(WORKER), PROTOCOL_VERSION, str(os.getpid()), *map(str, fds)],
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
@@ -182,6 +183,8 @@ class WorkerProcess:
         if self._killed_because:
             return self._killed_because
         code = self._process.returncode
+        if code == OTHER_VERSION and not self.ready_at:
+            return PACKAGE_CHANGED
         if code is None or code >= 0:
             return f"exited with {code}"
         return f"killed by {signal_name(-code)}{OUT_OF_MEMORY if self._ran_out_of_memory else ''}"

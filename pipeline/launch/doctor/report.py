@@ -13,6 +13,7 @@ from pipeline.launch.doctor.gpu import check_gpu
 from pipeline.launch.doctor.machine import check_machine
 from pipeline.launch.doctor.ports import check_config
 from pipeline.launch.doctor.prediction import check_paddle, check_predictions, try_prediction
+from pipeline.launch.doctor.running import check_running
 from pipeline.launch.doctor.software import check_software
 
 STYLES = {Status.OK: "green", Status.NOTE: "yellow", Status.MISS: "bold red"}
@@ -26,7 +27,7 @@ def examine(config_file: Path | None = None) -> list[Finding]:
     """
     with _progress() as say:
         say("Looking at the machine and its packages")
-        findings = [*check_software(), *check_machine()]
+        findings = [*check_software(), *check_machine(), *check_running()]
         config, about_config = check_config(config_file)
         say("Importing Paddle and trying a prediction (some seconds)")
         trial = try_prediction()
