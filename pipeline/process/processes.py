@@ -19,14 +19,17 @@ HOME = (
 _PR_SET_PDEATHSIG = 1
 
 
-def python_module(module: str, python: str = sys.executable) -> list[str]:
-    """The command that runs a module of ours in an interpreter, whatever an app's own folder holds.
+def python_module(module: str, python: str = sys.executable, *, parent: int = 0) -> list[str]:
+    """Return the command that runs a module of ours, whatever an app's own folder holds.
 
-    -P keeps the working folder off sys.path, where a pipeline.py of the app would be found first.
+    -P keeps the working folder off sys.path, where a pipeline.py of the app would be found first. parent: the
+    process with which the new one dies. 0: none.
     """
     root = str(Path(__file__).resolve().parents[2])
-    start = f"import sys, runpy; sys.path.insert(0, {root!r}); {_ending(module)}"
-    return [python, "-P", "-c", start]
+    start = f"import sys, runpy; sys.path.insert(0, {root!r}); "
+    if parent:
+        start += f"from {__name__} import die_with; die_with({parent}); "
+    return [python, "-P", "-c", start + _ending(module)]
 
 
 def open_standard_files() -> None:

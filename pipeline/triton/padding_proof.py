@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.process.cache_folder import cache_folder
-from pipeline.process.processes import python_module
+from pipeline.process.helper_process import HelperFailed, run_helper
 from pipeline.tuning.choice import Point
 
 TIMEOUT_S = 120.0
@@ -46,12 +45,15 @@ def padding_of(program: Path, engine: str) -> Proof:
         return _of_text(kept.read_text("utf-8"))
     except (OSError, ValueError, TypeError):
         pass
-    command = [*python_module("pipeline.triton.padding_trial"), engine, str(program)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
-        told = done.stdout.splitlines()[-1]  # frameworks print, too
+        helper = run_helper("pipeline.triton.padding_trial", engine, str(program), timeout_s=TIMEOUT_S)
+        if helper.status:
+            return Proof({}, (), f"the padding could not be tried: its process left with {helper.status}")
+        told = helper.last_line()  # frameworks print, too
         proof = _of_text(told)
-    except (OSError, subprocess.SubprocessError, ValueError, TypeError, IndexError) as exc:
+    except HelperFailed as exc:
+        return Proof({}, (), f"the padding could not be tried: it {exc.message}")
+    except (OSError, ValueError, TypeError, IndexError) as exc:
         return Proof({}, (), f"the padding could not be tried: {type(exc).__name__}")
     _keep(kept, told)
     return proof

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from pipeline.errors import ConfigError
 from pipeline.models.serving_model import SERVER_CONF, SERVER_FOLDER, find_model_files, is_serving_model
 from pipeline.models.signature import Variable, read_signature, signature_text
 from pipeline.process.cache_folder import cache_folder
-from pipeline.process.processes import python_module
+from pipeline.process.helper_process import HelperFailed, run_helper
 
 TIMEOUT_S = 120.0
 _TELLER = "convert.programs.told"  # imports Paddle, and so is run, not imported
@@ -69,17 +68,16 @@ def _described(program: Path, engine: Engine) -> Path:
 
 def _told(folder: Path) -> str:
     """The prototxt of the program in a folder."""
-    command = [*python_module(_TELLER), str(folder.absolute())]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"{folder}: its program was not read in {TIMEOUT_S:g} s") from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"left with {done.returncode}"]
+        helper = run_helper(_TELLER, str(folder.absolute()), timeout_s=TIMEOUT_S)
+    except HelperFailed as exc:
+        raise ConfigError(f"{folder}: reading its program {exc.message}") from exc
+    if helper.status:
+        lines = helper.stderr.strip().splitlines() or [f"left with {helper.status}"]
         raise ConfigError(f"{folder}: {lines[-1]}")
     feeds, fetches = (
         [Variable(name, name, dtype, tuple(shape)) for name, dtype, shape in side]
-        for side in json.loads(done.stdout.splitlines()[-1])
+        for side in json.loads(helper.last_line())
     )
     return signature_text(feeds, fetches)
 

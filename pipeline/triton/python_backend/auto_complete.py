@@ -7,13 +7,12 @@ input, and leaves, completed, on the last line of standard output.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
-from pipeline.process.processes import python_module
+from pipeline.process.helper_process import HelperFailed, run_helper
 
 TIMEOUT_S = 120.0
 
@@ -25,16 +24,18 @@ def completes(program: Path) -> bool:
 
 def completed(program: Path, config: dict[str, Any]) -> dict[str, Any]:
     """The configuration as the model completes it. Raises ConfigError with what the model raised."""
-    command = [*python_module("pipeline.triton.python_backend.auto_complete"), str(program)]
     try:
-        done = subprocess.run(
-            command, input=json.dumps(config), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        helper = run_helper(
+            "pipeline.triton.python_backend.auto_complete",
+            str(program),
+            stdin=json.dumps(config).encode(),
+            timeout_s=TIMEOUT_S,
         )
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"Internal: auto_complete_config of {program} took over {TIMEOUT_S:g} s") from None
-    if done.returncode:
-        raise ConfigError(done.stderr.strip() or f"Internal: {program} left with {done.returncode}")
-    made: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except HelperFailed as exc:
+        raise ConfigError(f"Internal: auto_complete_config of {program} {exc.message}") from exc
+    if helper.status:
+        raise ConfigError(helper.stderr.strip() or f"Internal: {program} left with {helper.status}")
+    made: dict[str, Any] = json.loads(helper.last_line())
     return made
 
 

@@ -13,7 +13,6 @@ import fcntl
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -23,6 +22,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError
 from pipeline.process.cache_folder import cache_folder
+from pipeline.process.helper_process import HelperFailed, HelperResult, run_helper
 
 PARAMETER, MODEL_FOLDER = "EXECUTION_ENV_PATH", "$$TRITON_MODEL_DIRECTORY"
 REQUIREMENTS = "requirements.txt"
@@ -71,7 +71,7 @@ def _unpack(archive: Path, into: Path) -> None:
 
 def _installed(requirements: Path) -> Path | None:
     """Where the packages are that this environment lacks; None where it has them all."""
-    if shutil.which("pip") is None and _pip("--version").returncode:
+    if shutil.which("pip") is None and _pip("--version").status:
         raise ConfigError(
             f"{requirements} is there, and no pip to install it with: install pip, or its packages"
         )
@@ -98,18 +98,17 @@ def _installed(requirements: Path) -> Path | None:
     return _made(pinned.encode(), install)
 
 
-def _pip(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pip", *arguments]
+def _pip(*arguments: str) -> HelperResult:
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, "", f"pip took over {TIMEOUT_S:g} s")
+        return run_helper("pip", *arguments, timeout_s=TIMEOUT_S)
+    except HelperFailed as exc:
+        return HelperResult(1, "", f"pip {exc.message}")
 
 
-def _check(done: subprocess.CompletedProcess[str], requirements: Path) -> None:
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [
-            done.stderr.strip()
+def _check(helper: HelperResult, requirements: Path) -> None:
+    if helper.status:
+        lines = [line for line in helper.stderr.splitlines() if line.startswith("ERROR")] or [
+            helper.stderr.strip()
         ]
         raise ConfigError(f"{requirements} can't be installed: {lines[-1]}")
 
