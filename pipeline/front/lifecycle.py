@@ -31,6 +31,7 @@ from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.plugins import DIALECTS, find
 from pipeline.process import start_signals
+from pipeline.process.helper_process import cancel_helpers
 from pipeline.process.log import lines_written, set_up_logging
 from pipeline.process.memory import settle_memory
 
@@ -154,6 +155,7 @@ async def _drain(scheduler: Scheduler, listeners: Listeners) -> None:
     dag = scheduler.app.config.dag
     log.info("Stopping: not ready any more, %d requests pending", scheduler.pending)
     scheduler.say_not_ready()
+    cancel_helpers()  # a load that is under way fails now, and does not hold up the stop
     await asyncio.sleep(dag.drain_delay)
     over = time.monotonic() + dag.drain_timeout
     await listeners.drain(dag.drain_timeout)

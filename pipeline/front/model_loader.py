@@ -27,6 +27,8 @@ from pipeline.triton.repository import ModelRepository, Served, Unavailable
 
 log = logging.getLogger(__name__)
 
+_PATIENCE_S = 2.0  # for a model that polling looks at, before it looks at the next one
+
 
 class NotPolled(LoadFailed):
     """There is no such model in the repository, or its configuration can't be used."""
@@ -35,15 +37,15 @@ class NotPolled(LoadFailed):
 class ModelLoader(Repository):
     """A model of the repository is loaded with those that its steps need.
 
-    Orders are followed one at a time, but for the start of a model's workers: others go on meanwhile, for
-    `initialize` of a Python model may give some. One for a model that is starting waits for that.
+    Orders are followed one at a time. Orders for other models go on while an order reads the disk, starts
+    workers or waits for their end: `auto_complete_config` may hang, and `initialize` may give orders itself.
     """
 
     def __init__(self, scheduler: Scheduler, place: RepositoryPlace) -> None:
         super().__init__(scheduler)
         self._poll_s = place.poll_s
-        self._starting: set[str] = set()  # the models whose workers are, and those loaded with them
-        self._started_one = asyncio.Condition(self._changing)
+        self._changes = 0  # counts the loads
+        self._last_change: dict[str, int] = {}  # the number of a model's last load
         self._useless: dict[str, tuple[str, str]] = {}  # on disk: the version, and why it can't be served
         # What was on disk when polling last loaded it, so that a load that fails is not tried at each look.
         self._polled: dict[str, _OnDisk] = {}
@@ -64,9 +66,7 @@ class ModelLoader(Repository):
         async with self._changing:
             self._scheduler.check_settled()
             source = self._source if override is None else override.over(self._source, Path(self._work.name))
-            served = await asyncio.to_thread(source.read, [name])
-            while await self._waited_for(_names_in(name, served)):
-                served = await asyncio.to_thread(source.read, [name])  # the disk may have changed meanwhile
+            served = await self._read_models(name, source)
             try:
                 await self._serve(name, served)
             except LoadFailed as exc:
@@ -82,7 +82,7 @@ class ModelLoader(Repository):
         async with self._changing:
             self._scheduler.check_settled()
             models, ops = self._unloaded_with(name, dependents)
-            while await self._waited_for({name, *(op.rpartition(":")[0] for op in ops)}):
+            while await self._wait_until_idle(_models_in(name, ops)):
                 models, ops = self._unloaded_with(name, dependents)
             for part in (*ops, *(model.key for model in models)):
                 if self._scheduler.start_failures.pop(part, None) and part in self._standings:
@@ -90,40 +90,62 @@ class ModelLoader(Repository):
             if any(not model.op for model in models):
                 await self._scheduler.withdraw([model.key for model in models], 0.0)
                 self._standings |= {model.key: Standing("UNAVAILABLE", "unloaded") for model in models}
-            await self._unload(ops)
+            await self._unload(ops, _models_in(name, ops))
+
+    async def _read_models(self, name: str, source: ModelRepository) -> Served:
+        """Read a model and those that it needs, while orders for other models go on. Raises NotReady."""
+        while True:
+            await self._wait_until_idle({name})
+            changes = self._changes
+            async with self._others_go_on({name}):
+                served = await asyncio.to_thread(source.read, [name])
+            self._scheduler.check_settled()
+            names = _names_in(name, served)
+            waited = await self._wait_until_idle(names)
+            if not waited and all(self._last_change.get(model, 0) <= changes for model in names):
+                return served  # else the disk may have changed since it was read
 
     def _unloaded_with(self, name: str, dependents: bool) -> tuple[list[ServedModel], list[str]]:
         """The versions of a model, and the Ops that are unloaded with it."""
         models = [model for model in self._scheduler.app.models if model.name == name]
         return models, [op for model in models for op in model.graph.ops if model.op or dependents]
 
-    async def _waited_for(self, names: set[str]) -> bool:
-        """Wait until none of these models is starting; whether one was."""
-        if self._starting.isdisjoint(names):
-            return False
-        await self._started_one.wait_for(lambda: self._starting.isdisjoint(names))
-        self._scheduler.check_settled()
-        return True
-
     async def poll(self) -> None:
-        """Load what has changed, or come, and unload what has gone, every `poll_s` seconds."""
-        told: dict[str, str] = {}  # of a model what was in the way, which is told once
-        while True:
-            await asyncio.sleep(self._poll_s)
-            there = self.names()
-            served = {model.name for model in self._scheduler.app.models}
-            self._forget_all_but(there)
-            for name in (*there, *served.difference(there)):
-                try:
-                    await self._follow(name, there=name in there)
-                except (LoadFailed, NotReady):  # told where it was met
-                    continue
-                except Exception as exc:  # what is done for one model must not end it for all
-                    if told.get(name) != repr(exc):
-                        log.exception("What was changed of model %s is not served", name)
-                    told[name] = repr(exc)
-                else:
-                    told.pop(name, None)
+        """Load what has changed, or come, and unload what has gone, every `poll_s` seconds.
+
+        A model that takes long does not hold up the others: they are looked at meanwhile.
+        """
+        errors: dict[str, str] = {}  # of a model the last unforeseen error, which is logged once
+        slow: dict[str, asyncio.Task[None]] = {}  # models that an earlier look is not through with
+        try:
+            while True:
+                await asyncio.sleep(self._poll_s)
+                there = self.names()
+                served = {model.name for model in self._scheduler.app.models}
+                self._forget_all_but(there)
+                slow = {name: task for name, task in slow.items() if not task.done()}
+                for name in (*there, *served.difference(there)):
+                    if name in slow:
+                        continue
+                    task = asyncio.create_task(self._follow_safely(name, errors, there=name in there))
+                    slow[name] = task
+                    await asyncio.wait({task}, timeout=_PATIENCE_S)
+        finally:
+            for task in slow.values():
+                task.cancel()
+
+    async def _follow_safely(self, name: str, errors: dict[str, str], *, there: bool) -> None:
+        """Serve what the disk has of a model. An error is logged, and ends nothing."""
+        try:
+            await self._follow(name, there=there)
+        except (LoadFailed, NotReady):  # logged where it was met
+            return
+        except Exception as exc:  # what is done for one model must not end it for all
+            if errors.get(name) != repr(exc):
+                log.exception("What was changed of model %s is not served", name)
+            errors[name] = repr(exc)
+        else:
+            errors.pop(name, None)
 
     def _forget_all_but(self, names: Collection[str]) -> None:
         """Have a model that was taken away and comes again be new."""
@@ -198,24 +220,15 @@ class ModelLoader(Repository):
             batchers = await self._started(name, app, changed)
         app = merged(self._scheduler.app, name, served)  # with what others have changed meanwhile
         former = await self._scheduler.put(app, batchers)
+        self._changes += 1
+        self._last_change |= dict.fromkeys(_names_in(name, served), self._changes)
         for model in served.models:
             self._scheduler.offer(model.key)
             for part in (model.key, *model.graph.ops):
                 self._standings.pop(part, None)
         if former:
-            await self._scheduler.retire(former, app.config.dag.drain_timeout)
-
-    @contextlib.asynccontextmanager
-    async def _others_go_on(self, names: set[str]) -> AsyncIterator[None]:
-        """While these models start, orders for others are followed."""
-        self._starting |= names
-        self._changing.release()
-        try:
-            yield
-        finally:
-            await self._changing.acquire()
-            self._starting -= names
-            self._started_one.notify_all()
+            async with self._others_go_on(_names_in(name, served)):
+                await self._scheduler.retire(former, app.config.dag.drain_timeout)
 
     def _changed(self, app: App, served: Served) -> list[str]:
         """The Ops that other files, or another configuration, are to run than those that run now."""
@@ -264,6 +277,11 @@ class ModelLoader(Repository):
 def _names_in(name: str, served: Served) -> set[str]:
     """The models that are loaded by an order for this one."""
     return {name, *(model.name for model in served.models)}
+
+
+def _models_in(name: str, ops: Iterable[str]) -> set[str]:
+    """The models that an order about this one unloads."""
+    return {name, *(op.rpartition(":")[0] for op in ops)}
 
 
 def _has_other_files(app: App, op: str, pool: WorkerPool) -> bool:

@@ -1,10 +1,11 @@
-"""Repository: loads and unloads Ops while the service runs, one order at a time."""
+"""Repository: loads and unloads Ops while the service runs. A slow order delays no order for another Op."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import NamedTuple
 
 from pipeline.errors import ConfigError, ServingError, StartFailed
@@ -38,6 +39,8 @@ class Repository:
         self.failures: dict[str, LoadFailed] = {}
         self._scheduler = scheduler
         self._changing = asyncio.Lock()  # so that there is one process more than usual, not one for each Op
+        self._busy: set[str] = set()  # what an order is about that waits for something without the lock
+        self._order_ended = asyncio.Condition(self._changing)
         self._standings: dict[str, Standing] = {}  # of Ops that are unloaded, or on the way there or back
 
     def names(self) -> list[str]:
@@ -60,13 +63,15 @@ class Repository:
         async with self._changing:
             self._scheduler.check_settled()
             for op in ops:
+                await self._wait_until_idle({op})
                 await self._load(op)
 
     async def unload(self, ops: Sequence[str]) -> None:
         """Refuse further requests, answer those that were admitted, and end the workers. Raises NotReady."""
         async with self._changing:
             self._scheduler.check_settled()
-            await self._unload(ops)
+            await self._wait_until_idle(set(ops))
+            await self._unload(ops, set(ops))
 
     async def reload_changed(self) -> None:
         """Load anew what has other files than when it was loaded, and tell the log. Raises NotReady."""
@@ -89,7 +94,42 @@ class Repository:
         except ServingError:
             return True  # loading it tells what is wrong
 
-    async def _unload(self, ops: Sequence[str]) -> None:
+    @contextlib.asynccontextmanager
+    async def _others_go_on(self, names: Collection[str]) -> AsyncIterator[None]:
+        """Give the lock to other orders. Those about these names wait for the end of the block."""
+        self._busy.update(names)
+        self._changing.release()
+        try:
+            yield
+        finally:
+            try:
+                await self._take_lock_back()
+            finally:
+                self._busy.difference_update(names)
+                self._order_ended.notify_all()
+
+    async def _take_lock_back(self) -> None:
+        """Acquire the lock even when the order is cancelled, for the order's block releases the lock."""
+        acquired = asyncio.ensure_future(self._changing.acquire())
+        cancelled: asyncio.CancelledError | None = None
+        while not acquired.done():
+            try:
+                await asyncio.shield(acquired)
+            except asyncio.CancelledError as exc:
+                cancelled = exc
+        if cancelled is not None:
+            raise cancelled
+
+    async def _wait_until_idle(self, names: Collection[str]) -> bool:
+        """Wait until no other order is about these names. Returns whether one was. Raises NotReady."""
+        if self._busy.isdisjoint(names):
+            return False
+        await self._order_ended.wait_for(lambda: self._busy.isdisjoint(names))
+        self._scheduler.check_settled()
+        return True
+
+    async def _unload(self, ops: Sequence[str], names: Collection[str]) -> None:
+        """Unload Ops; orders about other names go on meanwhile."""
         pools = self._scheduler.pools
         loaded = [op for op in ops if op in pools and op not in self._standings]
         if not loaded:
@@ -97,8 +137,9 @@ class Repository:
         self._standings |= dict.fromkeys(loaded, Standing("UNLOADING"))
         for op in loaded:
             self.failures.pop(op, None)
-        await self._scheduler.withdraw(loaded, self._scheduler.app.config.dag.drain_timeout)
-        await asyncio.gather(*(pools[op].unload() for op in loaded))
+        async with self._others_go_on(names):
+            await self._scheduler.withdraw(loaded, self._scheduler.app.config.dag.drain_timeout)
+            await asyncio.gather(*(pools[op].unload() for op in loaded))
         self._standings |= dict.fromkeys(loaded, Standing("UNAVAILABLE", "unloaded"))
         log.info("Unloaded: %s", ", ".join(loaded))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import partial
 from typing import Protocol, cast
 
@@ -45,14 +45,15 @@ class OpQueue(Protocol):
         ...
 
 
-class Entry(msgspec.Struct, frozen=True, eq=False):
+class Entry(msgspec.Struct, eq=False):
     """A model as requests for it enter: what their DAG runs share.
 
     model: its key. dag: the way through its steps. queues: by node, that of its Op. on_end: called once for
     each DAG run, with its answer; with None when the client left. tries: of a whole request, see dag.retry.
     version: what its answers are of, unless it is that of an Op. versioned: the Op whose version the answer
     is of, the only one that has versions; empty where there is no such one. requests: totals of its requests;
-    None where its Op's own figures tell. failures: what they failed of.
+    None where its Op's own figures tell. failures: what they failed of. pending: admitted requests without an
+    answer.
     """
 
     model: str
@@ -65,6 +66,11 @@ class Entry(msgspec.Struct, frozen=True, eq=False):
     versioned: str
     requests: RequestFigures | None
     failures: Failures
+    pending: int = 0
+
+    def needs(self, parts: Collection[str]) -> bool:
+        """Whether the model has one of these Ops, or is one of these ensembles."""
+        return self.model in parts or any(op in parts for op in self.dag.ops)
 
 
 class DagRun(msgspec.Struct, eq=False):

@@ -141,6 +141,7 @@ class Scheduler:
         self._strictly_ready = app.repository is None or app.repository.strict_readiness
         self.start_failures: dict[str, str] = {}  # by Op, until it is loaded
         self._awaited_ends: list[AwaitedEnds] = []
+        self._former_entries: list[Entry] = []  # of models before a load, while they have requests
         security = app.config.security
         self.peers = Peers()
         self.keys = None if security.api_keys is None else KeyRing(security)
@@ -266,6 +267,7 @@ class Scheduler:
             request.finish.begin()
         dag_run = DagRun(request, answered, time.monotonic(), entry, entry.max_hops, entry.tries)
         self._pending += 1
+        entry.pending += 1
         if request.deadline < math.inf:
             dag_run.due_key = self._deadlines.add(dag_run, request.deadline)
         try:
@@ -296,8 +298,9 @@ class Scheduler:
             self._deadlines.discard(dag_run, dag_run.due_key)
         self._admission.fair_queue.end(request.client or self._anyone)
         self._pending -= 1
+        dag_run.entry.pending -= 1
         if self._awaited_ends or not self._accepting:
-            self._tell_of_end(dag_run.began)
+            self._notify_of_end(dag_run)
         if isinstance(answer, list):
             size = sum(map(len, answer))
             if size > self._most_bytes:
@@ -322,22 +325,25 @@ class Scheduler:
             if isinstance(answer, ServingError):
                 entry.requests.failures.note(answer)
 
-    def _tell_of_end(self, began: float) -> None:
+    def _notify_of_end(self, dag_run: DagRun) -> None:
         for ends in self._awaited_ends:
-            ends.note(began)
+            ends.record(dag_run)
         if self._pending == 0 and not self._accepting:
             self._drained.set()
 
     async def withdraw(self, ops: Collection[str], timeout_s: float) -> None:
         """Refuse what needs one of these Ops from now on; returns when what was admitted is answered."""
         self._unloaded.update(ops)
-        await self._admitted_end(timeout_s)
+        await self._admitted_end(ops, timeout_s)
 
-    async def _admitted_end(self, timeout_s: float) -> None:
-        if self._pending:
-            ends = AwaitedEnds(time.monotonic(), self._pending)
-            self._awaited_ends.append(ends)
+    async def _admitted_end(self, parts: Collection[str], timeout_s: float) -> None:
+        """Return when the requests that need these Ops, or ask these ensembles, have ended."""
+        entries = {*self._entries.values(), *self._former_entries}
+        ends = AwaitedEnds(time.monotonic(), [entry for entry in entries if entry.needs(parts)])
+        self._awaited_ends.append(ends)
+        try:
             await ends.over(timeout_s)
+        finally:
             self._awaited_ends.remove(ends)
 
     def check_settled(self) -> None:
@@ -407,6 +413,7 @@ class Scheduler:
             await self._keep_up(batcher.pool)
         for pool in self._pools.values():
             pool.answer_for(app.models)
+        self._former_entries = [e for e in (*self._former_entries, *self._entries.values()) if e.pending]
         self._entries = {model.key: self._renewed(model) for model in app.models}
         return former
 
@@ -419,7 +426,7 @@ class Scheduler:
 
     async def retire(self, batchers: Collection[Batcher], timeout_s: float) -> None:
         """End the workers of these, once what was admitted is answered."""
-        await self._admitted_end(timeout_s)
+        await self._admitted_end([batcher.pool.op for batcher in batchers], timeout_s)
         await self._let_go(*(batcher.pool for batcher in batchers))
         await asyncio.gather(*(batcher.pool.unload() for batcher in batchers))
 

@@ -1,0 +1,126 @@
+"""Loads and unloads that take long: others go on, a stop does not wait, a killed server leaves nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.repository_process import RepositoryProcess
+from tests.support.service_process import HttpAnswer, is_running, wait_until
+from tests.support.triton_repository import write_model
+
+TENSORS = """
+backend: "python"
+input { name: "X" data_type: TYPE_FP32 dims: 2 }
+output { name: "Y" data_type: TYPE_FP32 dims: 2 }
+"""
+ECHO = """
+class TritonPythonModel:
+    def execute(self, requests):
+        tensors = [pb_utils.Tensor("Y", request.inputs()[0].as_numpy()) for request in requests]
+        return [pb_utils.InferenceResponse([tensor]) for tensor in tensors]
+"""
+# Tells its process in a file, and then waits for ever.
+HANGS = """
+import os, pathlib, signal
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        partial = pathlib.Path("{pid}.partial")
+        partial.write_text(str(os.getpid()))
+        partial.rename("{pid}")
+        signal.pause()
+"""
+# Tells a FIFO that it runs, and goes on when another one is read.
+WAITS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        open("{begun}", "w").close()
+        open("{go_on}").close()
+        tensors = [pb_utils.Tensor("Y", request.inputs()[0].as_numpy()) for request in requests]
+        return [pb_utils.InferenceResponse([tensor]) for tensor in tensors]
+"""
+BODY = '{"inputs": [{"name": "X", "shape": [2], "datatype": "FP32", "data": [1, 2]}]}'
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    begun, go_on = tmp_path / "begun", tmp_path / "go_on"
+    os.mkfifo(begun)
+    os.mkfifo(go_on)
+    folder = tmp_path / "models"
+    write_model(folder, "echo", TENSORS, ECHO)
+    write_model(folder, "hangs", None, HANGS.format(pid=tmp_path / "pid"))
+    write_model(folder, "waits", TENSORS, WAITS.format(begun=begun, go_on=go_on))
+    return folder
+
+
+@pytest.fixture
+def service(repository: Path) -> Iterator[RepositoryProcess]:
+    arguments = ["--model-control-mode=explicit", "--load-model=waits"]
+    with RepositoryProcess(repository, arguments=arguments) as process:
+        yield process
+
+
+def order(service: RepositoryProcess, name: str, what: str) -> HttpAnswer:
+    return service.http(f"/v2/repository/models/{name}/{what}", b"")
+
+
+def hanging_pid(folder: Path) -> int:
+    path = folder / "pid"
+    wait_until(path.exists, "the hanging auto_complete_config runs")
+    return int(path.read_text())
+
+
+def state(service: RepositoryProcess, name: str) -> str:
+    rows = service.http("/v2/repository/index", b"").json
+    return str(next(row.get("state", "") for row in rows if row["name"] == name))
+
+
+def test_slow_orders_hold_up_no_other_and_no_stop(service: RepositoryProcess, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        loading = pool.submit(order, service, "hangs", "load")
+        helper = hanging_pid(tmp_path)
+        inferring = pool.submit(service.http, "/v2/models/waits/infer", BODY)
+        (tmp_path / "begun").read_text()  # it runs
+        unloading = pool.submit(order, service, "waits", "unload")
+        wait_until(lambda: state(service, "waits") == "UNLOADING", "the unload is under way")
+        for what in ("load", "unload", "load"):
+            assert order(service, "echo", what).status == 200
+        assert service.http("/v2/models/echo/infer", BODY).status == 200
+        again = pool.submit(order, service, "waits", "load")  # it waits for the unload
+        assert (loading.done(), unloading.done(), again.done()) == (False, False, False)
+        (tmp_path / "go_on").write_text("")
+        assert [future.result().status for future in (inferring, unloading, again)] == [200, 200, 200]
+        assert state(service, "waits") == "READY"
+        service.terminate()
+        assert service.exit_code() == 0
+        assert loading.result().status in (400, 503)
+    assert not is_running(helper)
+
+
+def test_a_helper_ends_with_a_server_that_is_killed(service: RepositoryProcess, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(order, service, "hangs", "load")
+        helper = hanging_pid(tmp_path)
+        service.process.kill()
+        assert loading.exception() is not None
+    wait_until(lambda: not is_running(helper), "the helper is gone")
+
+
+def test_polling_goes_on_beside_a_model_that_hangs(repository: Path, tmp_path: Path) -> None:
+    arguments = ["--model-control-mode=poll", "--repository-poll-secs=1"]
+    hangs = (repository / "hangs").rename(tmp_path / "hangs")
+    (repository / "waits").rename(tmp_path / "waits")
+    with RepositoryProcess(repository, arguments=arguments) as service:
+        hangs.rename(repository / "hangs")
+        helper = hanging_pid(tmp_path)
+        write_model(repository, "later", TENSORS, ECHO)
+        wait_until(lambda: service.http("/v2/models/later/infer", BODY).status == 200, "it is served")
+        assert is_running(helper)
+        service.terminate()
+        assert service.exit_code() == 0
