@@ -10,6 +10,7 @@ import msgspec
 
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.process import recording
+from pipeline.process.isolation import isolated
 from pipeline.tuning.sample import path_of
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Recorder:
         self._scheduler.recorded = self._write
         log.warning("Requests are recorded to %s", recording.file_of(os.getpid()))
 
+    @isolated(None)
     def _write(self, path: str, body: bytes) -> None:
         """Write the body of a request that was answered, unless it can't be asked again by itself."""
         try:

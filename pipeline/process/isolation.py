@@ -1,17 +1,23 @@
-"""Isolation of callbacks: an exception in one step is logged, and the steps after it still run."""
+"""Isolation of callbacks and telemetry: an exception in one step is logged, and the steps after it still run."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
-from typing import ParamSpec
+from contextlib import suppress
+from typing import ParamSpec, TypeVar
 
 log = logging.getLogger(__name__)
 
 QUIET_S = 10.0  # between two tracebacks of a step, which may run a thousand times a second
 
 P = ParamSpec("P")
+T = TypeVar("T")
+D = TypeVar("D")
+fault_counts: Counter[str] = Counter()  # by the name of the step
 _logged_at: dict[str, float] = {}  # by the name of the step, time.monotonic
 
 
@@ -29,10 +35,32 @@ def run_isolated(step: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -
     return True
 
 
+def isolated(default: D) -> Callable[[Callable[P, T]], Callable[P, T | D]]:
+    """Decorate a function whose result no request needs: where it raises, its callers get `default`.
+
+    For run costs, metrics, traces and log lines: these must not fail the requests that they are about.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T | D]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T | D:
+            try:
+                return function(*args, **kwargs)
+            except Exception:
+                log_fault(function)
+                return default
+
+        return call
+
+    return decorate
+
+
 def log_fault(step: Callable[..., object]) -> None:
-    """Log the exception that is being handled, at most once in `QUIET_S` for each step."""
+    """Log the exception that is being handled, at most once in `QUIET_S` for each step. Never raises."""
     name = getattr(step, "__qualname__", repr(type(step)))
+    fault_counts[name] += 1
     now = time.monotonic()
     if now >= _logged_at.get(name, 0.0) + QUIET_S:
         _logged_at[name] = now
-        log.exception("A fault of ours in %s", name)
+        with suppress(Exception):  # of a filter or a handler that the app has added to our logger
+            log.exception("A fault of ours in %s", name)

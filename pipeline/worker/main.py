@@ -46,6 +46,7 @@ from pipeline.messages.protocol_version import OTHER_VERSION, PACKAGE_CHANGED, P
 from pipeline.messages.values import Part
 from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
+from pipeline.process.isolation import isolated
 from pipeline.process.log import keep_our_loggers, lines_written, set_up_logging
 from pipeline.process.memory import settle_memory
 from pipeline.process.processes import die_with, name_process
@@ -101,10 +102,14 @@ class Front:
 
     def tell_own_metrics(self) -> None:
         """Tell what its model counts itself, where that has changed."""
-        if (families := self.own_metrics()) is not None:
-            self.tell(OwnFamilies(families))
+        self._write(self._own_metrics_frame())
 
-    def _write(self, buffers: list[Part]) -> None:
+    @isolated(())
+    def _own_metrics_frame(self) -> list[Part]:
+        families = self.own_metrics()
+        return [] if families is None else frame(OwnFamilies(families))
+
+    def _write(self, buffers: Sequence[Part]) -> None:
         for buffer in buffers:
             self._socket.sendall(buffer)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pipeline.errors import ServingError, is_clients
 from pipeline.front.metrics.metrics import Metrics
+from pipeline.process.isolation import isolated
 from pipeline.process.log import one_line
 
 log = logging.getLogger(__name__)
@@ -51,9 +52,11 @@ class AccessLog:
         self._sums: dict[Kind, Sum] = {}  # of what was told of late
         self.tells_each = log.isEnabledFor(logging.DEBUG)
 
+    @isolated(None)
     def answered(self, door: str) -> None:
         self._outcomes[door, 0] += 1
 
+    @isolated(None)
     def refused(self, door: str, error: ServingError, client: str) -> None:
         """client: its address, and the name of its API key."""
         self._outcomes[door, error.err_no] += 1
@@ -65,6 +68,7 @@ class AccessLog:
             kind = Kind(name, door, OTHERS, level)
         self._tell(kind, error.message)
 
+    @isolated(None)
     def warn(self, kind: str, text: str) -> None:
         """A line for what no request is refused with."""
         self._tell(Kind(kind, "", "", logging.WARNING), text)
@@ -80,6 +84,7 @@ class AccessLog:
         log.log(kind.level, "%s: %s", kind, one_line(text))
         asyncio.get_running_loop().call_later(QUIET_S, self._tell_sum, kind)
 
+    @isolated(None)
     def tell(self, door: str, peer: str, what: str, began: float, error: ServingError | None) -> None:
         """A line for one request; `began`: time.monotonic. To be called where `tells_each` says so."""
         took_ms = (time.monotonic() - began) * 1000
@@ -91,6 +96,7 @@ class AccessLog:
         for kind in list(self._sums):
             self._tell_sum(kind)
 
+    @isolated(None)
     def _tell_sum(self, kind: Kind) -> None:
         told = self._sums.pop(kind, Sum())
         if told.count:

@@ -1,6 +1,7 @@
 """Figures: totals since the start of a service's requests and of an Op's runs.
 
-Plain numbers, which a request only adds to: `Metrics` makes of them what /metrics says when it is asked.
+Plain numbers, which a request only adds to, and no request fails for: `Metrics` makes of them what /metrics
+says when it is asked.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from pipeline.errors import DeadlineExceeded, Overloaded, ServingError, is_clients
 from pipeline.messages.messages import Timings
+from pipeline.process.isolation import isolated
 
 _NS = 1_000_000_000
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -53,6 +55,7 @@ class Failures:
     other: int = 0
     steps: Counter[tuple[str, str]] = field(default_factory=Counter)
 
+    @isolated(None)
     def note(self, error: ServingError) -> None:
         if error.err_no in _OF_TIME_AND_ROOM:
             self.rejected += 1

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import INF, floatToGoString
 
 from pipeline.front.metrics.figures import SECONDS, Distribution, OpFigures
+from pipeline.process.isolation import isolated
 from pipeline.process.log import lines_dropped
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -71,7 +72,12 @@ class Metrics:
         self._others.append(text)
 
     def text(self) -> bytes:
-        return b"".join([generate_latest(self._registry), *(text() for text in self._others)])
+        return b"".join([generate_latest(self._registry), *map(_text, self._others)])
+
+
+@isolated(b"")
+def _text(source: Callable[[], bytes]) -> bytes:
+    return source()
 
 
 class _Totals(Collector):
@@ -132,7 +138,10 @@ def _histogram(
 
 
 class _Watched(Collector):
-    """A family whose samples are read when they are asked for. kind: gauges or counters."""
+    """A family whose samples are read when they are asked for. kind: gauges or counters.
+
+    A family that can't be read is left out: /metrics has the others.
+    """
 
     def __init__(
         self,
@@ -147,11 +156,15 @@ class _Watched(Collector):
         return []
 
     def collect(self) -> Iterable[Metric]:
+        return self._families()
+
+    @isolated(())
+    def _families(self) -> list[Metric]:
         rows = list(self._read())
         family = self._kind(self._name, self._help, labels=list(rows[0][0]) if rows else [])
         for labels, value in rows:
             family.add_metric(list(labels.values()), value)
-        yield family
+        return [family]
 
 
 def resident_bytes(pid: int | str = "self") -> float:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pipeline.messages.messages import OwnFamily
+from pipeline.process.isolation import isolated
 
 _Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
+@isolated(b"")
 def own_metrics(told: Iterable[Iterable[OwnFamily]]) -> bytes:
     """told: by worker. What several count under the same labels is added up; of gauges the last counts."""
     families: dict[str, OwnFamily] = {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import time
 
+from pipeline.process.isolation import isolated
+
 MAX_CHARS = 4096  # gRPC's clients take 8 KiB of metadata
 STAGES = ("queue", "preprocess", "process", "postprocess")
 _NO_TOKEN = re.compile(r"[^\w!#$%&'*+\-.^`|~]", re.ASCII)  # RFC 9110, section 5.6.2
@@ -19,12 +21,14 @@ class Timings:
         self._began = time.monotonic()
         self._of_ops: dict[str, list[float]] = {}
 
+    @isolated(None)
     def note(self, op: str, *stages_s: float) -> None:
         """Seconds of each of STAGES: until the worker could begin, then of the request's batch."""
         sums = self._of_ops.setdefault(op, [0.0] * len(STAGES))
         for number, spent_s in enumerate(stages_s):
             sums[number] += spent_s
 
+    @isolated("")
     def header(self) -> str:
         """Milliseconds: `total;dur=5.1, bert.queue;dur=0.2, bert.preprocess;dur=0.6, ...`.
 

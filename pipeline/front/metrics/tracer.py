@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable
 
 from pipeline.front.metrics.metrics import Metrics
+from pipeline.process.isolation import isolated
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +35,15 @@ class Tracer:
         self._told = self._metrics.op_totals()
         while True:
             await asyncio.sleep(self._interval_s)
-            totals = self._metrics.op_totals()
-            grown = {key: value - self._told.get(key, 0.0) for key, value in totals.items()}
-            self._told = totals
-            for op in self._ops:
-                log.info("%s", self._line(op, grown))
+            self._log_growth()
+
+    @isolated(None)
+    def _log_growth(self) -> None:
+        totals = self._metrics.op_totals()
+        grown = {key: value - self._told.get(key, 0.0) for key, value in totals.items()}
+        self._told = totals
+        for op in self._ops:
+            log.info("%s", self._line(op, grown))
 
     def _line(self, op: str, grown: dict[tuple[str, str], float]) -> str:
         def sum_and_count(histogram: str) -> tuple[float, float]:

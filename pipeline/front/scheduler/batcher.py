@@ -37,7 +37,7 @@ from pipeline.front.scheduler.lost_jobs import refuse_blamed, tried_again
 from pipeline.front.scheduler.queue_policy import QueuePolicies, batching_of
 from pipeline.messages.messages import Reply
 from pipeline.messages.values import Part
-from pipeline.process.isolation import run_isolated
+from pipeline.process.isolation import isolated, run_isolated
 
 log = logging.getLogger(__name__)
 
@@ -460,6 +460,7 @@ class Batcher:
             "call is abandoned, and its instance is replaced unless the call ends before that"
         )
 
+    @isolated(None)
     def _note_pace(self, took_s: float, handover: InFlight) -> None:
         self.pace.note(took_s, len(handover.jobs), handover.runs if self._runs_in_turn else 0)
         self._admission.note_pace()

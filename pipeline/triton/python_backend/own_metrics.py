@@ -36,7 +36,7 @@ class Metric:
         self._check("increment", _COUNTER, _GAUGE)
         if self._kind == _COUNTER and by < 0:
             raise ValueError("a counter can't be decremented")
-        self._change(self._value + by)
+        self._change(self._value + float(by))
 
     def set(self, value: float) -> None:
         """Set a gauge."""
@@ -46,8 +46,9 @@ class Metric:
     def observe(self, value: float) -> None:
         """Count a value in a histogram."""
         self._check("observe", _HISTOGRAM)
-        self._counts[bisect_left(self._buckets, value)] += 1
-        self._change(self._value + value)
+        number = float(value)
+        self._counts[bisect_left(self._buckets, number)] += 1
+        self._change(self._value + number)
 
     def value(self) -> float:
         """Of a counter or a gauge."""
@@ -88,7 +89,7 @@ class MetricFamily:
             )
         if kind not in range(len(_KINDS)):
             raise ValueError(f"kind {kind!r} is none of MetricFamily.COUNTER, GAUGE and HISTOGRAM")
-        self._name, self._description, self._kind = name, description, kind
+        self._name, self._description, self._kind = name, str(description), kind
         self._metrics: dict[tuple[tuple[str, str], ...], Metric] = {}
         if _families.setdefault(name, self)._kind != kind:
             raise ValueError(f"there is a metric family {name!r} of another kind")
