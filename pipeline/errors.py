@@ -303,7 +303,7 @@ def described(error: ServingError) -> Described:
     connection would be read as another answer.
     """
     try:
-        err_no, message = int(error.err_no), _sendable(error.message)
+        err_no, message = int(error.err_no), sendable(error.message)
     except BaseException:  # of an app's own class, whatever it may be
         err_no, message = ServingError.err_no, text_of(error)
     if not -(1 << 31) <= err_no < 1 << 31:  # the field of the answer is an int32
@@ -335,12 +335,13 @@ def is_servers(error: ServingError) -> bool:
 def text_of(exc: BaseException) -> str:
     """An exception's text, safe to send: one whose own __str__ raises is named by its class."""
     try:
-        return _sendable(str(exc))
+        return sendable(str(exc))
     except BaseException:  # it may raise a KeyboardInterrupt as well, and spoils no other request
         return type(exc).__name__
 
 
-def _sendable(text: object) -> str:
+def sendable(text: object) -> str:
+    """Return the text of an object as UTF-8 can have it, cut to a length that a message may have."""
     plain = str.encode(str(text)[: MOST_CHARS + 1], "utf-8", "replace").decode()
     return plain if len(plain) <= MOST_CHARS else plain[:MOST_CHARS] + "..."
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.engines.base import Engine, Predictor, PredictorConf, engine_named, engine_of
 from pipeline.engines.dynamic_shape import DynamicShapes
-from pipeline.engines.feeds import Array, check_feeds, input_examples
+from pipeline.engines.feeds import Array, check_feeds, check_forms, input_examples
 from pipeline.engines.fetches import select_fetches
 from pipeline.engines.remote.remote_predictor import RemoteConf, RemotePredictor
 from pipeline.models.serving_model import ServingModel, require_library
@@ -23,6 +23,7 @@ __all__ = [
     "Predictor",
     "PredictorConf",
     "check_feeds",
+    "check_forms",
     "create_predictor",
     "create_remote_predictor",
     "engine_named",

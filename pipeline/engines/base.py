@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pipeline.engines.dynamic_shape import DynamicShapes, ShapeRange
 from pipeline.engines.feeds import Array
@@ -14,7 +14,10 @@ from pipeline.plugins import ENGINES, find, load
 
 
 class Predictor(Protocol):
-    """A loaded model. Only one that instances share, as threads, has to bear several runs at a time."""
+    """A loaded model. Only one that instances share, as threads, has to bear several runs at a time.
+
+    It may have a method `check(feeds)` as well (`FeedsChecked`).
+    """
 
     @property
     def feeds(self) -> tuple[Variable, ...]: ...
@@ -37,6 +40,15 @@ class Predictor(Protocol):
 
     def close(self) -> None:
         """Free the model; the predictor can't be run any more."""
+        ...
+
+
+@runtime_checkable
+class FeedsChecked(Protocol):
+    """A predictor that checks each request's feeds before they are joined to those of others."""
+
+    def check(self, feeds: Mapping[str, Array]) -> None:
+        """Raise InvalidInput for feeds that `run` refuses whatever their elements are."""
         ...
 
 

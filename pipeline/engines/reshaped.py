@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pipeline.engines.base import Predictor
+from pipeline.engines.base import FeedsChecked, Predictor
 from pipeline.engines.feeds import Array
+from pipeline.errors import UnusableFeed
 from pipeline.models.signature import Variable
 
 Shape = tuple[int, ...]
@@ -40,17 +41,30 @@ class Reshaped:
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """As the predictor's."""
-        inputs, outputs, rows = self._reshapes
-        given = {
-            name: _reshaped(array, *inputs[name], rows) if name in inputs else array
-            for name, array in feeds.items()
-        }
+        _, outputs, rows = self._reshapes
         return {
             name: _reshaped(array, outputs[name].inner, outputs[name].outer, rows)
             if name in outputs
             else array
-            for name, array in self._predictor.run(given).items()
+            for name, array in self._predictor.run(self._inner(feeds)).items()
         }
+
+    def _inner(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the feeds in the model's shapes. Raises UnusableFeed for a feed of another size."""
+        inputs, _, rows = self._reshapes
+        inner = dict(feeds)
+        for name in inputs.keys() & feeds.keys():
+            try:
+                inner[name] = _reshaped(feeds[name], *inputs[name], rows)
+            except ValueError as exc:
+                raise UnusableFeed(f"feed {name!r} has shape {feeds[name].shape}: {exc}") from exc
+        return inner
+
+    def check(self, feeds: Mapping[str, Array]) -> None:
+        """Raise InvalidInput for feeds that can't be reshaped, or that the model refuses then."""
+        inner = self._inner(feeds)
+        if isinstance(self._predictor, FeedsChecked):
+            self._predictor.check(inner)
 
     def close(self) -> None:
         self._predictor.close()

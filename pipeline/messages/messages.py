@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from pipeline.api.request_options import RequestOptions
-from pipeline.errors import ServingError, described
+from pipeline.errors import ServingError, described, sendable
 from pipeline.models.model_card import ModelCard
 from pipeline.models.tensor_spec import Signature
 
@@ -124,8 +124,9 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
     @classmethod
     def of(cls, error: ServingError, *, told: bool | None = None) -> Refusal:
         """told: where it is not as the error says."""
+        kind = sendable(error.kind or type(error).__name__)
         told = error.told if told is None else told
-        return cls(*described(error), error.kind or type(error).__name__, error.clients, told)
+        return cls(*described(error), kind, bool(error.clients), bool(told))
 
     def error(self) -> ServingError:
         error = ServingError(self.message)

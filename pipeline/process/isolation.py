@@ -1,4 +1,4 @@
-"""Isolation of callbacks and telemetry: an exception in one step is logged, and the steps after it still run."""
+"""Isolation of callbacks and telemetry: an exception in one step is logged, and later steps still run."""
 
 from __future__ import annotations
 

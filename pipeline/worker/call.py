@@ -60,8 +60,7 @@ class Call(msgspec.Struct, eq=False):
             except InvalidInput as exc:  # a tensor that was left for us to read
                 error = exc
             except BaseException as exc:  # an object that leaves as it is loaded ends no worker either
-                error = HookFailed(f"input {name!r} can't be rebuilt: {text_of(exc)}")
-                error.__cause__ = exc
+                error = _as_hook_failed(f"input {name!r} can't be rebuilt", exc)
         asked: Mapping[str, Any] | None = inputs.get(FEED)
         if type(given := inputs.get(REQUEST_OP)) is dict:
             asked = inputs[REQUEST_OP] = RequestInputs(given)
@@ -69,15 +68,18 @@ class Call(msgspec.Struct, eq=False):
         if share.tensors is not None and error is None:
             try:
                 inputs = {FEED: _joined_feed(inputs.values(), share.tensors)}
-            except ServingError as exc:
-                error = exc
+            except BaseException as exc:
+                error = _as_hook_failed("the inputs of this step can't be joined", exc)
         options = share.options
         if options is None:
             request = OpRequest(inputs, share.data_id, share.log_id)
         else:
             request = OpRequest(inputs, share.data_id, share.log_id, *options)
-            if own is not None:
-                own.request_options = options
+            try:
+                if own is not None:
+                    own.request_options = options
+            except BaseException as exc:  # of the app's own __setattr__
+                error = _as_hook_failed("request_options can't be set on the Op", exc)
         if FEED in inputs:
             return cls(share, request, own, asked, True, error, [inputs[FEED]], carried=carried)
         return cls(share, request, own, asked, False, error)
@@ -124,6 +126,14 @@ class Call(msgspec.Struct, eq=False):
         if self.feed_is_list:
             return [_rejoined(slices) for slices in self._fetches]
         return _rejoined(self._fetches[0])
+
+
+def _as_hook_failed(message: str, exc: BaseException) -> ServingError:
+    if isinstance(exc, ServingError):
+        return exc
+    error = HookFailed(f"{message}: {text_of(exc)}")
+    error.__cause__ = exc
+    return error
 
 
 def picked(given: Any, names: Mapping[str, str]) -> dict[str, Any]:

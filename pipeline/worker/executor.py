@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from client.protos.pipeline_service_pb2 import Response
+from pipeline.api.op import Op, OpRequest
 from pipeline.api.served_models import ServedModel
 from pipeline.dialects.forms import Form
 from pipeline.errors import HookFailed, RemoteRefused, ServingError, described, is_servers
@@ -16,6 +17,7 @@ from pipeline.messages.messages import Outcome, Refusal, Settled, Share, Timings
 from pipeline.messages.values import NotEncodable, Part, encode
 from pipeline.models.tensor_spec import TensorSpec
 from pipeline.paddle_serving.packages import outputs_of
+from pipeline.process.isolation import isolated, log_fault
 from pipeline.process.log import one_line
 from pipeline.worker.call import Call, picked
 from pipeline.worker.hooks import Hooks
@@ -58,13 +60,25 @@ class Executor:
         """Answer every request of a hand-over. Replies are sent as predictor batches end, those of short ones
         some at a time.
 
-        `send` is called with last=True exactly once, at the end.
+        `send` is called with last=True exactly once, at the end. An exception reaches one request where a
+        hook raises, and one batch where its run does. Only what no stage foresees ends here, and fails the
+        requests that are not sent yet.
         """
         started = time.perf_counter_ns()
         calls = self._calls(shares, tail)
+        ended = False
+
+        def send_once(settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None:
+            nonlocal ended
+            send(settled, tail, timings, last=last)
+            ended = last
+
         try:
-            self._run(calls, started, send)
-        except BaseException as exc:  # a fault of ours, or a hook's return of a kind that nobody foresaw
+            self._run(calls, started, send_once)
+        except BaseException as exc:
+            if ended:
+                log_fault(self.run)
+                return
             rest = [call for call in calls if not call.sent]
             for call in rest:
                 call.error = self._hooks.failure(exc, "the hand-over", call.request)
@@ -108,8 +122,8 @@ class Executor:
             timings.answered += call.error is None
             started = ended
             if tail or call is calls[-1]:
-                _mark_sent(told)
                 send(settled, tail, timings, last=call is calls[-1])
+                _mark_sent(told)
                 settled, tail, timings, told = [], [], Timings(), []
 
     def _run_together(self, calls: list[Call], started: int, send: Send, *, ends: bool) -> None:
@@ -153,11 +167,21 @@ class Executor:
 
     def _calls(self, shares: Sequence[Share], tail: Tail) -> list[Call]:
         copies = not self._hooks.batch_preprocess
-        return [
-            # A step of an ensemble runs without hooks.
-            Call.of(share, tail, self._hooks.own_copy() if copies and share.tensors is None else None)
-            for share in shares
-        ]
+        # A step of an ensemble runs without hooks.
+        return [self._call(share, tail, copies and share.tensors is None) for share in shares]
+
+    def _call(self, share: Share, tail: Tail, has_copy: bool) -> Call:
+        own: Op | None = None
+        failure: BaseException | None = None
+        if has_copy:
+            try:
+                own = self._hooks.own_copy()
+            except BaseException as exc:  # of the app's own __copy__
+                failure = exc
+        call = Call.of(share, tail, own)  # also where there is no copy: the next request's bytes follow
+        if failure is not None:
+            call.error = self._hooks.failure(failure, "__copy__", call.request)
+        return call
 
     def _preprocess(self, calls: Sequence[Call]) -> None:
         if self._hooks.batch_preprocess:
@@ -173,16 +197,18 @@ class Executor:
                     with noted.on(call.own) as call.kept:
                         fed = self._hooks.preprocess(call.own, call.request)
                 self._take_feed(call, *fed)
-            except ServingError as exc:
-                call.error = exc
+            except BaseException as exc:  # of a list of the app's own class, say
+                call.error = self._hooks.failure(exc, "preprocess", call.request)
 
     def _preprocess_batch(self, calls: Sequence[Call]) -> None:
         feeds = self._hooks.preprocess_batch([call.request for call in calls])
-        if not self._hooks.batch_postprocess:
-            for call in calls:
-                call.take_own(self._hooks.own_copy())
         for call, feed in zip(calls, feeds, strict=True):
-            self._take_feed(call, feed, skip=False)
+            try:
+                if not self._hooks.batch_postprocess:
+                    call.take_own(self._hooks.own_copy())
+                self._take_feed(call, feed, skip=False)
+            except BaseException as exc:
+                call.error = self._hooks.failure(exc, "preprocess_batch", call.request)
 
     def _take_feed(self, call: Call, feed: Any, skip: bool) -> None:
         if isinstance(feed, ServingError):
@@ -202,26 +228,31 @@ class Executor:
         return early
 
     def _finish(self, run: Run) -> tuple[list[Call], Timings]:
-        """The calls that this batch was the last of, postprocessed, and its timings."""
+        """Return the calls that this batch was the last of, postprocessed, and its timings."""
         done: list[Call] = []
-        rows = tokens = longest = answered = 0
         for piece, fetch in zip(run.batch, run.fetches, strict=True):
-            call, item = piece.call, piece.item
-            rows += item.rows
-            tokens += item.rows * item.length
-            if item.length > longest:
-                longest = item.length
+            call = piece.call
             if isinstance(fetch, ServingError):
-                call.error = call.error or fetch
+                call.error = fetch if call.error is None else call.error
                 fetch = None
-            else:
-                answered += item.rows
             if call.take(piece.feed_number, piece.slice_number, fetch):
                 done.append(call)
         started = time.perf_counter_ns()
         self._postprocess([call for call in done if call.error is None])
-        postprocess_ns = time.perf_counter_ns() - started
-        timings = Timings(
+        timings = self._timings(run, time.perf_counter_ns() - started)
+        self._preprocess_ns = 0
+        return done, timings
+
+    @isolated(Timings())
+    def _timings(self, run: Run, postprocess_ns: int) -> Timings:
+        rows = tokens = longest = answered = 0
+        for piece, fetch in zip(run.batch, run.fetches, strict=True):
+            item = piece.item
+            rows += item.rows
+            tokens += item.rows * item.length
+            longest = max(longest, item.length)
+            answered += 0 if isinstance(fetch, ServingError) else item.rows
+        return Timings(
             self._preprocess_ns,
             run.took_ns,
             postprocess_ns,
@@ -231,8 +262,6 @@ class Executor:
             padded_tokens=rows * longest,
             answered=answered,
         )
-        self._preprocess_ns = 0
-        return done, timings
 
     def _postprocess(self, calls: Sequence[Call]) -> None:
         """Give each call its output or its error."""
@@ -240,8 +269,8 @@ class Executor:
         for call in calls:
             try:
                 fetch = call.fetch()
-            except ServingError as exc:
-                call.error = exc
+            except BaseException as exc:
+                call.error = self._hooks.failure(exc, "the fetch", call.request)
                 continue
             if call.direct:
                 call.output = fetch
@@ -253,12 +282,12 @@ class Executor:
             return
         for call, fetch in fetched:
             assert call.own is not None
-            if call.left is not None:
-                self._hooks.set_attributes.put(call.own, call.all_left(), call.kept)
             try:
+                if call.left is not None:
+                    self._hooks.set_attributes.put(call.own, call.all_left(), call.kept)
                 call.output = self._hooks.postprocess(call.own, call.request, fetch)
-            except ServingError as exc:
-                call.error = exc
+            except BaseException as exc:
+                call.error = self._hooks.failure(exc, "postprocess", call.request)
 
     def _of_one_process(self, fetched: list[Fetched]) -> list[list[Fetched]]:
         """The calls in groups that share what `process` has set on `self`.
@@ -288,8 +317,8 @@ class Executor:
         tail: list[Part] = []
         calls = list(calls)
         settled = [self._outputs.settled(call, tail) for call in calls]
-        _mark_sent(calls)
         send(settled, tail, timings, last=last)
+        _mark_sent(calls)
 
 
 def _mark_sent(calls: Iterable[Call]) -> None:
@@ -302,10 +331,15 @@ def _tell(error: ServingError, data_id: int) -> bool:
     clients did, or a remote service, the front tells in sums."""
     if error.told or not is_servers(error) or isinstance(error, RemoteRefused):
         return error.told
-    trace = cause_of(error)
-    said = one_line(described(error).message, _MOST_LOGGED)
-    log.error("request %d: %s%s", data_id, said, f"\n{trace}" if trace else "")
+    _log_error(error, data_id)
     return True
+
+
+@isolated(None)
+def _log_error(error: ServingError, data_id: int) -> None:
+    trace = cause_of(error)
+    message = one_line(described(error).message, _MOST_LOGGED)
+    log.error("request %d: %s%s", data_id, message, f"\n{trace}" if trace else "")
 
 
 class Outputs:
@@ -334,8 +368,13 @@ class Outputs:
                 call.error = exc
             except BaseException as exc:  # an answer's own __repr__, say: it must not take the batch along
                 call.error = self._hooks.failure(exc, "the answer's printing", call.request)
-        told = _tell(call.error, call.request.data_id)
-        return Settled(call.share.index, Outcome.ERROR, refusal=Refusal.of(call.error, told=told))
+        return Settled(call.share.index, Outcome.ERROR, refusal=self._refusal(call.error, call.request))
+
+    def _refusal(self, error: ServingError, request: OpRequest) -> Refusal:
+        try:
+            return Refusal.of(error, told=_tell(error, request.data_id))
+        except BaseException as exc:  # of an error of the app's own class
+            return Refusal.of(self._hooks.failure(exc, "the error's printing", request))
 
     def _outcome(self, call: Call) -> tuple[Outcome, list[Part]]:
         """What a call without an error comes down to, and the bytes of it. Raises what hooks, encoding and

@@ -25,6 +25,7 @@ from pipeline.errors import (
     text_of,
 )
 from pipeline.paddle_serving.channel_data import ChannelData
+from pipeline.process.isolation import isolated
 from pipeline.worker.set_attributes import SetAttributes
 from pipeline.worker.traces import said_by, trace_of
 
@@ -146,7 +147,10 @@ class Hooks:
 
     def _postprocess_batch(self, op: Op, requests: Sequence[OpRequest], fetches: Sequence[Any]) -> list[Any]:
         outputs = self._by_halves("postprocess_batch", op.postprocess_batch, requests, fetches)
-        return [output if type(output) is dict else self._checked_or_error(output) for output in outputs]
+        return [
+            output if type(output) is dict else self._checked_or_error(output, request)
+            for output, request in zip(outputs, requests, strict=True)
+        ]
 
     def jump(self, own: Op, request: OpRequest, output: Any) -> bool:
         """Whether `check_jumping` wants this output to jump to other Ops' consumers. Raises ServingError."""
@@ -164,8 +168,7 @@ class Hooks:
         """
         if isinstance(exc, ServingError):
             return exc
-        trace = trace_of(exc)  # made here: logging would print its own failure instead
-        log.error("request %d: %s of Op %s raised\n%s", request.data_id, hook, self.op.name, trace)
+        self._log_exception(exc, hook, request)
         said = text_of(exc) or type(exc).__name__ if isinstance(exc, Exception) else said_by(exc)
         failed = HookFailed(
             f"Log_id: {request.log_id}  Raise_msg: {said}  "
@@ -174,13 +177,18 @@ class Hooks:
         failed.told = True
         return failed
 
-    def _checked_or_error(self, output: Any) -> Any:
-        if isinstance(output, ServingError):
-            return output
+    @isolated(None)
+    def _log_exception(self, exc: BaseException, hook: str, request: OpRequest) -> None:
+        trace = trace_of(exc)  # made here: logging would print its own failure instead
+        log.error("request %d: %s of Op %s raised\n%s", request.data_id, hook, self.op.name, trace)
+
+    def _checked_or_error(self, output: Any, request: OpRequest) -> Any:
         try:
+            if isinstance(output, ServingError):
+                return output
             return _checked_output(self.op.name, output, "postprocess_batch")
-        except ServingError as exc:
-            return exc
+        except BaseException as exc:  # of an object of the app's own class
+            return self.failure(exc, "postprocess_batch", request)
 
     def _by_halves(
         self,
@@ -202,9 +210,15 @@ class Hooks:
                 for result in self._by_halves(hook, function, requests[part], fetches and fetches[part])
             ]
         return [
-            self.failure(result, hook, request) if isinstance(result, BaseException) else result
+            self._result_or_error(result, hook, request)
             for result, request in zip(results, requests, strict=True)
         ]
+
+    def _result_or_error(self, result: Any, hook: str, request: OpRequest) -> Any:
+        try:
+            return self.failure(result, hook, request) if isinstance(result, BaseException) else result
+        except BaseException as exc:  # isinstance asks the object, too
+            return self.failure(exc, hook, request)
 
 
 @dataclass(frozen=True)

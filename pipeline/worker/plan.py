@@ -22,7 +22,8 @@ _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96
 class Item(msgspec.Struct, frozen=True, gc=False):
     """One feed to be run.
 
-    rows: its length on axis 0. length: its longest padded axis, 1 where nothing is padded.
+    rows: its length on axis 0. length: its longest padded axis, 1 where nothing is padded. Both are at least
+    1: feeds without elements are refused before, or run alone as one row of length 1.
     shape: what must be equal for two feeds to be run together; None for one that can only run alone.
     """
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pipeline.engines.base import Predictor
+from pipeline.engines.base import FeedsChecked, Predictor
 from pipeline.engines.feeds import LOD_SUFFIX, is_texts, other_shape
 from pipeline.engines.refusals import FeedsRefused
 from pipeline.engines.remote.remote_predictor import RemotePredictor
@@ -27,9 +27,11 @@ from pipeline.errors import (
     RemoteUnreachable,
     ServingError,
     UnusableFeed,
+    WrongResult,
     text_of,
 )
 from pipeline.models.additions import FeedPadding, Padding
+from pipeline.process.isolation import isolated, log_fault
 from pipeline.worker.call import Call
 from pipeline.worker.hooks import Hooks, wrong_feed
 from pipeline.worker.model import Joining
@@ -96,6 +98,10 @@ class Runner:
         self._remote = predictor if isinstance(predictor, RemotePredictor) and not hooks.own_process else None
         local = predictor is not None and not isinstance(predictor, RemotePredictor)
         self._declared = predictor.feeds if predictor is not None and local else ()
+        # Checks feeds before they are planned; the app's own `process` may take any.
+        self._checked = predictor if isinstance(predictor, FeedsChecked) and not hooks.own_process else None
+        self._fixed_rows = any(not variable.has_rows for variable in self._declared)
+        self._well_formed: set[Hashable] = set()  # kinds of feeds that have passed the check
         self._pool = ThreadPoolExecutor(CALLS_UNDER_WAY) if self._remote is not None else None
         # Whether there is one.
         self.runs_model = predictor is not None or hooks.own_process or self._beside is not None
@@ -112,44 +118,76 @@ class Runner:
         return self.limits.requests == 1 and self._pool is None
 
     def pieces(self, calls: Sequence[Call]) -> list[Piece]:
-        """What is to be run for these requests. One with what is no feed is given its error."""
+        """Return the feeds to run for these requests. A request with a wrong feed gets its error instead.
+
+        Every feed is checked here, before it is planned or joined: a wrong feed is refused alike alone and
+        beside others, and costs these nothing.
+        """
         pieces: list[Piece] = []
         for call in calls:
             if call.error is not None or call.feeds is None:
                 continue
-            first = len(pieces)
-            for number, feed in enumerate(call.feeds):
-                try:
-                    item = describe(feed, self._joining)
-                except AttributeError:  # a name that is no str
-                    item = _ALONE
-                if item.shape is None and self._takes_arrays:
-                    texts = text_arrays(feed)
-                    if texts is not None:
-                        feed = texts
-                        item = describe(feed, self._joining)
-                # What can be joined to others is a dict of arrays: only the rest may be no feed at all.
-                if item.shape is None and self._refuses(call):
-                    del pieces[first:]
-                    break
-                parts = slices(feed, item, self.limits.rows)
-                if len(parts) > 1 and not self._has_rows(feed):
-                    parts = [feed]
-                call.expect(len(parts))
-                if len(parts) == 1:
-                    pieces.append(Piece(call, number, 0, feed, item))
-                    continue
-                for at, part in enumerate(parts):
-                    pieces.append(Piece(call, number, at, part, describe(part, self._joining)))
+            try:
+                pieces += self._checked_pieces(call, call.feeds)
+            except WrongResult as exc:
+                call.error = exc.with_traceback(None)  # no line of the app's raised it
+            except BaseException as exc:  # of a dict or an array of the app's own class, say
+                call.error = self._hooks.failure(exc, self._hooks.makes_feed or "preprocess", call.request)
         return pieces
 
-    def _refuses(self, call: Call) -> bool:
-        """Whether what preprocess has returned is no feed; the request is given that as its error."""
+    def _checked_pieces(self, call: Call, feeds: Sequence[Any]) -> list[Piece]:
+        """Return the pieces of one request. Raises ServingError for a wrong feed."""
+        pieces: list[Piece] = []
+        for number, feed in enumerate(feeds):
+            feed, item = self._described(feed)
+            # What can be joined to others is a dict of arrays: only the rest may be no feed at all.
+            if item.shape is None:
+                self._check_type(call)
+            if self._checked is not None:
+                self._check_form(Piece(call, number, 0, feed, item), self._checked)
+            parts = slices(feed, item, self.limits.rows)
+            if len(parts) > 1 and not self._has_rows(feed):
+                parts = [feed]
+            call.expect(len(parts))
+            if len(parts) == 1:
+                pieces.append(Piece(call, number, 0, feed, item))
+                continue
+            for at, part in enumerate(parts):
+                pieces.append(Piece(call, number, at, part, describe(part, self._joining)))
+        return pieces
+
+    def _described(self, feed: Any) -> tuple[Any, Item]:
+        """Return the feed, its lists of texts as arrays, and how the plan sees it."""
+        try:
+            item = describe(feed, self._joining)
+        except AttributeError:  # a name that is no str
+            return feed, _ALONE
+        if item.shape is None and self._takes_arrays:
+            texts = text_arrays(feed)
+            if texts is not None:
+                return texts, describe(texts, self._joining)
+        return feed, item
+
+    def _check_form(self, piece: Piece, checked: FeedsChecked) -> None:
+        """Have the predictor check names, types, shapes and dtypes of a feed; once for each kind of feeds."""
+        item = piece.item
+        kind = item.shape, item.length, item.rows if self._fixed_rows else 0
+        if item.shape is not None and kind in self._well_formed:
+            return
+        try:
+            checked.check(piece.feed)
+        except BaseException as exc:
+            raise self._error_for(exc, piece) from exc
+        if item.shape is not None and len(self._well_formed) < _KINDS_KEPT:
+            self._well_formed.add(kind)
+
+    def _check_type(self, call: Call) -> None:
+        """Raise the request's error where preprocess has returned what is no feed."""
         feed = call.feeds if call.feed_is_list or call.feeds is None else call.feeds[0]
         hook = "preprocess_batch" if self._hooks.batch_preprocess else "preprocess"
         wrong = wrong_feed(self._hooks.op.name, hook, feed, arrays=self._takes_arrays)
-        call.error = wrong and self._hooks.failure(wrong, hook, call.request)
-        return wrong is not None
+        if wrong is not None:
+            raise wrong
 
     def _has_rows(self, feed: Feed) -> bool:
         """Whether the first axis of its arrays is the batch: only the declared shapes promise that, and a
@@ -170,8 +208,14 @@ class Runner:
         return True
 
     def plan(self, pieces: list[Piece]) -> list[list[Piece]]:
-        """The pieces in batches, in the order in which these are to be run."""
-        planned = plan([piece.item for piece in pieces], self.limits, self._costs) if pieces else []
+        """Return the pieces in batches, in the order in which the batches run."""
+        if not pieces:
+            return []
+        try:
+            planned = plan([piece.item for piece in pieces], self.limits, self._costs)
+        except Exception:  # no plan is needed for an answer: each feed runs alone
+            log_fault(plan)
+            planned = [[at] for at in range(len(pieces))]
         if self._hooks.own_process or self._beside is not None:
             # It is given the requests of a batch in the order of their arrival.
             planned = [sorted(batch) for batch in planned]
@@ -188,6 +232,7 @@ class Runner:
         for future in as_completed(futures):
             yield future.result()
 
+    @isolated(0.0)
     def expected_ns(self, batches: list[list[Piece]]) -> float:
         """What the runs of these batches will take, as far as that was measured; else 0."""
         if self._costs is None:
@@ -199,46 +244,55 @@ class Runner:
         return 1e9 * sum(self._costs.of(rows, length) for rows, length in sizes)
 
     def _run_batch(self, batch: list[Piece]) -> Run:
+        """Run a batch. Never raises: each piece has a fetch or an error."""
         self._runs += 1
-        if self._costs is not None and self._runs % NOTED_EVERY == 0:
-            return self._run_noted(batch, self._costs)
+        measures = self._costs is not None and self._runs % NOTED_EVERY == 0
+        cpu_ns = self._cpu_ns() if measures else 0
         started = time.perf_counter_ns()
         fetches = self._process(batch)
-        return Run(batch, fetches, time.perf_counter_ns() - started)
-
-    def _run_noted(self, batch: list[Piece], costs: RunCosts) -> Run:
-        cpu_ns, started = self._cpu_ns(), time.perf_counter_ns()
-        fetches = self._process(batch)
         took_ns = time.perf_counter_ns() - started
-        cpu_ns = self._cpu_ns() - cpu_ns
-        items = [piece.item for piece in batch]
-        costs.note(sum([item.rows for item in items]), max([item.length for item in items]), cpu_ns * 1e-9)
+        if measures:
+            self._record_cost(batch, self._cpu_ns() - cpu_ns)
         return Run(batch, fetches, took_ns)
 
-    def _process(self, batch: list[Piece]) -> list[Any]:
-        """A fetch or a ServingError for each piece; an engine error is traced to its feed by halves."""
-        left: dict[str, Any] = {}
+    @isolated(None)
+    def _record_cost(self, batch: list[Piece], cpu_ns: int) -> None:
         items = [piece.item for piece in batch]
+        rows, length = sum([item.rows for item in items]), max([item.length for item in items])
+        if self._costs is not None:
+            self._costs.note(rows, length, cpu_ns * 1e-9)
+
+    def _process(self, batch: list[Piece]) -> list[Any]:
+        """Return a fetch or a ServingError for each piece; an error is traced to its feed by halves."""
         try:
-            if self._beside is not None:
-                return self._beside.run([piece.call.request for piece in batch], [p.feed for p in batch])
-            merged = join([piece.feed for piece in batch], items, self._joining)
-            if len(batch) > 1 and not self._are_rows(merged, items):
-                return [result for piece in batch for result in self._process([piece])]
-            if self._remote is not None:
-                fetches = self._remote.run(merged, deadline=max(piece.call.share.deadline for piece in batch))
-            elif self._hooks.own_process:
-                fetches, left = self._own_process(batch, merged)
-            else:
-                assert self._predictor is not None
-                fetches = self._predictor.run(merged)
+            fetches = self._process_together(batch)
+            if len(fetches) == len(batch):
+                return fetches
+            raise ModelFailed(f"there are {len(fetches)} answers to {len(batch)} requests")
         except BaseException as exc:
             if self._remote is not None and isinstance(exc, _REMOTE_ERRORS):
                 return [exc] * len(batch)
             if len(batch) == 1:
-                return [self._as_model_error(exc, batch[0])]
+                return [self._error_for(exc, batch[0])]
             half = len(batch) // 2
             return self._process(batch[:half]) + self._process(batch[half:])
+
+    def _process_together(self, batch: list[Piece]) -> list[Any]:
+        """Return a fetch or a ServingError for each piece. Raises whatever the model or `process` raises."""
+        left: dict[str, Any] = {}
+        items = [piece.item for piece in batch]
+        if self._beside is not None:
+            return self._beside.run([piece.call.request for piece in batch], [p.feed for p in batch])
+        merged = join([piece.feed for piece in batch], items, self._joining)
+        if len(batch) > 1 and not self._are_rows(merged, items):
+            return [result for piece in batch for result in self._process([piece])]
+        if self._remote is not None:
+            fetches = self._remote.run(merged, deadline=max(piece.call.share.deadline for piece in batch))
+        elif self._hooks.own_process:
+            fetches, left = self._own_process(batch, merged)
+        else:
+            assert self._predictor is not None
+            fetches = self._predictor.run(merged)
         parts = split(fetches, items, self._joining.padding, copies=not self._hooks.batch_postprocess)
         if parts is None and len(batch) == 1:  # a fetch without a batch axis belongs to the only request
             parts = [fetches]
@@ -264,6 +318,13 @@ class Runner:
         if self.set_attributes is not None:
             return self._hooks.process_on_copy(own, feed, log_id)
         return self._hooks.process(self._hooks.own_copy() if own is None else own, feed, log_id), {}
+
+    def _error_for(self, exc: BaseException, piece: Piece) -> ServingError:
+        """Return the error of the request whose feed could not be run."""
+        try:
+            return self._as_model_error(exc, piece)
+        except BaseException as unspeakable:  # of the exception's own methods
+            return self._hooks.failure(unspeakable, "process", piece.call.request)
 
     def _as_model_error(self, exc: BaseException, piece: Piece) -> ServingError:
         name, request = self._hooks.op.name, piece.call.request
@@ -300,7 +361,8 @@ def describe(feed: object, joining: Joining) -> Item:
 
     One whose padded arrays differ in length runs alone and as it is: padding was declared for arrays that
     belong together, and filling up the shorter one would hide the client's mistake. So does one of another
-    rank than declared, and one with offsets of sequences ("x.lod"): its rows are not instances.
+    rank than declared, and one with offsets of sequences ("x.lod"): its rows are not instances. An empty row
+    runs alone, too: beside others its whole answer would come from the padding.
     """
     if not isinstance(feed, dict):
         return _ALONE
@@ -315,7 +377,7 @@ def describe(feed: object, joining: Joining) -> Item:
         if not 0 < axis < rank:
             shape += name, value.dtype, dims[1:]
             continue
-        if ranks.get(name, rank) != rank or (length != dims[axis] and length != -1):
+        if ranks.get(name, rank) != rank or (length != dims[axis] and length != -1) or not dims[axis]:
             return Item(max(rows, 1), 1, None)
         length = dims[axis]
         shape += (name, value.dtype) if rank == 2 else (name, value.dtype, dims[1:axis], dims[axis + 1 :])

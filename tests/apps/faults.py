@@ -26,6 +26,7 @@ def broken():
 FEEDS = {
     "well": lambda: {"image": IMAGE, "ids": IDS},
     "rank": lambda: {"image": IMAGE, "ids": IDS[0]},
+    "empty": lambda: {"image": IMAGE, "ids": IDS[:, :0]},
     "image": lambda: {"image": np.zeros((1, 3, 5, 5), np.float32), "ids": IDS},
     "id": lambda: {"image": IMAGE, "ids": np.array([[1, 8]])},
     "number": lambda: {"image": IMAGE, "ids": np.array([[0.5, 1.0]])},

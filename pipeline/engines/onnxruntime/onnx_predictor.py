@@ -11,7 +11,7 @@ from pipeline.engines.base import PredictorConf
 from pipeline.engines.described import feeds_of_graph
 from pipeline.engines.device import resolve_device
 from pipeline.engines.dynamic_shape import DynamicShapes, Shapes
-from pipeline.engines.feeds import Array, as_texts, check_feeds, shares_runs
+from pipeline.engines.feeds import Array, as_texts, check_feeds, check_forms, shares_runs
 from pipeline.engines.fetches import select_fetches
 from pipeline.engines.measured import measured_fetches
 from pipeline.engines.onnxruntime.onnx_config import refuse_unavailable, session_options, session_plans
@@ -68,6 +68,10 @@ class OnnxPredictor:
             reason = error_sentence(exc)
             raise refusal("ONNX Runtime", self.feeds, checked, reason, looked_up(exc)) from exc
         return dict(zip(self._outputs, map(np.asarray, fetched), strict=True))
+
+    def check(self, feeds: Mapping[str, Array]) -> None:
+        """Raise InvalidInput for feeds whose names, types, shapes or dtypes are not the model's."""
+        check_forms(self.feeds, feeds)
 
     def close(self) -> None:
         """Free the model as soon as no run is under way."""

@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.engines.base import PredictorConf
 from pipeline.engines.described import feeds_of_graph
 from pipeline.engines.dynamic_shape import DynamicShapes
-from pipeline.engines.feeds import Array, check_feeds, shares_runs
+from pipeline.engines.feeds import Array, check_feeds, check_forms, shares_runs
 from pipeline.engines.fetches import select_fetches
 from pipeline.engines.measured import measured_fetches
 from pipeline.engines.openvino.compiled_models import compile_onnx
@@ -94,6 +94,10 @@ class OpenVinoPredictor:
                 with suppress(ModelFailed):  # it is tried again with the next run
                     self._ready()
                 raise refusal("OpenVINO", self.feeds, checked, error_sentence(exc)) from exc
+
+    def check(self, feeds: Mapping[str, Array]) -> None:
+        """Raise InvalidInput for feeds whose names, types, shapes or dtypes are not the model's."""
+        check_forms(self.feeds, feeds)
 
     def close(self) -> None:
         """Free the model as soon as no run is under way."""

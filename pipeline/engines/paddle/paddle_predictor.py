@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.engines.base import PredictorConf
 from pipeline.engines.device import Device, resolve_device
 from pipeline.engines.dynamic_shape import DynamicShapes
-from pipeline.engines.feeds import Array, as_texts, check_feeds, shares_runs
+from pipeline.engines.feeds import Array, as_texts, check_feeds, check_forms, shares_runs
 from pipeline.engines.fetches import select_fetches
 from pipeline.engines.paddle.kept_tensors import KeptTensors
 from pipeline.engines.paddle.paddle_config import build_config
@@ -85,6 +85,10 @@ class PaddlePredictor:
             return runs.run(checked)
         except Exception as exc:
             raise refusal("Paddle", self._fed, checked, error_sentence(exc), looked_up(exc)) from exc
+
+    def check(self, feeds: Mapping[str, Array]) -> None:
+        """Raise InvalidInput for feeds whose names, types or dtypes do not fit, or that are empty."""
+        check_forms(self._fed, feeds, any_shape=True)
 
     def _bears_padding(self) -> bool:
         """Whether texts of several requests may be padded to the longest of them, as the tokenizer does."""
