@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
-log = logging.getLogger(__name__)
+from pipeline.process.log import QUIET_S
 
-QUIET_S = 10.0  # between two tracebacks of a step, which may run a thousand times a second
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")

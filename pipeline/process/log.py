@@ -23,9 +23,24 @@ from pipeline.process.log_queue import LogQueue, StandardOutput
 if TYPE_CHECKING:  # the output reader imports no pydantic
     from pipeline.config.config_file import LoggingConfig
 
+_INDENT = "\n    "
 NAME = "pipeline"  # of the logger above all of ours
+QUIET_S = 10.0  # after a line is logged, others of its kind are only counted for this long
 PATIENCE_S = 1.0  # what a line waits at most to be written, before a worker goes on or a process ends
 _handlers: list[LogQueue] = []  # what set_up_logging made for this process: one for each output
+
+
+class _TextLines(logging.Formatter):
+    """Formats a record as a line with a header. Further lines of its text are indented.
+
+    Only the log itself can begin a line: texts of clients are in messages and in tracebacks.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        if text.isprintable():
+            return text
+        return _INDENT.join(_escaped(line, kept="\t") for line in text.split("\n"))
 
 
 class _JsonLines(logging.Formatter):
@@ -44,7 +59,8 @@ class _JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        text = json.dumps(line, ensure_ascii=False)
+        return text if text.isprintable() else "".join(map(_json_escaped, text))
 
 
 class _WatchedFile(WatchedFileHandler):
@@ -88,7 +104,7 @@ def set_up_logging(
         except OSError as exc:  # since the service's start the disk may be full, or the folder gone
             no_file = exc
     text = "%(asctime)s %(levelname)s [%(shown)s] %(message)s"
-    formatter: logging.Formatter = logging.Formatter(text, defaults={"shown": process})
+    formatter: logging.Formatter = _TextLines(text, defaults={"shown": process})
     if config.format == "json":
         formatter = _JsonLines(service, process)
     for handler in _handlers:
@@ -140,9 +156,16 @@ def flaw_of_directory(given: str) -> str | None:
 def one_line(text: str, most: int = 300) -> str:
     """Text of a client's as it may stand in a log: it can't begin a line of its own."""
     shown = text if len(text) <= most else text[:most] + "..."
-    if shown.isprintable():
-        return shown
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in shown)
+    return shown if shown.isprintable() else _escaped(shown)
+
+
+def _escaped(text: str, kept: str = "") -> str:
+    """Return the text with controls, bidirectional marks and the like escaped: a terminal may obey them."""
+    return "".join(char if char.isprintable() or char in kept else repr(char)[1:-1] for char in text)
+
+
+def _json_escaped(char: str) -> str:
+    return char if char.isprintable() else json.dumps(char)[1:-1]
 
 
 def _attach(ours: logging.Logger) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -20,11 +19,10 @@ from pipeline.paddle_serving.packages import outputs_of
 from pipeline.process.isolation import isolated, log_fault
 from pipeline.process.log import one_line
 from pipeline.worker.call import Call, picked
+from pipeline.worker.error_log import ERRORS
 from pipeline.worker.hooks import Hooks
 from pipeline.worker.runner import Piece, Run, Runner
 from pipeline.worker.traces import cause_of
-
-log = logging.getLogger(__name__)
 
 _MOST_LOGGED = 1000  # characters of a message
 # Predictor batches that end within so long are answered one after the other: what a run has thrown out of the
@@ -327,19 +325,18 @@ def _mark_sent(calls: Iterable[Call]) -> None:
 
 
 def _tell(error: ServingError, data_id: int) -> bool:
-    """Log what is the server's fault, with its traceback. Returns whether the log has the error now: what
-    clients did, or a remote service, the front tells in sums."""
+    """Log what is the server's fault, with its traceback. Return whether the log has the error now: the front
+    sums what is not logged here, the mistakes of clients and of remote services among them."""
     if error.told or not is_servers(error) or isinstance(error, RemoteRefused):
         return error.told
-    _log_error(error, data_id)
-    return True
+    return _log_error(error, data_id)
 
 
-@isolated(None)
-def _log_error(error: ServingError, data_id: int) -> None:
+@isolated(False)
+def _log_error(error: ServingError, data_id: int) -> bool:
     trace = cause_of(error)
     message = one_line(described(error).message, _MOST_LOGGED)
-    log.error("request %d: %s%s", data_id, message, f"\n{trace}" if trace else "")
+    return ERRORS.error(error, "request %d: %s%s", data_id, message, f"\n{trace}" if trace else "")
 
 
 class Outputs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,10 +25,9 @@ from pipeline.errors import (
 )
 from pipeline.paddle_serving.channel_data import ChannelData
 from pipeline.process.isolation import isolated
+from pipeline.worker.error_log import ERRORS
 from pipeline.worker.set_attributes import SetAttributes
 from pipeline.worker.traces import said_by, trace_of
-
-log = logging.getLogger(__name__)
 
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 # What a hook may return, as its refusal says it.
@@ -164,23 +162,26 @@ class Hooks:
         """An exception of a hook as the refusal of its request.
 
         A SystemExit is one too: a request ends no worker that others need. What the app did not raise on
-        purpose is logged with its traceback, at once: what its mates do next may end the process.
+        purpose is logged with its traceback, at once: what its mates do next may end the process. The front
+        sums others that follow from the same place.
         """
         if isinstance(exc, ServingError):
             return exc
-        self._log_exception(exc, hook, request)
+        is_logged = self._log_exception(exc, hook, request)
         said = text_of(exc) or type(exc).__name__ if isinstance(exc, Exception) else said_by(exc)
         failed = HookFailed(
             f"Log_id: {request.log_id}  Raise_msg: {said}  "
             f"ClassName: {type(self.op).__name__}  FunctionName: {hook}"
         )
-        failed.told = True
+        failed.told = is_logged
         return failed
 
-    @isolated(None)
-    def _log_exception(self, exc: BaseException, hook: str, request: OpRequest) -> None:
+    @isolated(False)
+    def _log_exception(self, exc: BaseException, hook: str, request: OpRequest) -> bool:
+        """Return whether the exception is in the log."""
         trace = trace_of(exc)  # made here: logging would print its own failure instead
-        log.error("request %d: %s of Op %s raised\n%s", request.data_id, hook, self.op.name, trace)
+        message = "request %d: %s of Op %s raised\n%s"
+        return ERRORS.error(exc, message, request.data_id, hook, self.op.name, trace)
 
     def _checked_or_error(self, output: Any, request: OpRequest) -> Any:
         try:

@@ -9,6 +9,7 @@ from types import TracebackType
 from pipeline.errors import text_of
 
 _OURS = str(Path(__file__).resolve().parents[1]) + "/"
+MOST_TRACE_CHARS = 16_000  # an exception's text may hold a whole request
 _RUNNERS = ("<frozen runpy>", "<frozen importlib")
 
 
@@ -24,9 +25,13 @@ def trace_of(exc: BaseException) -> str:
         trace = exc.__traceback__
         while trace is not None and _leads_there(trace):
             trace = trace.tb_next
-        return "".join(traceback.format_exception(type(exc), exc, trace or exc.__traceback__)).rstrip()
+        text = "".join(traceback.format_exception(type(exc), exc, trace or exc.__traceback__)).rstrip()
     except BaseException:  # of the exception's own methods
         return f"{type(exc).__name__}, of which no traceback can be printed"
+    if len(text) <= MOST_TRACE_CHARS:
+        return text
+    half = MOST_TRACE_CHARS // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"
 
 
 def cause_of(error: BaseException) -> str:

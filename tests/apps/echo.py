@@ -41,6 +41,10 @@ def fail(text: str) -> None:
     raise KeyError(text)
 
 
+def fail_with_text(text: str) -> None:
+    raise RuntimeError(text)  # whose traceback has the text as it is
+
+
 def refuse(text: str) -> None:
     raise InvalidInput(text)
 
@@ -88,12 +92,14 @@ ACTIONS = {
     "wait": wait_for_file,
     "wait_once": wait_once,
     "raise": fail,
+    "raise_text": fail_with_text,
     "refuse": refuse,
     "refuse_51": refuse_with_51,
     "die": die,
     "die_once": die_once,
     "exit": sys.exit,
     "interrupt": interrupt,
+    "tell": tell,
     "tell_and_die": tell_and_die,
     "tell_in_fork": tell_in_fork,
     "leave": lambda _: os._exit(3),

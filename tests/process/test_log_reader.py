@@ -51,8 +51,7 @@ def pipe() -> Iterator[Pipe]:
 
 def fill_with_lines_of_the_worker(service: ServiceProcess) -> None:
     for number in range(30):
-        answer = service.ask({"action": "raise", "argument": f"fault {number}."})
-        assert f"'fault {number}.'" in answer["err_msg"]
+        assert service.ask({"action": "tell", "argument": f"line {number}."})["err_no"] == 0
 
 
 def ask_and_forget(service: ServiceProcess, times: int) -> None:
@@ -103,15 +102,15 @@ class TestNobodyReads:
             service.terminate()
             assert service.exit_code() == 0
         of_worker = (tmp_path / "test.echo.0.log").read_text("utf-8")
-        assert re.findall(r"KeyError: 'fault (\d+)\.'$", of_worker, re.MULTILINE) == [*map(str, range(30))]
+        assert re.findall(r"line (\d+)\.$", of_worker, re.MULTILINE) == [*map(str, range(30))]
         assert "has stopped" in (tmp_path / "test.front.log").read_text("utf-8")
 
     def test_who_reads_at_last_finds_the_lines_in_their_order(self, pipe: Pipe) -> None:
         with ServiceProcess(ECHO, stdout=pipe.writer) as service:
             fill_with_lines_of_the_worker(service)
             pipe.start_reading()
-            pipe.wait_for("fault 29.")
-        found = re.findall(r"KeyError: 'fault (\d+)\.'$", pipe.text, re.MULTILINE)
+            pipe.wait_for("line 29.")
+        found = re.findall(r"line (\d+)\.$", pipe.text, re.MULTILINE)
         assert found == [*map(str, range(30))]
 
 
@@ -119,18 +118,18 @@ class TestLinesAreDropped:
     def test_a_line_tells_how_many_the_worker_dropped(self, pipe: Pipe) -> None:
         with ServiceProcess(ECHO, {"logging": {"format": "json"}}, stdout=pipe.writer) as service:
             for number in range(80):
-                service.ask({"action": "raise", "argument": f"{number}.".ljust(100_000, "x")})
+                service.ask({"action": "tell", "argument": f"told {number}.".ljust(100_000, "x")})
             pipe.start_reading()
             pipe.wait_for("log lines are missing here")
-            service.ask({"action": "raise", "argument": "the last"})
-            pipe.wait_for("the last")
+            service.ask({"action": "tell", "argument": "told at last"})
+            pipe.wait_for("told at last")
             events = [json.loads(line) for line in pipe.text.splitlines()]
         told = [event["message"] for event in events if event["process"] == "echo.0"]
-        told = [message for message in told if "raised" in message or "missing" in message]
+        told = [message for message in told if "told" in message or "missing" in message]
         missing = int(told[-2].split()[0])
         assert missing + len(told) - 2 == 80
-        assert "the last" in told[-1]
-        numbers = [re.search(r"KeyError: '(\d+)\.", message) for message in told[:-2]]
+        assert "told at last" in told[-1]
+        numbers = [re.search(r"told (\d+)\.", message) for message in told[:-2]]
         assert [number and int(number[1]) for number in numbers] == [*range(len(told) - 2)]
 
     def test_metrics_tell_how_many_the_front_dropped(self, pipe: Pipe) -> None:

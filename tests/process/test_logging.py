@@ -156,6 +156,51 @@ class TestRefusals:
         )
 
 
+class TestErrors:
+    """Errors of hooks, whose text is a client's: no flood of them fills the log, and none forges a line."""
+
+    @pytest.mark.parametrize("style", ["text", "json"])
+    def test_each_place_has_one_traceback_and_a_sum(self, style: str) -> None:
+        with ServiceProcess(ECHO, {"logging": {"format": style}}) as service:
+            for number in range(200):
+                argument = f"fault {number}. {'x' * 2000}"
+                assert service.ask({"action": "raise", "argument": argument})["err_no"] == 10000
+            log = "\n".join(finished(service))
+        assert log.count("Traceback (most recent call last)") == 1
+        assert "request 1: preprocess of Op echo raised" in log
+        assert "HookFailed over http from 127.0.0.1: Log_id" in log
+        assert "HookFailed over http from 127.0.0.1: 198 more in the last 10 s, the latest: Log_id" in log
+        assert len(log) < 20_000
+
+    def test_no_text_of_a_client_can_begin_a_line_or_command_a_terminal(self) -> None:
+        forged = "x\n2026-01-01 00:00:00,000 ERROR [front] forged\r\x1b[2J\x9b2J\u2028\u202eend"
+        with ServiceProcess(ECHO) as service:
+            service.ask({"action": "refuse", "argument": forged})
+            service.ask({"action": "tell", "argument": forged})
+            service.ask({"action": "raise_text", "argument": forged})
+            service.wait_for_log("RuntimeError: x")
+            service.wait_for_log("forged", times=3)
+            log = service.log
+        lines = log.split("\n")
+        assert all(line.isprintable() for line in lines)
+        assert [line for line in lines if line.startswith("2026-01-01")] == []
+        shown = r"2026-01-01 00:00:00,000 ERROR [front] forged\r\x1b[2J\x9b2J\u2028\u202eend"
+        assert [line for line in lines if line == f"    {shown}"] == [f"    {shown}"] * 2
+        assert all(
+            line.startswith("    ")
+            for line in lines[lines.index("    Traceback (most recent call last):") :][:5]
+        )
+
+    def test_json_lines_escape_what_a_terminal_may_obey(self) -> None:
+        with ServiceProcess(ECHO, {"logging": {"format": "json"}}) as service:
+            service.ask({"action": "tell", "argument": "a\x9b2J\u2028\u202e\U000e0001国end"})
+            service.wait_for_log("end")
+            (line,) = [line for line in service.log.split("\n") if "end" in line and "2J" in line]
+        assert line.isprintable()
+        assert "国" in line
+        assert json.loads(line)["message"] == "a\x9b2J\u2028\u202e\U000e0001国end"
+
+
 class TestFiles:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
@@ -184,8 +229,8 @@ class TestFiles:
     ) -> None:
         with ServiceProcess(ECHO, self.config(max_bytes=3000, backup_count=2), folder=tmp_path) as service:
             for number in range(30):
-                service.ask({"action": "raise", "argument": f"{number} in worker"})
-            assert service.log.count(" in worker'") >= 30
+                service.ask({"action": "tell", "argument": f"{number} in worker {'x' * 300}"})
+            assert service.log.count(" in worker ") == 30
         sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
         assert max(sizes.values()) <= 3000
         kept = sorted(name for name in sizes if name.startswith("test.echo.0"))

@@ -8,14 +8,13 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pipeline.errors import ServingError, is_clients
+from pipeline.errors import RemoteRefused, ServingError, is_clients, is_servers
 from pipeline.front.metrics.metrics import Metrics
 from pipeline.process.isolation import isolated
-from pipeline.process.log import one_line
+from pipeline.process.log import QUIET_S, one_line
 
 log = logging.getLogger(__name__)
 
-QUIET_S = 10.0  # after a refusal is told, others like it are only counted for this long
 MOST_SUMS = 256  # kept at a time; of more clients than that the refusals are summed as those of others
 OTHERS = "others"
 UNREAD = "Untaken answers"  # what `warn` tells of at every door
@@ -109,5 +108,8 @@ class AccessLog:
 
 
 def _level(error: ServingError) -> int:
-    """A client's mistake is for whoever looks for it; what the service could not do is for its operator."""
-    return logging.INFO if is_clients(error) else logging.WARNING
+    """Return INFO for mistakes of clients, ERROR for those of the server, WARNING for all that passes."""
+    if is_clients(error):
+        return logging.INFO
+    remote = RemoteRefused.__name__ in (error.kind, type(error).__name__)
+    return logging.ERROR if is_servers(error) and not remote else logging.WARNING

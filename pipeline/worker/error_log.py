@@ -1,0 +1,67 @@
+"""ErrorLog: the errors of hooks and models in a worker's log, each place with one traceback in ten seconds.
+
+Clients may cause an error with every request. The front sums the errors that are not logged here, as it sums
+refusals.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import NamedTuple
+
+from pipeline.process.log import QUIET_S
+
+log = logging.getLogger(__name__)
+
+_MOST_PLACES = 256
+
+
+class Place(NamedTuple):
+    """Identifies errors that have one cause: the class of an exception and the line that raised it."""
+
+    kind: str
+    file: str = ""
+    line: int = 0
+
+
+class ErrorLog:
+    """Logs an error unless its place was logged a moment ago. All threads of a worker share `ERRORS`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._logged_at: dict[Place, float] = {}
+
+    def error(self, exc: BaseException, message: str, *args: object) -> bool:
+        """Log the message at ERROR. Return False where it is not logged."""
+        if not self._admit(find_place(exc), time.monotonic()):
+            return False
+        log.error(message, *args)
+        return True
+
+    def _admit(self, place: Place, now: float) -> bool:
+        with self._lock:
+            if now - self._logged_at.get(place, -QUIET_S) < QUIET_S:
+                return False
+            if len(self._logged_at) >= _MOST_PLACES:
+                recent = {key: at for key, at in self._logged_at.items() if now - at < QUIET_S}
+                self._logged_at = recent
+                if len(recent) >= _MOST_PLACES:
+                    return False
+            self._logged_at[place] = now
+            return True
+
+
+def find_place(exc: BaseException) -> Place:
+    """Return the place of an exception, or of the exception that caused it."""
+    cause = exc.__cause__ or exc
+    trace = cause.__traceback__
+    if trace is None:
+        return Place(type(cause).__name__)
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return Place(type(cause).__name__, trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+
+
+ERRORS = ErrorLog()
