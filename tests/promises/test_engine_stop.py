@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import queue
 import socket
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelStreamInferResponse
 from client.protos.pipeline_service_pb2 import Request, Response
 from tests.support.service_process import (
     APPS,
@@ -148,6 +150,51 @@ def test_a_request_that_never_ends_is_given_up_after_drain_timeout(tmp_path: Pat
         assert service.exit_code() == 0
         assert all(call.exception() is not None for call in asked)
         assert not any(map(is_running, workers))
+
+
+def v2_request(**inputs: str) -> bytes:
+    request = ModelInferRequest(model_name="test")
+    for name, text in inputs.items():
+        tensor = request.inputs.add(name=name, datatype="BYTES", shape=[1])
+        tensor.contents.bytes_contents.append(text.encode())
+    return request.SerializeToString()
+
+
+class Streaming:
+    """A ModelStreamInfer call that stays open: what it sends, and the answers."""
+
+    def __init__(self, channel: grpc.Channel, *requests: bytes) -> None:
+        self._sent: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        for request in requests:
+            self._sent.put(request)
+        infer = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        self._answers = infer(iter(self._sent.get, None), timeout=PATIENCE_S)
+
+    def answer(self) -> ModelStreamInferResponse:
+        return ModelStreamInferResponse.FromString(next(self._answers))
+
+    def end(self) -> grpc.StatusCode:
+        """The status that the stream ends with."""
+        with pytest.raises(grpc.RpcError) as ended:
+            next(self._answers)
+        code: grpc.StatusCode = ended.value.code()
+        return code
+
+
+def test_an_idle_stream_ends_at_once_at_a_stop_and_another_after_its_answers(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    config = {"dag": {"drain_timeout": 10 * PATIENCE_S}}
+    with ServiceProcess(APPS / "echo.py", config) as service, service.channel() as channel:
+        idle = Streaming(channel, v2_request(number="3"))
+        assert not idle.answer().error_message
+        busy = Streaming(channel, v2_request(number="4", action="wait", argument=str(gate)))
+        wait_until(Path(f"{gate}.waiting").exists, "its request is under way")
+        service.terminate()
+        assert idle.end() is grpc.StatusCode.UNAVAILABLE
+        gate.touch()
+        assert not busy.answer().error_message
+        assert busy.end() is grpc.StatusCode.UNAVAILABLE
+        assert service.exit_code() == 0
 
 
 def test_without_standard_files_it_serves_and_stops_in_order(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ class Stream:
     """Reads requests while others are answered; a refusal is a message of the stream, which stays open.
 
     Messages come in the order of the requests, as Triton's do: what is answered early waits for its turn.
-    A client may ask for its end instead, with the refusal's code.
+    A client may ask for its end instead, with the refusal's code. When the server stops, the stream ends as
+    soon as the requests that it has read are answered.
     """
 
     def __init__(self, scheduler: Scheduler, request_of: RequestOf, context: CallContext, door: str) -> None:
@@ -53,6 +54,15 @@ class Stream:
         self._strict = _STRICT in tuple(context.invocation_metadata() or ())
         self._places: asyncio.Queue[Place | None] = asyncio.Queue()
         self._free = asyncio.Semaphore(IN_FLIGHT)
+        self._reader: asyncio.Task[None] | None = None  # while it waits for a message
+        self._stopping = False
+        self._stopped = False  # the server's stop has ended the reading
+        context.on_stop = self._stop
+
+    def _stop(self) -> None:
+        self._stopping = True
+        if self._reader is not None:
+            self._reader.cancel()
 
     async def run(self) -> None:
         """Until the client has said all and has all answers, or has left: then what is queued is dropped."""
@@ -71,6 +81,8 @@ class Stream:
                     await self._context.write(answer)
                 self._free.release()
             reading.result()
+            if self._stopped:
+                await self._context.abort(grpc.StatusCode.UNAVAILABLE, "the service is stopping")
         finally:
             reading.cancel()
             for dag_run in list(self._dag_runs):
@@ -78,13 +90,29 @@ class Stream:
 
     async def _read(self) -> None:
         try:
-            while (data := await self._context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
+            while (data := await self._next_message()) is not None:
                 await self._free.acquire()
                 self._begin(data)
             for _ in range(IN_FLIGHT):  # all places are free once every answer is written
                 await self._free.acquire()
         finally:
             self._places.put_nowait(None)
+
+    async def _next_message(self) -> Any:
+        """The next message; None at the client's end of the stream, and once the server stops."""
+        if not self._stopping:
+            self._reader = asyncio.current_task()
+            try:
+                data = await self._context.read()
+                return None if data is grpc.aio.EOF else data  # type: ignore[attr-defined]
+            except asyncio.CancelledError:
+                if self._reader is None or not self._stopping:
+                    raise
+                self._reader.uncancel()
+            finally:
+                self._reader = None
+        self._stopped = True
+        return None
 
     def _begin(self, data: Any) -> None:
         request_id = ""

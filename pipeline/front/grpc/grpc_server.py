@@ -13,7 +13,7 @@ import grpc.aio
 from pipeline.config.config_file import Limits
 from pipeline.config.tls import Certificates, Pem
 from pipeline.errors import StartFailed
-from pipeline.front.grpc.guard import guarded
+from pipeline.front.grpc.guard import RpcGuard
 from pipeline.front.scheduler.restricted_apis import RestrictedApis
 from pipeline.front.scheduler.scheduler import Scheduler
 
@@ -56,14 +56,15 @@ class RpcServer:
         """Listens on entry, stops on exit. Raises StartFailed for a used port, and a grpcio we can't use."""
         config = self._scheduler.app.config
         limits = self._limits
-        methods, keys = self._methods, self._scheduler.keys
+        guard, keys = None, self._scheduler.keys
         restrictions = self._scheduler.app.restrictions.grpc
         if keys is not None or restrictions:
             restricted = RestrictedApis(restrictions, "protocol")
-            open_ = self._health if config.security.open_health else ()
-            methods = guarded(methods, keys, restricted, self._apis, self._scheduler.access_log, open_)
+            open_methods = self._health if config.security.open_health else ()
+            guard = RpcGuard(keys, restricted, self._apis, self._scheduler.access_log, open_methods)
         self._server = _calls_class()(
-            methods,
+            self._methods,
+            guard,
             limits,
             [port for _, port in self._ports.values()],
             self._scheduler.access_log,

@@ -1,64 +1,53 @@
-"""API keys and restricted APIs on the gRPC port: checked before a method's handler is called."""
+"""API keys and restricted APIs on the gRPC port: each call is refused on its metadata, before its message."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
 
-import grpc
-
-from pipeline.errors import RestrictedApi, Unauthenticated
+from pipeline.errors import RestrictedApi, ServingError, Unauthenticated
 from pipeline.front.grpc.rpc_handler import Context
 from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.scheduler.clients import CALLER, KeyRing, caller, shown_key
 from pipeline.front.scheduler.restricted_apis import RestrictedApis
 
-if TYPE_CHECKING:
-    from pipeline.front.grpc.private.calls import Methods
 
+class RpcGuard:
+    """Checks the API key and the restricted API of each call.
 
-def guarded(
-    methods: Methods,
-    keys: KeyRing | None,
-    restricted: RestrictedApis,
-    apis: Mapping[str, str],
-    access_log: AccessLog,
-    open_: Collection[str],
-) -> Methods:
-    """Return the methods behind the API keys and the headers of restricted APIs.
-
-    open_: methods that need no key. apis: the API of each method. Handlers find the caller in `CALLER`.
+    open_methods: methods that need no key. apis: the API of each method.
     """
 
-    async def admit(name: str, context: Context) -> None:
+    def __init__(
+        self,
+        keys: KeyRing | None,
+        restricted: RestrictedApis,
+        apis: Mapping[str, str],
+        access_log: AccessLog,
+        open_methods: Collection[str],
+    ) -> None:
+        self._keys = keys
+        self._restricted = restricted
+        self._apis = apis
+        self._access_log = access_log
+        self._open_methods = open_methods
+
+    def receives(self, method: str) -> bool:
+        """Whether messages of the method are received: unauthenticated clients must not fill the memory."""
+        return self._keys is None or method not in self._open_methods
+
+    def refusal(self, method: str, context: Context) -> ServingError | None:
+        """The reason to refuse a call, or None. Handlers find the caller in `CALLER`."""
         headers = [(_bytes(key), _bytes(value)) for key, value in context.invocation_metadata() or ()]
+        CALLER.set(None)
         try:
-            if keys is not None and name not in open_:
-                CALLER.set(keys.find(shown_key(headers)))
-            restricted.check(apis[name], headers)
-        except (Unauthenticated, RestrictedApi) as exc:
-            access_log.refused("grpc", exc, caller(context.peer()))
-            await context.abort(getattr(grpc.StatusCode, exc.grpc_code), exc.message)
-
-    return {name: _behind(partial(admit, name), method) for name, method in methods.items()}
-
-
-def _behind(admit: Callable[[Context], Any], method: Any) -> Any:
-    if method.request_streaming:
-
-        async def stream(requests: Any, context: Context) -> Any:
-            await admit(context)
-            return await method.stream_stream(requests, context)
-
-        return grpc.stream_stream_rpc_method_handler(stream)
-
-    async def unary(data: bytes, context: Context) -> Any:
-        await admit(context)
-        return await method.unary_unary(data, context)
-
-    return grpc.unary_unary_rpc_method_handler(unary)
+            if self._keys is not None and method not in self._open_methods:
+                CALLER.set(self._keys.find(shown_key(headers)))
+            self._restricted.check(self._apis[method], headers)
+        except (Unauthenticated, RestrictedApi) as error:
+            self._access_log.refused("grpc", error, caller(context.peer()))
+            return error
+        return None
 
 
-def _bytes(given: str | bytes) -> bytes:
-    return given if isinstance(given, bytes) else given.encode()
+def _bytes(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 import urllib.parse
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from grpc._cython.cygrpc import _ServicerContext  # type: ignore[import-not-found]
@@ -25,9 +26,13 @@ class Bounds(NamedTuple):
 
 
 class CallContext(_ServicerContext):  # type: ignore[misc]
-    """grpc.aio's context of a call, which has the messages and refusals that it sends and awaits bounded."""
+    """grpc.aio's context of a call, which has the messages and refusals that it sends and awaits bounded.
+
+    on_stop: called once when the server stops; a stream sets it.
+    """
 
     bounds: Bounds
+    on_stop: Callable[[], None] | None = None
     _ready_bytes = 0
     _writing = False
     _over = False

@@ -24,9 +24,10 @@ from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
 from grpc.aio._server import Server
 
 from pipeline.config.config_file import Limits
+from pipeline.front.grpc.guard import RpcGuard
 from pipeline.front.grpc.private.arriving import Arriving
 from pipeline.front.grpc.private.call_context import Bounds, CallContext, context_of
-from pipeline.front.grpc.private.unary_calls import Place, UnderWay, refuse
+from pipeline.front.grpc.private.unary_calls import Place, UnderWay, refuse, refuse_on_metadata
 from pipeline.front.grpc.private.untaken import Untaken
 from pipeline.front.metrics.access_log import AccessLog
 
@@ -42,13 +43,14 @@ for _used in ("_make_request_call_future", "_request_call", "_request_registered
 class RpcCalls(Server):
     """grpc.aio's server of the given methods, by full name.
 
-    A call whose message has not arrived after `body_timeout_s` is ended (slow loris). ports: those that will
-    be opened.
+    A call whose message has not arrived after `body_timeout_s` is ended (slow loris). guard: None where
+    anyone may call. ports: those that will be opened.
     """
 
     def __init__(
         self,
         methods: Methods,
+        guard: RpcGuard | None,
         limits: Limits,
         ports: Collection[int],
         access_log: AccessLog,
@@ -59,9 +61,18 @@ class RpcCalls(Server):
         self._server = calls = _NamedCalls(self._loop, None, (), None, tuple(options), None)
         calls.ended = asyncio.Event()
         calls.methods = methods
+        calls.guard = guard
+        calls.streams = set()
         calls.under_way = UnderWay(limits.body_timeout_s)
         calls.bounds = Bounds(Arriving(limits, ports, access_log), Untaken(limits, ports, access_log))
         self._server.add_registered_method_handlers(dict(methods))
+
+    async def stop(self, grace: float | None) -> None:
+        """Take no more calls, and end the streams that have no request in flight; cancel after the grace."""
+        for context in tuple(self._server.streams):
+            if context.on_stop is not None:
+                context.on_stop()
+        await super().stop(grace)
 
     async def until_ended(self) -> None:
         """Return when calls are no longer taken: `stop` was called, or there is a fault in grpcio or here.
@@ -94,6 +105,8 @@ class _NamedCalls(AioServer):  # type: ignore[misc]
 
     ended: asyncio.Event
     methods: Methods
+    guard: RpcGuard | None
+    streams: set[CallContext]  # of the calls that are open
     under_way: UnderWay
     bounds: Bounds
 
@@ -134,22 +147,32 @@ class _NamedCalls(AioServer):  # type: ignore[misc]
         return call
 
     def _answer_of(self, method: _Method) -> Callable[[Any], Awaitable[None]]:
-        handler = method.handler
-        if handler is None:
+        handler, guard = method.handler, self.guard
+        if method.name is None or handler is None:
             return partial(refuse, bounds=self.bounds)
+        name = method.name.decode()
         if not handler.request_streaming:
-            return Place(handler.unary_unary, self.under_way, self.bounds).answer
+            return Place(name, handler.unary_unary, self.under_way, self.bounds, guard).answer
 
         async def begin(call: Any) -> None:
             loop = asyncio.get_running_loop()
             context = context_of(call, loop, self.bounds)
+            if guard is not None and (error := guard.refusal(name, context)) is not None:
+                await refuse_on_metadata(call, error, self.bounds)
+                return
             answering = _handle_stream_stream_rpc(_with(context, handler), call, loop)
             told = (method.name or b"").decode()
             task = loop.create_task(_schedule_rpc_coro(answering, call, loop, told))
-            task.add_done_callback(lambda _: context.over())
+            self.streams.add(context)
+            task.add_done_callback(lambda _: self._end_stream(context))
             self.under_way.keep(task)
 
         return begin
+
+    def _end_stream(self, context: CallContext) -> None:
+        self.streams.discard(context)
+        context.on_stop = None  # it holds the stream, which holds the context
+        context.over()
 
 
 def _with(context: CallContext, handler: Any) -> Any:

@@ -28,7 +28,8 @@ from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
     execute_batch,
 )
 
-from pipeline.errors import OUR_FAULT
+from pipeline.errors import OUR_FAULT, ServingError
+from pipeline.front.grpc.guard import RpcGuard
 from pipeline.front.grpc.private.call_context import Bounds, CallContext, context_of
 
 log = logging.getLogger(__name__)
@@ -50,10 +51,16 @@ class _Stage(enum.Enum):
 class Place:
     """Where one unary call of a method after another is answered.
 
-    Made and used by one task, which is cancelled while it handles a call whose client leaves.
+    Made and used by one task, which is cancelled while it handles a call whose client leaves. guard: None
+    where anyone may call. Where the guard receives no messages, the handler gets an empty one.
     """
 
-    def __init__(self, handler: Handler, under_way: UnderWay, bounds: Bounds) -> None:
+    def __init__(
+        self, method: str, handler: Handler, under_way: UnderWay, bounds: Bounds, guard: RpcGuard | None
+    ) -> None:
+        self._method = method
+        self._guard = guard
+        self._receives = guard is None or guard.receives(method)
         self._handler = handler
         self._under_way = under_way
         self._bounds = bounds
@@ -90,8 +97,10 @@ class Place:
     async def _handle(self, call: Any, context: CallContext) -> tuple[Any, ...]:
         """What ends the call; nothing where it has ended. Sets the size of its answer."""
         self._size = 0
+        if self._guard is not None and (error := self._guard.refusal(self._method, context)) is not None:
+            return _refused(error)
         try:
-            message = await _receive_message(call, self._loop)
+            message = await _receive_message(call, self._loop) if self._receives else b""
         finally:
             if self._slow:
                 self._bounds.arriving.end(context)
@@ -208,6 +217,15 @@ async def refuse(call: Any, bounds: Bounds) -> None:
     """Answer a call of a method that there is not."""
     refusal = _status(StatusCode.unimplemented, "Method not found!")
     await _send_status(call, (*refusal, ReceiveCloseOnServerOperation(0)), bounds)
+
+
+async def refuse_on_metadata(call: Any, error: ServingError, bounds: Bounds) -> None:
+    """Answer a call that its guard refuses."""
+    await _send_status(call, (*_refused(error), ReceiveCloseOnServerOperation(0)), bounds)
+
+
+def _refused(error: ServingError) -> tuple[Any, ...]:
+    return _status(getattr(StatusCode, error.grpc_code.lower()), error.message)
 
 
 async def _send_status(call: Any, operations: tuple[Any, ...], bounds: Bounds) -> None:
