@@ -16,6 +16,7 @@ ServingError                 10000 / 500 / INTERNAL
 |   `-- UnknownVersion        3002 / 404                       of a model
 |-- ProductError         as the Op says / 400                  the app's own code, 50..99 by custom
 |-- Unauthenticated           3004 / 401 / UNAUTHENTICATED     no API key, or one that is not known
+|-- CrossSite                 3004 / 403 / PERMISSION_DENIED   a web page of another site changes the server
 |-- DeadlineExceeded          6000 / 504 / DEADLINE_EXCEEDED
 |-- Overloaded                3001 / 429 / RESOURCE_EXHAUSTED
 |-- NotReady                  3001 / 503 / UNAVAILABLE
@@ -159,6 +160,15 @@ class RestrictedApi(ServingError):
     grpc_code = "UNAVAILABLE"  # as Triton answers
     always_status = True
     clients = True
+
+
+class CrossSite(ServingError):
+    """A request that changes the server, and that a web page of another site can make a browser send."""
+
+    err_no = 3004
+    http_status = 403
+    grpc_code = "PERMISSION_DENIED"
+    always_status = True
 
 
 class ProductError(ServingError):

@@ -100,6 +100,13 @@ def _port_or_off(value: int) -> int:
 Int = Annotated[int, BeforeValidator(refuse_bool)]
 PositiveInt = Annotated[Int, Field(ge=1)]
 Address = Annotated[str, AfterValidator(_address)]
+
+
+def is_loopback(address: str) -> bool:
+    """Whether clients of this machine alone reach an address; an empty one stands for all interfaces."""
+    return bool(address) and ipaddress.ip_address(address).is_loopback
+
+
 Port = Annotated[Int, Field(ge=LEAST_PORT, le=MOST_PORT)]
 PortOrOff = Annotated[
     Int,

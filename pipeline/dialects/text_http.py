@@ -10,7 +10,7 @@ from pipeline.api.request_options import RequestOptions
 from pipeline.dialects.text_models import TextModel, TextModels
 from pipeline.errors import InvalidInput, ServingError
 from pipeline.front.http.connection import HttpRequest
-from pipeline.front.http.http_handler import JSON, HttpHandler, retry_after
+from pipeline.front.http.http_handler import JSON, HttpHandler, refusal_headers
 from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 
@@ -60,10 +60,7 @@ class TextHttp(HttpHandler):
 
     def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
         self._access_log.refused(self.name, error, request.peer)
-        allowed = getattr(error, "allowed", ())
-        if allowed:
-            head += b"allow: %b\r\n" % ", ".join(allowed).encode()
-        request.respond(self._status(error), head + JSON + retry_after(error), self._body(error))
+        request.respond(self._status(error), head + JSON + refusal_headers(error), self._body(error))
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -16,7 +16,9 @@ from typing import Any
 import uvloop
 
 from pipeline.api.app import App, read_app
+from pipeline.api.restrictions import MODEL_REPOSITORY
 from pipeline.config.config_file import ServiceConfig
+from pipeline.config.value_types import is_loopback
 from pipeline.dialects.front_parts import Dialects
 from pipeline.errors import ConfigError, StartFailed
 from pipeline.front import heaps
@@ -36,6 +38,8 @@ from pipeline.process.log import lines_written, set_up_logging
 from pipeline.process.memory import settle_memory
 
 log = logging.getLogger(__name__)
+
+_CONTROL_PORTS = {"http_port": "http", "v2.http_port": "http", "rpc_port": "grpc", "v2.grpc_port": "grpc"}
 
 
 async def serve(app: App, outputs: Outputs) -> int:
@@ -71,6 +75,7 @@ async def serve(app: App, outputs: Outputs) -> int:
         settle_memory()
         await stack.enter_async_context(heaps.trimmed())
         log.info("Service %s is ready: %s", app.name, _told_ports(config))
+        _warn_of_open_control(app)
         fault = await _stopped_or_fatal(scheduler, stop_requested)
         try:
             await _drain(scheduler, listeners)
@@ -127,6 +132,33 @@ def _told_ports(config: ServiceConfig) -> str:
     if config.http_port is None:
         return told
     return f"{told}; try it at {'https' if https else 'http'}://localhost:{config.http_port}/docs"
+
+
+def _warn_of_open_control(app: App) -> None:
+    """Log who may load and unload models, unless only this machine or holders of a key may."""
+    config = app.config
+    if config.v2.model_control != "explicit" or config.security.api_keys is not None:
+        return
+    restricted = [
+        protocol
+        for protocol, restrictions in app.restrictions._asdict().items()
+        if MODEL_REPOSITORY in [each.api for each in restrictions]
+    ]
+    ports = config.ports()
+    reachable = [
+        port
+        for port, protocol in _CONTROL_PORTS.items()
+        if port in ports and protocol not in restricted and not is_loopback(config.address(port))
+    ]
+    if not reachable:
+        return
+    code = "" if app.repository is None else ", and with file: contents code of their own"
+    log.warning(
+        "whoever reaches a port (%s) may load and unload models%s; security.api_keys (--api-keys) asks for "
+        "a key, v2.model_control: none (--model-control-mode=none) refuses them",
+        ", ".join(reachable),
+        code,
+    )
 
 
 async def _ready_or_stopped(scheduler: Scheduler, stop_requested: asyncio.Event) -> bool:

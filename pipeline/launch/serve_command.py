@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.api.restrictions import MODEL_REPOSITORY, Restrictions, parse_restrictions
+from pipeline.api.restrictions import Restrictions, parse_restrictions
 from pipeline.errors import ConfigError
 from pipeline.launch.serve_options import GRPC_ARGUMENTS, REFUSED, RESTRICTIONS, get_option, notes
 from pipeline.triton.defaults import defaults_of
@@ -52,7 +51,7 @@ def serve(options: argparse.Namespace) -> None:
             strict_devices=options.strict_devices,
             starts=max(0, options.model_load_thread_count),
             defaults=defaults,
-            notes=(*without_effect, *_warnings(options, restrictions)),
+            notes=tuple(without_effect),
             restrictions=restrictions,
             grpc_arguments=tuple(
                 (argument, get_option(options, flag))
@@ -87,21 +86,6 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
         files = {name: str(Path(file).absolute()) for name, file in tls.items() if file}
         config["tls"] = {**files, "http": False}
     return config
-
-
-def _warnings(options: argparse.Namespace, restrictions: Restrictions) -> Iterator[str]:
-    """Yield what the operator should know of the rights of clients."""
-    opened = {"http": options.allow_http, "grpc": options.allow_grpc}
-    unrestricted = [
-        protocol
-        for protocol, of_protocol in restrictions._asdict().items()
-        if opened[protocol] and MODEL_REPOSITORY not in [one.api for one in of_protocol]
-    ]
-    if options.model_control_mode == "explicit" and options.api_keys is None and unrestricted:
-        yield (
-            "--model-control-mode=explicit: whoever reaches a port may load models, and with file: contents "
-            "code of their own; --api-keys asks every client for a key"
-        )
 
 
 def _log_to(path: Path) -> None:

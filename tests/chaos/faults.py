@@ -87,8 +87,8 @@ async def malform(load: Load, chance: random.Random) -> None:
         (world.http_port, noise),
         (world.http_port, head % len(broken) + broken),
         (world.http_port, head % 2**62 + broken),
-        (world.http_port, b"POST /v2/models/bert/infer HTTP/1.1\r\ncontent-length: 1\r\n\r\n["),
-        (world.http_port, b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000),
+        (world.http_port, b"POST /v2/models/bert/infer HTTP/1.1\r\nHost: test\r\ncontent-length: 1\r\n\r\n["),
+        (world.http_port, b"GET / HTTP/1.1\r\nHost: test\r\n" + b"x: y\r\n" * 20_000),
         (world.rpc_port, noise),
         (world.rpc_port, preface + noise),
     ]

@@ -344,3 +344,50 @@ def test_a_version_that_is_not_there_is_a_mistake_in_the_configuration(repositor
         choose_version(repository, 99)
     with pytest.raises(ConfigError, match="without versions: remove model_version 4"):
         choose_version(repository / "1", 4)
+
+
+STATE_CHANGES = (
+    "/v2/repository/models/test/load",
+    "/v2/repository/models/test/unload",
+    "/v2/systemsharedmemory/region/a/register",
+    "/v2/systemsharedmemory/unregister",
+    "/v2/cudasharedmemory/region/a/register",
+    "/v2/trace/setting",
+    "/v2/models/test/trace/setting",
+    "/v2/logging",
+)
+
+
+@pytest.mark.parametrize("path", STATE_CHANGES)
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Origin": "http://evil.example", "Content-Type": "text/plain"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Content-Type": "text/plain; charset=utf-8"}, 415),
+        ({"Content-Type": "multipart/form-data; boundary=x"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+    ],
+)
+def test_a_page_of_another_site_changes_nothing(
+    service: ServiceProcess, path: str, headers: dict[str, str], status: int
+) -> None:
+    answer = service.http(path, b"{}", headers=headers)
+    assert answer.status == status
+    assert "error" in answer.json
+    assert service.http("/v2/models/test/ready").status == 200
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_page_of_the_server_itself_and_clients_without_a_content_type_may_load(
+    service: ServiceProcess, own: bool
+) -> None:
+    headers = {"Content-Type": "application/json", "Origin": service.url, "Sec-Fetch-Site": "same-origin"}
+    assert (
+        service.http("/v2/repository/models/test/load", b"{}", headers=headers if own else {}).status == 200
+    )
+    assert service.http("/v2/logging", b"{}", headers=headers if own else {}).status == 200

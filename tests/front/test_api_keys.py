@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,7 +25,17 @@ from client.rpc_client import RpcClient
 from pipeline.config.api_keys import read_api_keys
 from pipeline.config.config_file import SecurityConfig
 from pipeline.errors import ConfigError
-from tests.support.service_process import APPS, ROOT, RPC_METHOD, ServiceProcess, key_value, wait_until
+from tests.fuzz import http2
+from tests.support.raw_answers import received_until
+from tests.support.service_process import (
+    APPS,
+    PATIENCE_S,
+    ROOT,
+    RPC_METHOD,
+    ServiceProcess,
+    key_value,
+    wait_until,
+)
 
 ALICE, BOB, CAROL = "alice-0123456789abcdef", "bob-0123456789abcdef", "carol-0123456789abcdef"
 GOOD = key_value({"number": "21"})
@@ -164,6 +175,33 @@ def test_a_stream_asks_for_a_key(service: ServiceProcess) -> None:
     with service.channel() as channel, pytest.raises(grpc.RpcError) as told:
         list(channel.stream_stream(V2 + "ModelStreamInfer")(iter([b""]), timeout=30))
     assert told.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("method", [RPC_METHOD, V2 + "ModelInfer", V2 + "ModelStreamInfer"])
+def test_a_call_without_a_key_is_refused_before_its_message_is_there(
+    service: ServiceProcess, method: str
+) -> None:
+    with socket.create_connection(("127.0.0.1", service.rpc_port), timeout=PATIENCE_S) as client:
+        head = http2.frame(http2.HEADERS, http2.headers(method.encode()), http2.END_HEADERS, 1)
+        client.sendall(http2.opening() + head)
+        assert b"API key" in received_until(client, b"grpc-message")
+
+
+@pytest.mark.parametrize("method", [V2 + "ServerLive", "/grpc.health.v1.Health/Check"])
+def test_an_open_call_is_answered_without_its_message(service: ServiceProcess, method: str) -> None:
+    with socket.create_connection(("127.0.0.1", service.rpc_port), timeout=PATIENCE_S) as client:
+        head = http2.frame(http2.HEADERS, http2.headers(method.encode()), http2.END_HEADERS, 1)
+        client.sendall(http2.opening() + head)
+        received_until(client, b"\x08\x01")
+
+
+@pytest.mark.parametrize("path", ["/test/prediction", "/metrics", "/health/live", "/docs", "/v2/health/live"])
+def test_a_body_without_a_key_is_refused_before_it_is_there(service: ServiceProcess, path: str) -> None:
+    with socket.create_connection(("127.0.0.1", service.http_port), timeout=PATIENCE_S) as client:
+        client.sendall(f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n".encode())
+        status = received_until(client, b"}")[:12]
+    closed = path in ("/test/prediction", "/metrics")
+    assert status == (b"HTTP/1.1 401" if closed else b"HTTP/1.1 405")
 
 
 def test_health_is_open(service: ServiceProcess) -> None:

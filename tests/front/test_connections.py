@@ -111,7 +111,9 @@ def test_a_connection_has_no_more_calls_than_allowed(service: ServiceProcess) ->
 def test_an_idle_connection_is_closed_on_both_ports(service: ServiceProcess) -> None:
     good = key_value({"number": "1"})
     with socket.create_connection(("127.0.0.1", service.http_port), timeout=PATIENCE_S) as client:
-        client.sendall(b"POST /test/prediction HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(good) + good)
+        client.sendall(
+            b"POST /test/prediction HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % len(good) + good
+        )
         assert all_of(client).startswith(b"HTTP/1.1 200")
     with connected(service) as client:
         client.sendall(http2.opening() + http2.frame(http2.SETTINGS, flags=1))
@@ -171,7 +173,7 @@ def test_connections_over_the_limit_are_told_to_come_back(narrow: ServiceProcess
     with contextlib.ExitStack() as open_connections:
         for _ in range(2):
             busy = open_connections.enter_context(socket.create_connection(address, timeout=10))
-            busy.sendall(b"POST /test/prediction HTTP/1.1\r\n")
+            busy.sendall(b"POST /test/prediction HTTP/1.1\r\nHost: test\r\n")
         with socket.create_connection(address, timeout=10) as refused:
             head, _, body = all_of(refused).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 503") and b"connection: close" in head

@@ -18,6 +18,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 @pytest.fixture(scope="module")
 def service() -> Iterator[ServiceProcess]:
     with ServiceProcess(APPS / "echo.py", {"op": {"echo": {"concurrency": 2}}}) as process:
+        process.wait_until_ready(every_instance=True)
         yield process
 
 
@@ -104,7 +105,12 @@ def test_one_that_leaves_after_all_is_let_go(service: ServiceProcess, tmp_path: 
 def test_one_that_is_gone_before_its_body_is_read_is_refused_in_peace(service: ServiceProcess) -> None:
     """The body is decompressed aside, and refused when the connection is no more."""
     body = gzip.compress(gzip.compress(b" " * (1 << 20)))
-    lines = ("POST /v2/models/test/infer HTTP/1.1", "Content-Encoding: gzip", f"Content-Length: {len(body)}")
+    lines = (
+        "POST /v2/models/test/infer HTTP/1.1",
+        "Host: test",
+        "Content-Encoding: gzip",
+        f"Content-Length: {len(body)}",
+    )
     head = "\r\n".join([*lines, "", ""])
     for _ in range(200):
         client = socket.create_connection(("127.0.0.1", service.http_port), timeout=PATIENCE_S)

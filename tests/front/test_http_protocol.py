@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import http.client
 import json
 import re
@@ -284,6 +285,114 @@ def test_a_request_to_upgrade_is_answered_as_if_it_did_not_ask(service: ServiceP
             headers = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAM"}
             connection.request("POST", "/test/prediction", GOOD, headers)
             assert read_answer(connection).json["err_no"] == 0
+
+
+@pytest.mark.parametrize(
+    "connection", ["Connection: Upgrade, close", "Connection: Upgrade\r\nConnection: close"]
+)
+def test_a_request_to_upgrade_and_to_close_is_closed(service: ServiceProcess, connection: str) -> None:
+    raw = exchange(service, post(connection, "Upgrade: h2c", f"Content-Length: {len(GOOD)}"), GOOD)
+    code, headers, answer = parsed(raw)
+    assert (code, headers["connection"], answer["err_no"]) == (200, "close", 0)
+
+
+def test_an_upgrade_in_http_1_0_is_ignored(service: ServiceProcess) -> None:
+    """RFC 9110 section 7.8. The connection is closed as for any client of HTTP/1.0."""
+    head = post("Connection: Upgrade", "Upgrade: h2c", f"Content-Length: {len(GOOD)}")
+    code, headers, answer = parsed(exchange(service, head.replace(b"HTTP/1.1", b"HTTP/1.0"), GOOD))
+    assert (code, headers["connection"], answer["err_no"]) == (200, "close", 0)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"POST /test/prediction HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 400),
+        (post("Host: other"), 400),
+        (post("Host: test"), 400),
+        (post().replace(b"Host: test", b"Host: a b"), 400),
+        (post().replace(b"Host: test", b"Host: a/b"), 400),
+        (post().replace(b"Host: test", b"Host: a:port"), 400),
+        (post().replace(b"Host: test", b"Host: http://a"), 400),
+        (post().replace(b"Host: test", b"Host: [::1"), 400),
+        (post("Host: other").replace(b"HTTP/1.1", b"HTTP/1.0"), 400),
+        (b"GET /health/live\r\n\r\n", 505),
+        (b"GET /health/live HTTP/0.9\r\n\r\n", 505),
+        (b"GET /health/live HTTP/2.0\r\nHost: a\r\n\r\n", 505),
+        (b"GET /health/live HTTP/3.0\r\nHost: a\r\n\r\n", 505),
+        (post("Transfer-Encoding: gzip, chunked"), 501),
+        (post("Transfer-Encoding: gzip", "Transfer-Encoding: chunked"), 501),
+        (post("Transfer-Encoding: chunked, chunked"), 400),
+        (post("Transfer-Encoding: chunked").replace(b"HTTP/1.1", b"HTTP/1.0"), 400),
+    ],
+)
+def test_what_no_server_may_serve_is_refused_on_its_headers(
+    service: ServiceProcess, request_bytes: bytes, status: int
+) -> None:
+    """RFC 9112 sections 2.3, 3.2 and 6.1; the connection ends, for what follows can't be understood."""
+    code, headers, answer = parsed(exchange(service, request_bytes))
+    assert (code, headers["connection"], answer["err_no"]) == (status, "close", 5000)
+
+
+@pytest.mark.parametrize(
+    "host", ["test", "test:80", "127.0.0.1:9", "[::1]:9", "[::ffff:1.2.3.4]", "", "a_b.c:"]
+)
+def test_a_host_of_any_kind_is_served(service: ServiceProcess, host: str) -> None:
+    raw = exchange(
+        service, f"GET /health/live HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+    )
+    assert parsed(raw)[2] == {"live": True}
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_a_later_version_of_http_1_is_read_as_1_1(service: ServiceProcess, version: str) -> None:
+    request = f"GET /health/live HTTP/{version}\r\nHost: a\r\nConnection: close\r\n\r\n"
+    assert parsed(exchange(service, request.encode()))[2] == {"live": True}
+
+
+@pytest.mark.parametrize("path", ["/test/prediction", "/v1/models/test:predict"])
+def test_a_compressed_body_is_415_where_it_is_not_decoded(service: ServiceProcess, path: str) -> None:
+    answer = service.http(path, gzip.compress(GOOD), headers={"Content-Encoding": "gzip"})
+    assert (answer.status, answer.headers["accept-encoding"]) == (415, "identity")
+    assert "Content-Encoding" in answer.body.decode()
+    assert service.http(path, GOOD, headers={"Content-Encoding": "identity"}).status != 415
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/test/prediction", "POST"),
+        ("DELETE", "/metrics", "GET, HEAD"),
+        ("PUT", "/v1/models", "GET, HEAD"),
+        ("GET", "/v1/models/test:predict", "POST"),
+        ("GET", "/v2/models/test/infer", "POST"),
+        ("PUT", "/v2/health/live", "GET, HEAD"),
+        ("GET", "/v2/repository/models/test/load", "POST"),
+    ],
+)
+def test_405_says_what_is_allowed(service: ServiceProcess, method: str, path: str, allowed: str) -> None:
+    answer = service.http(path, method=method)
+    assert (answer.status, answer.headers["allow"]) == (405, allowed)
+
+
+@pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/metrics", "/docs", "/v2/health/live"])
+@pytest.mark.parametrize("framing", ["Content-Length: 90000", "Transfer-Encoding: chunked"])
+def test_the_body_of_a_post_to_a_page_is_not_read(service: ServiceProcess, path: str, framing: str) -> None:
+    """The answer comes before the body does."""
+    with socket.create_connection(("127.0.0.1", service.http_port), timeout=10) as client:
+        client.sendall(post(framing, path=path))
+        received = received_until(client, b"}")
+    assert received.startswith(b"HTTP/1.1 405") and b"allow: GET, HEAD\r\n" in received
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 90000", "Transfer-Encoding: chunked"])
+def test_a_page_is_asked_for_without_a_body(service: ServiceProcess, framing: str) -> None:
+    with socket.create_connection(("127.0.0.1", service.http_port), timeout=10) as client:
+        client.sendall(post(framing, path="/metrics").replace(b"POST", b"GET"))
+        assert received_until(client, b"}").startswith(b"HTTP/1.1 413")
+    small = exchange(
+        service, post("Content-Length: 2", "Connection: close", path="/").replace(b"POST", b"GET"), b"{}"
+    )
+    assert small.startswith(b"HTTP/1.1 200")
 
 
 def test_http_1_0_is_answered_and_closed(service: ServiceProcess) -> None:

@@ -135,12 +135,12 @@ def http() -> list[bytes]:
     length = b"Content-Length: %d\r\n"
     heads = [
         b"POST /test/prediction HTTP/1.1\r\nHost: a\r\n%b\r\n" % length,
-        b"POST /v2/models/simple/infer HTTP/1.1\r\n%bExpect: 100-continue\r\n\r\n" % length,
+        b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: test\r\n%bExpect: 100-continue\r\n\r\n" % length,
         b"POST /te%%73t/prediction?a=b HTTP/1.0\r\n" + length + b"Connection: keep-alive\r\n\r\n",
-        b"PUT http://a:1/x HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n%b\r\n" % length,
+        b"PUT http://a:1/x HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n%b\r\n" % length,
     ]
     whole = [heads[i % len(heads)] % len(body) + body for i, body in enumerate(bodies)]
-    chunked = b"POST /a/b HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTrailer: x\r\n\r\n"
+    chunked = b"POST /a/b HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\nTrailer: x\r\n\r\n"
     chunked += b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nx: y\r\n\r\n"
-    pages = b"GET /metrics HTTP/1.1\r\n\r\n" * 5
+    pages = b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n" * 5
     return [*whole, chunked, chunked * 3, pages, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]

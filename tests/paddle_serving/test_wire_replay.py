@@ -61,6 +61,9 @@ DIFFERENCES = {
     ("bert_service", "null_body"): Difference(200, 8000, NOTHING_GIVEN),
     ("bert_service", "grpc_empty_request"): Difference("OK", 8000, NOTHING_GIVEN),
     ("bert_service", "method_override_get"): Difference(400, 8000, "no header changes a request's method"),
+    ("bert_service", "gzip_request_body"): Difference(
+        415, 8000, "a client can learn that it must not compress"
+    ),
     ("bert_service", "profile_key"): Difference(200, 10000, NO_PROFILE),
     ("bert_service", "grpc_profile"): Difference("OK", 10000, NO_PROFILE),
     ("probe", "ids_profile"): Difference(200, 0, NO_PROFILE),

@@ -16,8 +16,8 @@ from tests.support.raw_answers import received_until
 from tests.support.service_process import APPS, PATIENCE_S, ServiceProcess, key_value, wait_until
 
 LIMITS = {"body_timeout_s": 2, "idle_timeout_s": 1}
-UPGRADE = b"GET /health/live HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
-LAST = b"GET /health/live HTTP/1.1\r\nConnection: close\r\n\r\n"
+UPGRADE = b"GET /health/live HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+LAST = b"GET /health/live HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def connect(service: ServiceProcess, stack: contextlib.ExitStack, window: int = 
 
 def post(inputs: dict[str, str]) -> bytes:
     body = key_value(inputs)
-    return b"POST /test/prediction HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    return b"POST /test/prediction HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
 def test_any_number_of_pipelined_wishes_to_upgrade_is_answered(service: ServiceProcess) -> None:
@@ -54,7 +54,7 @@ def test_requests_that_wait_behind_another_cost_little_more_than_their_bytes(
 ) -> None:
     gate = tmp_path / "gate"
     held = post({"action": "wait", "argument": str(gate)})
-    short = b"GET / HTTP/1.1\r\n\r\n" * 3500
+    short = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n" * 3500
     before = front_bytes(service)
     with contextlib.ExitStack() as stack:
         stack.callback(gate.touch)
@@ -139,8 +139,8 @@ def connected_after_more(floods: list[Flood]) -> int:
     return sum(is_connected(flood.socket) for flood in floods)
 
 
-NO_JSON = b"POST /test/prediction HTTP/1.1\r\nContent-Length: 1\r\n\r\n{"
-NOWHERE = b"GET / HTTP/1.1\r\n\r\n"
+NO_JSON = b"POST /test/prediction HTTP/1.1\r\nHost: test\r\nContent-Length: 1\r\n\r\n{"
+NOWHERE = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
 @pytest.mark.parametrize("refused", [NO_JSON, NOWHERE], ids=["no JSON", "no such page"])
@@ -205,7 +205,7 @@ def test_bodies_that_never_end_are_refused_before_they_fill_the_memory_and_small
         before = front_bytes(service)
         clients = [connect(service, stack) for _ in range(16)]
         for client in clients:
-            client.sendall(b"POST /test/prediction HTTP/1.1\r\nContent-Length: 9000000\r\n\r\n")
+            client.sendall(b"POST /test/prediction HTTP/1.1\r\nHost: test\r\nContent-Length: 9000000\r\n\r\n")
             client.sendall(b"x" * 8_000_000)
             assert service.predict({"number": "21"})["doubled"] == "42"
         assert front_bytes(service) - before < 80e6  # all together they have 128
@@ -240,6 +240,6 @@ def test_bodies_whose_clients_have_left_take_no_memory(service: ServiceProcess) 
     for _ in range(20):
         with contextlib.ExitStack() as stack:
             client = connect(service, stack)
-            client.sendall(b"POST /test/prediction HTTP/1.1\r\nContent-Length: 9000000\r\n\r\n")
+            client.sendall(b"POST /test/prediction HTTP/1.1\r\nHost: test\r\nContent-Length: 9000000\r\n\r\n")
             client.sendall(b"x" * 8_000_000)
     wait_until(lambda: front_bytes(service) - before < 40e6, "most of the 160 MB are given back")

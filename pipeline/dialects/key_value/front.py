@@ -47,7 +47,7 @@ from pipeline.errors import (
 )
 from pipeline.front.grpc.rpc_handler import Context, RpcHandler
 from pipeline.front.http.connection import HttpRequest
-from pipeline.front.http.http_handler import JSON, HttpHandler, retry_after
+from pipeline.front.http.http_handler import JSON, HttpHandler, NotAllowed, refusal_headers
 from pipeline.front.http.raw_bodies import raw_input
 from pipeline.front.scheduler.clients import CALLER
 from pipeline.front.scheduler.request import Request
@@ -88,9 +88,7 @@ class KeyValueHttp(HttpHandler):
             self._refuse_with(404, request, UnknownService(f"there is nothing at {path}; {self._usage()}"))
             return None
         if request.method != "POST":
-            refusal = ServingError(f"{request.method} is not answered at {path}; {self._usage()}")
-            self._refuse_with(405, request, refusal, b"allow: POST\r\n")
-            return None
+            raise NotAllowed(request.method, path, "POST", hint=self._usage())
         service, method = named
         model = None if self._models is None else self._models.named(service)
         if model is None and service != self._service:
@@ -111,7 +109,7 @@ class KeyValueHttp(HttpHandler):
             isinstance(error, DeadlineExceeded) and _timeout_s(request) < math.inf
         )
         status = error.http_status if self._statuses or always else 200
-        self._refuse_with(status, request, error, head + retry_after(error))
+        self._refuse_with(status, request, error, head + refusal_headers(error))
 
     def _refuse_with(self, status: int, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
         self._access_log.refused(self.name, error, request.peer)

@@ -20,7 +20,7 @@ from pipeline.dialects.kserve_v1.wish import AS_ANSWERED, V1Wish
 from pipeline.dialects.kserve_v1.wish import JSON as JSON_FORM
 from pipeline.errors import ServingError
 from pipeline.front.http.connection import HttpRequest
-from pipeline.front.http.http_handler import JSON, HttpHandler, Refused, check_method, retry_after
+from pipeline.front.http.http_handler import JSON, HttpHandler, Refused, check_method, refusal_headers
 from pipeline.front.http.raw_bodies import raw_input
 from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
@@ -121,12 +121,10 @@ class V1Http(HttpHandler):
 
     def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
         self._access_log.refused(self.name, error, request.peer)
-        head += JSON + retry_after(error)
+        head += JSON + refusal_headers(error)
         message = error.message
         if error.http_status in _CLIENTS_MISTAKES:
             message += self._usage(request.path)
-        if isinstance(error, Refused) and error.allowed:
-            head += b"allow: %b\r\n" % ", ".join(error.allowed).encode()
         request.respond(error.http_status, head, error_body(message))
 
 

@@ -11,6 +11,7 @@ from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve_v2.server import V2Server
 from pipeline.dialects.kserve_v2.trace_settings import log_settings_in, trace_settings_in
 from pipeline.front.http.connection import HttpRequest
+from pipeline.front.http.cross_site import refuse_cross_site
 from pipeline.front.http.http_handler import Refused, check_method
 
 _SHARED_MEMORY = re.compile(
@@ -51,6 +52,8 @@ class HttpExtensions:
     def _shared_memory(self, request: HttpRequest, kind: str, region: str | None, action: str) -> Any:
         check_method(request, *(("GET", "HEAD") if action == "status" else ("POST",)))
         memory, name = self._server.memory, region or ""
+        if action != "status":
+            refuse_cross_site(request)
         memory.admit(request.peer)
         if action == "status":
             return memory.status(name) if kind == "system" else memory.cuda_status(name)
@@ -69,6 +72,7 @@ class HttpExtensions:
         if model and not self._server.models.is_ready(model):
             raise KServeRefusal(f"Request for unknown model : {model}")
         if request.method == "POST":
+            refuse_cross_site(request)
             given = trace_settings_in(json_fields.parse(request.body))
             self._server.trace.update(given, model)
         return self._server.trace.told(model)
@@ -77,6 +81,7 @@ class HttpExtensions:
         check_method(request, "GET", "HEAD", "POST")
         settings = self._server.logging
         if request.method == "POST":
+            refuse_cross_site(request)
             settings.update(log_settings_in(json_fields.parse(request.body), settings.kinds()))
         return settings.told()
 

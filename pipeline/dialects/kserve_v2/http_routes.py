@@ -30,7 +30,8 @@ from pipeline.dialects.kserve_v2.wish import GENERATED
 from pipeline.dialects.kserve_v2.wish import JSON as JSON_FORM
 from pipeline.errors import OUR_FAULT, Overloaded, ServingError
 from pipeline.front.http.connection import HttpRequest
-from pipeline.front.http.http_handler import JSON, HttpHandler, Refused, check_method, header, retry_after
+from pipeline.front.http.cross_site import refuse_cross_site
+from pipeline.front.http.http_handler import JSON, HttpHandler, Refused, check_method, header, refusal_headers
 from pipeline.front.scheduler.request import Request
 from pipeline.messages.values import Part
 
@@ -63,6 +64,8 @@ class V2Http(HttpHandler):
     """Answers every request below /v2."""
 
     name = "v2-http"
+    pages = ("/v2/health/live", "/v2/health/ready")
+    decodes = True
 
     def __init__(self, server: V2Server) -> None:
         super().__init__(server.scheduler)
@@ -87,6 +90,7 @@ class V2Http(HttpHandler):
         order = _CONTROL.fullmatch(path)
         if order is not None:
             check_method(request, "POST")
+            refuse_cross_site(request)
             self._obey(request, order["model"], order["order"])
         else:
             self._tell(request, self._document(request, asked))
@@ -235,7 +239,7 @@ class V2Http(HttpHandler):
         status, _, message = for_clients(error)
         if isinstance(error, Refused):
             message = error.phrase
-        head += _type_of(request.path, error) + retry_after(error)
+        head += _type_of(request.path, error) + refusal_headers(error)
         if status == 501:
             head += b"accept-encoding: gzip, deflate\r\n"
         request.respond(status, head, error_body(message))

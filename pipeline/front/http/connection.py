@@ -19,11 +19,20 @@ from typing import Protocol, cast
 import httptools
 import msgspec
 
-from pipeline.api.examples import KEY_VALUE_EXAMPLE
-from pipeline.errors import InvalidInput, NotReady, RestrictedApi, ServingError, TooLarge, Unauthenticated
+from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge
 from pipeline.front.http.half_closed import CONTINUE, HalfClosed
 from pipeline.front.http.held_refusals import AT_ONCE_S, HELD_S, Refuse
 from pipeline.front.http.listener import REQUESTS_A_TURN, Listener
+from pipeline.front.http.request_head import (
+    HOST,
+    HTTP_1_0,
+    HTTP_1_1,
+    USAGE,
+    bad_request,
+    check_host,
+    check_transfer_encoding,
+    check_version,
+)
 from pipeline.front.scheduler.admission import Client
 from pipeline.front.scheduler.clients import named
 from pipeline.messages.values import Part
@@ -37,14 +46,15 @@ LINGER_S = 10.0  # how long a refused client may go on sending before the connec
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 _JOIN_BYTES = 64 * 1024  # copying more than this costs more than a second system call
 _PIECE_BYTES = 2048  # that are parsed at once, unless they are a body's
-_UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
+_UPGRADE, _CONNECTION, _TRANSFER_ENCODING = b"upgrade", b"connection", b"transfer-encoding"
+_UPGRADE_OPTIONS = (_UPGRADE, b"http2-settings")  # headers, and options of Connection
 _IPV4_MAPPED = "::ffff:"  # before the IPv4 address of a client on a socket of IPv6
 _REQUEST_TIMEOUT = 408
 _HEADER_TOO_LARGE = 431
-_USAGE = f"Send POST /{{service}}/{{method}} with a body like {KEY_VALUE_EXAMPLE}"
 
 Headers = dict[bytes, bytes]
-"""By name in lower case; of one that was sent twice the first."""
+"""Values by name in lower case. The first value of a repeated header counts; the lists in Connection and
+Transfer-Encoding are joined."""
 
 
 class HttpRequest(msgspec.Struct, eq=False):
@@ -87,6 +97,9 @@ class RequestTaker(Protocol):
     """The application behind the connections."""
 
     def take(self, request: HttpRequest) -> None: ...
+    def check_body(self, method: str, path: str, length: int | None) -> None:
+        """Raise ServingError where a body need not be read. length: as declared; None for chunks."""
+
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]: ...
     def note_refusal(self, error: ServingError, client: str) -> None: ...
     def note_unread(self, why: str) -> None: ...
@@ -296,8 +309,6 @@ class Connection(asyncio.Protocol):
             return
         head, body = self._app.refusal(error, self._reader.url)
         head += b"connection: close\r\n"
-        if isinstance(error, Unauthenticated):
-            head += b"www-authenticate: Bearer\r\n"
         self._write(error.http_status, head, body)
         self._app.note_refusal(error, self.peer)
         # Not closed yet: with input unread the kernel would reset the connection, and a client that sends all
@@ -305,6 +316,10 @@ class Connection(asyncio.Protocol):
         if self._transport.can_write_eof():  # TLS knows no half-closed connection
             self._transport.write_eof()
         self._transport.resume_reading()
+
+    def check_body(self, method: str, path: str, length: int | None) -> None:
+        """Raise ServingError where a body need not be read, see `RequestTaker`."""
+        self._app.check_body(method, path, length)
 
     @property
     def arriving_bytes(self) -> int:
@@ -437,8 +452,8 @@ class RequestReader:
 
     @property
     def http_1_1(self) -> bool:
-        """Whether the latest request is of that version."""
-        return bool(self._parser.get_http_version() == "1.1")
+        """Whether the latest request is of HTTP/1.1, or of a later version of HTTP/1."""
+        return bool(self._parser.get_http_version() != HTTP_1_0)
 
     @property
     def arriving_bytes(self) -> int:
@@ -465,7 +480,7 @@ class RequestReader:
         except httptools.HttpParserUpgrade as stopped:
             return self._without_upgrade(bytes(piece[stopped.args[0] :]))
         except httptools.HttpParserError:
-            raise self._refusal or _no_http("Invalid HTTP request received.") from None
+            raise self._refusal or bad_request("Invalid HTTP request received.") from None
         if self._arrived_bytes > self._most_header_bytes:
             raise _headers_too_large(f"headers over {self._most_header_bytes} bytes")
         return b""
@@ -477,9 +492,14 @@ class RequestReader:
         """
         method: bytes = self._parser.get_method()
         if method == b"CONNECT":
-            raise _no_http("CONNECT is not served.")
-        lines = [b"%b %b HTTP/1.1" % (method, self.url)]
-        lines += [b"%b: %b" % header for header in self._headers.items() if header[0] not in _UPGRADE_HEADERS]
+            raise bad_request("CONNECT is not served.")
+        headers = {name: value for name, value in self._headers.items() if name not in _UPGRADE_OPTIONS}
+        options = [option.strip() for option in headers.pop(_CONNECTION, b"").split(b",")]
+        options = [option for option in options if option and option.lower() not in _UPGRADE_OPTIONS]
+        if options:
+            headers[_CONNECTION] = b", ".join(options)
+        lines = [b"%b %b HTTP/%b" % (method, self.url, self._parser.get_http_version().encode())]
+        lines += [b"%b: %b" % header for header in headers.items()]
         self._parser = _parser(self)
         self._arrived_bytes = 0
         return b"\r\n".join(lines) + b"\r\n\r\n" + rest
@@ -503,26 +523,49 @@ class RequestReader:
             self._leave_parser(_headers_too_large(f"headers over {self._most_header_bytes} bytes"))
         if len(headers) >= self._most_headers:
             self._leave_parser(_headers_too_large(f"more than {self._most_headers} headers"))
-        headers.setdefault(name.lower(), value)
+        count = len(headers)
+        name = name.lower()
+        headers.setdefault(name, value)
+        if len(headers) == count:
+            self._repeat(name, value)
+
+    def _repeat(self, name: bytes, value: bytes) -> None:
+        if name == b"host":
+            self._leave_parser(bad_request("The request has more than one Host header."))
+        if name in (_CONNECTION, _TRANSFER_ENCODING):
+            self._headers[name] += b", " + value
 
     def on_headers_complete(self) -> None:
-        if self._parser.should_upgrade():
+        try:
+            self._check_head()
+        except ServingError as error:
+            self._leave_parser(error)
+        if self._parser.should_upgrade():  # it is parsed again, see `_without_upgrade`
             return
-        headers = self._headers
+        self.in_body = True
+        self._body_bytes = 0
+
+    def _check_head(self) -> None:
+        """Raise ServingError for a request whose body need not be read."""
+        headers, version = self._headers, self._parser.get_http_version()
+        if version != HTTP_1_1 or not HOST.fullmatch(headers.get(b"host", b"?")):
+            check_version(version)
+            check_host(version, headers)
+        chunked = _TRANSFER_ENCODING in headers
+        if chunked:
+            check_transfer_encoding(version, headers[_TRANSFER_ENCODING])
         length, most = headers.get(b"content-length", b""), self._most_body_bytes
         self._body_length = int(length) if length.isdigit() else 0
         if self._body_length > most:
-            self._leave_parser(_body_too_large(f"content-length {length.decode()} is over {most} bytes"))
+            raise _body_too_large(f"content-length {length.decode()} is over {most} bytes")
         if b"expect" in headers:
-            self.continue_due = headers[b"expect"].lower() == b"100-continue"
+            self.continue_due = version != HTTP_1_0 and headers[b"expect"].lower() == b"100-continue"
         guard = self._listener.guard
-        if guard is not None:  # before the body: who may not ask may not fill our memory either
-            try:
-                self._client = guard.client(self.url, headers.items(), self._client)
-            except (Unauthenticated, RestrictedApi) as error:
-                self._leave_parser(error)
-        self.in_body = True
-        self._body_bytes = 0
+        if guard is not None:  # an unauthenticated client must not fill the memory
+            self._client = guard.client(self.url, headers.items(), self._client)
+        if self._body_length or chunked:
+            method = self._parser.get_method().decode()
+            self._connection.check_body(method, path_of_url(self.url), None if chunked else self._body_length)
 
     def on_body(self, body: bytes) -> None:
         self._arrived_bytes = 0
@@ -553,7 +596,7 @@ class RequestReader:
         if isinstance(body, bytearray):
             body = bytes(body)
         keep_alive = parser.should_keep_alive()
-        is_old = parser.get_http_version() == "1.0"
+        is_old = parser.get_http_version() == HTTP_1_0
         if is_old and b"connection" in headers:
             keep_alive = False  # such a client would wait for a header of ours that says so
         request = HttpRequest(
@@ -579,7 +622,8 @@ class RequestReader:
 
 def _parser(reader: RequestReader) -> httptools.HttpRequestParser:
     parser = httptools.HttpRequestParser(reader)
-    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    # Versions are checked by `check_version`, for a status of their own.
+    parser.set_dangerous_leniencies(lenient_data_after_close=True, lenient_version=True)
     return parser
 
 
@@ -595,12 +639,8 @@ def path_of_url(url: bytes) -> str:
     return urllib.parse.unquote(path) if "%" in path else path
 
 
-def _no_http(message: str) -> ServingError:
-    return InvalidInput(f"{message} {_USAGE}")
-
-
 def _too_slow(what: str, limit_s: float) -> ServingError:
-    error = InvalidInput(f"the {what} did not arrive within {limit_s:g} s. {_USAGE}")
+    error = InvalidInput(f"the {what} did not arrive within {limit_s:g} s. {USAGE}")
     error.http_status = _REQUEST_TIMEOUT
     return error
 

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -14,7 +14,16 @@ from typing import Any, ClassVar
 import msgspec
 
 from pipeline.api.restrictions import HEALTH, INFERENCE, METADATA, STATISTICS
-from pipeline.errors import OUR_FAULT, ConfigError, Overloaded, ServingError
+from pipeline.config.limits import Limits
+from pipeline.errors import (
+    OUR_FAULT,
+    ConfigError,
+    MalformedBody,
+    Overloaded,
+    ServingError,
+    TooLarge,
+    Unauthenticated,
+)
 from pipeline.front.http import docs_page
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.model_cards import model_cards
@@ -31,6 +40,7 @@ log = logging.getLogger(__name__)
 JSON = b"content-type: application/json\r\n"
 HEALTH_PAGES = (b"/health/live", b"/health/ready")
 EVERYTHING_ELSE = "/"
+READING = ("GET", "HEAD")
 DOCS = "/docs"
 _DOOR = "http"
 _PAGE_APIS = {
@@ -70,7 +80,8 @@ class Routes:
 
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
         """Header lines and body that refuse what was no request yet. url: as far as it has arrived."""
-        return (self.handler(url.decode("latin-1")) or self.otherwise).refusal(error)
+        head, body = (self.handler(url.decode("latin-1")) or self.otherwise).refusal(error)
+        return head + refusal_headers(error), body
 
 
 class HttpApp:
@@ -92,7 +103,7 @@ class HttpApp:
     def take(self, request: HttpRequest) -> None:
         """Answer at once, or when the scheduler has the answer."""
         path = request.path
-        if path == EVERYTHING_ELSE and request.method in ("GET", "HEAD"):
+        if path == EVERYTHING_ELSE and request.method in READING:
             self._lead_on(request)
             return
         handler = self._routes.handler(path)
@@ -102,12 +113,20 @@ class HttpApp:
         page = self._pages.get(path)
         if page is None:
             self._routes.otherwise.take(request)
-        elif request.method in ("GET", "HEAD"):
+        elif request.method in READING:
             request.respond(*page())
         else:
-            refusal = ServingError(f"{request.method} is not answered at {path}; use GET")
-            refusal.http_status, refusal.always_status = 405, True
-            self._routes.otherwise.refuse(request, refusal, b"allow: GET, HEAD\r\n")
+            self._routes.otherwise.refuse(request, NotAllowed(request.method, path, *READING))
+
+    def check_body(self, method: str, path: str, length: int | None) -> None:
+        """Raise ServingError where a body need not be read: a page has no use for one."""
+        handler = self._routes.handler(path)
+        if path in self._pages or (handler is not None and path in handler.pages):
+            if method not in READING:
+                raise NotAllowed(method, path, *READING)
+        elif path != EVERYTHING_ELSE:
+            return
+        check_page_body(path, length, self._scheduler.app.config.limits)
 
     def _lead_on(self, request: HttpRequest) -> None:
         """Lead a browser to the page to try the service; tell others that it is alive, as KServe v1 does. At
@@ -144,6 +163,8 @@ class HttpHandler(ABC):
     """Answers HTTP requests in one dialect; each dialect brings a class of its own."""
 
     name: ClassVar[str]  # how metrics and log call it
+    pages: ClassVar[Collection[str]] = ()  # paths that are answered to GET alone, and read no body
+    decodes = False  # whether it reads bodies with a Content-Encoding
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -152,6 +173,8 @@ class HttpHandler(ABC):
     def take(self, request: HttpRequest, read: Callable[[], Request] | None = None) -> None:
         """Answer at once, or when the scheduler has the answer. read: in place of `_read`."""
         try:
+            if not self.decodes:
+                check_content_encoding(request)
             asked = self._read(request) if read is None else read()
             if asked is None:
                 return
@@ -228,6 +251,51 @@ def check_method(request: HttpRequest, *allowed: str, tells: bool = False) -> No
     if request.method not in allowed:
         told = f"{request.method} is not answered at {request.path}; use {' or '.join(allowed)}"
         raise Refused(405, request, told if tells else "", *allowed)
+
+
+class NotAllowed(ServingError):
+    """A method that is not answered at a path (405). allowed: the methods that are."""
+
+    http_status = 405
+    always_status = True
+
+    def __init__(self, method: str, path: str, *allowed: str, hint: str = "") -> None:
+        super().__init__(f"{method} is not answered at {path}; {hint or f'use {allowed[0]}'}")
+        self.allowed = allowed
+
+
+class UnsupportedEncoding(MalformedBody):
+    """A body with a Content-Encoding that is not decoded at this path (415)."""
+
+    http_status = 415
+    encodings = "identity"
+
+
+def check_content_encoding(request: HttpRequest) -> None:
+    """Raise UnsupportedEncoding for a body that is compressed (RFC 9110 section 8.4)."""
+    encoding = header(request, b"content-encoding").strip().lower()
+    if encoding not in ("", "identity"):
+        raise UnsupportedEncoding(
+            f"Content-Encoding {encoding[:40]!r} is not decoded at {request.path}; send the body as it is"
+        )
+
+
+def check_page_body(path: str, length: int | None, limits: Limits) -> None:
+    """Raise TooLarge for the body of a request for a page, unless it is as small as headers are."""
+    if length is None or length > limits.header_bytes:
+        raise TooLarge(f"a request for {path} has no body: one of {limits.header_bytes} bytes is passed over")
+
+
+def refusal_headers(error: ServingError) -> bytes:
+    """The header lines that go with a refusal: Retry-After, Allow, Accept-Encoding, WWW-Authenticate."""
+    lines = retry_after(error)
+    if allowed := getattr(error, "allowed", ()):
+        lines += b"allow: %b\r\n" % ", ".join(allowed).encode()
+    if encodings := getattr(error, "encodings", ""):
+        lines += b"accept-encoding: %b\r\n" % encodings.encode()
+    if isinstance(error, Unauthenticated):
+        lines += b"www-authenticate: Bearer\r\n"
+    return lines
 
 
 def retry_after(error: ServingError) -> bytes:

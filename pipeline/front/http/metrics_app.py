@@ -6,7 +6,16 @@ import msgspec
 
 from pipeline.errors import ServingError
 from pipeline.front.http.connection import HttpRequest
-from pipeline.front.http.http_handler import JSON, Refused, Routes, check_method
+from pipeline.front.http.http_handler import (
+    JSON,
+    READING,
+    NotAllowed,
+    Refused,
+    Routes,
+    check_method,
+    check_page_body,
+    refusal_headers,
+)
 from pipeline.front.metrics.access_log import UNREAD
 from pipeline.front.metrics.metrics import CONTENT_TYPE
 from pipeline.front.scheduler.scheduler import Scheduler
@@ -20,6 +29,7 @@ class MetricsApp:
 
     def __init__(self, scheduler: Scheduler, routes: Routes) -> None:
         self.refusal = routes.refusal
+        self._limits = scheduler.app.config.limits
         self._metrics = scheduler.metrics
         self._access_log = scheduler.access_log
 
@@ -27,12 +37,19 @@ class MetricsApp:
         try:
             if request.path != PATH:
                 raise Refused(404, request)
-            check_method(request, "GET", "HEAD")
+            check_method(request, *READING)
         except Refused as exc:
             self.note_refusal(exc, request.peer)
-            request.respond(exc.http_status, JSON, msgspec.json.encode({"error": exc.phrase}))
+            head = JSON + refusal_headers(exc)
+            request.respond(exc.http_status, head, msgspec.json.encode({"error": exc.phrase}))
         else:
             request.respond(200, b"content-type: %b\r\n" % CONTENT_TYPE.encode(), self._metrics.text())
+
+    def check_body(self, method: str, path: str, length: int | None) -> None:
+        """Raise ServingError where a body need not be read: no request here has a use for one."""
+        if path == PATH and method not in READING:
+            raise NotAllowed(method, path, *READING)
+        check_page_body(path, length, self._limits)
 
     def note_refusal(self, error: ServingError, client: str) -> None:
         self._access_log.refused(DOOR, error, client)
