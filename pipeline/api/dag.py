@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from pipeline.api.batch_axis import BatchAxes, BatchAxis
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP, Op, RequestOp, ResponseOp
 from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import Signature, TensorSpec, declared_specs
@@ -24,11 +25,24 @@ class Edge(NamedTuple):
 
     source: the other's name, or the Dag's source. tensors: the outputs that are passed on, each with the name
     or names under which the node finds it among its feeds; None passes the whole output on, under the
-    source's name.
+    source's name. batch_axes: by feed, where of giver and taker only one has a batch axis.
     """
 
     source: str
     tensors: Mapping[str, Names] | None = None
+    batch_axes: Mapping[str, BatchAxes] = {}
+
+    @classmethod
+    def of_data(cls, source: str, tensors: Mapping[str, Names] | None, axes: Mapping[str, Any]) -> Edge:
+        """Build an edge from JSON."""
+        return cls(source, tensors, batch_axes_of_data(axes))
+
+
+def batch_axes_of_data(data: Mapping[str, Any]) -> dict[str, BatchAxes]:
+    """Build batch axes, by tensor, from JSON."""
+    return {
+        name: tuple(BatchAxis(tuple(dims), batched) for dims, batched in axes) for name, axes in data.items()
+    }
 
 
 class Node(NamedTuple):
@@ -49,11 +63,12 @@ class Dag:
 
     response: the node whose output is the answer. answer: which of its tensors, each with its name in the
     answer; None for the whole output. carried: by name of another of its inputs, the tensors of that which
-    the answer has, too. source: what the request is called: REQUEST_OP, MESSAGE where the app
-    itself makes the inputs of the first Ops from the message, FEED for a model by itself. packs: the app
-    itself packs the answer, refusals included. first_arrival: a node runs on the first of its inputs to come,
-    and on it alone.
+    the answer has, too. answer_axes: by tensor of the answer, as `batch_axes` of an edge. source: what the
+    request is called: REQUEST_OP, MESSAGE where the app itself makes the inputs of the first Ops from the
+    message, FEED for a model by itself. packs: the app itself packs the answer, refusals included.
+    first_arrival: a node runs on the first of its inputs to come, and on it alone.
     inputs, consumers: names of nodes, by node. tensors: by node with edges that name tensors, those of each.
+    batch_axes: by node, those of its feeds.
     ops: all that run a node.
     """
 
@@ -65,12 +80,14 @@ class Dag:
         source: str = REQUEST_OP,
         answer: Mapping[str, str] | None = None,
         carried: Mapping[str, Mapping[str, str]] | None = None,
+        answer_axes: Mapping[str, BatchAxes] | None = None,
         first_arrival: bool = False,
     ) -> None:
         self.nodes: Mapping[str, Node] = {node.name: node for node in nodes}
         self.response = response
         self.answer = answer
         self.carried: Mapping[str, Mapping[str, str]] = carried or {}
+        self.answer_axes: Mapping[str, BatchAxes] = answer_axes or {}
         self.source = source
         self.packs = RESPONSE_OP in self.nodes
         self.first_arrival = first_arrival
@@ -85,6 +102,11 @@ class Dag:
             node.name: tuple(edge.tensors for edge in node.inputs)
             for node in nodes
             if any(edge.tensors is not None for edge in node.inputs)
+        }
+        self.batch_axes: Mapping[str, Mapping[str, BatchAxes]] = {
+            node.name: {feed: axes for edge in node.inputs for feed, axes in edge.batch_axes.items()}
+            for node in nodes
+            if any(edge.batch_axes for edge in node.inputs)
         }
         self.ops = tuple(dict.fromkeys(node.op for node in nodes))
 

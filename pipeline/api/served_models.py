@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from graphlib import CycleError
 from typing import Any, NamedTuple, Protocol
 
-from pipeline.api.dag import FEED, Dag, Edge, Node
+from pipeline.api.dag import FEED, Dag, Edge, Node, batch_axes_of_data
 from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import Signature
 
@@ -54,6 +54,7 @@ class ServedModel(NamedTuple):
             "source": graph.source,
             "answer": graph.answer,
             "carried": graph.carried,
+            "answer_axes": graph.answer_axes,
             "first_arrival": graph.first_arrival,
             "signature": self.signature,
             "version": self.version,
@@ -65,7 +66,7 @@ class ServedModel(NamedTuple):
     def of_data(cls, data: Mapping[str, Any]) -> ServedModel:
         """What `to_data` has made, after a way through JSON."""
         nodes = tuple(
-            Node(name, op, tuple(Edge(*edge) for edge in inputs), tuple(jumps))
+            Node(name, op, tuple(Edge.of_data(*edge) for edge in inputs), tuple(jumps))
             for name, op, inputs, jumps in data["nodes"]
         )
         graph = Dag(
@@ -74,6 +75,7 @@ class ServedModel(NamedTuple):
             source=data["source"],
             answer=data["answer"],
             carried=data["carried"],
+            answer_axes=batch_axes_of_data(data["answer_axes"]),
             first_arrival=data["first_arrival"],
         )
         signature = data["signature"]

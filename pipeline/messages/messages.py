@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from pipeline.api.batch_axis import BatchAxis
 from pipeline.api.request_options import RequestOptions
 from pipeline.errors import ServingError, described, sendable
 from pipeline.models.model_card import ModelCard
@@ -64,7 +65,7 @@ class Share(msgspec.Struct, array_like=True, eq=False):
     for it. inputs: what the Op is started on, by the names of those that it comes from.
     answers: the model whose answer the Op's output is; empty where it is for other Ops. tensors: where the
     Op's model shall run by itself on single tensors of the inputs: of each input their names there and among
-    its feeds, None for all.
+    its feeds, None for all. batch_axes: by feed, what adds or removes its batch axis, as `Edge` has them.
     """
 
     index: int
@@ -78,6 +79,7 @@ class Share(msgspec.Struct, array_like=True, eq=False):
     inputs: list[tuple[str, Stowed]]
     answers: str = ""
     tensors: Sequence[Mapping[str, str | Sequence[str]] | None] | None = None
+    batch_axes: Mapping[str, Sequence[BatchAxis]] | None = None
 
 
 class HandOver(Message):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from google.protobuf import json_format
 
 from client.protos.kserve_v2_pb2 import ModelConfig
+from pipeline.api.batch_axis import BatchAxes, BatchAxis
 from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.op import REQUEST_OP
 from pipeline.api.served_models import ServedModel
@@ -20,10 +21,21 @@ Find = Callable[[str, int], ServedModel]
 
 
 class Made(NamedTuple):
-    """Where a tensor of the ensemble comes from: a node, or the request, and its name there."""
+    """Where a tensor of the ensemble comes from: a node, or the request, and its name there.
+
+    batched: whether it has a batch axis. axes: what adds or removes that on the way.
+    """
 
     node: str
     name: str
+    batched: bool
+    axes: tuple[BatchAxis, ...] = ()
+
+    def passed_to(self, dims: Sequence[int], *, batched: bool) -> Made:
+        """Return the tensor as a model of these dims takes it."""
+        if self.batched == batched:
+            return self
+        return self._replace(batched=batched, axes=(*self.axes, BatchAxis(tuple(dims), batched)))
 
 
 def flaws_of(config: ModelConfig) -> list[str]:
@@ -74,7 +86,8 @@ def dag_of(config: ModelConfig, find: Find) -> Dag:
     """The Dag of an ensemble without flaws. Raises ConfigError for a step that does not fit its model."""
     nodes: list[Node] = []
     told = EnsembleTensors(config)
-    tensors = {one.name: Made(REQUEST_OP, one.name) for one in config.input}
+    batched = config.max_batch_size > 0
+    tensors = {tensor.name: Made(REQUEST_OP, tensor.name, batched) for tensor in config.input}
     left = list(enumerate(config.ensemble_scheduling.step, 1))
     while left:
         ripe = [(number, step) for number, step in left if all(t in tensors for t in step.input_map.values())]
@@ -89,42 +102,60 @@ def dag_of(config: ModelConfig, find: Find) -> Dag:
             for output, tensor in step.output_map.items():
                 tensors[tensor] = made[output]
         left = [one for one in left if one not in ripe]
-    outputs = sorted(one.name for one in config.output)  # the order in which Triton answers
-    return _answered(nodes, {name: tensors[name] for name in outputs})
+    dims = {
+        tensor.name: tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
+        for tensor in config.output
+    }
+    outputs = sorted(dims)  # the order in which Triton answers
+    return _answered(nodes, {name: tensors[name].passed_to(dims[name], batched=batched) for name in outputs})
 
 
 def _add_step(
     nodes: list[Node], number: str, model: ServedModel, given: Mapping[str, Made]
 ) -> dict[str, Made]:
     """Add the nodes of one step, of a nested ensemble its own; returns where its outputs are made."""
+    assert model.signature is not None
+    batched = model.signature.max_batch_size > 0
+    dims = {spec.name: spec.shape[1:] if batched else spec.shape for spec in model.signature.inputs}
+    given = {name: made.passed_to(dims[name], batched=batched) for name, made in given.items()}
     if model.op:
-        edges = _edges(given)
-        nodes.append(Node(number, model.op, tuple(edges)))
-        assert model.signature is not None
-        return {spec.name: Made(number, spec.name) for spec in model.signature.outputs}
+        nodes.append(Node(number, model.op, tuple(_edges(given))))
+        return {spec.name: Made(number, spec.name, batched) for spec in model.signature.outputs}
     graph = model.graph
     renamed = {node: f"{number}.{node}" for node in graph.nodes}
     for node in graph.nodes.values():
         feeds: dict[str, Made] = {}
         for edge in node.inputs:
-            for name, told in (edge.tensors or {}).items():
-                source = given.get(name) if edge.source == REQUEST_OP else Made(renamed[edge.source], name)
+            for name, names in (edge.tensors or {}).items():
+                inner = edge.source != REQUEST_OP
+                source = Made(renamed[edge.source], name, batched) if inner else given.get(name)
                 if source is not None:
-                    feeds.update(dict.fromkeys((told,) if isinstance(told, str) else told, source))
+                    for feed in (names,) if isinstance(names, str) else names:
+                        axes = tuple(edge.batch_axes.get(feed, ()))
+                        feeds[feed] = source._replace(axes=(*source.axes, *axes))
         nodes.append(Node(renamed[node.name], node.op, tuple(_edges(feeds))))
-    made = {new: Made(renamed[graph.response], old) for old, new in (graph.answer or {}).items()}
-    for node_name, names in graph.carried.items():
-        made.update({new: Made(renamed[node_name], old) for old, new in names.items()})
-    return made
+    answers = {graph.response: graph.answer or {}, **graph.carried}
+    return {
+        new: Made(renamed[node_name], old, batched, tuple(graph.answer_axes.get(new, ())))
+        for node_name, names in answers.items()
+        for old, new in names.items()
+    }
 
 
 def _edges(given: Mapping[str, Made]) -> list[Edge]:
     """One edge for each source, with all that is taken of it."""
     by_source: dict[str, dict[str, list[str]]] = {}
+    axes: dict[str, dict[str, BatchAxes]] = {}
     for feed, made in given.items():
         by_source.setdefault(made.node, {}).setdefault(made.name, []).append(feed)
+        if made.axes:
+            axes.setdefault(made.node, {})[feed] = made.axes
     return [
-        Edge(source, {name: feeds[0] if len(feeds) == 1 else tuple(feeds) for name, feeds in names.items()})
+        Edge(
+            source,
+            {name: feeds[0] if len(feeds) == 1 else tuple(feeds) for name, feeds in names.items()},
+            axes.get(source, {}),
+        )
         for source, names in by_source.items()
     ]
 
@@ -144,7 +175,8 @@ def _answered(nodes: Sequence[Node], outputs: Mapping[str, Made]) -> Dag:
         else node
         for node in nodes
     ]
-    return Dag(tuple(waited), last, source=REQUEST_OP, answer=answer, carried=carried)
+    axes = {name: made.axes for name, made in outputs.items() if made.axes}
+    return Dag(tuple(waited), last, source=REQUEST_OP, answer=answer, carried=carried, answer_axes=axes)
 
 
 def _sources(node: Node) -> set[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from pipeline.api.batch_axis import BatchAxes, adapt_array
 from pipeline.api.dag import FEED, Names
 from pipeline.api.inputs import RequestInputs
 from pipeline.api.op import REQUEST_OP, Op, OpRequest
@@ -67,7 +68,10 @@ class Call(msgspec.Struct, eq=False):
         carried = inputs
         if share.tensors is not None and error is None:
             try:
-                inputs = {FEED: _joined_feed(inputs.values(), share.tensors)}
+                feed = _joined_feed(inputs.values(), share.tensors)
+                if share.batch_axes:
+                    _adapt_batches(feed, share.batch_axes)
+                inputs = {FEED: feed}
             except BaseException as exc:
                 error = _as_hook_failed("the inputs of this step can't be joined", exc)
         options = share.options
@@ -163,6 +167,18 @@ def _joined_feed(inputs: Iterable[Any], tensors: Sequence[Mapping[str, Names] | 
             if name in given:
                 feed.update(dict.fromkeys((new,) if isinstance(new, str) else new, given[name]))
     return feed
+
+
+def _adapt_batches(feed: dict[str, Any], batch_axes: Mapping[str, BatchAxes]) -> None:
+    """Give feeds the batch axis that their model expects, or none. Raises InvalidInput for a misfit."""
+    for name, axes in batch_axes.items():
+        if name in feed:
+            array = feed[name] = adapt_array(feed[name], axes)
+            if not axes[-1].fits(array.shape):
+                expected = [*((-1,) if axes[-1].batched else ()), *axes[-1].dims]
+                raise InvalidInput(
+                    f"unexpected shape for input '{name}'. Expected {expected}, got {list(array.shape)}"
+                )
 
 
 def _rejoined(slices: list[Any]) -> Any:

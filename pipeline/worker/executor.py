@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from client.protos.pipeline_service_pb2 import Response
+from pipeline.api.batch_axis import adapt_array
 from pipeline.api.op import Op, OpRequest
 from pipeline.api.served_models import ServedModel
 from pipeline.dialects.forms import Form
@@ -389,6 +390,8 @@ class Outputs:
             output = picked(output, model.graph.answer)
             for source, names in model.graph.carried.items():
                 output |= picked(call.carried[source], names)
+            for name, axes in model.graph.answer_axes.items():
+                output[name] = adapt_array(output[name], axes)
         if isinstance(output, Response):  # the app's ResponseOp made it
             if form.render_message is not None:
                 return Outcome.ANSWER, form.render_message(output)

@@ -280,7 +280,8 @@ class Job(msgspec.Struct, eq=False):
         told = request.form, request.wish, request.model_version, request.options, request.deadline
         answers = entry.model if self.node == dag.response else ""
         tensors = dag.tensors.get(self.node)
-        return Share(index, dag_run.data_id, request.log_id, *told, inputs, answers, tensors)
+        axes = dag.batch_axes.get(self.node)
+        return Share(index, dag_run.data_id, request.log_id, *told, inputs, answers, tensors, axes)
 
     def settle(self, outcome: Outcome, parts: list[Part]) -> None:
         """Take what the worker made of it, where that is still wanted, and go on."""
