@@ -199,6 +199,11 @@ class PaddingConfig(Section):
         default={}, description="Per feed: the axis and the pad value."
     )
     fetches: dict[str, FetchPaddingConfig] = Field(default={}, description="Per fetch: the axis to cut back.")
+    max_length: PositiveInt | None = Field(
+        default=None,
+        description="Longest padded row; longer rows share a batch with rows of equal shape only. Absent: no "
+        "limit but the model's own.",
+    )
 
 
 class OpConfig(Section):

@@ -114,6 +114,7 @@ _MEANINGS = {  # by section, then by key
     "op.<name>.padding": {
         "feeds": "每个输入：轴与补齐值。",
         "fetches": "每个输出：要截回的轴。",
+        "max_length": "补齐后的最大长度；更长的行只与形状相同的行合批。不写则只受模型自身的长度限制。",
     },
     "op.<name>.padding.feeds.<name>": {
         "axis": "可以补齐的轴；0 是批，不能补齐。",

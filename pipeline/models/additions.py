@@ -46,6 +46,7 @@ class Padding:
 
     feeds: Mapping[str, FeedPadding]  # by alias
     fetches: Mapping[str, int]  # by alias, the axis that is cut back to the row's own length
+    max_length: int | None = None  # longer rows are never padded; None: no limit but the model's own
 
 
 def read_additions(path: Path) -> dict[str, Any]:
@@ -125,8 +126,11 @@ def parse_padding(
 ) -> Padding | None:
     if value is None:
         return None
-    if not isinstance(value, dict) or value.keys() - {"feeds", "fetches"}:
-        raise ConfigError(f"{path}: padding is not a mapping with feeds and fetches")
+    if not isinstance(value, dict) or value.keys() - {"feeds", "fetches", "max_length"}:
+        raise ConfigError(f"{path}: padding is not a mapping with feeds, fetches and max_length")
+    max_length = value.get("max_length")
+    if max_length is not None and (type(max_length) is not int or max_length < 1):
+        raise ConfigError(f"{path}: padding.max_length {max_length!r} is not a whole number from 1 up")
     padded = {}
     for alias, entry in _mapping(value.get("feeds"), f"{path}: padding.feeds").items():
         where = f"{path}: padding.feeds.{alias}"
@@ -140,7 +144,7 @@ def parse_padding(
         alias: _free_axis(alias, axis, fetches, f"{path}: padding.fetches.{alias}")
         for alias, axis in _mapping(value.get("fetches"), f"{path}: padding.fetches").items()
     }
-    return Padding(padded, cut)
+    return Padding(padded, cut, max_length)
 
 
 def with_max_lengths(feeds: Sequence[Variable], value: object, path: Path) -> tuple[Variable, ...]:
@@ -186,6 +190,8 @@ def additions_document(
     if padding is not None:
         padded = {alias: {"axis": p.axis, "value": p.value} for alias, p in padding.feeds.items()}
         document["padding"] = {"feeds": padded, "fetches": dict(padding.fetches)}
+        if padding.max_length is not None:
+            document["padding"]["max_length"] = padding.max_length
     if labels:
         document["labels"] = list(labels)
     return document | dict(additions)

@@ -49,7 +49,7 @@ class Joining:
         None  # which axes of feeds and fetches; None: feeds of one shape are joined alone
     )
     buckets: tuple[int, ...] | None = None  # the lengths that are padded to; None: see `plan.bucket`
-    most: int | None = None  # the greatest length that model and engine take
+    most: int | None = None  # longer rows are not padded: the model or the engine takes no longer ones
     # How many axes the model declares for a feed; one with another number of them is not padded.
     ranks: Mapping[str, int] = field(default_factory=dict)
     free: bool = False  # the engine takes any shape at no cost: nothing is padded beyond the longest
@@ -172,6 +172,7 @@ class Model:
         return Padding(
             {name: FeedPadding(feed.axis, feed.value) for name, feed in named.feeds.items()},
             {name: fetch.axis for name, fetch in named.fetches.items()},
+            named.max_length,
         )
 
     def _longest(self, padding: Padding) -> int | None:
@@ -187,7 +188,8 @@ class Model:
             for feed in (self.serving_model.feeds if self.serving_model else ())
             if feed.longest and (rule := padding.feeds.get(feed.alias)) and feed.longest[0] == rule.axis
         ]
-        return min([*shaped, *known], default=None)
+        proven = [padding.max_length] if padding.max_length else []
+        return min([*shaped, *known, *proven], default=None)
 
     def warm_up(self) -> None:
         """Run the predictor on the smallest and a usual shape, so that no request pays for the first run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -369,6 +370,7 @@ def describe(feed: object, joining: Joining) -> Item:
     axes, ranks = joining.axes, joining.ranks
     rows = length = -1
     shape: list[Hashable] = []
+    most = joining.most or sys.maxsize
     for name, value in feed.items():
         dims = value.shape if isinstance(value, np.ndarray) else ()
         if not dims or (rows != dims[0] and rows != -1) or name.endswith(LOD_SUFFIX):
@@ -380,7 +382,10 @@ def describe(feed: object, joining: Joining) -> Item:
         if ranks.get(name, rank) != rank or (length != dims[axis] and length != -1) or not dims[axis]:
             return Item(max(rows, 1), 1, None)
         length = dims[axis]
-        shape += (name, value.dtype) if rank == 2 else (name, value.dtype, dims[1:axis], dims[axis + 1 :])
+        if length > most:
+            shape += name, value.dtype, dims[1:]
+        else:
+            shape += (name, value.dtype) if rank == 2 else (name, value.dtype, dims[1:axis], dims[axis + 1 :])
     if rows <= 0:
         return _ALONE
     return Item(rows, 1 if length < 0 else length, tuple(shape))

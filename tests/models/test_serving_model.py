@@ -61,7 +61,7 @@ def server_folder(tmp_path: Path, conf: str = ORIGINAL, additions: str | None = 
 def test_what_is_written_is_read_back(tmp_path: Path, files: tuple[Path, Path]) -> None:
     extra = tmp_path / "vocab.txt"
     extra.write_text("[PAD]\n")
-    padding = Padding({"input_ids": FeedPadding(1, 0)}, {})
+    padding = Padding({"input_ids": FeedPadding(1, 0)}, {}, max_length=256)
     write_serving_model(
         tmp_path / "out",
         *files,
@@ -161,6 +161,8 @@ def test_a_flawed_description_is_named_with_file_and_place(tmp_path: Path, conf:
         ("padding: {feeds: {words: 1}}", "is not of the form {axis: 1, value: 0}"),
         ("padding: {fetches: {prob: 2}}", "axis 2 is not one of 1 to 1"),
         ("padding: {feeds: {words: {axis: 1, value: .nan}}}", "is not a number"),
+        ("padding: {max_length: 0}", "padding.max_length 0 is not a whole number from 1 up"),
+        ("padding: {longest: 9}", "padding is not a mapping with feeds, fetches and max_length"),
         ("a: [", "is not YAML"),
     ],
 )

@@ -147,6 +147,15 @@ def test_other_axes_than_the_second_may_be_padded() -> None:
     assert joined(feeds, joining)["x"].tolist() == [[[0, 0, 0, 9]] * 2, [[1, 9, 9, 9]] * 2]
 
 
+def test_rows_above_the_proven_length_join_rows_of_equal_shape_alone() -> None:
+    joining = Joining(IDS.padding, (4, 8), most=4)
+    short, long, longer, other = ids([1, 2]), ids([1] * 5), ids([2] * 5), ids([1] * 6)
+    shapes = [describe(feed, joining).shape for feed in (short, ids([1] * 4), long, longer, other)]
+    assert shapes[0] == shapes[1] != shapes[2] == shapes[3] != shapes[4] != shapes[0]
+    assert joined([long, longer], joining)["ids"].tolist() == [[1] * 5, [2] * 5]
+    assert joined([short], joining)["ids"].tolist() == [[1, 2, 0, 0]]
+
+
 def test_nothing_is_padded_without_a_declaration() -> None:
     short, long = {"image": np.zeros((1, 3, 4, 4))}, {"image": np.zeros((1, 3, 4, 5))}
     assert describe(short, Joining()).shape != describe(long, Joining()).shape
