@@ -1,4 +1,4 @@
-"""`python -m convert.programs.told FOLDER`: feeds and fetches of the program there, as a line of JSON."""
+"""`python -m convert.programs.told FOLDER`: feeds, fetches and id limits of the program, as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main(folder: Path) -> int:
         sys.stderr.write(f"{exc.message}\n")
         return 1
     sides = [[(one.name, one.dtype, one.shape) for one in side] for side in (program.feeds, program.fetches)]
-    sys.stdout.write(f"\n{json.dumps(sides)}\n")
+    sys.stdout.write(f"\n{json.dumps([*sides, dict(program.id_limits)])}\n")
     return 0
 
 

@@ -33,7 +33,8 @@ class OnnxFacts:
 
     `finder` is an operator that gives as many rows as it finds, or None. `id_limits` gives for a feed that is
     looked up in an embedding the number of its rows. `data_files` are the files that hold weights, as the
-    graph names them: paths relative to it. `makers` gives for a fetch the operator that makes it.
+    graph names them: paths relative to it. `makers` gives for a fetch the operator that makes it. `domains`
+    are the sets of operators that the graph uses, "" for ONNX's own, without those that the file defines.
     """
 
     feeds: tuple[Variable, ...]
@@ -42,6 +43,7 @@ class OnnxFacts:
     id_limits: Mapping[str, int]
     data_files: tuple[str, ...]
     makers: Mapping[str, str] = field(default_factory=dict)
+    domains: frozenset[str] = frozenset()
 
 
 def inspect_onnx(path: Path) -> OnnxFacts:
@@ -61,6 +63,7 @@ def inspect_onnx(path: Path) -> OnnxFacts:
         id_limits=graph.id_limits(),
         data_files=tuple(sorted(graph.data_files)),
         makers=graph.makers(),
+        domains=frozenset(graph.domains - graph.defined),
     )
 
 
@@ -93,6 +96,8 @@ class _Graph:
     operators: set[str] = field(default_factory=set)
     tables: dict[str, int] = field(default_factory=dict)  # the first length of each stored tensor
     data_files: set[str] = field(default_factory=set)
+    domains: set[str] = field(default_factory=set)
+    defined: set[str] = field(default_factory=set)  # domains of the file's own functions
 
     def read_model(self, model: memoryview) -> None:
         found = False
@@ -101,9 +106,11 @@ class _Graph:
                 found = True
                 self._read_graph(_part(value), depth=0)
             elif number == 25:  # a function of the model's own
-                for part, node in _fields(_part(value)):
+                for part, content in _fields(_part(value)):
                     if part == 7:
-                        self._read_node(_part(node), depth=1)
+                        self._read_node(_part(content), depth=1)
+                    elif part == 10:
+                        self.defined.add(_text(content))
         if not found or not self.outputs:
             raise ValueError("it holds no graph with an output")
 
@@ -120,7 +127,7 @@ class _Graph:
                 (self.inputs if number == 11 else self.outputs).append(_port(_part(value)))
 
     def _read_node(self, node: memoryview, depth: int) -> None:
-        inputs, outputs, operator, axis = [], [], "", 0
+        inputs, outputs, operator, domain, axis = [], [], "", "", 0
         tensors = []
         for number, value in _fields(node):
             if number == 1:
@@ -129,6 +136,8 @@ class _Graph:
                 outputs.append(_text(value))
             elif number == 4:
                 operator = _text(value)
+            elif number == 7:
+                domain = _text(value)
             elif number == 5:
                 name = ""
                 for part, attribute in _fields(_part(value)):
@@ -141,6 +150,7 @@ class _Graph:
                     elif part in (6, 11):
                         self._read_graph(_part(attribute), depth + 1)
         self.operators.add(operator)
+        self.domains.add(domain)
         if depth == 0:
             self.nodes.append(_Node(operator, tuple(inputs), tuple(outputs), axis))
         for tensor in tensors:

@@ -13,19 +13,23 @@ from pipeline.process.cache_folder import cache_folder
 from pipeline.process.helper_process import HelperFailed, run_helper
 from pipeline.tuning.choice import Point
 
+EQUAL = ": equal shapes only"  # ends the reason of each file whose padding is not proven
 TIMEOUT_S = 120.0
-_FORM = 3  # of what is kept: counted up when the proof changes
+_FORM = 4  # of what is kept: counted up when the proof changes
 
 
 class Proof(NamedTuple):
-    """feeds: the value that each is padded with, on axis 1. fetches: those that are cut back there. why: what
-    was tried, or why rows of one length alone share a run. points: what runs of the model cost, see `Timed`;
-    nothing where the padding was not tried."""
+    """The proof of a model's padding, on axis 1.
 
-    feeds: Mapping[str, float]
-    fetches: tuple[str, ...]
-    why: str
-    points: tuple[Point, ...] = ()
+    Without feeds only rows of equal shapes share a run.
+    """
+
+    feeds: Mapping[str, float]  # the value that each is padded with
+    fetches: tuple[str, ...]  # are cut back
+    why: str  # for the log: what was proven, or why nothing was
+    points: tuple[Point, ...] = ()  # what runs of the model cost, see `Timed`
+    max_length: int = 0  # of padded rows
+    lasting: bool = True  # False: neighbours used the CPU, and the next start tries again
 
     @property
     def section(self) -> dict[str, Any] | None:
@@ -35,6 +39,7 @@ class Proof(NamedTuple):
         return {
             "feeds": {name: {"axis": 1, "value": value} for name, value in self.feeds.items()},
             "fetches": dict.fromkeys(self.fetches, 1),
+            "max_length": self.max_length,
         }
 
 
@@ -48,15 +53,20 @@ def padding_of(program: Path, engine: str) -> Proof:
     try:
         helper = run_helper("pipeline.triton.padding_trial", engine, str(program), timeout_s=TIMEOUT_S)
         if helper.status:
-            return Proof({}, (), f"the padding could not be tried: its process left with {helper.status}")
+            return _untried(f"the trial left with status {helper.status}")
         told = helper.last_line()  # frameworks print, too
         proof = _of_text(told)
     except HelperFailed as exc:
-        return Proof({}, (), f"the padding could not be tried: it {exc.message}")
+        return _untried(f"the trial {exc.message}")
     except (OSError, ValueError, TypeError, IndexError) as exc:
-        return Proof({}, (), f"the padding could not be tried: {type(exc).__name__}")
-    _keep(kept, told)
+        return _untried(f"the trial failed ({type(exc).__name__})")
+    if proof.lasting:
+        _keep(kept, told)
     return proof
+
+
+def _untried(why: str) -> Proof:
+    return Proof({}, (), f"padding is not proven, for {why}{EQUAL}")
 
 
 def _kept_at(program: Path, engine: str) -> Path:
@@ -79,6 +89,6 @@ def _keep(path: Path, text: str) -> None:
 
 
 def _of_text(text: str) -> Proof:
-    feeds, fetches, why, points = json.loads(text)
+    feeds, fetches, why, points, max_length, lasting = json.loads(text)
     costs = tuple((int(rows), int(length), float(seconds)) for rows, length, seconds in points)
-    return Proof(dict(feeds), tuple(fetches), str(why), costs)
+    return Proof(dict(feeds), tuple(fetches), str(why), costs, int(max_length), bool(lasting))

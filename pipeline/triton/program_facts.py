@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.engines.base import Engine, engine_named
+from pipeline.engines.openvino.ir_file import inspect_id_limits
 from pipeline.errors import ConfigError
+from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import SERVER_CONF, SERVER_FOLDER, find_model_files, is_serving_model
 from pipeline.models.signature import Variable, read_signature, signature_text
 from pipeline.process.cache_folder import cache_folder
@@ -23,6 +25,8 @@ from pipeline.process.helper_process import HelperFailed, run_helper
 
 TIMEOUT_S = 120.0
 _TELLER = "convert.programs.told"  # imports Paddle, and so is run, not imported
+# Operators of ONNX, and those that ONNX Runtime's optimiser writes.
+_KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 
 
 class ProgramFacts(NamedTuple):
@@ -42,6 +46,25 @@ def facts_of(program: Path, backend: str) -> ProgramFacts:
         return ProgramFacts(*engine.signature_of(program), program.parent)
     folder = _described(program, engine)
     return ProgramFacts(*read_signature(folder / SERVER_CONF, batched=False), folder)
+
+
+def find_id_limits(program: Path, backend: str) -> Mapping[str, int]:
+    """Return by feed the number of embeddings that it is looked up in, as far as the files tell."""
+    if program.suffix == ".onnx":
+        return inspect_onnx(program).id_limits
+    if program.suffix == ".xml":
+        return inspect_id_limits(program)
+    if backend == "paddle":
+        limits: Mapping[str, int] = _read_program(program.parent)[2]
+        return limits
+    return {}
+
+
+def unknown_operators(program: Path) -> str:
+    """Return the names of operator sets that are neither ONNX's nor ONNX Runtime's; empty without any."""
+    if program.suffix != ".onnx":
+        return ""
+    return ", ".join(sorted(inspect_onnx(program).domains - _KNOWN_DOMAINS))
 
 
 def _described(program: Path, engine: Engine) -> Path:
@@ -68,6 +91,15 @@ def _described(program: Path, engine: Engine) -> Path:
 
 def _told(folder: Path) -> str:
     """The prototxt of the program in a folder."""
+    feeds, fetches = (
+        [Variable(name, name, dtype, tuple(shape)) for name, dtype, shape in side]
+        for side in _read_program(folder)[:2]
+    )
+    return signature_text(feeds, fetches)
+
+
+def _read_program(folder: Path) -> tuple[Any, Any, Any]:
+    """Return feeds, fetches and id limits of the program in a folder, as the helper prints them."""
     try:
         helper = run_helper(_TELLER, str(folder.absolute()), timeout_s=TIMEOUT_S)
     except HelperFailed as exc:
@@ -75,11 +107,8 @@ def _told(folder: Path) -> str:
     if helper.status:
         lines = helper.stderr.strip().splitlines() or [f"left with {helper.status}"]
         raise ConfigError(f"{folder}: {lines[-1]}")
-    feeds, fetches = (
-        [Variable(name, name, dtype, tuple(shape)) for name, dtype, shape in side]
-        for side in json.loads(helper.last_line())
-    )
-    return signature_text(feeds, fetches)
+    feeds, fetches, id_limits = json.loads(helper.last_line())
+    return feeds, fetches, id_limits
 
 
 def _key(paths: Sequence[Path]) -> str:

@@ -52,9 +52,13 @@ def graph_of(task: TextTask, facts: OnnxFacts, program: Path) -> Graph:
         raise ConfigError(f"{model.directory}: its ONNX form has no output {task.fetch.alias}")
     if model.padding:
         padded = {alias: one.value for alias, one in model.padding.feeds.items()}
+        reached = model.padding.max_length
     else:
-        proven = padding_of(program, "onnxruntime").feeds
+        proof = padding_of(program, "onnxruntime")
+        proven, reached = proof.feeds, proof.max_length
         padded = {alias_of.get(name, name): value for name, value in proven.items()}
+    if reached is not None and reached < task.reading.max_tokens:
+        padded = {}  # Triton pads all texts of a request, the longest as well
     padding = {kinds[alias]: value for alias, value in padded.items() if alias in kinds}
     return Graph(feeds, scores, padding if set(padding) >= set(feeds) else {})
 

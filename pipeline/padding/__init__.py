@@ -1,0 +1,1 @@
+"""The padding proof, for the conversion and for model repositories."""
