@@ -13,7 +13,7 @@ from convert.inspection.record import made_of, record_of, recorded_source
 from convert.inspection.subject import Subject, open_program, open_subject
 from convert.output.stamp import restamp
 from convert.programs.inference_program import serving_folder
-from convert.proof.padding import answers_by_row, padding_parity, parse_padding
+from convert.proof.padding import answers_by_row, parse_padding, prove_declared
 from convert.proof.parity import compare
 from convert.proof.parity_report import TOLERANCE, ParityReport, held_to
 from convert.proof.stored_reports import bounds_of, summaries
@@ -130,9 +130,11 @@ def _rows_check(
     names = [fetch.alias for fetch in candidate.fetches]
     if not pads and not answers_by_row(candidate.run, rows):
         return []  # they can't be cut apart here
-    report, cuts = padding_parity(
-        candidate.run, names, rows, pads, options.tolerance, PADDING if pads else BATCH
-    )
+    report, proven = prove_declared(
+        candidate.run, names, target, rows, pads,
+        checks_ids=candidate.checks_ids, tolerance=options.tolerance, step=PADDING if pads else BATCH,
+    )  # fmt: skip
+    cuts = dict(proven.fetches)
     declared = dict(candidate.padding.fetches) if candidate.padding else cuts
     if declared != cuts:
         note = f"serving.yml cuts back {declared or 'no output'}, but {cuts or 'none'} grow with their rows"

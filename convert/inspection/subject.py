@@ -18,7 +18,7 @@ class Subject:
 
     `run` takes feeds by their aliases. `folder` holds its files, those of a tokenizer among them. `padding`
     is what a serving model declares. `id_limits` (by alias) are the lengths of the embeddings that feeds are
-    looked up in.
+    looked up in. `checks_ids`: its engine refuses ids beyond them.
     """
 
     source: Path
@@ -28,6 +28,7 @@ class Subject:
     run: Runner
     folder: Path
     padding: Padding | None = None
+    checks_ids: bool = False
 
 
 def open_subject(source: Path) -> Subject:
@@ -47,7 +48,9 @@ def open_subject(source: Path) -> Subject:
         # The other side's feeds may be of int32 where these are of int64.
         return own({name: array.astype(dtypes[name], copy=False) for name, array in arrays.items()})
 
-    return Subject(source, feeds, fetches, program.id_limits, run, program.program.parent)
+    checks = program.format == "onnx"
+    folder = program.program.parent
+    return Subject(source, feeds, fetches, program.id_limits, run, folder, checks_ids=checks)
 
 
 def open_program(folder: Path) -> Subject:
@@ -62,7 +65,8 @@ def _serving_subject(source: Path, folder: Path) -> Subject:
 def _described(source: Path, folder: Path, own: Runner) -> Subject:
     """As the serving model in `folder` describes it; `own` takes feeds by the program's names."""
     model = load_serving_model(folder)
-    limits = read_program(folder).id_limits
+    program = read_program(folder)
+    limits = program.id_limits
     names = {feed.alias: feed.name for feed in model.feeds}
     return Subject(
         source,
@@ -72,4 +76,5 @@ def _described(source: Path, folder: Path, own: Runner) -> Subject:
         lambda arrays: own({names[alias]: array for alias, array in arrays.items()}),
         folder,
         model.padding,
+        program.format == "onnx",
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from convert.paddle_onnx.paddle2onnx_step import OPSET
 from convert.paddle_onnx.to_onnx import CONVERTER, MODEL_FILE, NEEDS, export_onnx, readable_program
 from convert.programs.runners import ModelRunner, program_runner
-from convert.proof.padding import padding_parity
+from convert.proof.padding import prove_declared
 from convert.proof.parity import compare
 from convert.proof.parity_report import ParityReport
 from convert.proof.stored_reports import write_reports
@@ -70,7 +70,11 @@ def _write(directory: Path, place: Path, options: ConversionOptions) -> tuple[Pa
     reports = [compare("Paddle to ONNX", names, program_runner(program), onnx, batches, options.tolerance)]
     if padding := named_padding(model):
         rows = options.inputs.rows(target, padding)
-        reports.append(padding_parity(onnx, names, rows, padding, options.tolerance, "padding in ONNX")[0])
+        report, _ = prove_declared(
+            onnx, names, target, rows, padding,
+            checks_ids=True, tolerance=options.tolerance, step="padding in ONNX",
+        )  # fmt: skip
+        reports.append(report)
     for report in reports:
         report.require()
     write_reports(place / PARITY_FILE, reports)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,7 @@ def _prove_rows(
     report, cuts = padding_parity(run, names, rows, pads, step=step)
     report = held_to(report, bounds)
     _require(report)
-    return Padding(model.padding.feeds, cuts) if model.padding else None, (report,)
+    return replace(model.padding, fetches=cuts) if model.padding else None, (report,)
 
 
 def _require(report: ParityReport) -> None:

@@ -1,8 +1,9 @@
-"""Padding: rows filled up and joined, and the proof that this leaves their answers as they are."""
+"""Declared padding: rows filled up and joined, and the proof that their answers stay as they are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,8 +12,51 @@ from convert.programs.program_feeds import Array, Feeds
 from convert.programs.runners import Runner
 from convert.proof.parity import compare
 from convert.proof.parity_report import TOLERANCE, ParityReport
+from convert.proof.target import Target
 from pipeline.errors import ConversionError
-from pipeline.models.serving_model import FeedPadding
+from pipeline.models.serving_model import FeedPadding, Padding
+from pipeline.padding.filling import cut_output, growing_axes, pad_array
+from pipeline.padding.proof import MAX_LENGTH, Budget, PaddedModel, prove_padding
+
+BUDGET_S = 60.0  # of CPU
+
+
+def prove_declared(
+    runner: Runner,
+    names: Sequence[str],
+    target: Target,
+    rows: Sequence[Feeds],
+    padding: Mapping[str, FeedPadding],
+    *,
+    checks_ids: bool,
+    tolerance: float = TOLERANCE,
+    step: str = "padding",
+) -> tuple[ParityReport, Padding]:
+    """Prove the padding of a model on the given rows, and then on random rows of all lengths.
+
+    rows, checks_ids: as in `padding_parity` and `PaddedModel`. Returns the report, whose figures are those of
+    the given rows, and what may be declared where the report has passed.
+    """
+    report, cuts = padding_parity(runner, names, rows, padding, tolerance, step)
+    declared = Padding(dict(padding), cuts)
+    if not report.passed or not padding:
+        return report, declared
+    longest = min((v.longest[1] for v in target.feeds if v.longest and v.name in padding), default=MAX_LENGTH)
+    model = PaddedModel(
+        lambda feeds: dict(zip(names, runner(feeds), strict=True)),
+        [replace(variable, alias=variable.name) for variable in target.feeds],
+        target.id_limits,
+        checks_ids,
+        padding,
+        examples=rows[0],
+        max_length=min(longest, MAX_LENGTH),
+        tolerance=tolerance,
+    )
+    proof = prove_padding(model, Budget(BUDGET_S))
+    if not proof.feeds:
+        return replace(report, note=proof.reason), declared
+    reached = None if proof.max_length == longest < MAX_LENGTH else proof.max_length
+    return report, replace(declared, max_length=reached)
 
 
 def padding_parity(
@@ -62,8 +106,7 @@ def pad_rows(
     for name in rows[0]:
         arrays = [row[name] for row in rows]
         if name in padding:
-            axis, value = padding[name].axis, padding[name].value
-            arrays = [_pad(array, axis, lengths[name], value) for array in arrays]
+            arrays = [pad_array(array, padding[name], lengths[name]) for array in arrays]
         shapes = {array.shape[1:] for array in arrays}
         if len(shapes) > 1:
             raise ConversionError(
@@ -84,7 +127,7 @@ def _cut_back(
 ) -> list[Array]:
     """The outputs of a padded row, as long as those of the row alone."""
     return [
-        output.take(range(min(output.shape[cuts[name]], own.shape[cuts[name]])), axis=cuts[name])
+        cut_output(output, cuts[name], own.shape[cuts[name]])
         if name in cuts and output.ndim == own.ndim
         else output
         for name, output, own in zip(names, outputs, expected, strict=True)
@@ -95,16 +138,11 @@ def _longest(rows: Sequence[Mapping[str, Array]], padding: Mapping[str, FeedPadd
     return {name: max(row[name].shape[rule.axis] for row in rows) for name, rule in padding.items()}
 
 
-def _pad(array: Array, axis: int, length: int, value: float) -> Array:
-    widths = [(0, 0)] * array.ndim
-    widths[axis] = (0, length - array.shape[axis])
-    return np.pad(array, widths, constant_values=value)
-
-
 def _growing_axis(name: str, outputs: Sequence[Array]) -> int | None:
-    if len({output.ndim for output in outputs}) != 1:
-        raise ConversionError(f"output {name!r} changes its rank with its input, so rows can't be padded.")
-    axes = [a for a in range(1, outputs[0].ndim) if len({output.shape[a] for output in outputs}) > 1]
+    try:
+        axes = growing_axes(outputs)
+    except ValueError as exc:
+        raise ConversionError(f"output {name!r} {exc}, so rows can't be padded.") from exc
     if len(axes) > 1:
         raise ConversionError(
             f"output {name!r} grows along axes {axes} with its input; only one can be cut back, so padding "

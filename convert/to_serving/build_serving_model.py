@@ -13,7 +13,7 @@ from convert.programs.input_spec import ProgramTensor
 from convert.programs.program_feeds import Feeds
 from convert.programs.runners import program_runner, serving_runner
 from convert.proof.max_lengths import max_lengths
-from convert.proof.padding import padding_parity
+from convert.proof.padding import prove_declared
 from convert.proof.parity import compare
 from convert.proof.parity_report import ParityReport
 from convert.proof.stored_reports import summaries, write_reports
@@ -49,10 +49,11 @@ def build_serving_model(
     fetches: Sequence[Variable] = [
         _variable(fetch, alias) for fetch, alias in zip(program.fetches, aliases, strict=True)
     ]
-    (parity, *padding), declared, fetches = _proven(program, feeds, fetches, batches, rows, pads, options)
+    (parity, *padding), declared, fetches, limits = _proven(
+        program, feeds, fetches, batches, rows, pads, options
+    )
     entailment = entailment_of(labels)
     noted = {} if entailment is None else {"entailment": entailment}
-    limits = _max_lengths(program, batches[-1], options)
     reports = (*earlier, replace(parity, entailment=entailment), *padding)
     try:
         write_serving_model(
@@ -66,7 +67,7 @@ def build_serving_model(
             additions={
                 **(facts or {}),
                 **noted,
-                **limits,
+                **({MAX_LENGTHS: limits} if limits else {}),
                 "parity": _short(reports),
                 DIGESTS: digests_of(program.files),
             },
@@ -86,8 +87,9 @@ def _proven(
     rows: Sequence[Feeds],
     pads: Mapping[str, FeedPadding],
     options: ConversionOptions,
-) -> tuple[list[ParityReport], Padding | None, Sequence[Variable]]:
-    """The reports of outputs and of padding, what may be declared of the latter, and the fetches as they are.
+) -> tuple[list[ParityReport], Padding | None, Sequence[Variable], dict[str, Any]]:
+    """The reports of outputs and of padding, what may be declared of the latter, the fetches as they are, and
+    the greatest lengths of feeds.
 
     Raises ParityError when an output is off, or a row answers otherwise in a padded batch than alone.
     """
@@ -102,17 +104,26 @@ def _proven(
         reference, serving = program_runner(program), serving_runner(folder)
         parity = compare("static to serving", aliases, reference, serving, batches, options.tolerance)
         parity.require()
+        limits = _max_lengths(program, batches[-1], options)
         if not pads:
-            return [parity], None, serving.fetches
+            return [parity], None, serving.fetches, limits
         options.steps.step("Padding")
-        padding, cuts = padding_parity(serving, aliases, rows, pads, options.tolerance)
+        target = target_of(program)
+        longest = {name: (entry["axis"], entry["length"]) for name, entry in limits.items()}
+        target = replace(target, feeds=tuple(replace(v, longest=longest.get(v.name)) for v in target.feeds))
+        checks = program.format == "onnx"
+        padding, declared = prove_declared(
+            serving, aliases, target, rows, pads, checks_ids=checks, tolerance=options.tolerance
+        )
         padding.require()
-    return [parity, padding], Padding(feeds=dict(pads), fetches=cuts), serving.fetches
+    return [parity, padding], declared, serving.fetches, limits
 
 
 def _max_lengths(program: InferenceProgram, batch: Feeds, options: ConversionOptions) -> dict[str, Any]:
-    """What serving.yml has of the greatest lengths. Paddle's and ONNX Runtime's optimised operators need not
-    check what they are given, so the program is run as it is written."""
+    """Return the greatest lengths of feeds as serving.yml has them.
+
+    The program runs as it is written: optimised operators need not check what they are given.
+    """
     target = target_of(program)
     if not target.by_row:
         return {}
@@ -122,8 +133,7 @@ def _max_lengths(program: InferenceProgram, batch: Feeds, options: ConversionOpt
     for length in dict.fromkeys(length for _, length in found.values()):
         names = ", ".join(name for name, (_, own) in found.items() if own == length)
         options.steps.say(f"The model takes {names} up to a length of {length}.")
-    entries = {name: {"axis": axis, "length": length} for name, (axis, length) in found.items()}
-    return {MAX_LENGTHS: entries} if entries else {}
+    return {name: {"axis": axis, "length": length} for name, (axis, length) in found.items()}
 
 
 def _variable(spec: ProgramTensor, alias: str, *, is_lod: bool = False) -> Variable:

@@ -18,7 +18,7 @@ from convert.cli import main
 from pipeline.engines import create_predictor
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import load_serving_model
-from tests.support import onnx_models
+from tests.support import onnx_models, padding_models
 from tests.support.command_line import paddlewheel
 from tests.support.free_ports import free_port
 from tests.support.models import local_conf
@@ -101,6 +101,36 @@ def test_a_model_whose_mask_is_wrong_is_not_written_with_padding(
     assert list(tmp_path.iterdir()) == []
     assert convert(source, out) == 0
     assert load_serving_model(out).padding is None
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("scaled_by_the_logarithm_of_lengths_over_64", "input_ids=0,attention_mask=0"),
+        ("positions_from_the_end_over_300", "input_ids=0,attention_mask=0"),
+        ("argmax_of_integers", "x=0"),
+    ],
+)
+def test_the_conversion_proves_padding_as_repositories_do(
+    name: str, values: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lengths and the content of the conversion's own rows would let these models pass."""
+    source, out = tmp_path / "source.onnx", tmp_path / "out"
+    source.write_bytes(padding_models.model(name))
+    assert convert(source, out, "--padding", values) == 1
+    assert "padding: padded rows answer otherwise than alone" in capsys.readouterr().err
+    assert convert(source, out) == 0
+    assert load_serving_model(out).padding is None
+
+
+def test_padding_is_declared_up_to_the_length_that_was_proven(tmp_path: Path) -> None:
+    source, values = tmp_path / "source.onnx", "input_ids=0,attention_mask=0"
+    for name, longest, max_length in (("encoder", (1, 512), None), ("token_classes", None, 1024)):
+        source.write_bytes(padding_models.model(name))
+        assert convert(source, tmp_path / name, "--padding", values) == 0
+        model = load_serving_model(tmp_path / name)
+        assert {feed.longest for feed in model.feeds} == {longest}
+        assert model.padding is not None and model.padding.max_length == max_length
 
 
 def test_a_result_is_made_again_only_when_its_model_changed(
