@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import tempfile
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.triton.defaults import Defaults
 from pipeline.triton.ensemble import rejoined
-from pipeline.triton.override import Override
+from pipeline.triton.override import Override, OverrideFolders
 from pipeline.triton.repository import ModelRepository, Served, Unavailable
 
 log = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class ModelLoader(Repository):
         self._useless: dict[str, tuple[str, str]] = {}  # on disk: the version, and why it can't be served
         # What was on disk when polling last loaded it, so that a load that fails is not tried at each look.
         self._polled: dict[str, _OnDisk] = {}
-        self._work = tempfile.TemporaryDirectory(prefix="paddlewheel-models-")  # for files that clients give
+        self._overrides = OverrideFolders()
         folders, defaults = tuple(map(Path, place.folders)), Defaults(*place.defaults)
         self._source = ModelRepository(folders, place.strict, place.strict_devices, defaults)
 
@@ -65,15 +64,19 @@ class ModelLoader(Repository):
         """Serve what is on disk now. Raises NotReady and LoadFailed, and all is as before."""
         async with self._changing:
             self._scheduler.check_settled()
-            source = self._source if override is None else override.over(self._source, Path(self._work.name))
-            served = await self._read_models(name, source)
+            work = self._overrides.make_folder()
             try:
+                source = self._source if override is None else override.over(self._source, work)
+                served = await self._read_models(name, source)
                 await self._serve(name, served)
             except LoadFailed as exc:
                 log.error("Model %s is not loaded: %s", name, exc.message)
                 if not self._serves(name):
                     self._note_unavailable(name, exc)
                 raise
+            finally:
+                self._overrides.release(work)
+                await self._remove_unused_overrides()
             log.info("%s", "\n".join([*served.lines, f"Model {name} is loaded"]))
 
     async def unload_model(self, name: str, *, dependents: bool = False) -> None:
@@ -91,6 +94,13 @@ class ModelLoader(Repository):
                 await self._scheduler.withdraw([model.key for model in models], 0.0)
                 self._standings |= {model.key: Standing("UNAVAILABLE", "unloaded") for model in models}
             await self._unload(ops, _models_in(name, ops))
+            await self._remove_unused_overrides()
+
+    async def _remove_unused_overrides(self) -> None:
+        """Remove the files of clients that no loaded model has."""
+        models = self._scheduler.app.models
+        used = {Path(model.folder).parent for model in models if not self._scheduler.has_unloaded(model.key)}
+        await asyncio.to_thread(self._overrides.remove_all_but, used)
 
     async def _read_models(self, name: str, source: ModelRepository) -> Served:
         """Read a model and those that it needs, while orders for other models go on. Raises NotReady."""

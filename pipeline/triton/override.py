@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
+import shutil
 import tempfile
-from collections.abc import Mapping
+import weakref
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,9 +17,11 @@ from google.protobuf import json_format
 
 from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.errors import ConfigError
+from pipeline.process.leftovers import make_held, remove_leftovers
 from pipeline.triton.repository import ModelRepository, check_name
 
 FILE = "file:"
+_PREFIX = "paddlewheel-models-"
 
 
 @dataclass(frozen=True)
@@ -29,13 +34,13 @@ class Override:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     def over(self, source: ModelRepository, work: Path) -> ModelRepository:
-        """The repository with this model as given. Its files are written to a new folder in `work`.
+        """The repository with this model as given. Its files, if there are any, are written below `work`.
 
         Raises ConfigError for names of which no files can be made.
         """
         folder = None
         if self.files:
-            folder = Path(tempfile.mkdtemp(dir=work)) / self.name
+            folder = work / self.name
             for path, content in self.files.items():
                 file = folder / path
                 try:
@@ -44,6 +49,39 @@ class Override:
                 except OSError as exc:
                     raise ConfigError(f"'{FILE}{path[:100]}' can't be written: {exc.strerror}") from exc
         return replace(source, given={self.name: (folder, self.config)})
+
+
+class OverrideFolders:
+    """The folders with files that clients have sent, one for each load.
+
+    They are in a temporary folder of the server, which goes with it. A server that starts removes the folders
+    of servers that were killed.
+    """
+
+    def __init__(self) -> None:
+        remove_leftovers(Path(tempfile.gettempdir()), f"{_PREFIX}*")
+        self._path, self._lock = make_held(lambda: tempfile.mkdtemp(prefix=_PREFIX))
+        weakref.finalize(self, _remove, self._path, self._lock)
+        self._loading: set[Path] = set()
+
+    def make_folder(self) -> Path:
+        """Return a new folder for a load, which calls `release` at its end."""
+        folder = Path(tempfile.mkdtemp(dir=self._path))
+        self._loading.add(folder)
+        return folder
+
+    def release(self, folder: Path) -> None:
+        self._loading.discard(folder)
+
+    def remove_all_but(self, used: Collection[Path]) -> None:
+        """Remove the folders that neither a loaded model nor a load uses. Any thread may call it."""
+        for folder in set(self._path.iterdir()).difference(used, self._loading):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove(folder: Path, lock: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
 
 
 def override_of(name: str, parameters: Mapping[str, Any]) -> Override | None:

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import yaml
 
 from pipeline.config.report import read_yaml
 from pipeline.errors import ConfigError, ServingError
+from pipeline.process.leftovers import make_held, remove_leftovers
 from pipeline.process.processes import RunningService, python_module
 from pipeline.tuning.closed_loop import Load, Seen
 from pipeline.tuning.frontier import Round
@@ -30,6 +32,7 @@ STOP_S = 10.0
 _ASK_S = 30.0
 _SAID_LINES = 3
 _POLL_S = 0.02
+_PREFIX, _SUFFIX = ".tune-", ".yml"  # of a candidate's configuration
 _TICKS = os.sysconf("SC_CLK_TCK")
 # What measuring has no use for: other ports, certificates, keys that the load would have to show, log files.
 _LEFT_OUT = ("v2", "tls", "security", "logging")
@@ -74,12 +77,12 @@ class Script:
         """The service with these settings, or as config.yml has it. Raises NotStarted where it is not ready
         by then (`time.monotonic`)."""
         self._write(settings)
-        with tempfile.NamedTemporaryFile(prefix="tune-", suffix=".log") as log:
+        with tempfile.TemporaryFile() as log:  # without a name, so that a kill leaves nothing
             process = subprocess.Popen(
                 self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
             try:
-                candidate = Candidate(process, self._http_port, Path(log.name))
+                candidate = Candidate(process, self._http_port, _path_of_descriptor(log.fileno()))
                 candidate.wait_until_ready(until)
                 yield candidate
             finally:
@@ -117,14 +120,26 @@ def opened(script: Path, config: Path, op: str) -> Iterator[Script]:
             holder.bind(("127.0.0.1", 0))
             # Only now: who sets it may listen there beside us, and the kernel gives the port to no other.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        folder = config.absolute().parent
+        remove_leftovers(folder, f"{_PREFIX}*{_SUFFIX}")
         try:
-            number, path = tempfile.mkstemp(".yml", ".tune-", config.absolute().parent)
+            path, lock = make_held(partial(_make_file, folder))
         except OSError as exc:
-            folder = config.absolute().parent
             raise ConfigError(f"{folder} can't be written ({exc.strerror}): tune writes there") from exc
-        os.close(number)
-        stack.callback(os.unlink, path)
-        yield Script(script, config, op, Path(path), [holder.getsockname()[1] for holder in holders])
+        stack.callback(os.close, lock)
+        stack.callback(path.unlink)
+        yield Script(script, config, op, path, [holder.getsockname()[1] for holder in holders])
+
+
+def _make_file(folder: Path) -> str:
+    number, path = tempfile.mkstemp(_SUFFIX, _PREFIX, folder)
+    os.close(number)
+    return path
+
+
+def _path_of_descriptor(descriptor: int) -> Path:
+    """Return a path by which other processes of this user open a file without a name."""
+    return Path(f"/proc/{os.getpid()}/fd/{descriptor}")
 
 
 class Candidate:
@@ -203,8 +218,8 @@ def _cpu_of(pid: int) -> float:
 
 
 def _run(load: Load) -> Seen:
-    with tempfile.TemporaryDirectory(prefix="tune-") as folder:
-        answer = Path(folder) / "seen"
+    with tempfile.TemporaryFile() as file:
+        answer = _path_of_descriptor(file.fileno())
         done = subprocess.run(
             [*python_module("pipeline.tuning.closed_loop"), str(answer)],
             input=msgspec.msgpack.encode(load),

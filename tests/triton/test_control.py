@@ -263,6 +263,42 @@ def test_a_client_gives_configuration_and_files_of_its_own(service: RepositoryPr
     assert order(service, "given", "unload").status == 200
 
 
+def test_files_of_clients_go_with_their_model_and_those_of_a_killed_server_at_the_next_start(
+    repository: Path, tmp_path: Path
+) -> None:
+    tensors = {"data_type": "TYPE_FP32", "dims": [2]}
+    sides = {"input": [{"name": "INPUT0", **tensors}], "output": [{"name": "OUTPUT0", **tensors}]}
+    config = json.dumps({"backend": "python", "max_batch_size": 4, **sides})
+
+    def load(factor: int, **changes: Any) -> int:
+        code = "import triton_python_backend_utils as pb_utils\n" + times(factor)
+        files = {"file:1/model.py": base64.b64encode(code.encode()).decode()}
+        return order(service, "given", "load", **{"config": config, **files, **changes}).status
+
+    def files() -> list[str]:
+        return [path.read_text("utf-8") for path in tmp_path.rglob("model.py")]
+
+    start = RepositoryProcess(
+        repository, arguments=["--model-control-mode=explicit"], env={"TMPDIR": str(tmp_path)}
+    )
+    with start as service:
+        for factor in (3, 5):
+            assert load(factor) == 200
+            assert data(ask(service, "given")) == [factor, 2 * factor]
+            assert [f"* {factor}" in text for text in files()] == [True]
+        assert load(7, config='{"backend": "none"}') != 200
+        assert [("* 5" in text) for text in files()] == [True]
+        assert order(service, "given", "unload").status == 200
+        assert files() == []
+        assert load(9) == 200
+        service.process.kill()
+        service.process.wait()
+        assert len(files()) == 1
+        service.start()
+        service.wait_until_ready()
+        assert files() == []
+
+
 @pytest.mark.parametrize("name", ["../outside", "a/../../../outside", "..", ".hidden", ""])
 def test_a_name_that_leads_out_of_the_folder_for_files_is_refused(
     service: RepositoryProcess, name: str, tmp_path: Path

@@ -22,6 +22,7 @@ from pipeline.errors import ConfigError
 from pipeline.launch.tune_command import Options
 from pipeline.launch.tune_command import tune as command_tune
 from pipeline.plugins import Library
+from pipeline.tuning.candidate import opened
 from pipeline.tuning.frontier import Measured, Point, Round, choose, frontier, survivors
 from pipeline.tuning.frontier_plot import HEIGHT, WIDTH, draw
 from pipeline.tuning.kept import machine
@@ -475,6 +476,28 @@ def test_what_is_interrupted_leaves_nothing_behind(service: Path, number: int) -
     assert process.returncode == 130
     assert told.endswith("Interrupted: nothing is written\n")
     assert sorted(service.iterdir()) == before
+
+
+def test_the_next_start_removes_what_a_killed_tune_left_behind(
+    service: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    temporary = tmp_path_factory.mktemp("tmp")
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    before = set(service.iterdir())
+    given = ["--config", service / "config.yml", "--sample", service / "sample.jsonl"]
+    command = [sys.executable, "-m", "pipeline", "tune", APPS / "model.py", *given]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any("onnxruntime fp32, 3 x 4" in line for line in process.stderr)
+        (configuration,) = set(service.iterdir()) - before
+        with opened(APPS / "model.py", service / "config.yml", "op"):
+            assert configuration.exists()  # for its owner lives
+        process.kill()
+    assert set(service.iterdir()) - before == {configuration}
+    assert list(temporary.iterdir()) == []
+    with opened(APPS / "model.py", service / "config.yml", "op"):
+        assert not configuration.exists()
+    assert set(service.iterdir()) == before
 
 
 def test_a_folder_without_a_service_is_refused(tmp_path: Path) -> None:

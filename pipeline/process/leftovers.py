@@ -1,0 +1,54 @@
+"""Leftovers: temporary files and folders of killed processes, which the next process of their kind removes.
+
+The owner of a file or folder holds a lock on it (flock). The kernel lifts the lock when the owner dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+
+def make_held(make: Callable[[], str]) -> tuple[Path, int]:
+    """Make a file or folder and lock it. Return its path and the descriptor that holds the lock."""
+    while True:
+        path = Path(make())
+        with contextlib.suppress(OSError):  # another process took it for a leftover before it was locked
+            descriptor = _lock(path)
+            if path.exists():
+                return path, descriptor
+            os.close(descriptor)
+
+
+def remove_leftovers(folder: Path, pattern: str) -> None:
+    """Remove what matches the pattern, belongs to this user and is locked by nobody."""
+    for path in folder.glob(pattern):
+        with contextlib.suppress(OSError):
+            descriptor = _lock(path)
+            try:
+                if os.fstat(descriptor).st_uid == os.geteuid():
+                    _remove(path)
+            finally:
+                os.close(descriptor)
+
+
+def _lock(path: Path) -> int:
+    """Open and lock a file or folder. Raises OSError where another process holds the lock."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
