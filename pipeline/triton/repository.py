@@ -22,7 +22,7 @@ from pipeline.triton.completion import backend_of_files, complete_by_file
 from pipeline.triton.config_document import complete, document_of
 from pipeline.triton.config_file import FILE, backend_of, read_config
 from pipeline.triton.defaults import NO_DEFAULTS, Defaults
-from pipeline.triton.devices import asks_for_gpu, keys_of, why_not
+from pipeline.triton.devices import asks_for_gpu, keys_of, move_to_cpu, why_not
 from pipeline.triton.engine_options import options_of, without_effect
 from pipeline.triton.model_folder import NO_VERSION, program_of, signature_of, versions_of
 from pipeline.triton.padding_proof import padding_of
@@ -155,10 +155,10 @@ class _Reading:
         self._complete(config, folder, backend, versions)
         if flaws := flaws_of_tensors(config, backend):
             raise _Unavailable(Unavailable(versions[-1], f"Invalid argument: {'; '.join(flaws)}"))
+        self._check_devices(config, backend, versions[-1])
         document = document_of(config)
         if flaw := flaw_of_warmup(document, folder):
             raise _Unavailable(Unavailable(versions[-1], flaw))
-        self._check_devices(config, backend, versions[-1])
         yield from self._versions(config, document, backend, folder, versions)
 
     def _check_devices(self, config: ModelConfig, backend: str, version: str) -> None:
@@ -170,6 +170,7 @@ class _Reading:
         self.served.notes.append(f"Model {config.name}: its KIND_GPU runs on the CPU, for {why}")
 
     def _complete(self, config: ModelConfig, folder: Path, backend: str, versions: Sequence[str]) -> None:
+        move_to_cpu(config)
         if backend == "python" and not self._repository.strict:
             self._complete_by_model(config, folder / versions[-1])
         complete(config, backend)
