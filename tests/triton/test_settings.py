@@ -180,7 +180,8 @@ def _write_required(model: Path) -> None:
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RepositoryProcess]:
     env = {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
     folder = write_repository(tmp_path_factory.mktemp("settings"))
-    with RepositoryProcess(folder, env=env, wait=False) as process:
+    arguments = ["--install-requirements"]
+    with RepositoryProcess(folder, arguments=arguments, env=env, wait=False) as process:
         process.wait_for_log("is ready: http_port")
         yield process
 
@@ -318,12 +319,12 @@ def test_a_sample_that_does_not_fit_leaves_the_model_unavailable(settings: Repos
 
 def test_a_model_that_asks_for_a_gpu_is_told_of_once_and_finds_a_cpu(settings: RepositoryProcess) -> None:
     assert settings.log.count("Model graphic: its KIND_GPU runs on the CPU") == 1
-
     (group,) = settings.http("/v2/models/graphic/config").json["instance_group"]
     assert (group["kind"], group["gpus"], group["count"]) == ("KIND_CPU", [], 2)
     x = {"name": "X", "shape": [1], "datatype": "FP32", "data": [0]}
     answer = settings.http("/v2/models/graphic/infer", json.dumps({"inputs": [x]}))
     assert answer.json["outputs"][0]["data"] == ["KIND_CPU [] CPU 0"]
+
 
 @pytest.mark.parametrize(("model", "factor"), [("packed", 5), ("required", 7)])
 def test_a_model_finds_the_packages_that_it_brings_along(
