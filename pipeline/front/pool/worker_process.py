@@ -111,6 +111,7 @@ class WorkerProcess:
     def _spawn(self, unless_started: contextlib.ExitStack) -> subprocess.Popen[bytes]:
         with contextlib.ExitStack() as until_spawned:
             self._lifeline, theirs = socket.socketpair()
+            unless_started.enter_context(self._lifeline)  # who keeps the error keeps this process, too
             until_spawned.enter_context(theirs)
             ends = [instance.connect(until_spawned) for instance in self.instances]
             fds = (self._outputs.log_fd, theirs.fileno(), *itertools.chain.from_iterable(ends))

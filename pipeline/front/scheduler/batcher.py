@@ -445,7 +445,10 @@ class Batcher:
             if not job.wanted:
                 continue
             if job.tries_left > 1:
-                self._push_again(job.next_try(now))
+                renewed = job.next_try(now)
+                if self._in_order is not None:
+                    self._in_order.sent(renewed)  # it keeps its place
+                self._push_again(renewed)
             else:
                 job.fail(self._timeout_error())
         for job in given_back(instance.take_back()):

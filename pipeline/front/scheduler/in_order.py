@@ -31,7 +31,9 @@ class InOrder:
 
     def settle(self, job: Ordered, go_on: Callable[[], None]) -> None:
         """Call `go_on` when it is the job's turn."""
-        if job.number not in self._under_way:  # it was refused in the queue
+        if (
+            self._under_way.get(job.number) is not job
+        ):  # it was refused in the queue, or another try has its place
             go_on()
             return
         self._settled[job.number] = go_on

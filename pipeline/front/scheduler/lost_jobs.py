@@ -43,3 +43,4 @@ def refuse_blamed(process: WorkerProcess) -> None:
         else:
             error = WorkerLost(f"{why}; crash_retry is off for this Op, so it was not tried again")
         run_isolated(job.fail, error)
+    process.refused.clear()  # the process itself may be known for longer

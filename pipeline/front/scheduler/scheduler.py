@@ -54,7 +54,7 @@ class Deadlines:
     """
 
     def __init__(self) -> None:
-        self._buckets: dict[int, set[DagRun]] = {}
+        self._buckets: dict[int, dict[DagRun, None]] = {}  # in the order of their arrival
         self._timer: asyncio.TimerHandle | None = None
         self._timer_key = 0
 
@@ -63,17 +63,17 @@ class Deadlines:
         key = int(deadline * TICKS_PER_S) + 1
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = self._buckets[key] = set()
+            bucket = self._buckets[key] = {}
             if self._timer is None or key < self._timer_key:
                 self._arm(key)
-        bucket.add(dag_run)
+        bucket[dag_run] = None
         return key
 
     def discard(self, dag_run: DagRun, key: int) -> None:
         """Leave a request alone that has ended."""
         bucket = self._buckets.get(key)
         if bucket is not None:
-            bucket.discard(dag_run)
+            bucket.pop(dag_run, None)
             if not bucket:
                 del self._buckets[key]
 

@@ -1,0 +1,26 @@
+"""The order of answers: a model with `preserve_ordering` answers in the order in which requests were sent."""
+
+from __future__ import annotations
+
+from pipeline.front.scheduler.in_order import InOrder
+
+
+class Try:
+    """One try of a job. Tries of the same job have the same number."""
+
+    def __init__(self, number: int, *, wanted: bool = True) -> None:
+        self.number = number
+        self.wanted = wanted
+
+
+def test_the_late_reply_of_an_abandoned_try_does_not_take_the_place_of_the_next_try() -> None:
+    answers: list[str] = []
+    order, renewed, second = InOrder(), Try(0), Try(1)
+    abandoned = Try(0, wanted=False)
+    for job in (abandoned, second, renewed):
+        order.sent(job)
+    order.settle(second, lambda: answers.append("second"))
+    order.settle(abandoned, lambda: None)
+    assert answers == []
+    order.settle(renewed, lambda: answers.append("first"))
+    assert answers == ["first", "second"]
