@@ -13,13 +13,15 @@ MODELS := $(CONVERT_VENV)/.models-installed
 PDMODEL := $(CONVERT_VENV)/.pdmodel-installed
 # Tests mostly wait for services to start: more processes than cores.
 TEST_PROCESSES ?= 3
+# Of `make simulate`; about 40 of them take a second of a core.
+SEEDS ?= 10000
 # Where PyTorch comes from: empty leaves it out, `pip` is pip's own index, else the address of another.
 TORCH_INDEX ?=
 # Each process of a service would compile the project's modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-page coverage check convert-env pdmodel-env test-convert fuzz chaos bench docker docker-onnx protos lock clean
+.PHONY: help setup serve test test-page coverage check convert-env pdmodel-env test-convert fuzz simulate chaos bench docker docker-onnx protos lock clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -65,6 +67,10 @@ test-convert: $(DEV) $(CONVERT) $(TORCH) $(MODELS) $(PDMODEL)  ## Tests of the c
 
 fuzz: $(DEV)  ## Send mutated messages to every codec and door (minutes)
 	$(PY) -m tests.fuzz
+
+simulate: $(DEV)  ## Run the scheduler and the pool in virtual time: SEEDS schedules of faults, and planted bugs
+	$(PY) -m tests.simulation --seeds $(SEEDS)
+	$(PY) -m tests.simulation --planted
 
 chaos: $(DEV)  ## Kill, hang, flood and restart a service under load for a minute, and judge its answers
 	$(PY) -m convert demo

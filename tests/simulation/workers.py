@@ -1,0 +1,395 @@
+"""Simulated worker program: what runs in a worker process in place of `pipeline.worker`.
+
+It speaks the real frames and uses the real shared memory. Each request says how it shall be treated.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from pipeline.errors import InvalidInput
+from pipeline.messages.frames import Arena, Frame, FrameReader, frame, reply_region, stow
+from pipeline.messages.messages import (
+    Failed,
+    HandOver,
+    Message,
+    Outcome,
+    Probe,
+    Probed,
+    Ready,
+    Refusal,
+    Reply,
+    Settled,
+    Share,
+    Start,
+    Timings,
+)
+from pipeline.messages.values import Part, decode, encode
+from tests.simulation.kernel import Process, Socket
+
+RECEIVE_BYTES = 256 * 1024
+NEVER_S = 1e6
+REFUSAL = "the simulated Op refuses this request"
+
+
+@dataclass
+class Speed:
+    """Times of an Op's workers, in seconds: of a start, of a run, and of each request in it."""
+
+    start_s: tuple[float, float] = (0.2, 2.0)
+    run_s: float = 0.005
+    request_s: float = 0.001
+
+
+@dataclass
+class StartPlan:
+    """How one start of a worker goes: `ready`, `exit`, `raise`, `refuse`, `hang`, or `crash` once ready."""
+
+    kind: str = "ready"
+    extra_s: float = 0.0
+    code: int = 1
+
+
+@dataclass
+class Quirks:
+    """Faults that a process has from some moment on.
+
+    cut_reply: the next reply ends within its frame: `die` or `stop`. garbage: the next reply is no frame.
+    probe: what becomes of the next probe: `fail` or `hang`. slowness: factor of all times.
+    """
+
+    cut_reply: str = ""
+    garbage: bool = False
+    probe: str = ""
+    slowness: float = 1.0
+
+
+class Witness(Protocol):
+    """Observer of what workers do."""
+
+    def began(self, worker: Worker, requests: list[int]) -> None: ...
+    def died(self, worker: Worker) -> None: ...
+
+
+@dataclass
+class Run:
+    """A hand-over under way. shares: those that are not answered yet, in the order of their runs."""
+
+    id: int
+    shares: deque[tuple[Share, dict[str, Any]]]
+    batch_size: int
+
+
+class Worker:
+    """The program of one process, from its start to its death.
+
+    hung: an instance does not answer by itself any more. cause: of the death: `start`, `leave`, `fault`,
+    `request`, or `killed`.
+    """
+
+    def __init__(self, process: Process, world: World) -> None:
+        self.process = process
+        self.world = world
+        self.op = ""
+        self.name = ""
+        self.ready = False
+        self.hung = False
+        self.cause = "killed"
+        self.quirks = Quirks()
+        self.instances = [
+            InstanceThread(self, number, *ends)
+            for number, ends in enumerate(zip(process.sockets, process.arenas, strict=True))
+        ]
+        process.program = self
+        main = self.instances[0]
+        process.later(0.0, main.listen)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it serves, and answers what it is sent."""
+        return self.ready and not (self.process.dying or self.process.stopped or self.hung)
+
+    def start(self, message: Start) -> None:
+        self.op, self.name = message.op, message.name
+        plan = self.world.next_start(self.op)
+        low, high = self.world.speeds[self.op].start_s
+        self.process.later(self.world.rng.uniform(low, high) + plan.extra_s, partial(self._started, plan))
+
+    def _started(self, plan: StartPlan) -> None:
+        front = self.instances[0]
+        if plan.kind == "hang":
+            return
+        if plan.kind == "exit":
+            self.die("start", plan.code)
+        elif plan.kind in ("raise", "refuse"):
+            front.send(Failed("the simulated start fails", plan.kind == "refuse"))
+            self.process.later(0.001, partial(self.die, "start", 1))
+        else:
+            front.send(Ready(None, None))
+            self.ready = True
+            for instance in self.instances[1:]:
+                instance.listen()
+            if plan.kind == "crash":
+                self.process.later(
+                    self.world.rng.choice((0.0, 0.01, 1.0)), partial(self.die, "fault", plan.code)
+                )
+
+    def die(self, cause: str, code: int) -> None:
+        """End the process with a return code as of `Popen`."""
+        if not self.process.dying:
+            self.cause = cause
+            self.process.die(code)
+
+    def killed(self) -> None:
+        """Report the death, whatever its cause: `Program.killed`."""
+        self.world.witness.died(self)
+
+    def resumed(self) -> None:
+        """Write what could not be written while the process was stopped: `Program.resumed`."""
+        for instance in self.instances:
+            instance.write_on()
+
+    def begun(self) -> list[tuple[list[int], bool]]:
+        """Return the requests that each instance has begun and not answered, and whether each is alone."""
+        runs = [requests for instance in self.instances if (requests := instance.unanswered())]
+        return [(requests, len(runs) == 1 and len(requests) == 1) for requests in runs]
+
+    def left(self) -> None:
+        """Leave when all instances have read the end of file."""
+        if all(instance.at_end for instance in self.instances):
+            self.die("leave", 0)
+
+
+class InstanceThread:
+    """One instance in a worker: reads frames one at a time, as a thread that blocks on its socket."""
+
+    def __init__(self, worker: Worker, number: int, end: Socket, arena: Arena) -> None:
+        self.worker = worker
+        self.number = number
+        self.at_end = False
+        self.run: Run | None = None
+        self._end = end
+        self._arena = arena
+        self._reader = FrameReader(arena)
+        self._frames: Iterator[Frame] = iter(())
+        self._busy = False
+        self._unsent = bytearray()
+        end.on_readable = self._wake
+        end.on_writable = self.write_on
+        self._answering: list[int] = []  # requests whose reply is being written
+        self._listening = False
+
+    def listen(self) -> None:
+        self._listening = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._listening and not self._busy:
+            self._busy = True
+            self._later(self.worker.world.rng.choice((0.00001, 0.0001)), self._read)
+
+    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.worker.process.later(delay_s * self.worker.quirks.slowness, action)
+
+    def _read(self) -> None:
+        """Handle the next frame, or wait for bytes."""
+        while (received := next(self._frames, None)) is None:
+            try:
+                data = self._end.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                self._busy = False
+                return
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                self.at_end = True
+                self._later(0.0005, self.worker.left)
+                return
+            self._frames = self._reader.feed(data)
+        self._handle(received)
+
+    def _handle(self, received: Frame) -> None:
+        message = received.message
+        if isinstance(message, Start):
+            self.worker.start(message)
+            self._busy = False
+        elif isinstance(message, Probe):
+            self._later(0.002, self._probed)
+        elif isinstance(message, HandOver):
+            self._begin(message, received)
+        else:
+            self._read()
+
+    def _probed(self) -> None:
+        kind, self.worker.quirks.probe = self.worker.quirks.probe, ""
+        if kind == "hang":
+            self.worker.hung = True
+            return
+        self.send(Probed("the simulated probe fails" if kind else ""))
+        self._read()
+
+    def _begin(self, message: HandOver, received: Frame) -> None:
+        if self._arena.taken_back(message.id):
+            self.send(Reply(message.id, True, [], Timings()))
+            self._read()
+            return
+        self._arena.note_begin(message.id)
+        world = self.worker.world
+        shares = deque((share, _values(share, received)) for share in message.shares)
+        self.run = Run(message.id, shares, world.batch_sizes[self.worker.op])
+        self._answering = []
+        self.worker.world.witness.began(self.worker, [share.log_id for share in message.shares])
+        self._run_batch()
+
+    def _run_batch(self) -> None:
+        """Run the next batch of the hand-over: it takes its time, ends with replies, or kills or hangs us."""
+        assert self.run is not None
+        world, rng = self.worker.world, self.worker.world.rng
+        batch = list(self.run.shares)[: self.run.batch_size]
+        speed = world.speeds[self.worker.op]
+        took_s = (speed.run_s + speed.request_s * len(batch)) * rng.uniform(0.8, 1.3)
+        for _, values in batch:
+            request = first_value(values)
+            if request["node"] not in ("", self.worker.op):
+                continue
+            if request["do"] == "slow":
+                took_s += request["s"]
+            elif request["do"] == "poison":
+                self._later(took_s * rng.random(), partial(self.worker.die, "request", request["code"]))
+                return
+            elif request["do"] == "hang":
+                self.worker.hung = True
+                return
+        self._later(took_s, partial(self._answer, batch))
+
+    def _answer(self, batch: list[tuple[Share, dict[str, Any]]]) -> None:
+        assert self.run is not None
+        run, quirks = self.run, self.worker.quirks
+        last = len(batch) == len(run.shares)
+        tail: list[Part] = []
+        settled = [self._settle(share, values, tail) for share, values in batch]
+        timings = Timings(1000, 2000, 1000, 1, len(batch), len(batch), len(batch), len(batch))
+        reply = Reply(run.id, last, settled, timings)
+        data = b"".join(map(bytes, frame(reply, tail, self._arena, reply_region(run.id))))
+        if quirks.garbage:
+            quirks.garbage = False
+            self.worker.world.garbage.add(self.worker.name)
+            self.worker.hung = True
+            self._write(b"\xff" * 64 + data)
+            return
+        if quirks.cut_reply:
+            data = data[: self.worker.world.rng.randint(1, len(data) - 1)]
+            self.worker.hung = True
+            if quirks.cut_reply == "die":
+                self._later(0.0002, partial(self.worker.die, "fault", -signal.SIGSEGV))
+            self._write(data)
+            return
+        for _ in batch:
+            run.shares.popleft()
+        self._answering = [share.log_id for share, _ in batch]
+        self._write(data)
+        if last:
+            self.run = None
+            self._read()
+        else:
+            self._run_batch()
+
+    def _settle(self, share: Share, values: dict[str, Any], tail: list[Part]) -> Settled:
+        """The answer of one request, its value for the next Op, or its refusal."""
+        request = first_value(values)
+        op = self.worker.op
+        if request["do"] == "error" and request["node"] in ("", op):
+            return Settled(share.index, Outcome.ERROR, refusal=Refusal.of(InvalidInput(REFUSAL)))
+        path = f"{op}({','.join(value['path'] for value in values.values())})"
+        if share.answers:
+            parts: list[Part] = [answer_body(request["id"], path, _fill(request), request["size"])]
+            return Settled(share.index, Outcome.ANSWER, stow(parts, tail))
+        value = {**request, "path": path, "data": request["data"]}
+        return Settled(share.index, Outcome.VALUE, stow(encode(value, allow_pickle=False), tail))
+
+    def unanswered(self) -> list[int]:
+        """Return the requests that it has begun, less those whose reply is with the front."""
+        waiting = [share.log_id for share, _ in self.run.shares] if self.run is not None else []
+        return [*(self._answering if self._unsent else ()), *waiting]
+
+    def send(self, message: Message) -> None:
+        self._write(b"".join(map(bytes, frame(message))))
+
+    def _write(self, data: bytes) -> None:
+        """Write as `sendall` does, in pieces of any size; the rest goes when the front has read."""
+        self._unsent += data
+        self.write_on()
+
+    def write_on(self) -> None:
+        rng = self.worker.world.rng
+        while self._unsent and not (self.worker.process.dying or self.worker.process.stopped):
+            piece = rng.randint(1, len(self._unsent)) if rng.random() < 0.2 else len(self._unsent)
+            try:
+                sent = self._end.send(bytes(self._unsent[:piece]))
+            except BlockingIOError:
+                return
+            except OSError:
+                self._unsent.clear()
+                return
+            del self._unsent[:sent]
+            if sent < piece or piece < len(self._unsent) + sent:
+                self._later(0.0001, self.write_on)
+                return
+
+
+@dataclass
+class World:
+    """The plans and records that all workers of a run share.
+
+    plans: of the next starts, by Op; further ones become ready. garbage: names of workers that sent bytes
+    which are no frame.
+    """
+
+    rng: random.Random
+    witness: Witness
+    speeds: dict[str, Speed]
+    batch_sizes: dict[str, int]
+    plans: dict[str, deque[StartPlan]] = field(default_factory=dict)
+    workers: list[Worker] = field(default_factory=list)
+    garbage: set[str] = field(default_factory=set)
+
+    def next_start(self, op: str) -> StartPlan:
+        plans = self.plans.get(op)
+        return plans.popleft() if plans else StartPlan()
+
+    def spawned(self, process: Process) -> None:
+        """Have a new process run a worker."""
+        self.workers.append(Worker(process, self))
+
+    def alive(self, op: str = "") -> list[Worker]:
+        """Return the workers that are not dead, of one Op or of all."""
+        return [w for w in self.workers if not w.process.dying and (not op or w.op == op)]
+
+
+def answer_body(number: int, path: str, fill: int, size: int) -> bytes:
+    """The body that answers a request; no two requests have the same. fill: see `_fill`."""
+    return f"{number} {path} {fill} ".encode().ljust(size, b"%d" % (number % 10))
+
+
+def first_value(values: dict[str, Any]) -> dict[str, Any]:
+    """The request as the client sent it, which each Op passes on."""
+    value: dict[str, Any] = next(iter(values.values()))
+    return value
+
+
+def _fill(request: dict[str, Any]) -> int:
+    """The value that fills the request's array; -1 without one, -2 for one that is not as it was sent."""
+    array = request["data"]
+    if array is None:
+        return -1
+    return int(array[0]) if bool((array == array[0]).all()) else -2
+
+
+def _values(share: Share, received: Frame) -> dict[str, Any]:
+    return {name: decode(received.tail.unstow(stowed), allow_pickle=False) for name, stowed in share.inputs}
