@@ -26,7 +26,8 @@ class RepositoryPlace(NamedTuple):
     model can't be served. poll_s: seconds between looks at what has changed; 0: never. strict_devices: a
     model that can't have the GPU it asks for is not served. starts: workers that start at a time; 0: as many
     as there are cores. defaults: those of models, see `pipeline.triton.defaults`.
-    grpc_arguments: settings of the gRPC port, by gRPC's names.
+    grpc_arguments: settings of the gRPC port, by gRPC's names. install_requirements: pip installs what the
+    requirements.txt of Python models names.
     """
 
     folders: tuple[str, ...]
@@ -37,6 +38,7 @@ class RepositoryPlace(NamedTuple):
     starts: int = 0
     defaults: tuple[Any, ...] = ()
     grpc_arguments: tuple[tuple[str, int], ...] = ()
+    install_requirements: bool = False
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,9 @@ class ModelLoader(Repository):
         self._polled: dict[str, _OnDisk] = {}
         self._overrides = OverrideFolders()
         folders, defaults = tuple(map(Path, place.folders)), Defaults(*place.defaults)
-        self._source = ModelRepository(folders, place.strict, place.strict_devices, defaults)
+        self._source = ModelRepository(
+            folders, place.strict, place.strict_devices, place.install_requirements, defaults
+        )
 
     def names(self) -> list[str]:
         """The names of all that may be a model."""

@@ -49,6 +49,7 @@ def serve(options: argparse.Namespace) -> None:
             strict_readiness=options.strict_readiness,
             poll_s=options.repository_poll_secs if polls else 0,
             strict_devices=options.strict_devices,
+            install_requirements=options.install_requirements,
             starts=max(0, options.model_load_thread_count),
             defaults=defaults,
             notes=tuple(without_effect),

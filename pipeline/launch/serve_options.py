@@ -194,6 +194,7 @@ def _add_control(parser: argparse.ArgumentParser) -> None:
     _add_bool(parser, "exit-on-error", "end where a model can't be served, in place of serving the others")
     _add_bool(parser, "strict-readiness", "the server is ready when all models are", default=True)
     _add_bool(parser, "strict-devices", "refuse models that ask for a GPU which they can't have")
+    _add_bool(parser, "install-requirements", "have pip install the requirements.txt of Python models")
     parser.add_argument(
         "--model-load-thread-count",
         type=int,

@@ -42,6 +42,14 @@ def why_not(backend: str) -> str:
     return ""
 
 
+def move_to_cpu(config: ModelConfig) -> None:
+    """Have all instances run on the CPU. The model's code reads the groups, and then asks for no GPU."""
+    for group in config.instance_group:
+        if group.kind == ModelInstanceGroup.KIND_GPU:
+            group.kind = ModelInstanceGroup.KIND_CPU
+            del group.gpus[:]
+
+
 def keys_of(config: ModelConfig, backend: str) -> dict[str, Any]:
     """What `local_service_conf` says of the device; nothing for the CPU."""
     if not asks_for_gpu(config) or why_not(backend):

@@ -22,12 +22,13 @@ from pipeline.triton.completion import backend_of_files, complete_by_file
 from pipeline.triton.config_document import complete, document_of
 from pipeline.triton.config_file import FILE, backend_of, read_config
 from pipeline.triton.defaults import NO_DEFAULTS, Defaults
-from pipeline.triton.devices import asks_for_gpu, keys_of, why_not
+from pipeline.triton.devices import asks_for_gpu, keys_of, move_to_cpu, why_not
 from pipeline.triton.engine_options import options_of, without_effect
 from pipeline.triton.model_folder import NO_VERSION, program_of, signature_of, versions_of
 from pipeline.triton.padding_proof import padding_of
 from pipeline.triton.program_facts import facts_of
 from pipeline.triton.python_backend.auto_complete import completed, completes
+from pipeline.triton.python_backend.environment import NOT_INSTALLED, find_requirements
 from pipeline.triton.repository_agents import find_agent_error
 from pipeline.triton.rules import flaws_of, flaws_of_tensors
 from pipeline.triton.warmup import flaw_of as flaw_of_warmup
@@ -75,7 +76,8 @@ class Served(NamedTuple):
 class ModelRepository:
     """folders: each has a folder for each model. strict: a configuration may leave nothing out.
 
-    strict_devices: a model that asks for a GPU where it can't have one is not served. defaults: for what a
+    strict_devices: a model that asks for a GPU where it can't have one is not served. install_requirements:
+    pip installs what the requirements.txt of a Python model names. defaults: for what a
     model's configuration leaves out. given: what stands in place of the folder and of the configuration of a
     model, by its name.
     """
@@ -83,6 +85,7 @@ class ModelRepository:
     folders: Sequence[Path]
     strict: bool = False
     strict_devices: bool = False
+    install_requirements: bool = False
     defaults: Defaults = NO_DEFAULTS
     given: Mapping[str, tuple[Path | None, ModelConfig | None]] = field(default_factory=dict)
 
@@ -152,13 +155,13 @@ class _Reading:
             raise _Unavailable(Unavailable("", NO_VERSION.format(name)))
         if error := find_agent_error(config, folder):  # before any file of the model is run
             raise _Unavailable(Unavailable(versions[-1], error))
+        self._check_devices(config, backend, versions[-1])
         self._complete(config, folder, backend, versions)
         if flaws := flaws_of_tensors(config, backend):
             raise _Unavailable(Unavailable(versions[-1], f"Invalid argument: {'; '.join(flaws)}"))
         document = document_of(config)
         if flaw := flaw_of_warmup(document, folder):
             raise _Unavailable(Unavailable(versions[-1], flaw))
-        self._check_devices(config, backend, versions[-1])
         yield from self._versions(config, document, backend, folder, versions)
 
     def _check_devices(self, config: ModelConfig, backend: str, version: str) -> None:
@@ -167,6 +170,7 @@ class _Reading:
         if self._repository.strict_devices:
             told = f"Invalid argument: instance_group of model {config.name} asks for KIND_GPU, and {why}"
             raise _Unavailable(Unavailable(version, told))
+        move_to_cpu(config)
         self.served.notes.append(f"Model {config.name}: its KIND_GPU runs on the CPU, for {why}")
 
     def _complete(self, config: ModelConfig, folder: Path, backend: str, versions: Sequence[str]) -> None:
@@ -209,7 +213,8 @@ class _Reading:
         if config.input and config.output and not completes(program):
             return  # spares a process
         try:
-            made = completed(program, document_of(config))
+            install = self._repository.install_requirements
+            made = completed(program, document_of(config), install_requirements=install)
             config.Clear()
             json_format.ParseDict(made, config, ignore_unknown_fields=True)
         except (ConfigError, json_format.ParseError) as exc:
@@ -240,6 +245,9 @@ class _Reading:
             raise _Unavailable(Unavailable(versions[-1], exc.message)) from exc
         graph = None if backend != "ensemble" else self._graph(config)
         self.served.notes.extend(without_effect(config, backend))
+        if backend == "python" and not self._repository.install_requirements:
+            for path in find_requirements(folder, versions[-1]):
+                self.served.notes.append(f"Model {config.name}: {NOT_INSTALLED.format(path)}")
         for version in versions:
             op = f"{config.name}:{version}"
             own = graph or ensemble.dag_of_model(op)

@@ -17,9 +17,12 @@ from pipeline.triton.warmup import samples_of
 class RepositoryOp(Op):
     """Runs a Python model or an identity beside its requests; an engine's model by its predictor."""
 
-    def __init__(self, name: str, model: ServedModel, others: OtherModels) -> None:
-        """others: calls other models of the server for a Python model."""
+    def __init__(
+        self, name: str, model: ServedModel, others: OtherModels, *, install_requirements: bool = False
+    ) -> None:
+        """others: calls other models of the server for a Python model. install_requirements: see App."""
         super().__init__(name=name)
+        self._install_requirements = install_requirements
         self._served = model
         self._others = others
         assert model.config is not None
@@ -38,7 +41,14 @@ class RepositoryOp(Op):
             from pipeline.triton.python_backend.python_model import PythonModel
 
             folder, instance = Path(served.folder), self.concurrency_idx or 0
-            self.request_runner = PythonModel(served.config, folder, served.version, instance, self._others)
+            self.request_runner = PythonModel(
+                served.config,
+                folder,
+                served.version,
+                instance,
+                self._others,
+                install_requirements=self._install_requirements,
+            )
         self._warm_up(served.config, Path(served.folder))
 
     def _warm_up(self, config: Mapping[str, Any], folder: Path) -> None:

@@ -39,7 +39,8 @@ class Options:
     config: what else is said in config.yml. poll_s: seconds between looks at the disk; 0: never. starts:
     workers that start at a time; 0: as many as there are cores. defaults: of models, for what their
     configurations leave out. notes: for the log. restrictions: the APIs that need a header.
-    grpc_arguments: settings of the gRPC port, by gRPC's names.
+    grpc_arguments: settings of the gRPC port, by gRPC's names. install_requirements: pip installs what the
+    requirements.txt of a Python model names.
     """
 
     folders: tuple[Path, ...]
@@ -55,6 +56,7 @@ class Options:
     strict_readiness: bool = True
     poll_s: int = 0
     strict_devices: bool = False
+    install_requirements: bool = False
     starts: int = 0
     defaults: Defaults = NO_DEFAULTS
     notes: tuple[str, ...] = ()
@@ -73,7 +75,9 @@ class RepositoryService(Service):
         for model in app.models:
             if model.op == name:
                 headers = [(one.header, one.value) for one in app.restrictions.grpc]
-                return RepositoryOp(name, model, OtherModels(_asked_at(app.config), headers))
+                others = OtherModels(_asked_at(app.config), headers)
+                installs = app.repository is not None and app.repository.install_requirements
+                return RepositoryOp(name, model, others, install_requirements=installs)
         raise StartFailed(f"the repository has no model {name}")
 
     def as_app(self) -> App:
@@ -123,6 +127,7 @@ class RepositoryService(Service):
                 options.starts,
                 tuple(options.defaults),
                 options.grpc_arguments,
+                options.install_requirements,
             ),
             notes=(*options.notes, *served.lines),
             exit_on_error=options.exit_on_error,
@@ -133,7 +138,13 @@ class RepositoryService(Service):
 
     def _read(self, options: Options) -> Served:
         """The models to begin with. Raises ConfigError where there is none, or not all can be served."""
-        source = ModelRepository(options.folders, options.strict, options.strict_devices, options.defaults)
+        source = ModelRepository(
+            options.folders,
+            options.strict,
+            options.strict_devices,
+            options.install_requirements,
+            options.defaults,
+        )
         there = source.names()
         wanted = there if options.load is None or "*" in options.load else options.load
         if unknown := sorted(set(wanted) - set(there)):

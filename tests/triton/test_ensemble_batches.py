@@ -124,8 +124,8 @@ def ask_all(service: RepositoryProcess, names: list[str], shape: tuple[int, ...]
     """Ask every ensemble from four callers at once, each with content of its own."""
 
     def check(number: int) -> None:
-        with protocols(service) as ways:
-            for (at, name), infer in itertools.product(enumerate(names), ways):
+        with protocols(service) as calls:
+            for (at, name), infer in itertools.product(enumerate(names), calls):
                 array = rows(shape, 1000 * number + at)
                 answer = infer(name, array)
                 assert answer.shape == shape, (name, answer.shape)
@@ -156,8 +156,8 @@ def test_the_batch_axis_is_added_or_removed_between_steps(
 @pytest.mark.parametrize("model", ["onen_p0_pn", "onen_pn_p0", "onen_o0_on", "onen_on_o0"])
 def test_several_rows_are_refused_by_a_step_that_takes_one(mixed: RepositoryProcess, model: str) -> None:
     expected = r"unexpected shape for input 'x'.*\[4\], got \[3, 4\]"
-    with protocols(mixed) as ways:
-        for infer in ways:
+    with protocols(mixed) as calls:
+        for infer in calls:
             with pytest.raises(InferenceServerException, match=expected):
                 infer(model, rows((3, 4), 1))
 
@@ -173,8 +173,8 @@ def test_ensembles_within_ensembles_and_forks_mix_them_as_well(mixed: Repository
         for name, factor in factors.items():
             assert outputs[name]["shape"] == [1, 4], name
             np.testing.assert_array_equal(np.float32(outputs[name]["data"]), factor * array.ravel())
-    with protocols(mixed) as ways:
-        for infer in ways:
+    with protocols(mixed) as calls:
+        for infer in calls:
             np.testing.assert_array_equal(infer("nested0", array[0]), 8 * array[0])
 
 

@@ -81,6 +81,22 @@ class TritonPythonModel:
         given = [request.inputs()[0].as_numpy() for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", array)]) for array in given]
 """
+LOGS = """
+class TritonPythonModel:
+    def initialize(self, args):
+        pb_utils.Logger.log_info("begins")
+        pb_utils.Logger.log_verbose("begins slowly")
+
+    def execute(self, requests):
+        logger = pb_utils.Logger
+        logger.log_warn("a warning")
+        logger.log_error("an error")
+        logger.log("of a level", logger.ERROR)
+        logger.log("of no level")
+        tensors = [pb_utils.Tensor("Y", request.inputs()[0].as_numpy()) for request in requests]
+        return [pb_utils.InferenceResponse([tensor]) for tensor in tensors]
+"""
+REQUIRES = "import a_package_that_is_nowhere\n"
 PARTLY = 'input { name: "X" }\noutput { name: "Y" data_type: TYPE_FP32 dims: 2 }\n'
 
 
@@ -90,6 +106,10 @@ def write_repository(folder: Path) -> Path:
     (asks / "1" / "neighbour.py").write_text('JOINED_BY = " and "\n', "utf-8")
     write_model(folder, "yields", TENSORS, YIELDS)
     write_model(folder, "completes", PARTLY, COMPLETES)
+    write_model(folder, "logs", TENSORS, LOGS)
+    requires = write_model(folder, "requires", TENSORS, REQUIRES)
+    (requires / "requirements.txt").write_text("a-package-that-is-nowhere\n", "utf-8")
+    (folder / "completes" / "requirements.txt").write_text("numpy\n", "utf-8")
     write_model(folder, "disagrees", PARTLY.replace("FP32", "INT32"), COMPLETES)
     return folder
 
@@ -97,7 +117,7 @@ def write_repository(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RepositoryProcess]:
     folder = write_repository(tmp_path_factory.mktemp("python"))
-    with RepositoryProcess(folder, arguments=["--strict-readiness=false"]) as process:
+    with RepositoryProcess(folder, arguments=["--strict-readiness=false", "--log-verbose=1"]) as process:
         yield process
 
 
@@ -147,3 +167,29 @@ def test_a_model_that_does_not_agree_with_its_file_is_not_served(models: Reposit
     assert (
         "configuration expects datatype TYPE_INT32, model provides TYPE_FP32" in rows["disagrees"]["reason"]
     )
+
+
+def test_lines_of_its_logger_are_in_the_log_with_the_model_and_their_level(
+    models: RepositoryProcess, client: rpc.InferenceServerClient
+) -> None:
+    ask(client, "logs")
+    for level, text in (
+        ("INFO", "begins"),
+        ("DEBUG", "begins slowly"),
+        ("WARNING", "a warning"),
+        ("ERROR", "an error"),
+        ("ERROR", "of a level"),
+        ("INFO", "of no level"),
+    ):
+        models.wait_for_log(f" {level} [logs:1.0] {text}\n")
+
+
+def test_requirements_are_not_installed_without_the_flag_that_the_error_names(
+    models: RepositoryProcess, client: rpc.InferenceServerClient
+) -> None:
+    rows = {row["name"]: row for row in models.http("/v2/repository/index", b"").json}
+    told = rows["requires"]["reason"]
+    assert "No module named 'a_package_that_is_nowhere'" in told
+    assert "requires/requirements.txt is not installed; --install-requirements has pip install" in told
+    assert client.is_model_ready("completes")  # its packages are there
+    models.wait_for_log("completes/requirements.txt is not installed; --install-requirements")

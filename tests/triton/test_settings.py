@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tarfile
 import threading
@@ -102,6 +103,28 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", row[:, :1].astype("f"))]) for row in rows]
 """
 ROW_BYTES, ROWS = 1 << 20, 200
+GRAPHIC = """
+backend: "python"
+input { name: "X" data_type: TYPE_FP32 dims: 1 }
+output { name: "Y" data_type: TYPE_STRING dims: 1 }
+"""
+# Answers with the devices that it was given.
+DEVICES = """
+import json
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        assert all(group["kind"] == "KIND_CPU" for group in config.as_dict()["instance_group"])
+
+    def initialize(self, args):
+        group = json.loads(args["model_config"])["instance_group"][0]
+        instance = args["model_instance_kind"], args["model_instance_device_id"]
+        self.devices = " ".join(map(str, (group["kind"], group["gpus"], *instance)))
+
+    def execute(self, requests):
+        tensor = pb_utils.Tensor("Y", np.array([self.devices], dtype=object))
+        return [pb_utils.InferenceResponse([tensor]) for _ in requests]
+"""
 LEVELS = """
 max_batch_size: 1
 dynamic_batching {
@@ -125,7 +148,8 @@ def write_repository(folder: Path) -> Path:
     (warm / "warmup" / "row").write_bytes(np.float32(3).tobytes())
     cold = WARMUP.replace("dims: 1 zero", "dims: 2 zero").replace('key: "X"', 'key: "Z"', 1)
     (write_model(folder, "cold", f"{PYTHON}max_batch_size: 4\n{cold}", COUNTS) / "warmup").mkdir()
-    write_model(folder, "graphic", f"{PYTHON}instance_group {{ kind: KIND_GPU }}", WAITS)
+    groups = "instance_group { kind: KIND_GPU gpus: 1 count: 2 }"
+    write_model(folder, "graphic", f"{GRAPHIC}{groups}", DEVICES)
     _write_packed(write_model(folder, "packed", f"{PYTHON}{PACKED}", IMPORTS.format(module="packed_words")))
     _write_required(write_model(folder, "required", PYTHON, IMPORTS.format(module="required_words")))
     return folder
@@ -156,7 +180,8 @@ def _write_required(model: Path) -> None:
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RepositoryProcess]:
     env = {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
     folder = write_repository(tmp_path_factory.mktemp("settings"))
-    with RepositoryProcess(folder, env=env, wait=False) as process:
+    arguments = ["--install-requirements"]
+    with RepositoryProcess(folder, arguments=arguments, env=env, wait=False) as process:
         process.wait_for_log("is ready: http_port")
         yield process
 
@@ -292,8 +317,13 @@ def test_a_sample_that_does_not_fit_leaves_the_model_unavailable(settings: Repos
     assert "missing required input(s) ['X']" in rows["cold"]["reason"]
 
 
-def test_a_model_that_asks_for_a_gpu_is_told_of_once(settings: RepositoryProcess) -> None:
+def test_a_model_that_asks_for_a_gpu_is_told_of_once_and_finds_a_cpu(settings: RepositoryProcess) -> None:
     assert settings.log.count("Model graphic: its KIND_GPU runs on the CPU") == 1
+    (group,) = settings.http("/v2/models/graphic/config").json["instance_group"]
+    assert (group["kind"], group["gpus"], group["count"]) == ("KIND_CPU", [], 2)
+    x = {"name": "X", "shape": [1], "datatype": "FP32", "data": [0]}
+    answer = settings.http("/v2/models/graphic/infer", json.dumps({"inputs": [x]}))
+    assert answer.json["outputs"][0]["data"] == ["KIND_CPU [] CPU 0"]
 
 
 @pytest.mark.parametrize(("model", "factor"), [("packed", 5), ("required", 7)])

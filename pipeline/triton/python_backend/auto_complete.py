@@ -1,7 +1,7 @@
 """`auto_complete_config` of a Python model, run in a process of its own, for it runs the model's code.
 
-`python -m pipeline.triton.python_backend.auto_complete MODEL_PY`: the configuration comes as JSON on standard
-input, and leaves, completed, on the last line of standard output.
+`python -m pipeline.triton.python_backend.auto_complete MODEL_PY [--install-requirements]`: the configuration
+comes as JSON on standard input, and leaves, completed, on the last line of standard output.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ def completes(program: Path) -> bool:
     return b"auto_complete_config" in program.read_bytes()
 
 
-def completed(program: Path, config: dict[str, Any]) -> dict[str, Any]:
+def completed(program: Path, config: dict[str, Any], *, install_requirements: bool) -> dict[str, Any]:
     """The configuration as the model completes it. Raises ConfigError with what the model raised."""
     try:
         helper = run_helper(
             "pipeline.triton.python_backend.auto_complete",
             str(program),
+            *(("--install-requirements",) if install_requirements else ()),
             stdin=json.dumps(config).encode(),
             timeout_s=TIMEOUT_S,
         )
@@ -39,9 +40,9 @@ def completed(program: Path, config: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _main(program: Path) -> int:
+def _main(program: Path, *, install_requirements: bool) -> int:
     from pipeline.triton.python_backend.environment import offer_packages
-    from pipeline.triton.python_backend.python_model import load_module, said_of, where_of
+    from pipeline.triton.python_backend.python_model import failure, load_module
     from pipeline.triton.python_backend.utils import ModelConfig
 
     told = sys.stdout
@@ -49,8 +50,8 @@ def _main(program: Path) -> int:
     given = json.loads(sys.stdin.read())
     config = ModelConfig(given)
     try:
-        offer_packages(given, program.parent.parent, program.parent.name)
-        model = getattr(load_module(program), "TritonPythonModel", None)
+        missing = offer_packages(given, program.parent.parent, program.parent.name, install_requirements)
+        model = getattr(load_module(program, missing), "TritonPythonModel", None)
         if hasattr(model, "auto_complete_config"):
             config = model.auto_complete_config(config) or config  # type: ignore[union-attr]
         made = json.dumps(config.as_dict())
@@ -58,11 +59,11 @@ def _main(program: Path) -> int:
         sys.stderr.write(exc.message)
         return 1
     except BaseException as exc:
-        sys.stderr.write(f"Internal: {said_of(exc)}{where_of(exc, program)}")
+        sys.stderr.write(failure(exc, program))
         return 1
     told.write(f"{made}\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(_main(Path(sys.argv[1])))
+    sys.exit(_main(Path(sys.argv[1]), install_requirements="--install-requirements" in sys.argv[2:]))

@@ -1,5 +1,4 @@
-"""What a Python model imports that the server has not: an `EXECUTION_ENV_PATH`, or a requirements.txt beside
-it.
+"""Packages that a Python model brings along: an `EXECUTION_ENV_PATH`, or a requirements.txt beside it.
 
     $XDG_CACHE_HOME/paddlewheel/environments/KEY/    an unpacked environment, or the packages of a
     requirements.txt
@@ -26,19 +25,34 @@ from pipeline.process.helper_process import HelperFailed, HelperResult, run_help
 
 PARAMETER, MODEL_FOLDER = "EXECUTION_ENV_PATH", "$$TRITON_MODEL_DIRECTORY"
 REQUIREMENTS = "requirements.txt"
+NOT_INSTALLED = "{} is not installed; --install-requirements has pip install what is missing"
 TIMEOUT_S = 600.0
 _PLACES = ("--index-url", "-i ", "--extra-index-url", "--no-index", "--find-links", "-f ")  # to install from
 _PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
 
-def offer_packages(config: Mapping[str, Any], folder: Path, version: str) -> None:
-    """Have this process find what the model brings along. folder: the model's. Raises ConfigError."""
+def find_requirements(folder: Path, version: str) -> list[Path]:
+    """Return the requirements.txt of a model, and that of its version."""
+    return [path for path in (folder / REQUIREMENTS, folder / version / REQUIREMENTS) if path.is_file()]
+
+
+def offer_packages(
+    config: Mapping[str, Any], folder: Path, version: str, install_requirements: bool
+) -> list[Path]:
+    """Have this process find what the model brings along. folder: the model's. Raises ConfigError.
+
+    Returns each requirements.txt that is not installed: pip runs code of any package that the file names, so
+    whoever starts the server has to allow that.
+    """
     told = config["parameters"].get(PARAMETER, {}).get("string_value", "")
     if told:
         _offer(_packages_of(Path(told.replace(MODEL_FOLDER, str(folder)))))
-    for beside in (folder, folder / version):
-        if (beside / REQUIREMENTS).is_file():
-            _offer(_installed(beside / REQUIREMENTS))
+    requirements = find_requirements(folder, version)
+    if not install_requirements:
+        return requirements
+    for path in requirements:
+        _offer(_installed(path))
+    return []
 
 
 def _offer(packages: Path | None) -> None:

@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError, InvalidInput, ServingError, text_of
 from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.triton.devices import cards
 from pipeline.triton.python_backend import utils
-from pipeline.triton.python_backend.environment import offer_packages
+from pipeline.triton.python_backend.environment import NOT_INSTALLED, offer_packages
 from pipeline.triton.python_backend.other_models import OtherModels
 from pipeline.triton.python_backend.own_metrics import changed_families
 from pipeline.triton.python_backend.utils import (
@@ -61,7 +61,14 @@ class PythonModel:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], folder: Path, version: str, instance: int, others: OtherModels
+        self,
+        config: Mapping[str, Any],
+        folder: Path,
+        version: str,
+        instance: int,
+        others: OtherModels,
+        *,
+        install_requirements: bool = False,
     ) -> None:
         self._config = config
         self._instance = instance_name(config, instance)
@@ -76,9 +83,9 @@ class PythonModel:
         self._by_rows = config["max_batch_size"] > 0
         self._path = folder / version / (config["default_model_filename"] or "model.py")
         utils.serve_model(str(self._path.parent), others)
-        offer_packages(config, folder, version)
+        missing = offer_packages(config, folder, version, install_requirements)
         self._loop = asyncio.new_event_loop()  # of every call, where `execute` is a coroutine
-        module = load_module(self._path)
+        module = load_module(self._path, missing)
         kind = getattr(module, "TritonPythonModel", None)
         if kind is None:
             raise ConfigError(f"Internal: {self._path} has no attribute 'TritonPythonModel'")
@@ -87,7 +94,7 @@ class PythonModel:
             if hasattr(self._model, "initialize"):
                 self._model.initialize(self._arguments(folder, version))
         except BaseException as exc:
-            raise ConfigError(f"Internal: {said_of(exc)}{where_of(exc, self._path)}") from exc
+            raise ConfigError(failure(exc, self._path, missing)) from exc
 
     def _arguments(self, folder: Path, version: str) -> dict[str, str]:
         return {
@@ -200,8 +207,10 @@ class PythonModel:
         self._loop.close()
 
 
-def load_module(path: Path) -> ModuleType:
-    """The module of a model.py, which finds its neighbours and our utils. Raises ConfigError.
+def load_module(path: Path, missing: Sequence[Path] = ()) -> ModuleType:
+    """Import a model.py, which finds its neighbours and our utils. Raises ConfigError.
+
+    missing: each requirements.txt that is not installed.
 
     No bytecode is written: Python would run it in place of a file that was changed in the same second and is
     as long, and a repository is nobody's to write into.
@@ -223,8 +232,14 @@ def load_module(path: Path) -> ModuleType:
         importlib.import_module(path.parent.name)
         spec.loader.exec_module(module)
     except BaseException as exc:
-        raise ConfigError(f"Internal: {said_of(exc)}{where_of(exc, path)}") from exc
+        raise ConfigError(failure(exc, path, missing)) from exc
     return module
+
+
+def failure(exc: BaseException, path: Path, missing: Sequence[Path] = ()) -> str:
+    """Describe what a model's code raised. missing: each requirements.txt that is not installed."""
+    hint = f". {NOT_INSTALLED.format(missing[0])}" if missing and isinstance(exc, ImportError) else ""
+    return f"Internal: {said_of(exc)}{hint}{where_of(exc, path)}"
 
 
 def as_serving_error(error: TritonError) -> ServingError:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
+from pipeline.process.log import NAME
 from pipeline.triton import raw_texts
 from pipeline.triton.python_backend.other_models import SEQUENCE_END, SEQUENCE_START, OtherModels, Refused
 from pipeline.triton.python_backend.own_metrics import Metric, MetricFamily  # noqa: F401 - models import them here
@@ -251,9 +252,9 @@ class InferenceResponse:
 
 
 class Logger:
-    """Writes lines of the model into the server's log."""
+    """Writes lines of the model into the server's log, whose lines begin with the worker's model."""
 
-    _log = logging.getLogger("triton_python_backend")
+    _log = logging.getLogger(f"{NAME}.triton.model")
     WARNING, ERROR, INFO, VERBOSE = range(4)
 
     @classmethod
