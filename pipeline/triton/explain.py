@@ -105,8 +105,11 @@ def _batcher(section: dict[str, Any]) -> str:
         return told + "each request is run alone (no dynamic_batching)"
     delay = section["auto_batching_timeout"]
     waits = f", a partial batch waits {delay:g} ms" if delay else ""
-    length = "any length" if "padding" in section else "equal length"
-    return told + f"rows of {length} share a run, {section['max_batch_rows']} at most{waits}"
+    rows = "rows of equal shape"
+    if "padding" in section:
+        max_length = section["padding"].get("max_length")
+        rows = f"rows of any length{f' up to {max_length}' if max_length else ''}"
+    return told + f"{rows} share a run, {section['max_batch_rows']} at most{waits}"
 
 
 def _threads(section: dict[str, Any]) -> str:
