@@ -9,6 +9,8 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from bench.load import CannotMeasure
 from bench.running import default_config
 from tests.chaos import keeping_service
 from tests.chaos.answer_key import answer_key
-from tests.chaos.faults import CROWD, FAULTS, OF_DEFAULT_SERVICE, inflict
+from tests.chaos.faults import FAULTS, OF_DEFAULT_SERVICE, inflict
+from tests.chaos.hostile import ATTACKS, hostile_clients
 from tests.chaos.load import Load
 from tests.chaos.questions import Questions
 from tests.chaos.report import Report
@@ -30,7 +33,8 @@ TEXTS = 1600  # pairs of them make 2.5 million questions
 RUN_TIMEOUT_S = 5  # far more than a run takes, also where cores are short
 EXAMPLES = """examples:
   python -m tests.chaos --seconds 60
-  python -m tests.chaos --seconds 20 --faults kill,cancel --every 5
+  python -m tests.chaos --seconds 20 --faults kill,cancel --every 5 --hostile none
+  python -m tests.chaos --seconds 600 --health-ms 100 --growth 30     hostile clients among the good ones
   python -m tests.chaos --settle 300 --seconds 900 --faults none --longest 510 --growth 2     a soak
   python -m tests.chaos --seconds 60 --keeps-state --threads --batch-size 8
   python -m tests.chaos --seconds 10 --seed 7 --json
@@ -58,19 +62,22 @@ async def run(options: argparse.Namespace) -> Report:
                 await asyncio.sleep(options.settle)
                 before = await world.resident()
                 chance = random.Random(options.seed)
-                faults = await inflict(load, options.faults, options.seconds, options.every, chance)
+                async with hostile_clients(world.http_port, world.rpc_port, options.hostile) as hostile:
+                    faults = await inflict(load, options.faults, options.seconds, options.every, chance)
                 await world.until_ready()
                 after = await world.resident()
             await world.until_idle()
         took_s = time.monotonic() - began
         growth = None if options.growth is None else 1 + options.growth / 100
-        return Report(load.tally, faults, took_s, alone_s, before, after, world.broken, growth)
+        return Report(
+            load.tally, faults, took_s, alone_s, before, after, world.broken, growth, hostile,
+            options.health_ms and options.health_ms / 1e3,
+        )  # fmt: skip
 
 
 def _config(options: argparse.Namespace) -> dict[str, Any]:
-    """The default configuration, with a limit that a flood exceeds, and one that a hung worker meets soon."""
+    """Return the shipped configuration; `--keeps-state` and `--batch-size` change what they name."""
     config = default_config(options.instances)
-    config["dag"]["max_pending_requests"] = CROWD // 2
     if options.keeps_state:
         config["dag"]["is_thread_op"] = options.threads
         del config["op"]["bert"]["local_service_conf"]
@@ -82,12 +89,12 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
     return config
 
 
-def _faults(text: str) -> list[str]:
+def _names(text: str, allowed: Collection[str]) -> list[str]:
     names = [] if text == "none" else text.split(",")
-    unknown = [name for name in names if name not in FAULTS]
+    unknown = [name for name in names if name not in allowed]
     if unknown:
         raise argparse.ArgumentTypeError(
-            f"{', '.join(unknown)}: not among {', '.join(FAULTS)}, which may be joined by commas, or none"
+            f"{', '.join(unknown)}: not among {', '.join(allowed)}, which may be joined by commas, or none"
         )
     return names
 
@@ -111,8 +118,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=60, help="of faults; each has at least one turn (default: 60)")
     add(
         "--faults",
-        type=_faults,
+        type=partial(_names, allowed=FAULTS),
         help=f"of {', '.join(FAULTS)}; or none (default: all, stall with --keeps-state)",
+    )
+    add(
+        "--hostile",
+        type=partial(_names, allowed=ATTACKS),
+        help=f"of {', '.join(ATTACKS)}, beside the load; or none (default: all, none with --keeps-state)",
     )
     add("--every", type=float, default=0.5, help="seconds between a fault's end and the next (default: 0.5)")
     add("--seed", type=int, default=1, help="of texts, victims and order (default: 1)")
@@ -124,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--growth", type=float, help="percent that memory may grow from then on (default: as a short run may)"
     )
+    add("--health-ms", type=float, help="limit for the 99th percentile of /health/live (default: none)")
     add("--script", type=Path, help="another service named bert that answers alike")
     add("--keeps-state", action="store_true", help="a service whose hooks hand all they know on by `self`")
     add("--threads", action="store_true", help="with --keeps-state: instances are threads of one process")
@@ -137,6 +150,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.faults is None:
         options.faults = list(FAULTS) if options.keeps_state else OF_DEFAULT_SERVICE
+    if options.hostile is None:
+        options.hostile = [] if options.keeps_state else list(ATTACKS)
     if "stall" in options.faults and not options.keeps_state:
         parser.error("--faults stall: only the service of --keeps-state stalls")
     if options.script is None:

@@ -46,11 +46,6 @@ class HttpConnection:
         head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
         return await self._ask(head % (path.encode(), len(body)) + body)
 
-    async def get(self, path: str) -> int:
-        """The status. Raises OSError and EOFError."""
-        status, _, _ = await self._ask(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % path.encode())
-        return status
-
     async def _ask(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
         if self._writer is None or self._reader.at_eof() or self._writer.is_closing():
             await self.close()

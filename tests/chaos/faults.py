@@ -16,7 +16,7 @@ from tests.chaos.load import Load, doors
 from tests.chaos.outcome import Death, Kind, Outcome
 from tests.chaos.questions import POISON, Question
 
-CROWD = 400  # callers of a flood, more than `max_pending_requests` of the service under test
+CROWD = 1200  # callers of a flood, more than `dag.max_pending_requests` of the shipped config.yml
 LEAVING = 20  # clients that disconnect or cancel
 _MALFORMED_S = 20.0  # longer than the service gives headers and bodies
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
+import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from statistics import median
 
 import grpc
 
-from tests.chaos.doors import DOORS, OVER_HTTP, Door, HttpConnection, KeyValueHttp
+from tests.chaos.doors import DOORS, OVER_HTTP, Door, KeyValueHttp
 from tests.chaos.outcome import HEALTH, Kind, Outcome, Tally
 from tests.chaos.questions import Question, Questions
 from tests.chaos.world import World
@@ -20,6 +23,7 @@ HEALTH_PATIENCE_S = 5.0
 HEALTH_EVERY_S = 0.1
 _PAUSE_S = 0.05  # after a refusal
 _LONE_REQUESTS = 200
+_SWITCH_S = 0.0005  # the probe of health gets Python's lock after so long at the latest
 
 
 class Load:
@@ -31,21 +35,24 @@ class Load:
         self.tally = Tally()
         self._callers = callers
         self._stop = False
+        self._stopped = threading.Event()  # ends the probe of health
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """`callers` at each door on entry; on exit each has had its last answer."""
+        sys.setswitchinterval(_SWITCH_S)
         async with asyncio.TaskGroup() as group:
             for kind in DOORS:
                 port = self.world.http_port if kind in OVER_HTTP else self.world.rpc_port
                 shared = None if kind in OVER_HTTP else kind(port)  # a channel takes many calls
                 for _ in range(self._callers):
                     group.create_task(self._call(shared or kind(port)))
-            group.create_task(self._watch_health())
+            group.create_task(asyncio.to_thread(self._watch_health))
             try:
                 yield
             finally:
                 self._stop = True
+                self._stopped.set()
 
     async def alone_s(self) -> float:
         """What a request takes while there is no other: the median."""
@@ -65,22 +72,27 @@ class Load:
                 await asyncio.sleep(_PAUSE_S)
         await door.close()
 
-    async def _watch_health(self) -> None:
-        """Ask whether the service lives, as an orchestrator does that would else restart it."""
-        connection = HttpConnection(self.world.http_port)
-        while not self._stop:
+    def _watch_health(self) -> None:
+        """Probe `/health/live` in a thread of its own, as an orchestrator does from outside.
+
+        In the event loop of the callers a probe would also wait for their work.
+        """
+        connection = http.client.HTTPConnection("127.0.0.1", self.world.http_port, timeout=HEALTH_PATIENCE_S)
+        while not self._stopped.wait(HEALTH_EVERY_S):
             began, gone_before = time.monotonic(), self.world.away
             try:
-                async with asyncio.timeout(HEALTH_PATIENCE_S):
-                    status = await connection.get(HEALTH)
-                outcome = Outcome(Kind.ANSWERED if status == 200 else Kind.FAILED, f"status {status}")
-            except (OSError, EOFError, TimeoutError) as exc:
+                connection.request("GET", HEALTH)
+                response = connection.getresponse()
+                response.read()
+                outcome = Outcome(
+                    Kind.ANSWERED if response.status == 200 else Kind.FAILED, f"status {response.status}"
+                )
+            except (OSError, http.client.HTTPException) as exc:
                 away = gone_before or self.world.away
                 outcome = Outcome(Kind.REFUSED, "restarting") if away else Outcome(Kind.FAILED, repr(exc))
-                await connection.close()
+                connection.close()
             self.tally.note(HEALTH, outcome, began)
-            await asyncio.sleep(HEALTH_EVERY_S)
-        await connection.close()
+        connection.close()
 
     async def ask(self, door: Door, question: Question) -> Outcome:
         """Ask, compare, and write it down."""

@@ -43,6 +43,7 @@ class Tally:
     """Outcomes and the longest wait, by door.
 
     usual_s: what answers took while no worker was dead or being replaced after its death.
+    health_s: what answers of `/health/live` took.
     """
 
     def __init__(self) -> None:
@@ -52,6 +53,7 @@ class Tally:
         self.max_wait_s: dict[str, float] = {}
         self.deaths: list[Death] = []
         self.usual_s = array("d")
+        self.health_s = array("d")
 
     def note(self, door: str, outcome: Outcome, began: float) -> None:
         """A request that was sent at `began` (time.monotonic) has come to its end."""
@@ -64,7 +66,7 @@ class Tally:
         elif outcome.kind is not Kind.ANSWERED:
             self.faults[f"{door}: {outcome.reason}"] += 1
         elif door == HEALTH:
-            return
+            self.health_s.append(waited_s)
         elif self.deaths and began < self.deaths[-1].at:
             self.deaths[-1].bereft_s.append(ended - self.deaths[-1].at)
         elif not self.deaths or self.deaths[-1].over:

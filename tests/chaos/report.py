@@ -10,11 +10,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.chaos.outcome import Kind, Tally
+from tests.chaos.outcome import HEALTH, Kind, Tally
 
 GROWTH = 1.25  # of a process, above what it had under load and before the faults
 # What may come on top in MB: buffers of the largest flood; what oneDNN keeps for the shapes it has met.
 FRONT_GROWTH_MB, WORKER_GROWTH_MB = 32.0, 256.0
+_SERVER_FAULTS = ("500", "INTERNAL", "UNKNOWN")
 
 
 @dataclass
@@ -23,6 +24,8 @@ class Report:
 
     before_mb, after_mb: resident memory by process, under load.
     growth: most MB after by MB before; None for what a short run may show.
+    hostile: statuses of the answers to hostile clients, by attack.
+    health_limit_s: bound for the 99th percentile of `/health/live`; None for no bound.
     """
 
     tally: Tally
@@ -33,6 +36,8 @@ class Report:
     after_mb: Mapping[str, float]
     broken: list[str] = field(default_factory=list)
     growth: float | None = None
+    hostile: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    health_limit_s: float | None = None
 
     def promises_broken(self) -> list[str]:
         """A sentence for each; none when all held."""
@@ -47,6 +52,15 @@ class Report:
             for name, before in self.before_mb.items()
             if self.after_mb.get(name, 0.0) > self._most_mb(name, before)
         ]
+        broken += [
+            f"{counts[status]} requests of {attack} were answered {status}"
+            for attack, counts in self.hostile.items()
+            for status in _SERVER_FAULTS
+            if counts.get(status)
+        ]
+        health_s = _quantiles(self.tally.health_s)[1]
+        if self.health_limit_s is not None and health_s > self.health_limit_s:
+            broken.append(f"p99 of {HEALTH} is {health_s * 1e3:.0f} ms, above {self.health_limit_s * 1e3:g}")
         return broken
 
     def _most_mb(self, name: str, before: float) -> float:
@@ -65,6 +79,7 @@ class Report:
             },
             "refused": dict(tally.refusals),
             "wrong": dict(tally.faults),
+            "hostile": {attack: dict(counts) for attack, counts in self.hostile.items()},
             "ms": {name: [1e3 * q for q in _quantiles(seconds)] for name, seconds in self._seconds().items()},
             "deaths": self._deaths(),
             "before_mb": dict(self.before_mb),
@@ -81,6 +96,9 @@ class Report:
         if self.tally.deaths:
             console.print(self._told_deaths(), highlight=False)
         console.print(f"faults: {done}\nrefused: {refused or 'none'}", highlight=False)
+        for attack, counts in self.hostile.items():
+            answers = ", ".join(f"{status} {count}" for status, count in sorted(counts.items()))
+            console.print(f"{attack}: {answers or 'no answer'}", highlight=False)
         for reason, count in self.tally.faults.most_common(10):
             console.print(f"{count} x {reason}", style="red", markup=False)
         broken = self.promises_broken()
@@ -115,6 +133,7 @@ class Report:
     def _seconds(self) -> dict[str, Sequence[float]]:
         deaths = self.tally.deaths
         return {
+            HEALTH: self.tally.health_s,
             "usually": self.tally.usual_s,
             "of those under way, after a worker's death": [s for death in deaths for s in death.bereft_s],
             "the same, less its requests' time alone": [
@@ -124,7 +143,7 @@ class Report:
 
     def _deaths(self) -> dict[str, Any]:
         """Whether a death cost its bound at most: twice a usual wait, and a run alone for each request."""
-        usual, _, beyond = (_quantiles(seconds)[1] * 1e3 for seconds in self._seconds().values())
+        _, usual, _, beyond = (_quantiles(seconds)[1] * 1e3 for seconds in self._seconds().values())
         return {
             "retried": [death.retried for death in self.tally.deaths],
             "alone_ms": self.alone_s * 1e3,
