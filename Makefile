@@ -6,6 +6,7 @@ PY := $(VENV)/bin/python
 SERVING := $(VENV)/.serving-installed
 DEV := $(VENV)/.dev-installed
 PAGE := $(VENV)/.page-installed
+SYSTEM := $(VENV)/.system-installed
 CONVERT_VENV := .venv-convert
 CONVERT := $(CONVERT_VENV)/.convert-installed
 TORCH := $(CONVERT_VENV)/.torch-installed
@@ -21,7 +22,7 @@ TORCH_INDEX ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-page coverage check convert-env pdmodel-env test-convert fuzz simulate chaos bench docker docker-onnx protos lock clean
+.PHONY: help setup serve test test-page test-system coverage check convert-env pdmodel-env test-convert fuzz simulate chaos bench docker docker-onnx protos lock clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -39,6 +40,10 @@ test: check  ## Linters, types, import rules, demo model, all tests
 
 test-page: $(PAGE)  ## Tests of the page /docs in a headless Chromium, installed first where there is none
 	browser=$$(docker/install.sh browser) && CHROMIUM="$$browser" $(PY) -m pytest tests/page
+
+test-system: $(SYSTEM)  ## Generated requests for every operation and method of running services
+	$(PY) -m convert demo
+	$(PY) -m pytest tests/system
 
 coverage: $(DEV)  ## All tests, with the lines of ours that they and the processes they start have run
 	$(PY) -m convert demo
@@ -109,6 +114,10 @@ $(DEV): $(SERVING) requirements/dev.txt requirements/old_clients.txt requirement
 
 $(PAGE): requirements/page.txt $(DEV)
 	@docker/install.sh page $(VENV)
+	@touch $@
+
+$(SYSTEM): requirements/system.txt $(DEV)
+	@docker/install.sh system $(VENV)
 	@touch $@
 
 $(CONVERT): requirements/convert.txt pyproject.toml docker/install.sh

@@ -50,12 +50,10 @@ def main() -> None:
     both = resolve(asked + tested, constraints=HERE / "serving.txt")
     dev = {name: version for name, version in both.items() if name not in serving}
     write(HERE / "dev.txt", dev, "-r serving.txt\n")
-    page = resolve(asked + tested + project["dependency-groups"]["page"], constraints=HERE / "serving.txt")
-    write(
-        HERE / "page.txt",
-        {name: version for name, version in page.items() if name not in both},
-        "-r dev.txt\n",
-    )
+    for group in ("page", "system"):
+        more = resolve(asked + tested + project["dependency-groups"][group], constraints=HERE / "serving.txt")
+        pins = {name: version for name, version in more.items() if name not in both}
+        write(HERE / f"{group}.txt", pins, "-r dev.txt\n")
     # Beside serving where Python is 3.11: not all of them have wheels for later ones.
     more = resolve(asked + project["dependency-groups"]["to-onnx"], constraints=HERE / "serving.txt")
     write(HERE / "to-onnx.txt", {name: version for name, version in more.items() if name not in serving})

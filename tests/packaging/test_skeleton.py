@@ -77,6 +77,7 @@ class TestLocks:
             ("to-onnx.txt", 3),
             ("dev.txt", 10),
             ("page.txt", 1),
+            ("system.txt", 1),
             ("convert.txt", 10),
             ("torch.txt", 1),
             ("paddlenlp-constraints.txt", 10),
@@ -105,6 +106,7 @@ class TestLocks:
             (project["dependency-groups"]["to-onnx"], "to-onnx.txt"),
             (project["dependency-groups"]["dev"], "dev.txt"),
             (project["dependency-groups"]["page"], "page.txt"),
+            (project["dependency-groups"]["system"], "system.txt"),
             (project["dependency-groups"]["torch"], "torch.txt"),
             (
                 project["project"]["dependencies"] + extras + project["dependency-groups"]["convert"],

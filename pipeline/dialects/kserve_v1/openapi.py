@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -31,6 +31,11 @@ _ELEMENTS: dict[str, Schema] = {
     "BF16": {"type": "number"},
     "FP32": {"type": "number"},
     "FP64": {"type": "number"},
+}
+# JSON has no NaN and no infinity: an answer has null for them.
+_ANSWERED: dict[str, Schema] = {
+    **_ELEMENTS,
+    **{datatype: {"type": ["number", "null"]} for datatype in ("FP16", "BF16", "FP32", "FP64")},
 }
 
 
@@ -80,23 +85,25 @@ def _request(app: App, model: KServeModel) -> Schema:
 
 
 def _answer(signature: Signature, row_schema: Schema | None) -> Schema:
-    prediction = row_schema or _instance(signature.outputs, signature.has_rows)
+    prediction = row_schema or _instance(signature.outputs, signature.has_rows, _ANSWERED)
     return {"type": "object", "properties": {"predictions": {"type": "array", "items": prediction}}}
 
 
-def _instance(specs: Sequence[TensorSpec], rows: bool) -> Schema:
+def _instance(specs: Sequence[TensorSpec], rows: bool, elements: Mapping[str, Schema] = _ELEMENTS) -> Schema:
     if not specs:
         return {"type": "object"}
     return {
         "type": "object",
-        "properties": {spec.name: _nested(spec, spec.shape[1:] if rows else spec.shape) for spec in specs},
+        "properties": {
+            spec.name: _nested(spec, spec.shape[1:] if rows else spec.shape, elements) for spec in specs
+        },
         "required": [spec.name for spec in specs],
         "additionalProperties": False,
     }
 
 
-def _nested(spec: TensorSpec, shape: Sequence[int]) -> Schema:
-    schema = _ELEMENTS.get(spec.datatype, {"type": "integer"})
+def _nested(spec: TensorSpec, shape: Sequence[int], elements: Mapping[str, Schema]) -> Schema:
+    schema = elements.get(spec.datatype, {"type": "integer"})
     for length in reversed(shape):
         schema = {"type": "array", "items": schema}
         if length != -1:

@@ -32,12 +32,15 @@ def paths(app: App, models: KServeModels) -> dict[str, Any]:
         "/v2/health/live": get("v2", "200 while the server answers", "服务器存活时返回 200", None),
         "/v2/health/ready": get("v2", "200 when all models are ready", "全部模型就绪时返回 200", None),
         "/v2/models/stats": get("v2", "Statistics of all models", "全部模型的统计"),
-        "/v2/repository/index": {
-            "post": operation(
-                "v2", "Models and their states", "模型及其状态", content(OBJECT, {}), {"type": "array"}
-            )
-        },
+        "/v2/repository/index": {"post": _index()},
     }
+
+
+def _index() -> dict[str, Any]:
+    body = content(OBJECT, {})
+    index = operation("v2", "Models and their states", "模型及其状态", body, {"type": "array"})
+    index["responses"] |= refusals(ERROR)
+    return index
 
 
 def _infer(app: App, model: KServeModel) -> dict[str, Any]:
@@ -48,9 +51,11 @@ def _infer(app: App, model: KServeModel) -> dict[str, Any]:
         example = app.examples.beside(example)
     body = content(_request(app, model), example)
     summary, zh = f"Infer with {called(model)}: tensors", f"用{called_zh(model)}推理：张量"
-    told = operation("v2", summary, zh, body, _answer(model.signature), model=model.name)
-    told["responses"] |= refusals(ERROR)
-    return told
+    infer = operation("v2", summary, zh, body, _answer(model.signature), model=model.name)
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    infer["responses"]["200"]["content"]["application/octet-stream"] = binary
+    infer["responses"] |= refusals(ERROR, as_text=True)  # Triton's errors have no content type
+    return infer
 
 
 def _may_generate(model: KServeModel) -> bool:

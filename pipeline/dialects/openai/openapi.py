@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.dialects.openai.http_route import EMBEDDINGS_PATH
 from pipeline.dialects.openai.wish import BASE64, FLOAT
 from pipeline.dialects.text_models import EMBEDDINGS, TextModels
-from pipeline.front.http.openapi import OBJECT, Schema, content, operation
+from pipeline.front.http.openapi import OBJECT, Schema, content, operation, refusals
 
 _TEXT: Schema = {"type": "string"}
 _TOKENS: Schema = {"type": "array", "items": {"type": "integer"}}
@@ -28,6 +28,7 @@ _BODY: Schema = {
     },
     "required": ["input"],
 }
+_ERROR: Schema = {"type": "object", "properties": {"error": OBJECT}, "required": ["error"]}
 
 
 def paths(models: TextModels) -> dict[str, Any]:
@@ -36,7 +37,8 @@ def paths(models: TextModels) -> dict[str, Any]:
         return {}
     name = found[0].served.name
     example = {"model": name, "input": ["text"]}
-    told = operation(
+    embeddings = operation(
         "OpenAI", "Embeddings of texts", "文本的向量", content(_BODY, example), OBJECT, model=name
     )
-    return {EMBEDDINGS_PATH: {"post": told}}
+    embeddings["responses"] |= refusals(_ERROR)
+    return {EMBEDDINGS_PATH: {"post": embeddings}}

@@ -3,32 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.dialects.tei.http_routes import ROUTES
 from pipeline.dialects.text_models import TextModels
-from pipeline.front.http.openapi import OBJECT, content, operation
+from pipeline.front.http.openapi import OBJECT, Schema, content, operation, refusals
 
-_TOLD: Mapping[str, tuple[str, str, dict[str, Any]]] = {
-    "/embed": ("Embeddings of texts", "文本的向量", {"inputs": ["text"]}),
-    "/similarity": (
+_NUMBERS: Schema = {"type": "array", "items": {"type": "number"}}
+_ERROR: Schema = {
+    "type": "object",
+    "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}},
+    "required": ["error", "error_type"],
+}
+
+
+class _Page(NamedTuple):
+    summary: str
+    summary_zh: str
+    example: dict[str, Any]
+    answer: Schema
+
+
+_PAGES: Mapping[str, _Page] = {
+    "/embed": _Page(
+        "Embeddings of texts", "文本的向量", {"inputs": ["text"]}, {"type": "array", "items": _NUMBERS}
+    ),
+    "/similarity": _Page(
         "Cosines of a text with others",
         "一段文本与其他文本的余弦相似度",
         {"inputs": {"source_sentence": "text", "sentences": ["another text"]}},
+        _NUMBERS,
     ),
-    "/rerank": ("Texts by their relevance", "按相关性排序", {"query": "text", "texts": ["another text"]}),
-    "/predict": ("Classes of a text", "文本分类", {"inputs": "text"}),
+    "/rerank": _Page(
+        "Texts by their relevance",
+        "按相关性排序",
+        {"query": "text", "texts": ["another text"]},
+        {"type": "array", "items": OBJECT},
+    ),
+    "/predict": _Page("Classes of a text", "文本分类", {"inputs": "text"}, {"type": "array"}),
 }
 
 
 def paths(models: TextModels) -> dict[str, Any]:
-    told = {}
-    for path, (summary, zh, example) in _TOLD.items():
-        found = models.all(ROUTES[path].kind)
-        if not found:
+    operations = {}
+    for path, page in _PAGES.items():
+        answering = models.all(ROUTES[path].kind)
+        if not answering:
             continue
-        if path == "/predict" and found[0].pair:
+        example = page.example
+        if path == "/predict" and answering[0].pair:
             example = {"inputs": ["text", "another text"]}
-        body = content({"type": "object"}, example)
-        told[path] = {"post": operation("TEI", summary, zh, body, OBJECT, model=found[0].served.name)}
-    return told
+        body, model = content(OBJECT, example), answering[0].served.name
+        post = operation("TEI", page.summary, page.summary_zh, body, page.answer, model=model)
+        post["responses"] |= refusals(_ERROR)
+        operations[path] = {"post": post}
+    return operations

@@ -82,8 +82,11 @@ def content(schema: Schema, example: Any, bodies: Mapping[str, str] | None = Non
     return taken
 
 
-def refusals(schema: Schema) -> dict[str, Any]:
-    content = {JSON: {"schema": schema}}
+def refusals(schema: Schema, *, as_text: bool = False) -> dict[str, Any]:
+    """Return the responses of refused requests. as_text: clients may also get them as text/plain."""
+    content: Schema = {JSON: {"schema": schema}}
+    if as_text:
+        content["text/plain"] = {"schema": {"type": "string"}}
     return {
         "4XX": {
             "description": "The request can't be used: what is wrong, and what to send",
