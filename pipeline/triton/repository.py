@@ -214,12 +214,13 @@ class _Reading:
             return  # spares a process
         try:
             install = self._repository.install_requirements
-            made = completed(program, document_of(config), install_requirements=install)
+            made, lines = completed(program, document_of(config), install_requirements=install)
             config.Clear()
             json_format.ParseDict(made, config, ignore_unknown_fields=True)
         except (ConfigError, json_format.ParseError) as exc:
             told = exc.message if isinstance(exc, ConfigError) else f"auto_complete_config: {exc}"
             raise _Unavailable(Unavailable(folder.name, told)) from exc
+        self.served.notes.extend(f"Model {config.name}, auto_complete_config: {line}" for line in lines)
 
     def _backend_of_files(self, folder: Path, config: ModelConfig) -> str:
         if self._repository.strict:

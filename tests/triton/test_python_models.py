@@ -71,6 +71,7 @@ COMPLETES = """
 class TritonPythonModel:
     @staticmethod
     def auto_complete_config(config):
+        pb_utils.Logger.log_info("adds tensors")
         config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [2]})
         config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [2]})
         config.set_max_batch_size(4)
@@ -182,6 +183,7 @@ def test_lines_of_its_logger_are_in_the_log_with_the_model_and_their_level(
         ("INFO", "of no level"),
     ):
         models.wait_for_log(f" {level} [logs:1.0] {text}\n")
+    models.wait_for_log("Model completes, auto_complete_config: INFO adds tensors\n")
 
 
 def test_requirements_are_not_installed_without_the_flag_that_the_error_names(

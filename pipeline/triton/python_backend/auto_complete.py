@@ -7,14 +7,17 @@ comes as JSON on standard input, and leaves, completed, on the last line of stan
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
 from pipeline.process.helper_process import HelperFailed, run_helper
+from pipeline.process.log import one_line
 
 TIMEOUT_S = 120.0
+MAX_LINES = 20  # of what a model writes
 
 
 def completes(program: Path) -> bool:
@@ -22,8 +25,13 @@ def completes(program: Path) -> bool:
     return b"auto_complete_config" in program.read_bytes()
 
 
-def completed(program: Path, config: dict[str, Any], *, install_requirements: bool) -> dict[str, Any]:
-    """The configuration as the model completes it. Raises ConfigError with what the model raised."""
+def completed(
+    program: Path, config: dict[str, Any], *, install_requirements: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the configuration as the model completes it, and the last lines that the model wrote meanwhile.
+
+    Raises ConfigError with what the model raised.
+    """
     try:
         helper = run_helper(
             "pipeline.triton.python_backend.auto_complete",
@@ -37,7 +45,7 @@ def completed(program: Path, config: dict[str, Any], *, install_requirements: bo
     if helper.status:
         raise ConfigError(helper.stderr.strip() or f"Internal: {program} left with {helper.status}")
     made: dict[str, Any] = json.loads(helper.last_line())
-    return made
+    return made, [one_line(line) for line in helper.stderr.splitlines()[-MAX_LINES:] if line.strip()]
 
 
 def _main(program: Path, *, install_requirements: bool) -> int:
@@ -47,6 +55,7 @@ def _main(program: Path, *, install_requirements: bool) -> int:
 
     told = sys.stdout
     sys.stdout = sys.stderr  # the model's own lines are none of the answer
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")  # for pb_utils.Logger
     given = json.loads(sys.stdin.read())
     config = ModelConfig(given)
     try:
