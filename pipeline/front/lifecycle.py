@@ -33,7 +33,6 @@ from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.plugins import DIALECTS, find
 from pipeline.process import start_signals
-from pipeline.process.helper_process import cancel_helpers
 from pipeline.process.log import lines_written, set_up_logging
 from pipeline.process.memory import settle_memory
 
@@ -78,7 +77,7 @@ async def serve(app: App, outputs: Outputs) -> int:
         _warn_of_open_control(app)
         fault = await _stopped_or_fatal(scheduler, stop_requested)
         try:
-            await _drain(scheduler, listeners)
+            await _drain(scheduler, repository, listeners)
         finally:
             if fault is not None:  # the reason, also where a listener that has ended can't be drained
                 raise fault
@@ -182,12 +181,12 @@ async def _stopped_or_fatal(scheduler: Scheduler, stop_requested: asyncio.Event)
     return scheduler.fatal.result() if scheduler.fatal.done() else None
 
 
-async def _drain(scheduler: Scheduler, listeners: Listeners) -> None:
+async def _drain(scheduler: Scheduler, repository: Repository, listeners: Listeners) -> None:
     """Stop without losing a request, in the order of docs/decisions/stop-order.md."""
     dag = scheduler.app.config.dag
     log.info("Stopping: not ready any more, %d requests pending", scheduler.pending)
     scheduler.say_not_ready()
-    cancel_helpers()  # a load that is under way fails now, and does not hold up the stop
+    repository.stop()
     await asyncio.sleep(dag.drain_delay)
     over = time.monotonic() + dag.drain_timeout
     await listeners.drain(dag.drain_timeout)

@@ -229,7 +229,7 @@ class ModelLoader(Repository):
         app = merged(self._scheduler.app, name, served)
         changed = self._changed(app, served)
         async with self._others_go_on(_names_in(name, served)):
-            batchers = await self._started(name, app, changed)
+            batchers = await self._unless_stopped(self._started(name, app, changed))
         app = merged(self._scheduler.app, name, served)  # with what others have changed meanwhile
         former = await self._scheduler.put(app, batchers)
         self._changes += 1
@@ -271,6 +271,9 @@ class ModelLoader(Repository):
             told = str(exc) if isinstance(exc, OSError) else exc.message
             _, _, why = told.partition(" did not start: ")
             raise LoadFailed(name, version, why or told) from exc
+        except asyncio.CancelledError:
+            await asyncio.gather(*(batcher.pool.stop(0.0) for batcher in batchers.values()))
+            raise
         return batchers
 
     def _note_unavailable(self, name: str, exc: LoadFailed) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection, Sequence
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from pipeline.errors import ConfigError, ServingError, StartFailed
+from pipeline.errors import ConfigError, NotReady, ServingError, StartFailed
 from pipeline.front.pool.placement import Plan, plan
 from pipeline.front.pool.worker_pool import WorkerPool
 from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.process.helper_process import cancel_helpers
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 class LoadFailed(StartFailed):
@@ -41,6 +44,7 @@ class Repository:
         self._changing = asyncio.Lock()  # so that there is one process more than usual, not one for each Op
         self._busy: set[str] = set()  # what an order is about that waits for something without the lock
         self._order_ended = asyncio.Condition(self._changing)
+        self._stopped = asyncio.Event()
         self._standings: dict[str, Standing] = {}  # of Ops that are unloaded, or on the way there or back
 
     def names(self) -> list[str]:
@@ -93,6 +97,23 @@ class Repository:
             return (await self._plan(op)).files != pool.plan.files
         except ServingError:
             return True  # loading it tells what is wrong
+
+    def stop(self) -> None:
+        """Fail the loads that are under way: the service stops."""
+        cancel_helpers()
+        self._stopped.set()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await what may take long, and cancel it when the service stops. Raises NotReady then."""
+        tasks = asyncio.create_task(work), asyncio.create_task(self._stopped.wait())
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[0].done():
+                return tasks[0].result()
+            raise NotReady("the service is stopping")
+        finally:
+            for task in tasks:
+                task.cancel()
 
     @contextlib.asynccontextmanager
     async def _others_go_on(self, names: Collection[str]) -> AsyncIterator[None]:
@@ -150,7 +171,7 @@ class Repository:
         try:
             new = await self._plan(op)
             try:
-                await self._scheduler.pools[op].reload(new)
+                await self._unless_stopped(self._scheduler.pools[op].reload(new))
             except StartFailed as exc:
                 raise LoadFailed(op, new.version, exc.message) from exc
         except LoadFailed as exc:

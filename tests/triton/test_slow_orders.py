@@ -35,6 +35,13 @@ class TritonPythonModel:
         partial.rename("{pid}")
         signal.pause()
 """
+STARTS = """
+import os, signal
+class TritonPythonModel:
+    def initialize(self, args):
+        open("{started}", "w").close()
+        signal.pause()
+"""
 # Tells a FIFO that it runs, and goes on when another one is read.
 WAITS = """
 class TritonPythonModel:
@@ -49,19 +56,20 @@ BODY = '{"inputs": [{"name": "X", "shape": [2], "datatype": "FP32", "data": [1, 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    begun, go_on = tmp_path / "begun", tmp_path / "go_on"
-    os.mkfifo(begun)
-    os.mkfifo(go_on)
+    begun, go_on, started = (tmp_path / name for name in ("begun", "go_on", "started"))
+    for fifo in (begun, go_on, started):
+        os.mkfifo(fifo)
     folder = tmp_path / "models"
     write_model(folder, "echo", TENSORS, ECHO)
     write_model(folder, "hangs", None, HANGS.format(pid=tmp_path / "pid"))
+    write_model(folder, "starts", TENSORS, STARTS.format(started=started))
     write_model(folder, "waits", TENSORS, WAITS.format(begun=begun, go_on=go_on))
     return folder
 
 
 @pytest.fixture
 def service(repository: Path) -> Iterator[RepositoryProcess]:
-    arguments = ["--model-control-mode=explicit", "--load-model=waits"]
+    arguments = ["--model-control-mode=explicit", "--load-model=waits", "--exit-timeout-secs=600"]
     with RepositoryProcess(repository, arguments=arguments) as process:
         yield process
 
@@ -97,30 +105,26 @@ def test_slow_orders_hold_up_no_other_and_no_stop(service: RepositoryProcess, tm
         (tmp_path / "go_on").write_text("")
         assert [future.result().status for future in (inferring, unloading, again)] == [200, 200, 200]
         assert state(service, "waits") == "READY"
+        starting = pool.submit(order, service, "starts", "load")
+        (tmp_path / "started").read_text()  # `initialize` hangs
         service.terminate()
         assert service.exit_code() == 0
-        assert loading.result().status in (400, 503)
+        assert {future.result().status for future in (loading, starting)} <= {400, 503}
     assert not is_running(helper)
 
 
-def test_a_helper_ends_with_a_server_that_is_killed(service: RepositoryProcess, tmp_path: Path) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(order, service, "hangs", "load")
-        helper = hanging_pid(tmp_path)
-        service.process.kill()
-        assert loading.exception() is not None
-    wait_until(lambda: not is_running(helper), "the helper is gone")
-
-
-def test_polling_goes_on_beside_a_model_that_hangs(repository: Path, tmp_path: Path) -> None:
+def test_polling_goes_on_beside_a_model_that_hangs_and_its_helper_ends_with_a_killed_server(
+    repository: Path, tmp_path: Path
+) -> None:
     arguments = ["--model-control-mode=poll", "--repository-poll-secs=1"]
     hangs = (repository / "hangs").rename(tmp_path / "hangs")
-    (repository / "waits").rename(tmp_path / "waits")
+    for name in ("waits", "starts"):
+        (repository / name).rename(tmp_path / name)
     with RepositoryProcess(repository, arguments=arguments) as service:
         hangs.rename(repository / "hangs")
         helper = hanging_pid(tmp_path)
         write_model(repository, "later", TENSORS, ECHO)
         wait_until(lambda: service.http("/v2/models/later/infer", BODY).status == 200, "it is served")
         assert is_running(helper)
-        service.terminate()
-        assert service.exit_code() == 0
+        service.process.kill()
+        wait_until(lambda: not is_running(helper), "the helper is gone")
