@@ -38,7 +38,7 @@ def main() -> int:
     console.print(f"logistic regression, characters 1-2-grams: {baseline:.3f}")
     report = options.model / "accuracy.json"
     if not report.is_file():
-        console.print(f"{report} is not there; run `python -m convert demo` first.")
+        console.print(f"{report} is not there; run `paddlewheel convert demo` first.")
         return 2
     demo = float(json.loads(report.read_text(encoding="utf-8"))["held_out_accuracy"])
     console.print(f"demo model: {demo:.3f} ({demo - baseline:+.3f})")

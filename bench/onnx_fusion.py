@@ -21,7 +21,7 @@ from rich.table import Table
 LENGTH = 32  # tokens of a row
 BATCHES = (1, 8, 32)
 EXAMPLES = """examples:
-  .venv/bin/python -m convert to-onnx models/demo exported/onnx
+  .venv/bin/paddlewheel convert to-onnx models/demo exported/onnx
   .venv-convert/bin/python -m bench.onnx_fusion exported/onnx/model.onnx
 """
 

@@ -1,6 +1,6 @@
 """The demo in every precision: size, CPU time of a run, and what its service answers to held-out headlines.
 
-Each is made by `python -m convert precision` (which needs `make convert-env`), calibrated on headlines of the
+`paddlewheel convert precision` makes each (it needs `make convert-env`), calibrated on headlines of the
 training, and served as the demo is. CPU times are medians of runs with one thread, one model after the other.
 """
 

@@ -66,7 +66,7 @@ def default_config(instances: int | None = None) -> dict[str, Any]:
     Without ports, so that `running_service` takes free ones. Raises CannotMeasure without the demo model.
     """
     if not (DEMO_MODEL / "serving_server").is_dir():
-        raise CannotMeasure("models/demo is not there; run `python -m convert demo` first")
+        raise CannotMeasure("models/demo is not there; run `paddlewheel convert demo` first")
     config: dict[str, Any] = yaml.safe_load((ROOT / "config.yml").read_text(encoding="utf-8"))
     del config["http_port"], config["rpc_port"]
     if instances is not None:

@@ -1,4 +1,4 @@
-"""Makes serving models: what each command of `python -m convert` does, as a function.
+"""Makes serving models: what each command of `paddlewheel convert` does, as a function.
 
 Importing this imports no framework: a function comes with its module when it is asked for.
 """

@@ -1,4 +1,4 @@
-"""The command line of `python -m convert`: arguments in, one conversion, an exit code out."""
+"""The command line of `paddlewheel convert`: arguments in, one conversion, an exit code out."""
 
 from __future__ import annotations
 

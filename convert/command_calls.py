@@ -1,4 +1,4 @@
-"""What each command of `python -m convert` calls, with its arguments."""
+"""What each command of `paddlewheel convert` calls, with its arguments."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE_IMAGE_MB = 140  # python:3.11-slim and libgomp1, unpacked
-DEMO_MODEL_MB = 6  # `du -m models/demo` after `python -m convert demo`
+DEMO_MODEL_MB = 6  # `du -m models/demo` after `paddlewheel convert demo`
 PACKAGES, COMPAT = ("pipeline", "client", "convert"), "compat"
 PRINT_BYTECODE_BYTES = """
 import os, sys

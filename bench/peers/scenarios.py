@@ -76,7 +76,7 @@ def model_of(key: str) -> Model:
     """The model, made below build/peers if it is not there. Raises CannotMeasure."""
     if key == DEMO:
         if not (DEMO_MODEL / SERVER_FOLDER).is_dir():
-            raise CannotMeasure("models/demo is not there; run `python -m convert demo` first")
+            raise CannotMeasure("models/demo is not there; run `paddlewheel convert demo` first")
         return Model(key, DEMO_MODEL, DEMO_MODEL)
     folder = FOLDER / "models" / key
     # In a process of its own: this one imports no Paddle, whose threads would stay.

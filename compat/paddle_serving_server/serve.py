@@ -11,12 +11,12 @@ from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser
 COMMANDS = {"stop": "stop", "kill": "kill", "check": "doctor"}
 NO_CPP_SERVER = (
     "paddle_serving_server.serve starts no server here: that was the C++ server (brpc), which Paddlewheel "
-    "lacks; `python3 -m pipeline new myservice --model MODEL_DIR` writes a service for the same model.\n"
+    "lacks; `paddlewheel new myservice --model MODEL_DIR` writes a service for the same model.\n"
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the word says. Exit codes: those of `python3 -m pipeline stop|kill|doctor`, 2 for all else."""
+    """Do what the word says. Exit codes: those of `paddlewheel stop|kill|doctor`, 2 for all else."""
     given = list(sys.argv[1:] if argv is None else argv)
     if not {*COMMANDS, "-h", "--help"}.intersection(given):
         sys.stderr.write(NO_CPP_SERVER)
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = OneLineParser(
         prog="python3 -m paddle_serving_server.serve",
         description="Stop the services that were started in this folder (or in SERVING_HOME), or check the "
-        "machine: the same as `python3 -m pipeline stop`, `kill` and `doctor`.",
+        "machine: the same as `paddlewheel stop`, `kill` and `doctor`.",
         epilog="Example: python3 -m paddle_serving_server.serve stop --port 18082",
     )
     parser.add_argument("command", choices=COMMANDS)

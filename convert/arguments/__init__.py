@@ -1,1 +1,1 @@
-"""The command line of `python -m convert`: one file for each group of its commands."""
+"""The command line of `paddlewheel convert`: one file for each group of its commands."""

@@ -20,7 +20,7 @@ def add_demo(commands: Commands) -> None:
         "demo",
         run.demo,
         "make the serving model of a small BERT news classifier",
-        "python -m convert demo --out models/demo",
+        "paddlewheel convert demo --out models/demo",
     )
     parser.add_argument("--out", type=Path, default=Path("models/demo"), help="folder to write (%(default)s)")
     parser.add_argument(
@@ -38,8 +38,8 @@ def add_paddle(commands: Commands) -> None:
         "paddle",
         run.paddle,
         "export a PaddleNLP model (needs `make convert-env`) or your own paddle.nn.Layer",
-        "python -m convert paddle checkpoints/ernie-news build/inference; or "
-        "python -m convert paddle my_model:create_model --params my_model.pdparams "
+        "paddlewheel convert paddle checkpoints/ernie-news build/inference; or "
+        "paddlewheel convert paddle my_model:create_model --params my_model.pdparams "
         '--input-spec "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]" build/inference',
     )
     parser.add_argument(
@@ -60,7 +60,7 @@ def add_torch(commands: Commands) -> None:
         "torch",
         run.torch,
         "convert a PyTorch model to Paddle, ONNX or TorchScript (needs `make convert-env TORCH_INDEX=...`)",
-        "python -m convert torch ./bert-base-chinese build/inference --to paddle",
+        "paddlewheel convert torch ./bert-base-chinese build/inference --to paddle",
     )
     parser.add_argument(
         "source", metavar="SOURCE", help="Hugging Face directory (config.json, weights), or module:factory"
@@ -91,7 +91,7 @@ def add_all(commands: Commands) -> None:
         "all",
         run.whole,
         "make a serving model of any source, by the route that suits it",
-        "python -m convert all ./bert-base-chinese models/mine",
+        "paddlewheel convert all ./bert-base-chinese models/mine",
     )
     parser.add_argument(
         "source",

@@ -21,7 +21,7 @@ def add_shapes(commands: Commands) -> None:
         "shapes",
         run.shapes,
         "find the shapes that TensorRT asks for, of inputs and inner tensors",
-        "python -m convert shapes models/mine --lengths 16,64,128 --batches 1,8 models/mine/shapes.pbtxt",
+        "paddlewheel convert shapes models/mine --lengths 16,64,128 --batches 1,8 models/mine/shapes.pbtxt",
         SHAPE_LENGTHS,
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="serving model, or folder of the program")
@@ -37,7 +37,7 @@ def add_check(commands: Commands) -> None:
         "check",
         run.check,
         "compare a serving model with its source, or two models",
-        "python -m convert check models/mine",
+        "paddlewheel convert check models/mine",
     )
     parser.add_argument(
         "model", type=Path, metavar="A", help="serving model, or the model that B is compared with"

@@ -1,4 +1,4 @@
-"""The parser of `python -m convert`, of all its commands."""
+"""The parser of `paddlewheel convert`, of all its commands."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pipeline.launch.commands import OneLineParser
 def create_parser() -> argparse.ArgumentParser:
     """Parses into options of which `command` is one of convert.command_calls."""
     parser = OneLineParser(
-        prog="python -m convert",
+        prog="paddlewheel convert",
         description="Convert models into serving models, with their outputs compared at each step.",
-        epilog="Example: python -m convert all ./bert-base-chinese models/mine",
+        epilog="Example: paddlewheel convert all ./bert-base-chinese models/mine",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_demo(commands)

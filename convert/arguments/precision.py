@@ -20,7 +20,7 @@ def add_precision(commands: Commands) -> None:
         "precision",
         run.precision,
         "make a serving model in fp16, bf16 or int8 of one in fp32, and tell how far it is off",
-        "python -m convert precision models/mine models/mine-int8 --to int8-calibrated "
+        "paddlewheel convert precision models/mine models/mine-int8 --to int8-calibrated "
         "--calibration texts.txt --sample held-out.txt",
         tolerance=False,  # its own is relative
     )

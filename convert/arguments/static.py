@@ -19,7 +19,7 @@ def add_serving(commands: Commands) -> None:
         "serving",
         run.serving,
         "make a serving model of a Paddle inference model or an ONNX model",
-        "python -m convert serving build/inference models/mine --fetch-alias logits "
+        "paddlewheel convert serving build/inference models/mine --fetch-alias logits "
         '--padding "input_ids=0,attention_mask=0" --labels bad,neutral,good --file vocab.txt',
     )
     parser.add_argument(
@@ -40,7 +40,7 @@ def add_onnx(commands: Commands) -> None:
         "onnx",
         run.onnx,
         "make a Paddle inference model of an ONNX model (needs `make convert-env`), or keep it to be served",
-        "python -m convert onnx model.onnx build/inference",
+        "paddlewheel convert onnx model.onnx build/inference",
     )
     parser.add_argument("source", type=Path, metavar="MODEL", help="a .onnx file or its folder")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to write")
@@ -55,7 +55,7 @@ def add_to_onnx(commands: Commands) -> None:
         "to-onnx",
         run.to_onnx,
         "make an ONNX model of an inference model or a serving model (needs `make convert-env`)",
-        "python -m convert to-onnx models/demo build/onnx",
+        "paddlewheel convert to-onnx models/demo build/onnx",
     )
     parser.add_argument("model_dir", type=Path, metavar="MODEL_DIR", help="folder of the program")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to write (model.onnx)")

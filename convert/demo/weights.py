@@ -14,7 +14,7 @@ from convert.demo.bert_classifier import BertClassifier, BertSize
 from convert.demo.headlines import LABELS
 from pipeline.errors import ConversionError
 
-_REMEDY = "restore it from the repository, or train again with `python -m convert demo --train FILE`."
+_REMEDY = "restore it from the repository, or train again with `paddlewheel convert demo --train FILE`."
 
 
 def save_weights(model: Any, path: Path) -> None:

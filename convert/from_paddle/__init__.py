@@ -1,1 +1,1 @@
-"""`python -m convert paddle`, of a Layer: from dynamic to static."""
+"""`paddlewheel convert paddle`, of a Layer: from dynamic to static."""

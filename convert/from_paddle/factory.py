@@ -11,6 +11,7 @@ from typing import Any
 
 from convert.programs.engines import first_line, import_paddle
 from pipeline.errors import ConversionError
+from pipeline.process.app_modules import lead_import_path
 
 
 def create_layer(factory: str) -> tuple[ModuleType, Any]:
@@ -26,8 +27,7 @@ def call_factory(factory: str) -> tuple[ModuleType, Any]:
     module_name, colon, name = factory.partition(":")
     if not colon or not module_name or not name:
         raise ConversionError(f"{factory!r} is not module:factory; write it like my_model:create_model.")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    lead_import_path(Path.cwd())
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:

@@ -1,1 +1,1 @@
-"""`python -m convert paddle`, of a PaddleNLP model: from its configuration and weights to a program."""
+"""`paddlewheel convert paddle`, of a PaddleNLP model: from its configuration and weights to a program."""

@@ -114,7 +114,7 @@ def _from_folder(folder: Path, random_weights: bool) -> PaddleNLPSource:
         return PaddleNLPSource(str(folder), values, None, (config,), tokenizer)
     weights = next((folder / name for name in WEIGHTS_FILES if (folder / name).is_file()), None)
     if weights is None:
-        torch = " (it has PyTorch's: use `python -m convert torch`)" if any(folder.glob("*.bin")) else ""
+        torch = " (it has PyTorch's: use `paddlewheel convert torch`)" if any(folder.glob("*.bin")) else ""
         raise ConversionError(
             f"{folder} has no weights of Paddle's, {' or '.join(WEIGHTS_FILES)}{torch}; "
             "add them, or --random-weights for a trial."
@@ -134,7 +134,7 @@ def _require_paddle_layout(path: Path) -> None:
     if not is_written_by_paddle(path):
         raise ConversionError(
             f"{path} was not written by Paddle but for {_writer(path) or 'an unnamed framework'!r}; "
-            "use `python -m convert torch`."
+            "use `paddlewheel convert torch`."
         )
 
 

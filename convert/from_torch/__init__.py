@@ -1,1 +1,1 @@
-"""`python -m convert torch`: from a PyTorch model to Paddle, ONNX or TorchScript."""
+"""`paddlewheel convert torch`: from a PyTorch model to Paddle, ONNX or TorchScript."""

@@ -1,1 +1,1 @@
-"""`python -m convert check` and `shapes`: what can be told of a model."""
+"""`paddlewheel convert check` and `shapes`: what can be told of a model."""

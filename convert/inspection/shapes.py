@@ -18,7 +18,7 @@ from convert.result import Conversion, ConversionOptions
 from pipeline.errors import ConfigError, ConversionError, ModelFailed
 from pipeline.models.serving_model import SERVER_FOLDER
 
-_HEAD = "Made by `python -m convert shapes`: "
+_HEAD = "Made by `paddlewheel convert shapes`: "
 _OF_PADDLE = "shape_range_info {"  # how a file begins that Paddle wrote
 
 
@@ -125,7 +125,7 @@ def _check_replaceable(out: Path) -> None:
     """Raise ConversionError unless `out` is absent or a file of shapes."""
     if out.is_dir():
         raise ConversionError(f"{out} is a folder; name a file, such as {out / 'shapes.pbtxt'}.")
-    if out.exists() and not _first_line(out).startswith((f"# {_HEAD}", _OF_PADDLE)):
+    if out.exists() and not _first_line(out).startswith(("# Made by `", _OF_PADDLE)):
         raise ConversionError(f"{out} is not a file of collected shapes; name another place for the result.")
 
 

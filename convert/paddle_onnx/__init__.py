@@ -1,1 +1,1 @@
-"""`python -m convert onnx` and `to-onnx`: between Paddle and ONNX, both ways."""
+"""`paddlewheel convert onnx` and `to-onnx`: between Paddle and ONNX, both ways."""

@@ -1,1 +1,1 @@
-"""`python -m convert precision`: fp16, bf16 and int8 of an fp32 model."""
+"""`paddlewheel convert precision`: fp16, bf16 and int8 of an fp32 model."""

@@ -38,7 +38,7 @@ def engine_for(to: str, engine: str, program: InferenceProgram) -> str:
     if program.format == "onnx":
         raise ConversionError(
             f"{program.program} is an ONNX model, which Paddle doesn't run; make a Paddle model of it first "
-            "(python -m convert onnx), or name another precision of onnxruntime."
+            "(paddlewheel convert onnx), or name another precision of onnxruntime."
         )
     if to == FP16:
         raise ConversionError(

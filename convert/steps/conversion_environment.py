@@ -17,6 +17,7 @@ CONVERT_PYTHON = "PADDLEWHEEL_CONVERT_PYTHON"
 PDMODEL_PADDLE = "PADDLEWHEEL_PDMODEL_PADDLE"
 SHIMS = "paddlenlp_shims"
 FOLDER = Path(__file__).resolve().parents[2] / ".venv-convert"
+IS_CHECKOUT = (FOLDER.parent / "Makefile").is_file()
 PDMODEL_FOLDER = FOLDER / "pdmodel"
 TORCH_REMARK = (
     "PyTorch from pip's own index is 2.7 GB to fetch, for CUDA comes with it; the address of an index "
@@ -46,7 +47,8 @@ def conversion_python(needs: Sequence[str]) -> str:
     if not python.is_file():
         raise ConversionError(
             f"{', '.join(missing)} can't be imported here, and there is no conversion environment "
-            f"({FOLDER}); make it with `{_command(missing)}`{_beside(missing)}."
+            f"({FOLDER if IS_CHECKOUT else CONVERT_PYTHON}); make it with `{_command(missing)}`"
+            f"{_beside(missing)}."
         )
     return str(python)
 
@@ -76,8 +78,11 @@ def require_packages(needs: Sequence[str]) -> None:
 
 
 def _command(missing: Sequence[str]) -> str:
-    """What adds these packages to the conversion environment, which has PyTorch where it is asked for."""
-    return "make convert-env TORCH_INDEX=pip" if "torch" in missing else "make convert-env"
+    """Return the command that adds these packages: of a checkout its Makefile's, else ours."""
+    torch = "torch" in missing
+    if IS_CHECKOUT:
+        return "make convert-env TORCH_INDEX=pip" if torch else "make convert-env"
+    return "paddlewheel convert-env DIR --torch" if torch else "paddlewheel convert-env DIR"
 
 
 def _beside(missing: Sequence[str]) -> str:

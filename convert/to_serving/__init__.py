@@ -1,1 +1,1 @@
-"""`python -m convert serving`: from a program to a serving model, and the notes that come along."""
+"""`paddlewheel convert serving`: from a program to a serving model, and the notes that come along."""

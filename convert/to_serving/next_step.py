@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from convert.to_serving.notes import NOTES_FILE
-from pipeline.launch.commands import interpreter, paddlewheel
+from pipeline.launch.commands import paddlewheel
 from pipeline.models.description import INPUTS_KEY
 from pipeline.models.serving_model import SERVER_FOLDER, ServingModel, load_serving_model
 
@@ -21,7 +21,7 @@ def next_step(out: Path) -> str:
     if not any(out.glob("*.pdiparams")) and not any(out.glob("*.onnx")):
         return ""
     notes = " --with-notes" if (out / NOTES_FILE).is_file() else ""
-    return f"{interpreter()} -m convert serving {folder} models/mine{notes}"
+    return f"{paddlewheel()} convert serving {folder} models/mine{notes}"
 
 
 def _input_option(model: ServingModel) -> str:

@@ -75,7 +75,7 @@ def fixed_rows(program: InferenceProgram) -> int:
     """How many rows the program takes. Raises ConversionError where that is no fixed number."""
     if program.format != "onnx":
         raise ConversionError(
-            f"{program.program} is a Paddle program, whose shapes are part of it; `python -m convert all "
+            f"{program.program} is a Paddle program, whose shapes are part of it; `paddlewheel convert all "
             "MODEL OUT --engine onnxruntime --rebatch` makes an ONNX model of it first."
         )
     firsts = {feed.name: feed.shape[0] if feed.shape else None for feed in program.feeds}

@@ -1,1 +1,1 @@
-"""`python -m convert all`: from any source to a serving model."""
+"""`paddlewheel convert all`: from any source to a serving model."""

@@ -77,7 +77,7 @@ def _kind_of_factory(factory: str) -> SourceKind:
 def _kind_of_folder(folder: Path, random_weights: bool) -> SourceKind:
     if serving_folder(folder) is not None:
         raise ConversionError(
-            f"{folder} is a serving model already; serve it, or run `python -m convert check {folder}`."
+            f"{folder} is a serving model already; serve it, or run `paddlewheel convert check {folder}`."
         )
     if any((folder / name).is_file() for name in CONFIG_FILES):
         if random_weights:

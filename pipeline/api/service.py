@@ -43,6 +43,7 @@ from pipeline.process.environment import FRONT_PROCESS
 from pipeline.process.log import flaw_of_directory
 from pipeline.process.numpy_version import require_numpy_2
 from pipeline.process.processes import SERVER, open_standard_files, python_module
+from pipeline.process.run_module import import_installed_packages
 from pipeline.process.start_signals import end_plainly, hold, left_at_once, survive_hangups
 from pipeline.tuning import auto
 from pipeline.tuning.marked_lines import other_machine
@@ -200,6 +201,7 @@ class Service:
             serve_instead(self)
             return
         survive_hangups()
+        import_installed_packages()  # the script may have imported a client.py of its own
         try:
             with left_at_once():
                 app = self.as_app()

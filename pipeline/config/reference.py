@@ -18,7 +18,7 @@ _HEAD = """\
 
 [中文](config_zh.md)
 
-Printed by `python -m pipeline config`. `--print-config` prints what is in force for a service.
+Printed by `paddlewheel config`. `--print-config` prints what is in force for a service.
 
 A key without a value counts as absent. An unknown key is refused with the nearest known name. One that \
 Paddle Serving ignored is ignored with a warning, unless it looks like a misspelt one.

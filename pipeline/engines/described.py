@@ -47,5 +47,5 @@ def _compare(declared: Sequence[Variable], own: Sequence[Variable], kind: str, m
         if variable.dtype != dtypes[variable.name]:
             raise ConfigError(
                 f"{where} {variable.alias!r} is {variable.dtype} there, and {dtypes[variable.name]} in the "
-                "model: convert the model with `python -m convert serving`"
+                "model: convert the model with `paddlewheel convert serving`"
             )

@@ -70,7 +70,7 @@ class DynamicShapes:
 
     @classmethod
     def from_file(cls, path: Path) -> DynamicShapes:
-        """The shapes in a file of `python -m convert shapes` or of Paddle itself. Raises ConfigError."""
+        """The shapes in a file of `paddlewheel convert shapes` or of Paddle itself. Raises ConfigError."""
         source = "tensorrt.shapes"
         try:
             ranges = read_ranges(path)

@@ -61,7 +61,7 @@ def read_ranges(path: Path) -> Ranges:
         lines = read_lines(path)
     except FileNotFoundError:
         raise ConfigError(
-            f"there is no file {path}: make it with `python -m convert shapes MODEL {path}`"
+            f"there is no file {path}: make it with `paddlewheel convert shapes MODEL {path}`"
         ) from None
     except OSError as exc:
         raise ConfigError(f"{path} can't be read ({exc.strerror}): name a file of collected shapes") from exc

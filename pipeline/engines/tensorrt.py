@@ -40,7 +40,7 @@ def profile_shapes(
         if shape is None and -1 in variable.shape[1:]:
             raise ConfigError(
                 f"TensorRT needs the shapes of feed {variable.alias!r}: give them in set_dynamic_shape_info "
-                "or tensorrt.shapes, a file of `python -m convert shapes` say"
+                "or tensorrt.shapes, a file of `paddlewheel convert shapes` say"
             )
         if shape is not None and len(shape) != len(variable.shape):
             raise ConfigError(

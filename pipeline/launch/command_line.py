@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pipeline import __version__
 from pipeline.errors import ConfigError, ServingError
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
+from pipeline.launch.convert_command import CONVERSION_COMMANDS, add_conversion, run_conversion
 from pipeline.launch.export_command import add_export, export
 from pipeline.launch.offline_options import add_evaluate, add_score
 from pipeline.launch.serve_options import add_serve, hint, repository_folder
@@ -29,6 +30,9 @@ MOST_CONNECTIONS = 1024  # of the load that `tune` makes
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 the doctor misses something or there is nothing to stop, 2 it
     can't be done, and what a script leaves with."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] in CONVERSION_COMMANDS:
+        return run_conversion(argv)
     parser = _parser()
     options, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -205,6 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_tune(commands)
     add_score(commands, _score)
     add_evaluate(commands, _evaluate)
+    add_conversion(commands)
     add_export(commands, export)
     _add_stop(commands)
     _add_kill(commands)
@@ -259,7 +264,7 @@ def _add_new(commands: Commands) -> None:
         type=Path,
         required=True,
         metavar="SERVING_DIR",
-        help="what `python -m convert serving` wrote, or a folder with an ONNX model alone",
+        help="what `paddlewheel convert serving` wrote, or a folder with an ONNX model alone",
     )
     _add_description(parser)
     parser.add_argument("--name", help="of the service, the first part of its URL (the name of DIR)")

@@ -1,4 +1,4 @@
-"""A command line of several commands, as `paddlewheel` and `python -m convert` have it."""
+"""A command line of several commands, as `paddlewheel` and `paddlewheel convert` have it."""
 
 from __future__ import annotations
 
@@ -48,10 +48,18 @@ def interpreter() -> str:
     own, found = Path(sys.executable), shutil.which("python3")
     if found is not None and Path(found).parent == own.parent:
         return "python3"
-    return shlex.quote(str(own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own))
+    return _typed(own)
+
+
+def _typed(program: Path) -> str:
+    here = program.is_relative_to(Path.cwd())
+    return shlex.quote(str(program.relative_to(Path.cwd()) if here else program))
 
 
 def paddlewheel() -> str:
-    """What is typed here to run the command `paddlewheel`."""
+    """Return what a user types here to run the command `paddlewheel`."""
     python = interpreter()
-    return "paddlewheel" if python == "python3" else f"{python} -m pipeline"
+    if python == "python3":
+        return "paddlewheel"
+    program = Path(sys.executable).with_name("paddlewheel")
+    return _typed(program) if program.is_file() else f"{python} -m pipeline"

@@ -161,7 +161,7 @@ def padding_remark(model: ServingModel) -> str:
     if any(-1 in feed.shape[1:] for feed in model.feeds):
         return (
             "Requests of different shape do not share a batch: serving.yml, beside the model, declares no "
-            "feed that may be padded. `python -m convert serving --padding FEED=0` proves and declares it."
+            "feed that may be padded. `paddlewheel convert serving --padding FEED=0` proves and declares it."
         )
     return "Requests all have the same shape, so that any of them share a batch."
 

@@ -11,6 +11,7 @@ from pipeline.api import service
 from pipeline.errors import ConfigError
 from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
+from pipeline.process.app_modules import lead_import_path
 from pipeline.script import print_config
 
 
@@ -32,7 +33,7 @@ def run_script(
     if config or show_config:
         service.serve_instead = lambda web_service: _serve(web_service, config, show_config)
     sys.argv = [str(script), *arguments]
-    _lead_path_with(script)
+    lead_import_path(script.resolve().parent, serves=True)
     offer_paddle_serving_names()
     install_numpy_1_names()
     runpy.run_path(str(script), run_name="__main__")
@@ -46,13 +47,3 @@ def _serve(web_service: service.Service, config: Path | None, show_config: bool)
     if show_config:
         print_config(web_service)
     web_service.serve()
-
-
-def _lead_path_with(script: Path) -> None:
-    """Give `sys.path` the script's folder in place of the one of this process's start, and ours after it."""
-    if not sys.flags.safe_path:
-        del sys.path[0]
-    ours = str(Path(__file__).resolve().parents[2])
-    if ours not in sys.path:
-        sys.path.insert(0, ours)
-    sys.path.insert(0, str(script.resolve().parent))

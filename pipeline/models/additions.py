@@ -102,7 +102,7 @@ def failed_reports(path: Path) -> tuple[str, ...]:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
         raise ConfigError(
-            f"{path} holds no parity reports: check the model again (python -m convert check) or remove it"
+            f"{path} holds no parity reports: check the model again (paddlewheel convert check) or remove it"
         ) from exc
 
 

@@ -335,7 +335,7 @@ def server_folder(directory: Path) -> Path:
         )
     raise ConfigError(
         f"{directory} has neither {SERVER_CONF} nor {SERVER_FOLDER}/{SERVER_CONF}, nor versions 1/, 2/, ...: "
-        "convert the model with `python -m convert serving INFERENCE_DIR OUT`"
+        "convert the model with `paddlewheel convert serving INFERENCE_DIR OUT`"
     )
 
 

@@ -12,6 +12,7 @@ from pipeline.api.service import Service
 from pipeline.errors import ConfigError
 from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
+from pipeline.process.app_modules import lead_import_path
 
 SCRIPT = "web_service.py"
 
@@ -37,7 +38,7 @@ def service_of_script(script: Path) -> Service:
 
     service.serve_instead = leave
     sys.argv = [str(script)]
-    sys.path.insert(0, str(script.parent))
+    lead_import_path(script.parent, serves=True)
     offer_paddle_serving_names()
     install_numpy_1_names()
     try:

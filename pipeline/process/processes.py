@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.process import run_module
+
 SERVER, WORKER, OUTPUT_READER = "pipeline.front", "pipeline.worker", "pipeline.output"
 LISTENING = "0A"  # st of /proc/net/tcp
 HOME = (
@@ -22,14 +24,9 @@ _PR_SET_PDEATHSIG = 1
 def python_module(module: str, python: str = sys.executable, *, parent: int = 0) -> list[str]:
     """Return the command that runs a module of ours, whatever an app's own folder holds.
 
-    -P keeps the working folder off sys.path, where a pipeline.py of the app would be found first. parent: the
-    process with which the new one dies. 0: none.
+    -P keeps the folder of the started file off sys.path. parent: the process with which the new one dies. 0: none.
     """
-    root = str(Path(__file__).resolve().parents[2])
-    start = f"import sys, runpy; sys.path.insert(0, {root!r}); "
-    if parent:
-        start += f"from {__name__} import die_with; die_with({parent}); "
-    return [python, "-P", "-c", start + _ending(module)]
+    return [python, "-P", run_module.__file__, str(parent), module]
 
 
 def open_standard_files() -> None:
@@ -50,24 +47,22 @@ def open_standard_files() -> None:
             os.set_inheritable(number, True)
 
 
-def _ending(module: str) -> str:
-    return f"runpy.run_module({module!r}, run_name='__main__')"
-
-
 def runs_module(pid: int, module: str) -> bool:
-    """Whether the process was started by `python_module(module)`; false for one that has ended."""
+    """Return whether `python_module(module)` started the process; false for a process that has ended."""
     return _runs(command_line(pid), module)
 
 
 def module_arguments(pid: int, module: str) -> list[str]:
     """Return the arguments of a process that runs a module of this very package; empty for any other."""
     arguments = command_line(pid)
-    is_ours = _runs(arguments, module) and arguments[3] == python_module(module)[-1]
-    return arguments[4:] if is_ours else []
+    is_ours = _runs(arguments, module) and arguments[2] == run_module.__file__
+    return arguments[5:] if is_ours else []
 
 
 def _runs(arguments: list[str], module: str) -> bool:
-    return len(arguments) > 3 and arguments[1:3] == ["-P", "-c"] and arguments[3].endswith(_ending(module))
+    if len(arguments) < 5 or arguments[1] != "-P" or arguments[4] != module:
+        return False
+    return Path(arguments[2]).parts[-3:] == Path(run_module.__file__).parts[-3:]
 
 
 def die_with(parent: int) -> None:

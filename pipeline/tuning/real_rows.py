@@ -1,6 +1,6 @@
 """The real rows that stand beside a model in `sample.npz`, an array for each feed.
 
-`python -m convert` leaves the rows of `--sample` there, and the demo its headlines.
+`paddlewheel convert` leaves the rows of `--sample` there, and the demo its headlines.
 """
 
 from __future__ import annotations

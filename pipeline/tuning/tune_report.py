@@ -53,7 +53,7 @@ def further_lines(wanted: Wanted, chosen: Chosen, missing: Mapping[str, str], le
     if chosen.point.cores >= _BUSY * wanted.cores:
         lines.append(
             f"the service keeps {used} busy: more throughput takes more cores, a smaller model or a smaller "
-            "precision (--precision bf16, `python -m convert precision`)"
+            "precision (--precision bf16, `paddlewheel convert precision`)"
         )
     elif chosen.point.connections == wanted.connections[-1]:
         lines.append(f"the service used {used} (the load has its part, too): try more --connections")

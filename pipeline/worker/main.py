@@ -46,10 +46,12 @@ from pipeline.messages.protocol_version import OTHER_VERSION, PACKAGE_CHANGED, P
 from pipeline.messages.values import Part
 from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
+from pipeline.process.app_modules import lead_import_path
 from pipeline.process.isolation import isolated
 from pipeline.process.log import keep_our_loggers, lines_written, set_up_logging
 from pipeline.process.memory import settle_memory
 from pipeline.process.processes import die_with, name_process
+from pipeline.process.run_module import PACKAGES
 from pipeline.worker.executor import Executor, Send
 from pipeline.worker.lifeline import hold_lifeline
 from pipeline.worker.set_up import executors_of
@@ -137,7 +139,9 @@ class Worker:
         sys.argv = [self._app.script, *self._app.arguments]
         os.chdir(self._app.folder)
         module = self._app.module
-        sys.path.insert(0, self._app.folder if module else str(Path(self._app.script).parent))
+        if module.partition(".")[0] not in PACKAGES:  # a repository's service is a module of ours
+            folder = Path(self._app.folder) if module else Path(self._app.script).parent
+            lead_import_path(folder, serves=True)
         offer_paddle_serving_names()
         install_numpy_1_names()
         if module:

@@ -236,7 +236,7 @@ def _tell_replaced(model: ServingModel) -> None:
     """
     for name in replaced_files(model, SAMPLE) or ():
         log.warning(
-            "%s is not the file that was proved (%s): check it with `python -m convert check %s`",
+            "%s is not the file that was proved (%s): check it with `paddlewheel convert check %s`",
             model.directory / name, PARITY_FILE, model.directory,
         )  # fmt: skip
 

@@ -19,7 +19,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the app lies: a script without a guard, a module of its own."""
     folder = tmp_path_factory.mktemp("app")
     shutil.copy(APPS / "unguarded.py", folder / "service.py")
-    (folder / "helpers.py").write_text("def help_out(text):\n    return text * 2\n", "utf-8")
+    (folder / "helpers.py").write_text(
+        "from client import doubling\n\ndef help_out(text):\n    return doubling.double(text)\n", "utf-8"
+    )
+    (folder / "client").mkdir()  # a package of the app's, under the name of one of ours
+    (folder / "client" / "__init__.py").touch()
+    (folder / "client" / "doubling.py").write_text("def double(text):\n    return text * 2\n", "utf-8")
     return folder
 
 
@@ -36,7 +41,6 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def unguarded(folder: Path, elsewhere: Path) -> Iterator[ServiceProcess]:
-    shutil.copytree(elsewhere / "client", folder / "client")
     shutil.copy(elsewhere / "convert.py", folder)
     with ServiceProcess(folder / "service.py", arguments=["+", "--more"], folder=elsewhere) as service:
         yield service

@@ -1,4 +1,4 @@
-"""`python -m convert all`: one model from PaddleNLP, PyTorch and ONNX to the same answer, and its routes."""
+"""`paddlewheel convert all`: one model from PaddleNLP, PyTorch and ONNX to one answer, and its routes."""
 
 from __future__ import annotations
 

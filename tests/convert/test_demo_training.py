@@ -36,7 +36,9 @@ def test_weights_that_are_damaged_are_told_with_the_remedy(
     assert main(["demo", "--out", str(tmp_path / "demo")]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "weights.npz can't be read" in told
-    assert "restore it from the repository, or train again with `python -m convert demo --train FILE`" in told
+    assert (
+        "restore it from the repository, or train again with `paddlewheel convert demo --train FILE`" in told
+    )
 
 
 def headline_logits(folder: Path) -> npt.NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""`python -m convert onnx`: ONNX models become Paddle programs with the same outputs, or are kept."""
+"""`paddlewheel convert onnx`: ONNX models become Paddle programs with the same outputs, or are kept."""
 
 from __future__ import annotations
 

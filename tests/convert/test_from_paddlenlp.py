@@ -1,4 +1,4 @@
-"""`python -m convert paddle` for PaddleNLP models: small copies of the architectures, to a served answer."""
+"""`paddlewheel convert paddle` for PaddleNLP models: small copies of architectures, to a served answer."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_weights_that_do_not_fit_are_told(checkpoint: Checkpoint, capsys: pytest
     assert "has no weights of Paddle's" in refused(capsys, source, "out")
     header = json.dumps({"__metadata__": {"format": "pt"}}).encode()
     Path(source, "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    assert "use `python -m convert torch`" in refused(capsys, source, "out")
+    assert "use `paddlewheel convert torch`" in refused(capsys, source, "out")
 
 
 def test_what_is_no_paddlenlp_model_is_told(capsys: pytest.CaptureFixture[str]) -> None:

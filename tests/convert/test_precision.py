@@ -1,4 +1,4 @@
-"""`python -m convert precision`: the demo in fp16 and int8, held against fp32 and served."""
+"""`paddlewheel convert precision`: the demo in fp16 and int8, held against fp32 and served."""
 
 from __future__ import annotations
 

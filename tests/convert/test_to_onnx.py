@@ -1,4 +1,4 @@
-"""`python -m convert to-onnx`: Paddle programs of both formats become ONNX files with the same outputs."""
+"""`paddlewheel convert to-onnx`: Paddle programs of both formats become ONNX files with the same outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m convert torch`: PyTorch models become Paddle, ONNX or TorchScript with the same outputs."""
+"""`paddlewheel convert torch`: PyTorch models become Paddle, ONNX or TorchScript with the same outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own model through `python -m convert paddle` and `python -m convert serving`."""
+"""A user's own model through `paddlewheel convert paddle` and `paddlewheel convert serving`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m convert all` where no converter is at hand: its routes and fall-backs, what it refuses."""
+"""`paddlewheel convert all` where no converter is at hand: its routes and fall-backs, what it refuses."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_what_is_no_model_is_told(capsys: pytest.CaptureFixture[str], model_fold
     assert told.startswith("empty holds no model: expected") and "or config.json with model_state" in told
     served = models.classifier(model_folder)
     assert refused(capsys, served, "out") == (
-        f"{served} is a serving model already; serve it, or run `python -m convert check {served}`."
+        f"{served} is a serving model already; serve it, or run `paddlewheel convert check {served}`."
     )
     told = refused(capsys, "own_whole:number", "out")
     assert told == "own_whole:number returned a int, neither a paddle.nn.Layer nor a torch.nn.Module."

@@ -1,4 +1,4 @@
-"""What `python -m convert` says of files that it can't use, and of inputs that don't fit."""
+"""What `paddlewheel convert` says of files that it can't use, and of inputs that don't fit."""
 
 from __future__ import annotations
 

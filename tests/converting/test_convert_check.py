@@ -1,4 +1,4 @@
-"""`python -m convert check`, and the server's refusal of a model that failed it."""
+"""`paddlewheel convert check`, and the server's refusal of a model that failed it."""
 
 from __future__ import annotations
 

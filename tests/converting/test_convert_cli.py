@@ -1,4 +1,4 @@
-"""The command line of `python -m convert`: its help, its functions, and what it imports."""
+"""The command line of `paddlewheel convert`: its help, its functions, and what it imports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit) as leaving:
         main([command, "--help"])
     assert leaving.value.code == 0
-    assert f"Example: python -m convert {command} " in capsys.readouterr().out.replace("\n", " ")
+    assert f"Example: paddlewheel convert {command} " in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_help_lists_every_command_and_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,7 +31,7 @@ def test_help_lists_every_command_and_shows_an_example(capsys: pytest.CaptureFix
         main(["--help"])
     out = capsys.readouterr().out
     assert re.findall(r"^    ([\w-]+)\s", out, re.MULTILINE) == list(COMMANDS)
-    assert "Example: python -m convert all" in out
+    assert "Example: paddlewheel convert all" in out
 
 
 def test_each_command_is_a_function_of_the_package() -> None:
@@ -112,7 +112,9 @@ def test_the_table_is_readable_at_80_columns_and_the_next_command_is_told(
     monkeypatch.syspath_prepend(str(tmp_path))
     exported = ["paddle", "sentiment:Sentiment", "exported", "--input-spec", sentiment.SPEC]
     assert main(exported) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "Next: python3 -m convert serving exported models/mine"
+    assert (
+        capsys.readouterr().out.splitlines()[-1] == "Next: paddlewheel convert serving exported models/mine"
+    )
     assert main(["serving", "exported", "served"]) == 0
     *table, done, following = capsys.readouterr().out.splitlines()
     (row,) = [line for line in table if line.rstrip().endswith("yes")]
@@ -123,7 +125,7 @@ def test_the_table_is_readable_at_80_columns_and_the_next_command_is_told(
     monkeypatch.setenv("PATH", os.defpath)  # of a terminal in which no environment is active
     assert main(["serving", "exported", "served", "--force"]) == 0
     following = capsys.readouterr().out.splitlines()[-1]
-    assert following == f"Next: {sys.executable} -m pipeline new myservice --model served"
+    assert following == f"Next: {Path(sys.executable).with_name('paddlewheel')} new myservice --model served"
     assert main(["serving", "exported", "served"]) == 0
     assert "Next:" not in capsys.readouterr().out  # nothing was made
 

@@ -1,4 +1,4 @@
-"""ONNX models through `python -m convert serving`, and the service that `paddlewheel new` makes of one."""
+"""ONNX models through `paddlewheel convert serving`, and the service that `paddlewheel new` makes of one."""
 
 from __future__ import annotations
 

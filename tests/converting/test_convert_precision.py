@@ -1,4 +1,4 @@
-"""`python -m convert precision` without converters: bf16 by Paddle, what is refused, how it is served."""
+"""`paddlewheel convert precision` without converters: bf16 by Paddle, what is refused, how it is served."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_lengths_that_the_model_can_not_run_are_told_as_its_own(
 def test_an_onnx_model_has_no_precision_of_paddle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = onnx_models.onnx_file("classifier")
     error = refused(capsys, source, tmp_path / "out", "--to", "bf16")
-    assert "is an ONNX model, which Paddle doesn't run" in error and "python -m convert onnx" in error
+    assert "is an ONNX model, which Paddle doesn't run" in error and "paddlewheel convert onnx" in error
 
 
 @pytest.mark.parametrize("option", ["--inputs", "--calibration"])

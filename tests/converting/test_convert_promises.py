@@ -1,4 +1,4 @@
-"""What every command of `python -m convert` keeps to: dry runs, kills, full disks, no right to write."""
+"""What every command of `paddlewheel convert` keeps to: dry runs, kills, full disks, no right to write."""
 
 from __future__ import annotations
 

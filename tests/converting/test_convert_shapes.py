@@ -1,4 +1,4 @@
-"""`python -m convert shapes`: the shapes of BERT's and ERNIE's inner tensors, as Paddle itself finds them."""
+"""`paddlewheel convert shapes`: the shapes of BERT's and ERNIE's inner tensors, as Paddle finds them."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_a_mistake_is_one_sentence(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"tensorrt\.shapes: there is no file .*: make it with `python -m convert shapes"),
+        (None, r"tensorrt\.shapes: there is no file .*: make it with `paddlewheel convert shapes"),
         ("", "is empty: collect the shapes again"),
         ('shape_range_info {\n  name: "x"\n', "is cut off: collect the shapes again"),
         ("input_ids: [1, 2]\n", "line 1: .*is not of a file of collected shapes"),

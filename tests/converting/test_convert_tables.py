@@ -1,4 +1,4 @@
-"""Models of tables that `python -m convert all` looks at and does not load."""
+"""Models of tables that `paddlewheel convert all` looks at and does not load."""
 
 from __future__ import annotations
 

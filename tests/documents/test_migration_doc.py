@@ -128,8 +128,8 @@ def test_commands_of_this_project_exist(document: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pipeline", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    listed = set(re.findall(r"^ {4}(\w+) ", done.stdout, re.M))
-    named = set(re.findall(r"python3? -m pipeline (\w+)", text))
+    listed = set(re.findall(r"^ {4}([\w-]+)(?: |$)", done.stdout, re.M))
+    named = set(re.findall(r"(?:^|`)paddlewheel ([\w-]+)", text, re.M))
     assert {"doctor", "run"} <= named <= listed
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.M)
     assert set(re.findall(r"\bmake (\w+)", text)) <= set(targets)

@@ -199,7 +199,7 @@ def test_shapes_of_config_yml_count_when_the_op_gives_none(pdmodel: ServingModel
         (
             {"tensorrt": {"shapes": "none.pbtxt"}},
             None,
-            r"tensorrt\.shapes: there is no file none\.pbtxt: make it with `python -m convert shapes",
+            r"tensorrt\.shapes: there is no file none\.pbtxt: make it with `paddlewheel convert shapes",
         ),
         ({"precision": "bf16"}, SHAPES, "precision bf16 is not run by TensorRT here: use fp32, fp16 or int8"),
         ({"use_calib": True}, SHAPES, "use_calib: true is for precision int8, but it is fp32"),

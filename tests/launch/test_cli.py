@@ -25,12 +25,13 @@ CHOOSY = """
 import os, sys
 from pathlib import Path
 from beside import NAME
+from client import MARK
 from pipeline import Op, WebService
 
 class EchoOp(Op):
     def preprocess(self, input_dicts, data_id, log_id):
         (inputs,) = input_dicts.values()
-        return {**inputs, "arguments": " ".join(sys.argv[1:])}
+        return {**inputs, "arguments": MARK.join(sys.argv[1:])}
 
 class EchoService(WebService):
     def get_pipeline_response(self, read_op):
@@ -46,10 +47,11 @@ service.run_service()
 class TestRun:
     @pytest.fixture
     def choosy(self, tmp_path: Path) -> Path:
-        """A service that imports a module beside it and has a module named as ours there."""
+        """A service that imports modules beside it, and has modules named as ours there."""
         folder = tmp_path / "app"
         folder.mkdir()
         (folder / "beside.py").write_text('NAME = "echo"\n', encoding="utf-8")
+        (folder / "client.py").write_text('MARK = " "\n', encoding="utf-8")
         (folder / "pipeline.py").write_text('raise ImportError("the app\'s own")\n', encoding="utf-8")
         (folder / "serve.py").write_text(CHOOSY, encoding="utf-8")
         return folder / "serve.py"

@@ -1,4 +1,4 @@
-"""`python -m pipeline doctor`: what it finds on this machine, and the remedies for what others lack."""
+"""`paddlewheel doctor`: what it finds on this machine, and the remedies for what others lack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m pipeline stop` and `kill`, and Paddle Serving's commands of these names."""
+"""`paddlewheel stop` and `kill`, and Paddle Serving's commands of these names."""
 
 from __future__ import annotations
 
@@ -135,4 +135,4 @@ class TestPaddleServingsCommands:
     ) -> None:
         done = command(tmp_path, *arguments, module=self.MODULE)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
-        assert "python3 -m pipeline new" in done.stderr
+        assert "paddlewheel new" in done.stderr

@@ -118,7 +118,7 @@ def test_a_second_program_is_refused(tmp_path: Path) -> None:
 def test_a_missing_directory_and_a_directory_without_description_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not there"):
         load_serving_model(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="python -m convert serving"):
+    with pytest.raises(ConfigError, match="paddlewheel convert serving"):
         load_serving_model(tmp_path)
 
 

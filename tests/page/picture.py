@@ -1,6 +1,6 @@
 """Makes docs/docs_page.png of the page of the default service: `python -m tests.page.picture`.
 
-It needs Chromium (`make test-page`) and the demo model (`python -m convert demo`).
+It needs Chromium (`make test-page`) and the demo model (`paddlewheel convert demo`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The source of a user's small text classifier in `paddle.nn`, for tests of `python -m convert`."""
+"""The source of a user's small text classifier in `paddle.nn`, for tests of `paddlewheel convert`."""
 
 SPEC = "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]"
 SENTIMENT = '''

@@ -98,6 +98,34 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([tensor]) for tensor in tensors]
 """
 REQUIRES = "import a_package_that_is_nowhere\n"
+NAMESAKES = """
+import client
+import pipeline as stages
+from convert.names import NAME
+
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        stages.check(config)
+        return config
+
+    def execute(self, requests):
+        from pipeline import joined
+
+        told = joined(client.NAME, NAME, stages.__file__.rpartition("/")[2])
+        tensor = pb_utils.Tensor("Y", np.array([told], dtype=object))
+        return [pb_utils.InferenceResponse([tensor]) for _ in requests]
+"""
+STAGES = """
+import client
+
+def joined(*names):
+    return " ".join([*names, client.NAME])
+
+def check(config):
+    assert client.NAME == "client"
+"""
 PARTLY = 'input { name: "X" }\noutput { name: "Y" data_type: TYPE_FP32 dims: 2 }\n'
 
 
@@ -105,6 +133,12 @@ def write_repository(folder: Path) -> Path:
     write_model(folder, "tells", TENSORS, TELLS)
     asks = write_model(folder, "asks", TENSORS, ASKS)
     (asks / "1" / "neighbour.py").write_text('JOINED_BY = " and "\n', "utf-8")
+    namesakes = write_model(folder, "namesakes", TENSORS, NAMESAKES)
+    (namesakes / "1" / "pipeline.py").write_text(STAGES, "utf-8")
+    (namesakes / "1" / "convert").mkdir()
+    (namesakes / "1" / "convert" / "__init__.py").touch()
+    (namesakes / "1" / "convert" / "names.py").write_text('NAME = "names"\n', "utf-8")
+    (namesakes / "client.py").write_text('NAME = "client"\n', "utf-8")
     write_model(folder, "yields", TENSORS, YIELDS)
     write_model(folder, "completes", PARTLY, COMPLETES)
     write_model(folder, "logs", TENSORS, LOGS)
@@ -139,6 +173,12 @@ def test_an_execute_that_is_a_coroutine_asks_others_with_all_that_it_says_beside
 ) -> None:
     told = "['asked', 77, 2, 2] 60000000 [('a', 5), ('b', 'text')] and {\"text\":\"three\"}"
     assert [ask(client, "asks"), ask(client, "asks")] == [told, told]
+
+
+def test_a_model_imports_its_neighbours_that_are_named_as_our_packages(
+    client: rpc.InferenceServerClient,
+) -> None:
+    assert ask(client, "namesakes") == "client names pipeline.py client"
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def _session(
     if session.get_providers()[0] != asked[0][0]:  # it goes on with the next, in silence
         raise ConfigError(
             f"{asked[0][0]} can't be started on this machine: see that its libraries and a driver are found "
-            "(python -m pipeline doctor), or set device_type: 0"
+            "(paddlewheel doctor), or set device_type: 0"
         )
     session.disable_fallback()  # a failed run would be tried on the CPU, by a new session
     return session

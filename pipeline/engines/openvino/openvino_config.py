@@ -49,7 +49,7 @@ def _precision_in_force(core: openvino.Core, model: ServingModel, conf: Predicto
     hindrance = _hindrance(core, conf)
     why = hindrance or (
         conf.use_calib
-        and "use_calib is not for OpenVINO: serve an int8 model (python -m convert precision) as it is"
+        and "use_calib is not for OpenVINO: serve an int8 model (paddlewheel convert precision) as it is"
     )
     if why and conf.strict_precision:
         raise ConfigError(f"{why}; local_service_conf.strict_precision is set")
@@ -64,7 +64,7 @@ def _hindrance(core: openvino.Core, conf: PredictorConf) -> str | None:
     if conf.precision == "int8":
         return (
             "precision int8 is in the model's file where OpenVINO runs it: serve one that was converted to "
-            "it (python -m convert precision)"
+            "it (paddlewheel convert precision)"
         )
     if conf.precision not in _HINTS:
         return f"precision {conf.precision} is not run by OpenVINO on the CPU: use fp32 or bf16"

@@ -1,1 +1,1 @@
-"""`python -m pipeline doctor`: whether this machine can serve, and the remedy for each miss."""
+"""`paddlewheel doctor`: whether this machine can serve, and the remedy for each miss."""

@@ -102,7 +102,7 @@ def _onnx_of(model: ServingModel) -> Path:
         return load_for_engine(model.directory, "onnxruntime").program
     except ConfigError as exc:
         raise ConfigError(
-            f"{model.directory} has no ONNX form, which is what Triton runs: `python -m convert "
+            f"{model.directory} has no ONNX form, which is what Triton runs: `paddlewheel convert "
             f"to-onnx {model.directory} OUT` makes one; name it by --onnx OUT/model.onnx"
         ) from exc
 

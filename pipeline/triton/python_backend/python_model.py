@@ -18,6 +18,8 @@ import numpy as np
 from pipeline.api.op import OpRequest
 from pipeline.errors import ConfigError, InvalidInput, ServingError, text_of
 from pipeline.models.dtypes import BY_DATATYPE
+from pipeline.process.app_modules import lead_import_path
+from pipeline.process.run_module import PACKAGES
 from pipeline.triton.devices import cards
 from pipeline.triton.python_backend import utils
 from pipeline.triton.python_backend.environment import NOT_INSTALLED, offer_packages
@@ -218,16 +220,16 @@ def load_module(path: Path, missing: Sequence[Path] = ()) -> ModuleType:
     sys.dont_write_bytecode = True
     for name in MODULES:
         sys.modules[name] = utils
-    for folder in (path.parent.parent, path.parent):
-        if str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))
+    lead_import_path(path.parent, path.parent.parent)
     if not path.is_file():
         raise ConfigError(f"Internal: {path} is missing: a model of the Python backend needs it")
     # Its version's folder is its package, as in Triton: `from .neighbour import ...` finds what is there.
     spec = importlib.util.spec_from_file_location(f"{path.parent.name}.{path.stem}", path)
     assert spec is not None and spec.loader is not None  # of a file that ends on .py
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = sys.modules[path.stem] = module
+    sys.modules[spec.name] = module
+    if path.stem not in PACKAGES:
+        sys.modules[path.stem] = module
     try:
         importlib.import_module(path.parent.name)
         spec.loader.exec_module(module)

@@ -1,0 +1,73 @@
+"""Imports an app's modules from its folder, those named as our packages included.
+
+The app's files import the client.py beside their script, or the pipeline.py beside their model.py. Our own
+files, and other packages, still import ours.
+"""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pipeline.process.run_module import PACKAGES, ROOT
+
+_numbers = itertools.count()
+_OURS = tuple(f"{ROOT / package}{os.sep}" for package in PACKAGES)
+
+
+def lead_import_path(*folders: Path, serves: bool = False) -> None:
+    """Put an app's folders first on `sys.path`, in this order.
+
+    serves: a service's script lies there. It imports WebService from our `pipeline`, whatever lies beside it.
+    """
+    for folder in reversed(folders):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+    names = frozenset(name for name in PACKAGES if any(_holds_module(folder, name) for folder in folders))
+    if names := names - {"pipeline"} if serves else names:
+        _import_for_files_below(folders, names)
+
+
+def _holds_module(folder: Path, name: str) -> bool:
+    package = folder / name
+    if (package / "__init__.py").is_file():
+        return package.resolve() != ROOT / name
+    return (folder / f"{name}.py").is_file()
+
+
+def _import_for_files_below(folders: Sequence[Path], names: frozenset[str]) -> None:
+    """Have `import NAME` in a file of these folders import the module there, under a package of their own.
+
+    `sys.modules` has our package under the plain name.
+    """
+    parent = ModuleType(f"paddlewheel_app_{next(_numbers)}")
+    parent.__path__ = [str(folder) for folder in folders]
+    sys.modules[parent.__name__] = parent
+    below = tuple(f"{place}{os.sep}" for folder in folders for place in (folder, folder.resolve()))
+    plain_import = builtins.__import__
+
+    def import_module(
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        top = name.partition(".")[0]
+        if level or top not in names or not _is_below(below, globals):
+            return plain_import(name, globals, locals, fromlist or (), level)
+        module = plain_import(f"{parent.__name__}.{name}", globals, locals, fromlist or (), 0)
+        return module if fromlist else sys.modules[f"{parent.__name__}.{top}"]
+
+    builtins.__import__ = import_module
+
+
+def _is_below(places: tuple[str, ...], importer: Mapping[str, Any] | None) -> bool:
+    file = importer.get("__file__") if importer else None
+    return isinstance(file, str) and file.startswith(places) and not file.startswith(_OURS)
