@@ -132,4 +132,4 @@ def whole_numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers like 5,16,33") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers like 16,33,5") from None

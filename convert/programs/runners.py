@@ -95,21 +95,21 @@ def _onnx_runner(program: InferenceProgram) -> Runner:
     return run
 
 
-def serving_runner(directory: Path) -> ModelRunner:
-    """Run the serving model in a folder as the service will."""
-    return ModelRunner(load_serving_model(directory))
+def serving_runner(directory: Path, *, onednn: bool | None = None) -> ModelRunner:
+    """Run the serving model in a folder as the service will. onednn: as `use_mkldnn` of config.yml."""
+    return ModelRunner(load_serving_model(directory), onednn=onednn)
 
 
 class ModelRunner:
     """A Runner of a serving model through its predictor, with default settings and its own."""
 
-    def __init__(self, model: ServingModel) -> None:
+    def __init__(self, model: ServingModel, *, onednn: bool | None = None) -> None:
         from pipeline.engines import create_predictor
 
         self._alias_of = {feed.name: feed.alias for feed in model.feeds}
         self._ragged = [feed for feed in model.feeds if feed.is_lod]
         # A proof in another precision than the model asks for would prove nothing.
-        asked = {"model_config": str(model.directory), "strict_precision": True}
+        asked = {"model_config": str(model.directory), "strict_precision": True, "use_mkldnn": onednn}
         conf = LocalServiceConf.model_validate(asked)
         self._predictor = create_predictor(model, with_settings_of(model, conf))
 

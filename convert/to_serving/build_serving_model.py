@@ -11,7 +11,7 @@ from typing import Any
 from convert.programs.inference_program import InferenceProgram
 from convert.programs.input_spec import ProgramTensor
 from convert.programs.program_feeds import Feeds
-from convert.programs.runners import program_runner, serving_runner
+from convert.programs.runners import Runner, program_runner, serving_runner
 from convert.proof.max_lengths import max_lengths
 from convert.proof.padding import prove_declared
 from convert.proof.parity import compare
@@ -104,6 +104,8 @@ def _proven(
         reference, serving = program_runner(program), serving_runner(folder)
         parity = compare("static to serving", aliases, reference, serving, batches, options.tolerance)
         parity.require()
+        if program.format != "onnx":
+            _try_onednn(folder, reference, aliases, batches, options)
         limits = _max_lengths(program, batches[-1], options)
         if not pads:
             return [parity], None, serving.fetches, limits
@@ -117,6 +119,23 @@ def _proven(
         )
         padding.require()
     return [parity, padding], declared, serving.fetches, limits
+
+
+def _try_onednn(
+    folder: Path,
+    reference: Runner,
+    aliases: Sequence[str],
+    batches: Sequence[Feeds],
+    options: ConversionOptions,
+) -> None:
+    """Say where oneDNN answers otherwise. It proves nothing else: a service uses oneDNN only if told to."""
+    try:
+        onednn = serving_runner(folder, onednn=True)
+        failure = compare("oneDNN", aliases, reference, onednn, batches, options.tolerance).failure
+    except ConversionError as exc:
+        failure = f"oneDNN: {exc.message.rstrip('.')}"
+    if failure:
+        options.steps.say(f"{failure}. Keep use_mkldnn: false for this model.")
 
 
 def _max_lengths(program: InferenceProgram, batch: Feeds, options: ConversionOptions) -> dict[str, Any]:

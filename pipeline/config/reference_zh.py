@@ -9,7 +9,7 @@ _HEAD = """\
 
 [English](config.md)
 
-由 `python -m pipeline config --language zh` 打印。`--print-config` 打印某个服务实际生效的配置。
+由 `paddlewheel config --language zh` 打印。`--print-config` 打印某个服务实际生效的配置。
 
 只写键而不给值，等同于没有写。未知的键会被拒绝，并提示最接近的已知键。
 Paddle Serving 会忽略的未知键，在这里也被忽略并给出警告，除非它像是拼错的键。
@@ -152,7 +152,9 @@ _MEANINGS = {  # by section, then by key
         ),
         "strict_precision": "`precision` 或 `use_calib` 不会起作用时，结束启动，而不是警告。",
         "use_calib": "在 TensorRT 中校准 int8。",
-        "use_mkldnn": "在 CPU 上使用 oneDNN；不写：由引擎决定。",
+        "use_mkldnn": "在 CPU 上使用 oneDNN。不写：与 Paddle Serving 相同，关闭；`precision: bf16` 时开启。"
+        "`engine: auto` 时：如果更快，并且在至少两种尺寸的真实数据"
+        "（模型旁的 sample.npz）上答案一致，则开启。",
         "mkldnn_cache_capacity": "保留 oneDNN 原语的输入形状数；0：按 length_buckets 选择。",
         "mkldnn_op_list": "由 oneDNN 运行的算子；不写：它能运行的全部。",
         "mkldnn_bf16_op_list": "由 oneDNN 以 bf16 运行的算子。",
@@ -165,7 +167,7 @@ _MEANINGS = {  # by section, then by key
         "cache_dir": "保存已构建引擎的目录；空：模型旁边。",
         "shapes": (
             "每个张量的最小、最优和最大形状，供没有 `set_dynamic_shape_info` 的 Op 使用；"
-            "也可以是 `python -m convert shapes` 所写文件的路径。ONNX 模型可以写多个这样的文件，"
+            "也可以是 `paddlewheel convert shapes` 所写文件的路径。ONNX 模型可以写多个这样的文件，"
             "每个对应一档长度：各构建一个引擎，由第一个范围容得下该批次的引擎运行。"
         ),
         "auto_collect": (

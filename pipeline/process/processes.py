@@ -24,7 +24,8 @@ _PR_SET_PDEATHSIG = 1
 def python_module(module: str, python: str = sys.executable, *, parent: int = 0) -> list[str]:
     """Return the command that runs a module of ours, whatever an app's own folder holds.
 
-    -P keeps the folder of the started file off sys.path. parent: the process with which the new one dies. 0: none.
+    -P keeps the folder of the started file off sys.path. parent: the process with which the new one dies. 0:
+    none.
     """
     return [python, "-P", run_module.__file__, str(parent), module]
 

@@ -1,6 +1,6 @@
 """Runs a module of ours from where our packages are installed, whatever the working folder holds.
 
-`python -P .../run_module.py PARENT MODULE ARGUMENT ...`: pipeline/process/processes.py writes this command. The
+pipeline/process/processes.py writes the command: `python -P .../run_module.py PARENT MODULE ARGUMENT ...`. The
 file imports nothing of ours before `import pipeline` is sure to find our package.
 """
 

@@ -19,7 +19,7 @@ from pipeline.errors import InvalidInput, ModelFailed, ServingError, text_of
 from pipeline.models.settings import with_settings_of
 from pipeline.models.variants import load_for_engine
 from pipeline.process.processes import die_with
-from pipeline.tuning.agreement import require_agreement
+from pipeline.tuning.agreement import require_agreement, require_equal_answers
 from pipeline.tuning.choice import Timed
 from pipeline.tuning.order import Order
 from pipeline.tuning.real_rows import feeds_to_time
@@ -38,6 +38,11 @@ def main(answer: Path, order: Order) -> None:
             fp32 = create_predictor(whole, conf.model_copy(update={"precision": "fp32"}))
             require_agreement(fp32, predictor, model.directory, model.padding)
             fp32.close()
+        if order.onednn:
+            plain = conf.model_copy(update={"use_mkldnn": False})
+            native = create_predictor(model, with_settings_of(model, plain))
+            require_equal_answers(native, predictor, model.directory, model.padding)
+            native.close()
         grid = Grid(tuple(order.rows), tuple(order.lengths))
         feeds_of = feeds_to_time(predictor, model.directory, model.padding)
         # CPU time is what a run costs, however busy the host is; several threads can't be told by it.
@@ -52,6 +57,7 @@ def main(answer: Path, order: Order) -> None:
     except Exception as exc:
         reason = exc.message if isinstance(exc, ServingError) else text_of(exc)
         timed = Timed(order.engine, order.precision, refused=reason)
+    timed = msgspec.structs.replace(timed, onednn=order.onednn)
     answer.write_bytes(msgspec.json.encode(timed))
 
 

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 BATCH = 32  # most requests in a predictor batch of `batch_size: auto`; the plan cuts by what runs cost
 SMALL_S, LARGE_S = 1.0, 6.0  # for the runs of one candidate, of a small model and of a large one
 LARGE_BYTES = 64 << 20
+_ONEDNN_ENGINE = "paddle"  # which `use_mkldnn` configures
 PRECISIONS = (FP32, "bf16", INT8)  # that `precision: auto` tries; int8 where `convert` has made that form
 
 
@@ -80,9 +81,11 @@ def with_choice(section: OpConfig, choice: Choice | None) -> OpConfig:
     batch = BATCH if section.batch_size == AUTO_BATCH else section.batch_size
     conf = section.local_service_conf
     if conf is not None:
-        update: dict[str, str | None] = {}
+        update: dict[str, str | bool | None] = {}
         if conf.engine == AUTO:
             update["engine"] = choice.engine if choice else None
+        if _leaves_onednn_open(conf) and choice is not None and choice.onednn:
+            update["use_mkldnn"] = True
         if conf.precision == AUTO:
             update["precision"] = choice.precision if choice else FP32
         conf = conf.model_copy(update=update)
@@ -106,7 +109,8 @@ def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
     """
     conf = section.local_model
     assert conf is not None
-    conf = conf.model_copy(update=dict.fromkeys(choice.left_open, AUTO))
+    open_keys = {key: None if key == "use_mkldnn" else AUTO for key in choice.left_open}
+    conf = conf.model_copy(update=open_keys)
     try:
         subject = _subject(directory, conf)
     except ConfigError:  # the worker tells it
@@ -122,12 +126,13 @@ def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
         engine = subject.model.engine
     if conf.precision == AUTO:
         precision = FP32
-    if (engine, precision) == (choice.engine, choice.precision):
+    if (engine, precision) == (choice.engine, choice.precision) and not choice.onednn:
         return Fitted(section, choice)
     conf = conf.model_copy(update={"engine": engine, "precision": precision})
+    chosen = f"{choice.engine} in {choice.precision}{' with oneDNN' if choice.onednn else ''}"
     note = (
-        f"{directory} runs by engine {engine} in {precision}, for {choice.engine} in {choice.precision} was "
-        "chosen for another version; start the service anew to have this one timed"
+        f"{directory} runs by engine {engine} in {precision}, for {chosen} was chosen "
+        "for another version; start the service anew to have this one timed"
     )
     return Fitted(section.model_copy(update={"local_service_conf": conf}), None, note)
 
@@ -147,8 +152,9 @@ def _subject(directory: Path, conf: LocalServiceConf) -> _Subject:
     model = load_for_engine(directory, None if conf.engine == AUTO else conf.engine)
     conf = with_settings_of(model, conf)
     besides = [_asked(conf), *(f"{one.name} {one.digest} {one.hindrance}" for one in variants_of(directory))]
-    if conf.precision == AUTO and (rows := model.directory / SAMPLE_FILE).is_file():
-        besides.append(f"{SAMPLE_FILE} {sample_of(rows)}")  # by which a lower precision is judged
+    judges = conf.precision == AUTO or _leaves_onednn_open(conf)
+    if judges and (rows := model.directory / SAMPLE_FILE).is_file():
+        besides.append(f"{SAMPLE_FILE} {sample_of(rows)}")  # by which a lower precision and oneDNN are judged
     return _Subject(directory, model, conf, *kept.key_of(model, besides))
 
 
@@ -185,12 +191,14 @@ def _of_subject(choice: Choice, subject: _Subject) -> Choice:
     """The choice, which knows what it was made for."""
     asked = {"engine": subject.conf.engine, "precision": subject.conf.precision}
     left_open = tuple(key for key, value in asked.items() if value == AUTO)
+    if _leaves_onednn_open(subject.conf):
+        left_open += ("use_mkldnn",)
     return msgspec.structs.replace(choice, key=subject.key, left_open=left_open)
 
 
 def _asked(conf: LocalServiceConf) -> str:
     """What a choice depends on besides the model and the machine."""
-    fixed = f"{conf.thread_num} threads, ir_optim {conf.ir_optim}, mkldnn {conf.use_mkldnn}"
+    fixed = f"{conf.thread_num} threads, ir_optim {conf.ir_optim}, oneDNN {conf.use_mkldnn}"
     return f"engine {conf.engine}, precision {conf.precision}, {fixed}"
 
 
@@ -221,11 +229,29 @@ def _orders(subject: _Subject, *, strict: bool = True) -> list[Order]:
         }
         given = conf.model_copy(update=update).model_dump(mode="json", by_alias=True, exclude_unset=True)
         orders.append(Order(name, precision, given, rows, lengths, budget_s, lower))
+        if precision == FP32 and _tries_onednn(name, taken, conf):
+            onednn = {**given, "use_mkldnn": True}
+            orders.append(Order(name, precision, onednn, rows, lengths, budget_s, onednn=True))
     return orders
 
 
+def _leaves_onednn_open(conf: LocalServiceConf) -> bool:
+    return conf.engine == AUTO and conf.use_mkldnn is None
+
+
+def _tries_onednn(engine: str, model: ServingModel, conf: LocalServiceConf) -> bool:
+    """Return whether oneDNN is a candidate. Without real rows it has no proof."""
+    is_open = engine == _ONEDNN_ENGINE and _leaves_onednn_open(conf)
+    return is_open and (model.directory / SAMPLE_FILE).is_file()
+
+
 def _not_run(subject: _Subject) -> Iterator[Timed]:
-    """The forms of the model that are not to be run, each with the reason: damaged, say."""
+    """Yield the ways to run the model that are not tried, each with the reason: a damaged form, say."""
+    is_open = _leaves_onednn_open(subject.conf) and subject.conf.precision in (AUTO, FP32)
+    for name, model, refusal in ways_to_run(subject.directory, [_ONEDNN_ENGINE] if is_open else ()):
+        if model is not None and not refusal and not _tries_onednn(name, model, subject.conf):
+            reason = f"{SAMPLE_FILE} is not beside the model: oneDNN is proved on real rows of two sizes"
+            yield Timed(_ONEDNN_ENGINE, FP32, refused=reason, onednn=True)
     for variant in variants_of(subject.directory) if subject.conf.engine == AUTO else ():
         if not variant.passed and variant.precision == FP32:  # a lower one is among those that are timed
             engines = ", ".join(variant.engines) or variant.name
@@ -248,6 +274,8 @@ def _lengths(model: ServingModel) -> list[int]:
 
 def _told(order: Order) -> str:
     """The engine, and a precision that is tried beside fp32."""
+    if order.onednn:
+        return f"{order.engine} with oneDNN"
     return f"{order.engine} {order.precision}" if order.agreeing else order.engine
 
 

@@ -21,7 +21,8 @@ class Timed(msgspec.Struct, frozen=True):
 
     file: the program that it runs, of the forms of the model that are there. points: (rows, length, seconds)
     of runs. took_s: all of it, loading included. refused: why it can't be taken; empty where it can.
-    unsuited: it is refused for the feeds alone, which are made up: the Op's own may suit it.
+    unsuited: it is refused for the feeds alone, which are made up: the Op's own may suit it. onednn: oneDNN
+    was tried where config.yml leaves that open.
     """
 
     engine: str
@@ -31,11 +32,12 @@ class Timed(msgspec.Struct, frozen=True):
     took_s: float = 0.0
     refused: str = ""
     unsuited: bool = False
+    onednn: bool = False
 
     @property
     def name(self) -> str:
         """For the log and tables: as "openvino bf16"."""
-        return f"{self.engine} {self.precision}"
+        return f"{self.engine} {self.precision}{' with oneDNN' if self.onednn else ''}"
 
     @property
     def is_whole(self) -> bool:
@@ -70,8 +72,8 @@ class Timed(msgspec.Struct, frozen=True):
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was chosen for a model: `among` has all that were tried, the chosen one first.
 
-    key: of what it was chosen for, see `kept.key_of`. left_open: which of `engine` and `precision` config.yml
-    leaves to it.
+    key: of what it was chosen for, see `kept.key_of`. left_open: which of `engine`, `precision` and
+    `use_mkldnn` config.yml leaves to it.
     """
 
     among: tuple[Timed, ...]
@@ -87,6 +89,11 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     def precision(self) -> str:
         """As `local_service_conf.precision` names it."""
         return self.among[0].precision
+
+    @property
+    def onednn(self) -> bool:
+        """Whether oneDNN was tried, proved and chosen."""
+        return self.among[0].onednn
 
     @property
     def best_rows(self) -> int:

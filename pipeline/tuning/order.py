@@ -21,6 +21,7 @@ class Order(msgspec.Struct, frozen=True):
 
     conf: `local_service_conf` as config.yml would have it. rows, lengths: the sizes to time. budget_s: for
     the runs, after the model is loaded. agreeing: whether it must answer as in fp32 on real rows.
+    onednn: whether oneDNN is tried, and must answer on real rows as the program itself.
     parent: the process with which the timing one ends.
     """
 
@@ -31,12 +32,13 @@ class Order(msgspec.Struct, frozen=True):
     lengths: list[int]
     budget_s: float
     agreeing: bool = False
+    onednn: bool = False
     parent: int = 0
 
 
 def timed(order: Order) -> Timed:
     """Run the order in a process of its own, and wait for it. A crash or a hang is a refusal."""
-    refusal = Timed(order.engine, order.precision)
+    refusal = Timed(order.engine, order.precision, onednn=order.onednn)
     order = msgspec.structs.replace(order, parent=os.getpid())
     # In memory: a container may have no folder that can be written.
     with os.fdopen(os.memfd_create("paddlewheel-timed"), "rb") as answer:

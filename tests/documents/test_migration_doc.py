@@ -37,7 +37,7 @@ NO_CASES = {
 }
 NO_CASES |= {"err_no", "fetch_list", "init_op", "server_endpoints"}
 NO_CASES |= {"inference_model_to_serving", "log_id", "paddle_serving_client", "paddle_serving_server"}
-NO_CASES |= {"fetch_name_0", "save_dygraph_model", "save_model"}
+NO_CASES |= {"fetch_name_0", "save_dygraph_model", "save_model", "use_mkldnn"}
 
 
 def blocks(document: Path, language: str) -> list[str]:

@@ -25,7 +25,8 @@ from tests.support.recording_config import RecordingConfig
 
 def test_the_cpu_configuration_is_what_the_keys_say(pdmodel: ServingModel) -> None:
     config = build_config(
-        pdmodel, local_conf(thread_num=3, mkldnn_cache_capacity=7, ir_optim=True, mem_optim=True)
+        pdmodel,
+        local_conf(thread_num=3, use_mkldnn=True, mkldnn_cache_capacity=7, ir_optim=True, mem_optim=True),
     )
     assert (config.cpu_math_library_num_threads(), config.ir_optim(), config.onednn_enabled()) == (
         3,
@@ -43,7 +44,11 @@ def test_the_cpu_configuration_is_what_the_keys_say(pdmodel: ServingModel) -> No
 
 
 def test_the_onednn_cache_is_bounded_when_nothing_is_said(pdmodel: ServingModel) -> None:
-    assert ("mkldnn_cache_capacity", "10") in summary(build_config(pdmodel, local_conf()))
+    assert ("mkldnn_cache_capacity", "10") in summary(build_config(pdmodel, local_conf(use_mkldnn=True)))
+
+
+def test_onednn_is_off_when_nothing_is_said_as_in_paddle_serving(pdmodel: ServingModel) -> None:
+    assert not build_config(pdmodel, local_conf(ir_optim=True)).onednn_enabled()
 
 
 def summary(config: inference.Config) -> set[tuple[str, str]]:

@@ -7,6 +7,8 @@ Paddle runs in a child process, so a test that only serves a model never imports
     wide_pdmodel(folder)    x [-1, 1024] -> logits [-1, 3], by 12 MB of weights; a .pdmodel program
     images(folder)          image [-1, 3, -1, -1] -> doubled [-1, 3, -1, -1], nothing may be padded
     enlarged(folder)        image [-1, 3, -1, -1] -> each pixel as four [-1, 3, -1, -1]
+    pooled(folder)          image [-1, 1, -1, -1] -> logits [-1, 3]: the means of three parts of its width
+    pooled_pdmodel(folder)  the same arithmetic as an old .pdmodel program
     centred(folder)         x [1, 4] less its mean -> y [1, 4]: of two rows each would have the mean of both
     linear(folder)          x [-1, 13] -> y [-1, 1], its sum
     frames(folder)          frames [-1, -1, 3, 2, 2] -> brightness [-1, 1], of a frame each
@@ -54,6 +56,16 @@ def images(folder: Path) -> Path:
 def enlarged(folder: Path) -> Path:
     """Has an operator that oneDNN lacks."""
     return built(folder, "enlarged")
+
+
+def pooled(folder: Path) -> Path:
+    """Has an operator whose oneDNN kernel is wrong after runs of other sizes."""
+    return built(folder, "pooled")
+
+
+def pooled_pdmodel(folder: Path) -> Path:
+    """Likewise, as a .pdmodel program."""
+    return built(folder, "pooled_pdmodel")
 
 
 def centred(folder: Path) -> Path:
@@ -155,6 +167,20 @@ def _build_enlarged(target: Path) -> None:
     save(Enlarged(), target, feeds={"image": ("float32", shape)}, fetch=("enlarged", shape))
 
 
+def _build_pooled(target: Path) -> None:
+    import paddle
+
+    class Pooled(paddle.nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = self.create_parameter([1], is_bias=True)  # zero
+
+        def forward(self, image):  # type: ignore[no-untyped-def]
+            return paddle.nn.functional.adaptive_avg_pool2d(image + self.bias, [1, 3]).flatten(1)
+
+    save(Pooled(), target, feeds={"image": ("float32", (-1, 1, -1, -1))}, fetch=("logits", (-1, 3)))
+
+
 def _build_centred(target: Path) -> None:
     import paddle
 
@@ -251,6 +277,21 @@ def _build_classifier_pdmodel(target: Path) -> None:
         mean = op("elementwise_div", {"X": total, "Y": count}, axis=-1)
         logits = op("matmul_v2", {"X": mean, "Y": weight}, trans_x=False, trans_y=False)
         _save_old(target, [ids, mask], logits, padded=("input_ids", "attention_mask"))
+
+
+def _build_pooled_pdmodel(target: Path) -> None:
+    import paddle
+
+    with _old_program() as op:
+        image = paddle.static.data("image", [-1, 1, -1, -1], "float32")
+        bias = paddle.static.create_parameter([1], "float32", "bias", is_bias=True)  # zero
+        states = op("elementwise_add", {"X": image, "Y": bias}, axis=-1)
+        parts = op(
+            "pool2d", {"X": states}, pooling_type="avg", ksize=[1, 3], adaptive=True, global_pooling=False,
+            strides=[1, 1], paddings=[0, 0], exclusive=True, ceil_mode=False, data_format="NCHW",
+            padding_algorithm="EXPLICIT",
+        )  # fmt: skip
+        _save_old(target, [image], op("squeeze2", {"X": parts}, axes=[1, 2], extra=("XShape",)))
 
 
 def _build_wide_pdmodel(target: Path) -> None:

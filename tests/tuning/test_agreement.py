@@ -16,8 +16,8 @@ import pytest
 from pipeline.engines import create_predictor
 from pipeline.engines.openvino.openvino_import import openvino
 from pipeline.errors import ConfigError
-from pipeline.models.serving_model import FeedPadding, Padding, load_serving_model
-from pipeline.tuning.agreement import LEAST_ROWS, SAMPLE_FILE, require_agreement
+from pipeline.models.serving_model import FeedPadding, Padding, Variable, load_serving_model
+from pipeline.tuning.agreement import LEAST_ROWS, SAMPLE_FILE, require_agreement, require_equal_answers
 from tests.support import models, onnx_models
 from tests.support.models import local_conf
 from tests.support.service_process import APPS, ServiceProcess
@@ -31,7 +31,8 @@ NO_BF16 = "precision bf16 needs a CPU with avx512_bf16 or amx_bf16"
 class Answers:
     """A predictor that answers with the feed itself, changed."""
 
-    feeds = fetches = ()
+    feeds: Any = ()
+    fetches = ()
     merges = True
 
     def __init__(self, change: Any = lambda array: array) -> None:
@@ -101,6 +102,36 @@ def test_rows_are_judged_without_more_padding_than_they_need_and_at_most_512_of_
     assert sum(shapes["mask"][0] for shapes in seen) == 2 * 500
     assert {shapes["image"][1:] for shapes in seen} == {(3, 2)}
     assert all(shapes["ids"] == shapes["mask"] for shapes in seen)
+
+
+def test_onednn_is_run_on_even_lengths_before_odd_ones_and_must_answer_alike(tmp_path: Path) -> None:
+    lengths = np.array([3, 8, 5, 4, 8])
+    np.savez(tmp_path / SAMPLE_FILE, x=(np.arange(9) < lengths[:, None]).astype("float32"))
+    padding = Padding({"x": FeedPadding(1)}, {})
+    seen: list[tuple[int, ...]] = []
+
+    def kept_from_an_even_run(array: Array) -> Array:
+        seen.append(array.shape)
+        even_before = any(not length % 2 for _, length in seen)
+        return array * 1.01 if array.shape[1] % 2 and even_before else array
+
+    require_equal_answers(Answers(), Answers(), tmp_path, padding)
+    with pytest.raises(ConfigError, match=r"oneDNN answers 'out' otherwise, 0\.01 off, for x \[1, 5\]"):
+        require_equal_answers(Answers(), Answers(kept_from_an_even_run), tmp_path, padding)
+    assert seen == [(2, 8), (1, 4), (1, 5)]
+
+
+def test_onednn_has_no_proof_of_rows_of_a_single_size(tmp_path: Path) -> None:
+    class OfAnySize(Answers):
+        feeds = (Variable("x", "x", "float32", (-1, -1)),)
+
+    class OfOneSize(Answers):
+        feeds = (Variable("x", "x", "float32", (-1, 5)),)
+
+    sample(tmp_path, 4, 5)
+    with pytest.raises(ConfigError, match="rows of a single size, and oneDNN is proved on two"):
+        require_equal_answers(OfAnySize(), OfAnySize(), tmp_path)
+    require_equal_answers(OfOneSize(), OfOneSize(), tmp_path)  # in batches of several sizes
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,10 +20,11 @@ import numpy as np
 import pytest
 import yaml
 
+from pipeline.config.op_section import LocalServiceConf, OpConfig
 from pipeline.engines import create_predictor
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed
 from pipeline.models.serving_model import SAMPLE_FILE, load_serving_model
-from pipeline.tuning import kept, order
+from pipeline.tuning import auto, kept, order
 from pipeline.tuning.choice import Timed, choose
 from pipeline.tuning.real_rows import feeds_to_time
 from pipeline.tuning.timed_runs import Grid, time_runs
@@ -224,6 +226,27 @@ def test_a_new_version_that_the_chosen_engine_can_t_run_is_run_by_that_of_its_fi
         assert_answers_as(versions / "3", service)
         assert service.metric(RATE, **chosen) > 0
         assert service.log.count("was chosen for another version") == 1
+
+
+def test_onednn_is_a_candidate_that_real_rows_prove(model_folder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(models.classifier(model_folder), model)
+    lengths = np.array([2, 3, 4, 7])
+    filled = (np.arange(8) < lengths[:, None]).astype("int64")
+    rows = {"input_ids": 5 * filled, "token_type_ids": 0 * filled, "attention_mask": filled}
+    np.savez(model / "serving_server" / SAMPLE_FILE, **rows)
+    with started(model, tmp_path / "cache") as service:
+        assert re.search(r"paddle fp32 with oneDNN(: \d+ rows/s, alone|, batches of)", service.log)
+        assert_answers_as(model, service)
+
+
+@pytest.mark.parametrize("onednn", [True, False])
+def test_onednn_is_used_where_it_was_chosen(onednn: bool) -> None:
+    conf = LocalServiceConf.model_validate({"engine": "auto", "model_config": "m"})
+    choice = choose([timed("paddle", 1.0, 0.5, onednn=onednn)])
+    section = auto.with_choice(OpConfig(local_service_conf=conf), choice)
+    assert section.local_service_conf is not None
+    assert section.local_service_conf.use_mkldnn is (True if onednn else None)
 
 
 def test_the_choice_is_told_where_the_configuration_is_printed(model: Path, tmp_path: Path) -> None:
