@@ -1,7 +1,7 @@
 """Runs a module of ours from where our packages are installed, whatever the working folder holds.
 
-pipeline/process/processes.py writes the command: `python -P .../run_module.py PARENT MODULE ARGUMENT ...`. The
-file imports nothing of ours before `import pipeline` is sure to find our package.
+pipeline/process/processes.py writes the command: `python -P .../run_module.py PARENT MODULE ARGUMENT ...`.
+The file imports nothing of ours before `import pipeline` is sure to find our package.
 """
 
 from __future__ import annotations
