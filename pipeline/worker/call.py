@@ -172,8 +172,8 @@ def _joined_feed(inputs: Iterable[Any], tensors: Sequence[Mapping[str, Names] | 
 def _adapt_batches(feed: dict[str, Any], batch_axes: Mapping[str, BatchAxes]) -> None:
     """Give feeds the batch axis that their model expects, or none. Raises InvalidInput for a misfit."""
     for name, axes in batch_axes.items():
-        if name in feed:
-            array = feed[name] = adapt_array(feed[name], axes)
+        if isinstance(array := feed.get(name), np.ndarray):  # the model refuses anything else
+            array = feed[name] = adapt_array(array, axes)
             if not axes[-1].fits(array.shape):
                 expected = [*((-1,) if axes[-1].batched else ()), *axes[-1].dims]
                 raise InvalidInput(
