@@ -126,6 +126,24 @@ def joined(*names):
 def check(config):
     assert client.NAME == "client"
 """
+TYPES = """
+backend: "python"
+input { name: "X" data_type: TYPE_STRING dims: 1 }
+output { name: "Y" data_type: TYPE_STRING dims: -1 }
+"""
+# Answers with an array of the dtype and the shape that the input names.
+MAKES = """
+import json
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        dtype, shape = json.loads(request.inputs()[0].as_numpy()[0])
+        return pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.zeros(shape, dtype))])
+"""
 PARTLY = 'input { name: "X" }\noutput { name: "Y" data_type: TYPE_FP32 dims: 2 }\n'
 
 
@@ -140,6 +158,7 @@ def write_repository(folder: Path) -> Path:
     (namesakes / "1" / "convert" / "names.py").write_text('NAME = "names"\n', "utf-8")
     (namesakes / "client.py").write_text('NAME = "client"\n', "utf-8")
     write_model(folder, "yields", TENSORS, YIELDS)
+    write_model(folder, "makes", TYPES, MAKES)
     write_model(folder, "completes", PARTLY, COMPLETES)
     write_model(folder, "logs", TENSORS, LOGS)
     requires = write_model(folder, "requires", TENSORS, REQUIRES)
@@ -235,3 +254,28 @@ def test_requirements_are_not_installed_without_the_flag_that_the_error_names(
     assert "requires/requirements.txt is not installed; --install-requirements has pip install" in told
     assert client.is_model_ready("completes")  # its packages are there
     models.wait_for_log("completes/requirements.txt is not installed; --install-requirements")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "told"),
+    [
+        ("float64", [3, 4], "output 'Y' is float64 [3, 4]"),
+        ("int32", [2], "output 'Y' is int32 [2]"),
+        ("object", [3, 4], "output 'Y' is BYTES [3, 4]"),
+        ("object", [], "output 'Y' is BYTES []"),
+        ("object", [0], None),
+        ("object", [5], None),
+        ("<U3", [5], None),
+    ],
+)
+def test_an_output_has_the_datatype_and_the_dims_of_the_configuration(
+    models: RepositoryProcess, dtype: str, shape: list[int], told: str | None
+) -> None:
+    given = {"name": "X", "shape": [1], "datatype": "BYTES", "data": [json.dumps([dtype, shape])]}
+    answer = models.http("/v2/models/makes/infer", json.dumps({"inputs": [given]}))
+    if told is None:
+        assert (answer.status, answer.json["outputs"][0]["shape"]) == (200, shape)
+        return
+    assert answer.status == 500
+    expected = f"message: {told}, but the configuration of model 'makes' declares BYTES [-1]; correct execute"
+    assert expected in answer.json["error"]

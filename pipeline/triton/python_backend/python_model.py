@@ -81,6 +81,7 @@ class PythonModel:
         self._inner = {  # shapes that the model is given in place of those of its clients
             one["name"]: one["reshape"]["shape"] for one in config["input"] if "reshape" in one
         }
+        self._declared = {one["name"]: _declared(one) for one in config["output"]}
         self._outer = {one["name"]: one["dims"] for one in config["output"] if "reshape" in one}
         self._by_rows = config["max_batch_size"] > 0
         self._path = folder / version / (config["default_model_filename"] or "model.py")
@@ -178,13 +179,36 @@ class PythonModel:
         if error is not None:
             return as_serving_error(error)
         wanted = request.requested_output_names()
-        tensors = {t.name(): self._output(t) for t in answer.output_tensors() if t.name() in wanted}
+        outputs = [tensor for tensor in answer.output_tensors() if tensor.name() in wanted]
+        for tensor in outputs:
+            if (mismatch := self._mismatch(tensor)) is not None:
+                return ModelRaised(self._failed(mismatch))
+        tensors = {tensor.name(): self._output(tensor) for tensor in outputs}
         parameters = answer.given_parameters()
         if not parameters:  # a dict of arrays travels to the next step as such, what else it may be pickled
             return tensors
         fetch = Fetch(tensors)
         fetch.parameters = parameters
         return fetch
+
+    def _mismatch(self, tensor: Tensor) -> str | None:
+        """Return a sentence about an output whose datatype or shape is not the declared one, else None."""
+        declared = self._declared.get(tensor.name())
+        if declared is None:
+            return None
+        datatype, dims = declared
+        array = tensor.as_numpy()
+        is_texts = array.dtype.kind in "OSU"
+        fits_type = is_texts if datatype == "BYTES" else array.dtype == BY_DATATYPE[datatype].numpy
+        shape = array.shape[1:] if self._by_rows else array.shape
+        fits_shape = (array.ndim > 0 or not self._by_rows) and len(shape) == len(dims)
+        if fits_type and fits_shape and all(d in (-1, n) for d, n in zip(dims, shape, strict=True)):
+            return None
+        given, rows = "BYTES" if is_texts else array.dtype, [-1] if self._by_rows else []
+        return (
+            f"output '{tensor.name()}' is {given} {list(array.shape)}, but the configuration of model "
+            f"'{self._config['name']}' declares {datatype} {[*rows, *dims]}; correct execute or config.pbtxt"
+        )
 
     def _output(self, tensor: Tensor) -> np.ndarray[Any, Any]:
         array = tensor.as_numpy()
@@ -289,6 +313,12 @@ def card_of(config: Mapping[str, Any], instance: int) -> int | None:
             return int(named[instance % len(named)]) if on_gpu else None
         instance -= group["count"]
     return None
+
+
+def _declared(output: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
+    """Return the datatype and the dims of an output as the model returns it, -1 for any length."""
+    dims = output["reshape"]["shape"] if "reshape" in output else output["dims"]
+    return _datatype(output), tuple(int(length) for length in dims)
 
 
 def _datatype(tensor: Mapping[str, Any]) -> str:
