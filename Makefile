@@ -70,7 +70,7 @@ test-convert: $(DEV) $(CONVERT) $(TORCH) $(MODELS) $(PDMODEL)  ## Tests of the c
 	$(PY) -m convert demo
 	$(PY) -m pytest -n 2 --dist loadfile tests/convert
 
-fuzz: $(DEV)  ## Send mutated messages to every codec and door (minutes)
+fuzz: $(DEV)  ## Send mutated messages to every codec and door, and hostile feeds and hooks to the worker (minutes)
 	$(PY) -m tests.fuzz
 
 simulate: $(DEV)  ## Run the scheduler and the pool in virtual time: SEEDS schedules of faults, and planted bugs

@@ -372,7 +372,7 @@ def describe(feed: object, joining: Joining) -> Item:
     shape: list[Hashable] = []
     most = joining.most or sys.maxsize
     for name, value in feed.items():
-        dims = value.shape if isinstance(value, np.ndarray) else ()
+        dims = value.shape if type(value) is np.ndarray or _can_be_joined(value) else ()
         if not dims or (rows != dims[0] and rows != -1) or name.endswith(LOD_SUFFIX):
             return _ALONE
         rows, rank, axis = dims[0], len(dims), axes.get(name, 0)
@@ -389,6 +389,11 @@ def describe(feed: object, joining: Joining) -> Item:
     if rows <= 0:
         return _ALONE
     return Item(rows, 1 if length < 0 else length, tuple(shape))
+
+
+def _can_be_joined(value: Any) -> bool:
+    """Whether NumPy joins the array with others unchanged: joining a masked array drops its mask."""
+    return isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray)
 
 
 def text_arrays(feed: object) -> Feed | None:

@@ -1,4 +1,4 @@
-"""Tries hostile input on every codec and on both doors of a running service; exit 1 on any crash or hang.
+"""Tries hostile input on every codec, the worker and both doors of a service; exit 1 on any crash or hang.
 
 The same seed tries the same inputs. What was found once lies in tests/fuzz/corpus and comes first.
 """
@@ -27,6 +27,7 @@ EXAMPLES = """examples:
   python -m tests.fuzz --codec 10000 --socket 500        a first look
   python -m tests.fuzz --codec 1000000 --socket 20000    the long run
   python -m tests.fuzz --codec 100000 --only npy --only v2-json
+  python -m tests.fuzz --codec 20000 --only worker --only batch-plan
   python -m tests.fuzz --engine atheris --only v2-proto --codec 1000000
 """
 

@@ -1,4 +1,7 @@
-"""Every codec as fuzzing sees it: bytes to begin with, a function of bytes, and what it may raise."""
+"""Every codec as fuzzing sees it: bytes to begin with, a function of bytes, and what it may raise.
+
+The worker and its batch plan are two more: the bytes say what a hand-over holds (tests/fuzz/worker.py).
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.models.prototxt import format_prototxt, parse_prototxt
 from pipeline.models.tensor_spec import Signature, TensorSpec
 from pipeline.triton.ensemble import dag_of_model
-from tests.fuzz import messages, seeds
+from tests.fuzz import messages, seeds, worker
 from tests.fuzz.connection import feed
 
 LIMITS = Limits(
@@ -304,4 +307,6 @@ CODECS = [
     Codec("grpc-timeout", lambda: [b"1S", b"500m", b"99999999H"], key_value.seconds_of, _REFUSED),
     Codec("compression", seeds.compressed, _compressed, _REFUSED),
     Codec("http", seeds.http, lambda data: feed(data, LIMITS), (ServingError,), seeds.HTTP_WORDS),
+    Codec("worker", worker.seeds, worker.run_handover, (worker.AllRefused,)),
+    Codec("batch-plan", worker.seeds, worker.run_plan, ()),
 ]  # fmt: skip
