@@ -239,6 +239,16 @@ def test_a_feed_whose_padded_axes_differ_in_length_runs_alone_and_unpadded() -> 
     }
 
 
+@pytest.mark.parametrize(
+    "array",
+    [np.ones((1, 0), "int64"), np.ma.masked_array(np.ones((1, 3), "int64"), mask=True)],
+    ids=["an empty row", "a masked array"],
+)
+def test_a_feed_that_others_would_change_runs_alone(array: np.ndarray) -> None:
+    """Beside others its answer would be that of the padding, or of the elements behind the mask."""
+    assert describe({"ids": array, "mask": array}, IDS) == Item(1, 1, None)
+
+
 def test_a_feed_of_many_rows_is_cut_into_pieces_in_order() -> None:
     feed = {"a": np.arange(7), "b": np.arange(14).reshape(7, 2)}
     pieces = slices(feed, describe(feed, Joining()), 3)
