@@ -11,15 +11,20 @@ import threading
 import time
 from typing import NamedTuple
 
+from pipeline.errors import text_of
 from pipeline.process.log import QUIET_S
 
 log = logging.getLogger(__name__)
 
 _MOST_PLACES = 256
+_MOST_CHARS = 300  # of an error's text, where it stands for the place
 
 
 class Place(NamedTuple):
-    """Identifies errors that have one cause: the class of an exception and the line that raised it."""
+    """Identifies errors that have one cause: the class of an exception and the line that raised it.
+
+    Wrong results of hooks are raised by no line. Their text takes the place of the file.
+    """
 
     kind: str
     file: str = ""
@@ -58,7 +63,7 @@ def find_place(exc: BaseException) -> Place:
     cause = exc.__cause__ or exc
     trace = cause.__traceback__
     if trace is None:
-        return Place(type(cause).__name__)
+        return Place(type(cause).__name__, text_of(cause)[:_MOST_CHARS])
     while trace.tb_next is not None:
         trace = trace.tb_next
     return Place(type(cause).__name__, trace.tb_frame.f_code.co_filename, trace.tb_lineno)
