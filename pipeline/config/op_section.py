@@ -269,7 +269,8 @@ class OpConfig(Section):
         description="Resident memory of a worker in MB (10^6 bytes); over it, it is exchanged for a new one.",
     )
     crash_retry: bool = Field(
-        default=True, description="Try requests of a dead worker once more, each alone."
+        default=True,
+        description="Run requests of a worker that died or hangs once more, on another instance, each alone.",
     )
     warmup: bool = Field(default=True, description="Run the predictor before the instance counts as ready.")
     local_service_conf: LocalServiceConf | None = Field(

@@ -28,10 +28,12 @@ REGION_BYTES = 16 * 1024 * 1024  # sparse: only touched pages cost memory
 HANDOVERS_IN_FLIGHT = 2
 ARENA_BYTES = 2 * HANDOVERS_IN_FLIGHT * REGION_BYTES
 FRAME_LIMIT = 2**31
+_REQUEST_BITS = 20  # of the count of what has begun: the requests of a hand-over, below those of hand-overs
+_ALL_REQUESTS = 2**_REQUEST_BITS - 1
 
 _ARENA_NAME = "paddlewheel"
-# Behind the regions: how many hand-overs the instance has begun, and up to which one the front takes back
-# what has not begun.
+# Behind the regions: how many hand-overs the instance has begun, and requests of the latest, and up to which
+# hand-over the front takes back what has not begun.
 _COUNT = struct.Struct("<q")
 _BEGUN_AT, _TAKEN_BACK_AT = ARENA_BYTES, ARENA_BYTES + _COUNT.size
 _MAPPED_BYTES = ARENA_BYTES + 2 * _COUNT.size
@@ -63,24 +65,36 @@ class Arena:
             at += len(part)
         return offset
 
-    def note_begin(self, handover_id: int) -> None:
-        """Leave word for the front, should the process die, that this instance has begun the hand-over."""
-        _COUNT.pack_into(self._map, _BEGUN_AT, handover_id + 1)
+    def note_begin(self, handover_id: int, requests: int = _ALL_REQUESTS) -> None:
+        """Tell the front that this instance has begun with so many requests of the hand-over.
+
+        The front reads it when the process dies, and when other instances can take what has not begun.
+        """
+        _COUNT.pack_into(self._map, _BEGUN_AT, ((handover_id + 1) << _REQUEST_BITS) + requests)
 
     def begun(self, handover_id: int) -> bool:
         """Whether the instance has begun with the hand-over; a dead one may not even have read it."""
-        return bool(_COUNT.unpack_from(self._map, _BEGUN_AT)[0] > handover_id)
+        return bool(_COUNT.unpack_from(self._map, _BEGUN_AT)[0] >> _REQUEST_BITS > handover_id)
 
-    def take_back(self, handover_id: int) -> bool:
-        """Have the instance not begin with the hand-over; false when it has.
+    def begun_requests(self, handover_id: int) -> int:
+        """Return how many requests of the hand-over the instance has begun; for all, the number is larger."""
+        count: int = _COUNT.unpack_from(self._map, _BEGUN_AT)[0]
+        latest = (count >> _REQUEST_BITS) - 1
+        if latest != handover_id:
+            return _ALL_REQUESTS if latest > handover_id else 0
+        requests: int = count & _ALL_REQUESTS
+        return requests
 
-        One that begins in this very moment runs it for nobody.
+    def take_back(self, handover_id: int) -> None:
+        """Have the instance begin with nothing more of the hand-overs up to this one.
+
+        Each side writes its count before it reads that of the other, so no request is both begun and taken
+        back. Where both happen in one moment, the instance declines the request, though it counts as begun.
         """
         _COUNT.pack_into(self._map, _TAKEN_BACK_AT, handover_id + 1)
-        return not self.begun(handover_id)
 
     def taken_back(self, handover_id: int) -> bool:
-        """Whether the front wants a hand-over back that has not begun."""
+        """Whether the front wants back what has not begun of a hand-over."""
         return bool(_COUNT.unpack_from(self._map, _TAKEN_BACK_AT)[0] > handover_id)
 
     def close(self) -> None:

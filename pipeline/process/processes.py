@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.process import run_module
 
@@ -19,6 +20,7 @@ HOME = (
     "SERVING_HOME"  # Paddle Serving's name for the folder that its `stop` looks at; else the working folder
 )
 _PR_SET_PDEATHSIG = 1
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def python_module(module: str, python: str = sys.executable, *, parent: int = 0) -> list[str]:
@@ -96,6 +98,30 @@ def command_line(pid: int) -> list[str]:
     except OSError:
         return []
     return content.decode("utf-8", "replace").split("\0")[:-1]
+
+
+class Activity(NamedTuple):
+    """The activity of a process.
+
+    state: of its main thread, see proc(5). cpu_s: CPU time of all threads.
+    """
+
+    state: str
+    cpu_s: float
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped the process (SIGSTOP), not a debugger."""
+        return self.state == "T"
+
+
+def read_activity(pid: int) -> Activity | None:
+    """Return the activity of a process; None when it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return Activity(fields[0].decode(), (int(fields[11]) + int(fields[12])) / _TICKS_PER_S)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,17 @@ class Send(Protocol):
     def __call__(self, settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None: ...
 
 
+MayBegin = Callable[[int], bool]
+"""Tells the front that so many requests of a hand-over, the first ones, have begun.
+
+Returns False when the front has taken back the others, which have not begun.
+"""
+
+
+def _nobody_takes_back(requests: int) -> bool:
+    return True
+
+
 Fetched = tuple[Call, Any]  # a request and what postprocess is given for it
 
 
@@ -55,7 +66,9 @@ class Executor:
         """Have the Op's output be the answer of these models from now on."""
         self._outputs.answers = {model.key: model for model in models}
 
-    def run(self, shares: Sequence[Share], tail: Tail, send: Send) -> None:
+    def run(
+        self, shares: Sequence[Share], tail: Tail, send: Send, may_begin: MayBegin = _nobody_takes_back
+    ) -> None:
         """Answer every request of a hand-over. Replies are sent as predictor batches end, those of short ones
         some at a time.
 
@@ -73,7 +86,7 @@ class Executor:
             ended = last
 
         try:
-            self._run(calls, started, send_once)
+            self._run(calls, started, send_once, may_begin)
         except BaseException as exc:
             if ended:
                 log_fault(self.run)
@@ -83,15 +96,21 @@ class Executor:
                 call.error = self._hooks.failure(exc, "the hand-over", call.request)
             self._send(rest, Timings(), send, last=True)
 
-    def _run(self, calls: list[Call], started: int, send: Send) -> None:
+    def _run(self, calls: list[Call], started: int, send: Send, may_begin: MayBegin) -> None:
         if len(calls) == 1 or not self._one_by_one:
-            self._run_together(calls, started, send, ends=True)
+            if may_begin(len(calls)):
+                self._run_together(calls, started, send, ends=True)
+            else:
+                send([], [], Timings(), last=True)
         elif self._runner.runs_model:
-            for call in calls:
+            for number, call in enumerate(calls, 1):
+                if not may_begin(number):
+                    send([], [], Timings(), last=True)
+                    return
                 self._run_together([call], started, send, ends=call is calls[-1])
                 started = time.perf_counter_ns()
         else:
-            self._run_hooks(calls, started, send)
+            self._run_hooks(calls, started, send, may_begin)
 
     @property
     def _one_by_one(self) -> bool:
@@ -103,13 +122,16 @@ class Executor:
         whole = self._hooks.batch_preprocess or self._hooks.batch_postprocess
         return self._runner.one_by_one and not whole
 
-    def _run_hooks(self, calls: list[Call], started: int, send: Send) -> None:
+    def _run_hooks(self, calls: list[Call], started: int, send: Send, may_begin: MayBegin) -> None:
         """Answer the requests of an Op without a model, one after another.
 
         What is small travels together; an array is sent before the next request's hooks may fill it anew.
         """
         settled, tail, timings, told = list[Settled](), list[Part](), Timings(), list[Call]()
-        for call in calls:
+        for number, call in enumerate(calls, 1):
+            if not may_begin(number):
+                send(settled, tail, timings, last=True)
+                return
             self._preprocess([call] if call.error is None and not call.direct else [])
             between = time.perf_counter_ns()
             self._settled_early([call])

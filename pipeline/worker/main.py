@@ -52,7 +52,7 @@ from pipeline.process.log import keep_our_loggers, lines_written, set_up_logging
 from pipeline.process.memory import settle_memory
 from pipeline.process.processes import die_with, name_process
 from pipeline.process.run_module import PACKAGES
-from pipeline.worker.executor import Executor, Send
+from pipeline.worker.executor import Executor
 from pipeline.worker.lifeline import hold_lifeline
 from pipeline.worker.set_up import executors_of
 from pipeline.worker.traces import said_by, trace_of
@@ -84,23 +84,22 @@ class Front:
     def tell(self, message: Message) -> None:
         self._write(frame(message))
 
-    def begin(self, handover_id: int) -> Send | None:
-        """Begin a hand-over: return what sends its replies. From now on it counts as a cause of our death.
+    def begin(self, handover_id: int) -> HandOverReplies | None:
+        """Begin a hand-over. From now on it counts as a cause of our death.
 
         None for one that was taken back: others run it.
         """
-        if self._arena.taken_back(handover_id):
+        replies = HandOverReplies(self, self._arena, handover_id)
+        if not replies.may_begin(0):
             self.tell(Reply(handover_id, True, [], Timings()))
             return None
-        self._arena.note_begin(handover_id)
-        region = reply_region(handover_id)
+        return replies
 
-        def send(settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None:
-            if last:  # before the answer, so that who has it finds them in /metrics
-                self.tell_own_metrics()
-            self._write(frame(Reply(handover_id, last, settled, timings), tail, self._arena, region))
-
-        return send
+    def reply(self, reply: Reply, tail: list[Part]) -> None:
+        """Send a reply to a hand-over, its large parts by way of the shared memory."""
+        if reply.last:  # before the answer, so that who has it finds them in /metrics
+            self.tell_own_metrics()
+        self._write(frame(reply, tail, self._arena, reply_region(reply.handover)))
 
     def tell_own_metrics(self) -> None:
         """Tell what its model counts itself, where that has changed."""
@@ -114,6 +113,24 @@ class Front:
     def _write(self, buffers: Sequence[Part]) -> None:
         for buffer in buffers:
             self._socket.sendall(buffer)
+
+
+class HandOverReplies:
+    """The replies to one hand-over, and how far it has begun."""
+
+    def __init__(self, front: Front, arena: Arena, handover_id: int) -> None:
+        self._front = front
+        self._arena = arena
+        self._id = handover_id
+
+    def may_begin(self, requests: int) -> bool:
+        """See `pipeline.worker.executor.MayBegin`."""
+        self._arena.note_begin(self._id, requests)  # before the look, see `Arena.take_back`
+        return not self._arena.taken_back(self._id)
+
+    def send(self, settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None:
+        """See `pipeline.worker.executor.Send`."""
+        self._front.reply(Reply(self._id, last, settled, timings), tail)
 
 
 class Worker:
@@ -238,9 +255,9 @@ def _answer(front: Front, executor: Executor) -> None:
         elif isinstance(message, Models):
             executor.answer_for([ServedModel.of_data(data) for data in json.loads(message.models)])
         elif isinstance(message, HandOver):
-            send = front.begin(message.id)
-            if send is not None:
-                executor.run(message.shares, received.tail, send)
+            replies = front.begin(message.id)
+            if replies is not None:
+                executor.run(message.shares, received.tail, replies.send, replies.may_begin)
 
 
 def _answer_or_die(front: Front, executor: Executor) -> None:

@@ -37,6 +37,16 @@ def wait_once(path: str) -> None:
     wait_for_file(path + ".gate")
 
 
+def read_once(path: str) -> None:
+    """The first to come reads the FIFO `<path>.gate`, which takes no CPU; the next pass."""
+    try:
+        Path(path).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    Path(path + ".waiting").touch()
+    Path(path + ".gate").read_bytes()
+
+
 def fail(text: str) -> None:
     raise KeyError(text)
 
@@ -91,6 +101,7 @@ ACTIONS = {
     "hang": hang,
     "wait": wait_for_file,
     "wait_once": wait_once,
+    "read_once": read_once,
     "raise": fail,
     "raise_text": fail_with_text,
     "refuse": refuse,

@@ -30,7 +30,6 @@ from tests.support.service_process import ROOT, ServiceProcess
 
 SCRIPT = Path(__file__).resolve().parent / "service.py"
 TEXTS = 1600  # pairs of them make 2.5 million questions
-RUN_TIMEOUT_S = 5  # far more than a run takes, also where cores are short
 EXAMPLES = """examples:
   python -m tests.chaos --seconds 60
   python -m tests.chaos --seconds 20 --faults kill,cancel --every 5 --hostile none
@@ -84,8 +83,6 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
         config["op"]["bert"].update(keeping_service.OP_CONFIG)
     if options.batch_size is not None:
         config["op"]["bert"]["batch_size"] = options.batch_size
-    if "hang" in options.faults:
-        config["op"]["bert"]["run_timeout"] = RUN_TIMEOUT_S
     return config
 
 

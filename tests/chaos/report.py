@@ -12,6 +12,7 @@ from rich.table import Table
 
 from tests.chaos.outcome import HEALTH, Kind, Tally
 
+LATEST_S = 15.0  # half of the default deadline: the longest that any fault may delay an answer
 GROWTH = 1.25  # of a process, above what it had under load and before the faults
 # What may come on top in MB: buffers of the largest flood; what oneDNN keeps for the shapes it has met.
 FRONT_GROWTH_MB, WORKER_GROWTH_MB = 32.0, 256.0
@@ -47,6 +48,11 @@ class Report:
                 broken.append(f"{count} requests {kind.value}")
         if not self.tally.total(Kind.ANSWERED):
             broken.append("no request was answered")
+        broken += [
+            f"{door}: a request waited {waited_s:.1f} s"
+            for door, waited_s in self.tally.max_wait_s.items()
+            if waited_s > LATEST_S and door != "malformed"
+        ]
         broken += [
             f"{name} grew from {before:.0f} to {self.after_mb[name]:.0f} MB"
             for name, before in self.before_mb.items()

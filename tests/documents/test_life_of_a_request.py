@@ -33,6 +33,8 @@ ISOLATION = "process/isolation.py"
 READER = "output"  # the process that only makes lines of what others print
 LEFT_OUT = {  # calls, with all that they call in turn, for they come when they like
     "Deadlines._expire": "the timer of all deadlines",
+    "HungRuns.watch": "sets the timer for runs that are late",
+    "HungRuns._look": "this timer",
     "Instance._check_rest": "the timer for a worker that stops within a frame",
     "HttpServer._watch": "the timer that sends slow and silent connections away",
     "UnderWay._look": "the timer for gRPC calls that are not answered at once",

@@ -158,11 +158,17 @@ def test_more_parts_than_a_tail_holds_are_refused() -> None:
 def test_a_handover_is_taken_back_only_as_long_as_it_has_not_begun(arena: Arena) -> None:
     arena.note_begin(0)
     assert not arena.taken_back(1)
-    assert arena.take_back(1)
+    arena.take_back(1)
+    assert (arena.begun(0), arena.begun(1), arena.begun_requests(1)) == (True, False, 0)
     assert arena.taken_back(1)
     assert not arena.taken_back(2)
-    arena.note_begin(2)
-    assert not arena.take_back(2)
+    arena.note_begin(2, requests=0)
+    assert (arena.begun(2), arena.begun_requests(2), arena.begun_requests(3)) == (True, 0, 0)
+    arena.note_begin(2, requests=3)
+    assert (arena.begun(2), arena.begun_requests(2), arena.begun_requests(3)) == (True, 3, 0)
+    assert arena.begun_requests(1) > 1000, "all of an earlier one"
+    arena.take_back(2)
+    assert arena.taken_back(2)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,8 @@ class OpFigures:
 
     by_rows: the batches that were answered, by their rows; of an Op without a model by their requests.
     batch_rows: of all predictor batches. tokens: their rows x own length; padding: what was added to them.
-    retried: requests that were queued again because their worker had died. abandoned: hand-overs that were
+    retried: requests that were queued again because their worker had died. moved: requests that another
+    instance runs because theirs seemed to hang. abandoned: hand-overs that were
     over the Op's timeout.
     """
 
@@ -128,6 +129,7 @@ class OpFigures:
     failed: int = 0
     failures: Failures = field(default_factory=Failures)
     retried: int = 0
+    moved: int = 0
     abandoned: int = 0
     preprocess_ns: int = 0
     postprocess_ns: int = 0

@@ -29,6 +29,7 @@ _OP_COUNTERS: dict[str, tuple[str, Callable[[OpFigures], float]]] = {
     "padding_tokens": ("What padding added to them.", lambda op: op.padding),
     "errors": ("Requests that this Op refused or failed.", lambda op: op.failed),
     "retried": ("Requests tried again because their worker had died.", lambda op: op.retried),
+    "moved": ("Requests that another instance runs because theirs seemed to hang.", lambda op: op.moved),
     "abandoned": ("Hand-overs that were over the Op's timeout.", lambda op: op.abandoned),
     "preprocess_seconds": ("Time in preprocess hooks.", lambda op: op.preprocess_ns * _NS),
     "postprocess_seconds": ("Time in postprocess hooks.", lambda op: op.postprocess_ns * _NS),

@@ -20,7 +20,7 @@ MAX_PAUSE_S = 60.0  # and after so long without one it begins anew
 
 
 class AbandonedCalls:
-    """Replaces the workers of one Op whose call is over `op.<name>.timeout`, one at a time.
+    """Replaces the workers of one Op whose call is over `op.<name>.timeout` or hangs, one at a time.
 
     Whoever is free first goes on: where the call ends before the new worker is ready, its worker takes
     requests again and the new one is not needed; otherwise the new one serves, and the old one leaves when
@@ -57,7 +57,7 @@ class AbandonedCalls:
             if calls_end.done():
                 return
             self._note_replacement()
-            log.info("Worker %s is replaced: a call in it is over its Op's timeout", process.name)
+            log.info("Worker %s is replaced: a call in it is over its Op's timeout, or hangs", process.name)
             if not await self._pool.replace(process, unless=calls_end):
                 log.info("Worker %s goes on: its call has ended before another was ready", process.name)
         except StartFailed as exc:

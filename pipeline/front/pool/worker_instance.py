@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import math
 import os
@@ -43,6 +42,7 @@ from pipeline.messages.messages import (
 )
 from pipeline.messages.values import Part
 from pipeline.process.isolation import run_isolated
+from pipeline.process.processes import Activity
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,8 @@ class InFlight(msgspec.Struct, eq=False):
 
     In time.monotonic: deadline: the latest of its requests'; began: when it could begin; run_began: the same
     of what runs now, where a hand-over takes several runs.
-    abandoned: nobody waits for it any more: it is over its Op's timeout, or was taken back.
+    abandoned: nobody waits for it any more: it is over its Op's timeout, was taken back, or others run it.
+    recalled: the worker may decline it, for the front wants it back.
     preprocess_ns: as the latest reply that has any tells, for `HandOverEvents.replying`.
     runs: of the model, as the replies so far tell.
     """
@@ -86,6 +87,7 @@ class InFlight(msgspec.Struct, eq=False):
     began: float
     run_began: float
     abandoned: bool = False
+    recalled: bool = False
     preprocess_ns: int = 0
     runs: int = 0
 
@@ -103,8 +105,13 @@ class Host(Protocol):
     ready_at: float
     own_metrics: Sequence[OwnFamily]
 
+    @property
+    def name(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
     def became_ready(self, told: Ready) -> None: ...
     def kill(self, because: str) -> None: ...
+    def read_activity(self) -> Activity | None: ...
 
 
 class HandOverEvents(Protocol):
@@ -122,6 +129,10 @@ class HandOverEvents(Protocol):
 
     def timed_out(self, instance: Instance, handover: InFlight) -> None:
         """A call is over the Op's timeout; it is abandoned."""
+        ...
+
+    def declined(self, jobs: Sequence[Job]) -> None:
+        """The worker has not begun with these jobs, for their hand-over was taken back."""
         ...
 
 
@@ -197,8 +208,9 @@ class Outbox:
 class Instance:
     """One copy of an Op: a thread of its worker process, with a connection and memory of its own.
 
-    abandoned: done when the call ends that was over its time limit, never where the worker dies in it; None
-    while there is none. The instance is given nothing meanwhile.
+    abandoned: done when the call ends that was over its time limit or seemed to hang, never where the worker
+    dies in it; None while there is none. The instance is given nothing meanwhile.
+    hangs: whether its run seems to hang.
     """
 
     def __init__(
@@ -219,6 +231,7 @@ class Instance:
         self._timer_at = 0.0
         self._rest_timer: asyncio.TimerHandle | None = None  # set within a frame, for the rest of it
         self.abandoned: asyncio.Future[None] | None = None
+        self.hangs = False
         self._limits = limits
         self._settling: Iterator[None] = iter(())
         self._paused: asyncio.Handle | None = None  # goes on with `_settling`
@@ -267,14 +280,29 @@ class Instance:
         self._outbox.send(buffers)
         self._watch(handover)
 
-    def take_back(self) -> Iterator[Job]:
-        """Take back the jobs behind a call that is abandoned: the worker will not begin with them."""
-        for handover in itertools.islice(self.in_flight, 1, None):
-            if not handover.abandoned and self._arena.take_back(handover.id):
-                handover.abandoned = True
-                jobs = handover.open_jobs()
-                handover.jobs = [None] * len(handover.jobs)
-                yield from jobs
+    @property
+    def is_running(self) -> bool:
+        """Whether the worker has begun with a request of the oldest hand-over."""
+        return self._arena.begun_requests(self.in_flight[0].id) > 0
+
+    def take_back(self) -> list[Job]:
+        """Take back the jobs that the worker has not begun with; it will not begin with them."""
+        if all(handover.recalled for handover in self.in_flight):
+            return []
+        self._arena.take_back(self.in_flight[-1].id)
+        jobs: list[Job] = []
+        for handover in self.in_flight:
+            handover.recalled = True
+            begun = self._arena.begun_requests(handover.id)
+            jobs += [job for job in handover.jobs[begun:] if job is not None]
+            handover.jobs[begun:] = [None] * len(handover.jobs[begun:])
+            handover.abandoned = handover.abandoned or not begun
+        return jobs
+
+    def abandon(self) -> None:
+        """Give the instance nothing more until its run ends."""
+        if self.abandoned is None:
+            self.abandoned = self._loop.create_future()
 
     def probe(self) -> None:
         """Have the idle worker run its model once; one that fails is killed."""
@@ -318,7 +346,7 @@ class Instance:
             return
         if not handover.abandoned and handover.run_began + self._limits.call_s <= now:
             handover.abandoned = True
-            self.abandoned = self._loop.create_future()
+            self.abandon()
             run_isolated(self._events.timed_out, self, handover)
         self._watch(handover)
 
@@ -414,9 +442,15 @@ class Instance:
             if has_large and sum(map(len, parts)) > LARGE_BYTES:
                 yield
         if reply.last:
-            if any(jobs):  # they would wait for nothing; tried again they are answered
+            unanswered = handover.open_jobs()
+            if unanswered and (
+                reply.settled or not handover.recalled
+            ):  # they would wait for nothing; tried again they are answered
                 raise RuntimeError(f"the last reply to hand-over {handover.id} leaves requests unanswered")
             self.in_flight.popleft()
+            if unanswered:  # it was taken back in the moment in which it began
+                handover.abandoned = True
+                run_isolated(self._events.declined, unanswered)
             self.process.reserved = False  # it can only have been for this one
             self._end_abandonment()
         run_isolated(self._events.replied, self, handover, reply)
@@ -427,6 +461,7 @@ class Instance:
             self._watch(self.in_flight[0])
 
     def _end_abandonment(self) -> None:
+        self.hangs = False
         if self.abandoned is not None:
             self.abandoned.set_result(None)
             self.abandoned = None

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -108,6 +108,10 @@ class WorkerPool:
     def ready(self) -> int:
         """Instances that can take requests."""
         return sum(instance.state is State.READY for instance in self.instances)
+
+    def all_instances(self) -> Iterator[Instance]:
+        """The instances that serve, and those that finish what they have."""
+        return (i for process in (*self.processes, *self._leaving) for i in process.instances)
 
     @property
     def in_crash_loop(self) -> bool:
@@ -341,6 +345,7 @@ class WorkerPool:
                 started.set_exception(StartFailed(f"Worker {process.name} did not start: {reason}"))
         elif (gone := self._leaving.pop(process, None)) is not None and not gone.done():
             gone.set_result(None)
+            log.info("Worker %s (pid %d) has left: %s", process.name, process.pid, process.describe_death())
 
     def _bury(self, process: WorkerProcess) -> None:
         if self._stopping:

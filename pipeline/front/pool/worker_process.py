@@ -25,7 +25,7 @@ from pipeline.messages.messages import Failed, OwnFamily, Ready, Start
 from pipeline.messages.protocol_version import OTHER_VERSION, PACKAGE_CHANGED, PROTOCOL_VERSION
 from pipeline.process.environment import MODEL_PROCESS
 from pipeline.process.isolation import run_isolated
-from pipeline.process.processes import WORKER, python_module, signal_name
+from pipeline.process.processes import WORKER, Activity, python_module, read_activity, signal_name
 
 OUT_OF_MEMORY = " when memory ran out: give the service more, fewer instances, or a max_worker_rss"
 
@@ -168,6 +168,10 @@ class WorkerProcess:
         for instance in self.instances:
             instance.state = State.READY
         self._keeper.became_ready(self)
+
+    def read_activity(self) -> Activity | None:
+        """Return what the kernel says of the process; None when it has ended."""
+        return read_activity(self.pid)
 
     def kill(self, because: str) -> None:
         """Kill the process with SIGKILL; `Keeper.died` follows."""

@@ -10,6 +10,7 @@ import sys
 import time
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -17,6 +18,7 @@ from pipeline.api.request_options import NO_OPTIONS
 from pipeline.config.config_file import ServiceConfig
 from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, UnknownVersion, text_of
 from pipeline.front.metrics.figures import OpFigures
+from pipeline.front.pool import worker_instance
 from pipeline.front.pool.placement import Plan
 from pipeline.front.pool.worker_instance import InFlight, Instance, State
 from pipeline.front.pool.worker_pool import Service, WorkerPool
@@ -32,6 +34,13 @@ from pipeline.front.scheduler.batching import (
     ripe_in,
 )
 from pipeline.front.scheduler.dag_run import DagRun, Inputs, Job, given_back
+from pipeline.front.scheduler.hung_runs import (
+    STOPPED_LIMIT_S,
+    STUCK_AFTER_S,
+    STUCK_RUNS,
+    HungRuns,
+    Verdict,
+)
 from pipeline.front.scheduler.in_order import InOrder
 from pipeline.front.scheduler.lost_jobs import refuse_blamed, tried_again
 from pipeline.front.scheduler.queue_policy import QueuePolicies, batching_of
@@ -41,7 +50,10 @@ from pipeline.process.isolation import isolated, run_isolated
 
 log = logging.getLogger(__name__)
 
-STUCK_AFTER_S, STUCK_RUNS = 10.0, 10  # an instance that is busy for longer than both is not counted on
+HANGS = {
+    Verdict.HUNG: "seems to hang: its run makes no progress and uses no CPU",
+    Verdict.STOPPED: "is stopped (SIGSTOP) in a run",
+}
 _IDLE_SINCE = attrgetter("idle_since")
 _READY = State.READY
 _numbers = itertools.count()
@@ -187,6 +199,9 @@ class Batcher:
         self._admission = admission
         self._line = Line()
         self._suspects: deque[Job] = deque()
+        waits_idly = bool(section.server_endpoints)
+        instances = self.pool.all_instances
+        self._hung_runs = HungRuns(instances, self.pace, self._move_requests, waits_idly=waits_idly)
         self._dispatching = False
         self._ripening: asyncio.TimerHandle | None = None
 
@@ -207,6 +222,7 @@ class Batcher:
         busy_since = time.monotonic() - max(min(STUCK_AFTER_S, self._stuck_after_s), STUCK_RUNS * run_s)
         return sum(
             instance.state is _READY
+            and not instance.hangs
             and (not instance.in_flight or not run_s or instance.in_flight[0].began > busy_since)
             for instance in self.pool.instances
         )
@@ -225,7 +241,8 @@ class Batcher:
 
     def wait_s(self, ahead: int) -> float:
         """Seconds until so many jobs are done, whatever is late now included."""
-        return ahead * self.pace.per_job_s / max(1, self.pool.ready) + self._overdue_s()
+        working = sum(i.state is _READY and not i.hangs for i in self.pool.instances)
+        return ahead * self.pace.per_job_s / max(1, working) + self._overdue_s()
 
     def _overdue_s(self) -> float:
         """By how many seconds all ready instances are late with their runs; 0 where one is not."""
@@ -283,7 +300,7 @@ class Batcher:
             self.dispatch_soon()
 
     def _push_again(self, job: Job) -> None:
-        if job.suspect:
+        if job.alone:
             self._suspects.append(job)
         else:
             self._line.add(job)
@@ -388,6 +405,7 @@ class Batcher:
                 if self._in_order is not None:
                     self._in_order.sent(job)
             instance.hand_over(jobs, [job.share(index, tail) for index, job in enumerate(jobs)], tail)
+            self._hung_runs.watch(instance)
         except Exception as exc:  # a fault of ours: better told to these requests than waited out by them
             log.exception("Op %s: a hand-over of %d requests can't be sent", self.op, len(jobs))
             for job in jobs:
@@ -455,6 +473,46 @@ class Batcher:
             self._push_again(job)
         if self._in_order is not None:
             self._in_order.advance()
+
+    def declined(self, jobs: Sequence[worker_instance.Job]) -> None:
+        """Queue the jobs again that a worker has not begun with."""
+        for job in given_back(jobs):
+            self._push_again(job)
+
+    def _move_requests(self, instance: Instance, verdict: Verdict) -> None:
+        """Have other instances take the requests of an instance whose run is late or hangs."""
+        if verdict is Verdict.LOST:
+            instance.process.kill(f"it was stopped (SIGSTOP) in a run, for {STOPPED_LIMIT_S:g} s")
+            return
+        hangs = verdict is not Verdict.LATE
+        if not hangs and (len(self.pool.instances) < 2 or not instance.is_running):
+            return  # no other instance could take them, or this one is about to begin
+        not_begun = instance.take_back()
+        for job in given_back(not_begun):
+            self._push_again(job)
+        if hangs and not instance.hangs:
+            self._run_elsewhere(instance, verdict, len(not_begun))
+
+    def _run_elsewhere(self, instance: Instance, verdict: Verdict, taken_back: int) -> None:
+        """Start the run of an instance that hangs again on others; the first answer of each request counts.
+
+        With `crash_retry: false` no request is run twice: the requests of the run wait for it.
+        taken_back: the instance's requests that have not begun.
+        """
+        instance.hangs = True
+        instance.abandon()
+        self.pool.abandoned.set()
+        handover = instance.in_flight[0]
+        jobs = list(given_back(handover.open_jobs())) if self._crash_retry else []
+        moved = [job for job in jobs if job.wanted and not job.hung and not job.moved]
+        log.warning(
+            "Worker %s (pid %d) %s; other instances run %d of its requests, %d for the second time",
+            instance.process.name, instance.process.pid, HANGS[verdict], len(moved) + taken_back, len(moved),
+        )  # fmt: skip
+        handover.abandoned = handover.abandoned or self._crash_retry
+        self._figures.moved += len(moved) + taken_back
+        for job in moved:
+            self._push_again(job.second_try(blamed=verdict is Verdict.HUNG))
 
     def _timeout_error(self) -> DeadlineExceeded:
         tries = f" in each of {self._tries} tries" if self._tries > 1 else ""

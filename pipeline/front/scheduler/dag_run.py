@@ -229,9 +229,10 @@ class Job(msgspec.Struct, eq=False):
 
     node: the step that the Op is run for. number: its place among those of one turn. tries_left: within the
     Op's timeout, this one included. deaths: how many workers died under it. suspect: one of them had begun
-    with it, so that it may only run by itself from now on. left_queue: a worker was given it once. late: it
-    has waited longer than others of its priority are to wait for it. in_order: of the answers of its model;
-    None for any. wait_limit: the timer of its model's queue policy, while the job waits in line.
+    with it. hung: an instance seemed to hang in it, and another one runs it. moved: another instance has a
+    copy of it, for its own instance hangs; whichever is answered first counts. left_queue: a worker was given
+    it once. late: it has waited longer than others of its priority are to wait for it. in_order: of the
+    answers of its model; None for any. wait_limit: the timer of its model's queue policy, while it waits.
     """
 
     dag_run: DagRun
@@ -242,6 +243,8 @@ class Job(msgspec.Struct, eq=False):
     tries_left: int = 1
     deaths: int = 0
     suspect: bool = False
+    hung: bool = False
+    moved: bool = False
     left_queue: bool = False
     late: bool = False
     in_order: InOrder | None = None
@@ -266,6 +269,20 @@ class Job(msgspec.Struct, eq=False):
         if self.wait_limit is not None:
             self.wait_limit.cancel()
             self.wait_limit = None
+
+    def second_try(self, *, blamed: bool) -> Job:
+        """Return the job for another instance, while the one that has it stands still.
+
+        blamed: the job may be the cause.
+        """
+        other = msgspec.structs.replace(self, hung=self.hung or blamed)
+        self.moved = True
+        return other
+
+    @property
+    def alone(self) -> bool:
+        """Whether the job may only run by itself: it may have killed a worker, or made one hang."""
+        return self.suspect or self.hung
 
     @property
     def wanted(self) -> bool:
@@ -299,7 +316,9 @@ class Job(msgspec.Struct, eq=False):
         try:
             if outcome is _ANSWER:
                 dag_run.end(parts)
-            elif outcome is _VALUE:
+                return
+            dag_run.awaited[node] = []  # whatever another try of this job answers is not wanted any more
+            if outcome is _VALUE:
                 dag_run.deliver(node, node, parts)
             elif outcome is _JUMP:
                 dag_run.jump(node, parts)
@@ -318,6 +337,7 @@ class Job(msgspec.Struct, eq=False):
     def _end(self, error: ServingError) -> None:
         if not self.wanted:
             return
+        self.dag_run.awaited[self.node] = []
         try:
             if error.err_no == DeadlineExceeded.err_no:
                 self.dag_run.time_out(self.node, error)

@@ -24,6 +24,8 @@ def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Job]:
     for instance in process.instances:
         for age, handover in enumerate(instance.in_flight):
             for job in given_back(handover.open_jobs()):
+                if job.moved:  # another instance has it already
+                    continue
                 job.deaths += age == 0
                 blamed = age == 0 and (instance.began(handover) or job.deaths > UNSEEN_DEATHS)
                 if blamed and (job.suspect or not crash_retry):

@@ -1,0 +1,171 @@
+"""HungRuns: finds instances whose run is late or hangs, so that other instances take their requests.
+
+`judge` and `Sighting.update` are pure: no clock, no /proc.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from pipeline.front.pool.worker_instance import InFlight, Instance
+from pipeline.front.scheduler.batching import Pace
+from pipeline.process.isolation import run_isolated
+from pipeline.process.processes import Activity
+
+LOOK_S = 1.0  # between two looks at a process that is busy with the same run: each reads /proc
+LATE_S = 0.02  # beyond twice the usual time of a hand-over
+STUCK_AFTER_S, STUCK_RUNS = 10.0, 10  # a run hangs when it makes no progress for longer than both
+STOPPED_LIMIT_S = 5.0  # a process that is stopped (SIGSTOP) for so long in a run is killed
+IDLE_SHARE = 0.02  # of a core: a process that uses less is idle, but for threads that wake now and then
+
+
+class Verdict(Enum):
+    """The state of an instance that has a hand-over."""
+
+    WORKING = "working"
+    LATE = "late"  # other instances take the requests behind its run
+    HUNG = "hung"  # other instances take the requests of its run, too
+    STOPPED = "stopped"  # likewise, for its process is stopped
+    LOST = "lost"  # its process is killed
+
+
+class Sighting(NamedTuple):
+    """The process of a busy instance, as looks at it have shown it since its run last made progress.
+
+    progress_at: instant of that progress, by which the run is recognised. looked_at: instant of the latest
+    look. cpu_s: CPU time of the process by then. idle_s: for how long it has used no CPU. stopped_s: for how
+    long it was stopped.
+    """
+
+    progress_at: float
+    looked_at: float
+    cpu_s: float
+    idle_s: float = 0.0
+    stopped_s: float = 0.0
+
+    @classmethod
+    def begin(cls, progress_at: float, now: float, activity: Activity) -> Sighting:
+        """Return the sighting after the first look."""
+        return cls(progress_at, now, activity.cpu_s, stopped_s=LOOK_S if activity.is_stopped else 0.0)
+
+    def update(self, now: float, activity: Activity) -> Sighting:
+        """Return the sighting after one more look.
+
+        A look counts for `LOOK_S` at most: if the front itself was stopped, nobody has seen the process idle.
+        """
+        elapsed_s = now - self.looked_at
+        counted_s = min(elapsed_s, 1.5 * LOOK_S)
+        is_idle = activity.state != "R" and activity.cpu_s - self.cpu_s <= IDLE_SHARE * elapsed_s
+        return Sighting(
+            self.progress_at,
+            now,
+            activity.cpu_s,
+            self.idle_s + counted_s if is_idle else 0.0,
+            self.stopped_s + counted_s if activity.is_stopped else 0.0,
+        )
+
+
+def judge(
+    sighting: Sighting, now: float, usual_s: float | None, run_s: float, *, waits_idly: bool = False
+) -> Verdict:
+    """Return the state of an instance whose run was sighted like this.
+
+    usual_s, run_s: times of the Op's hand-overs, see `Pace`. waits_idly: runs wait for another server, so
+    that an idle process says nothing.
+    """
+    if sighting.stopped_s >= STOPPED_LIMIT_S:
+        return Verdict.LOST
+    if sighting.stopped_s > 0.0:
+        return Verdict.STOPPED
+    if sighting.idle_s >= max(STUCK_AFTER_S, STUCK_RUNS * run_s) and not waits_idly:
+        return Verdict.HUNG
+    if now - sighting.progress_at > late_after_s(usual_s):
+        return Verdict.LATE
+    return Verdict.WORKING
+
+
+def late_after_s(usual_s: float | None) -> float:
+    """Return the time after which a run is late: no other request should wait behind it."""
+    return 2 * (usual_s or 0.0) + LATE_S
+
+
+class HungRuns:
+    """Looks at the busy instances of one Op, and reports those whose run is late or hangs.
+
+    A look costs microseconds, and there is one a second while the Op works; more only while requests wait
+    behind runs.
+    """
+
+    def __init__(
+        self,
+        instances: Callable[[], Iterable[Instance]],
+        pace: Pace,
+        report: Callable[[Instance, Verdict], None],
+        *,
+        waits_idly: bool,
+    ) -> None:
+        """report: called for each verdict but WORKING, again at each look."""
+        self._instances = instances
+        self._pace = pace
+        self._report = report
+        self._waits_idly = waits_idly
+        self._sightings: dict[Instance, Sighting] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_at = 0.0
+
+    def watch(self, instance: Instance) -> None:
+        """Look at an instance, which has been given a hand-over, when its run may be late."""
+        self._look_by(self._next_look(instance, time.monotonic()))
+
+    def _look_by(self, at: float) -> None:
+        if self._timer is not None:
+            if self._look_at <= at:
+                return
+            self._timer.cancel()
+        self._look_at = at
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(0.0, at - time.monotonic()), self._look)
+
+    def _next_look(self, instance: Instance, now: float) -> float:
+        began = instance.in_flight[0].run_began
+        looks = [began + LOOK_S, now + LOOK_S]
+        if any(not handover.recalled and len(handover.jobs) > 1 for handover in instance.in_flight) or (
+            len(instance.in_flight) > 1 and not instance.in_flight[1].recalled
+        ):
+            looks.append(began + late_after_s(self._pace.usual_s))
+        return min(at for at in looks if at > now)
+
+    def _look(self) -> None:
+        self._timer = None
+        busy = [instance for instance in self._instances() if instance.in_flight]
+        self._sightings = {i: self._sightings[i] for i in busy if i in self._sightings}
+        next_look = math.inf
+        for instance in busy:
+            run_isolated(self._look_at_instance, instance, instance.in_flight[0])
+            next_look = min(next_look, self._next_look(instance, time.monotonic()))
+        if next_look < math.inf:
+            self._look_by(next_look)
+
+    def _look_at_instance(self, instance: Instance, handover: InFlight) -> None:
+        now, pace = time.monotonic(), self._pace
+        sighting = self._sight(instance, handover.run_began, now)
+        verdict = judge(sighting, now, pace.usual_s, pace.run_s, waits_idly=self._waits_idly)
+        if verdict is not Verdict.WORKING:
+            self._report(instance, verdict)
+
+    def _sight(self, instance: Instance, began: float, now: float) -> Sighting:
+        """Return what is known of the run; its process is looked at once the run is no quick one."""
+        before = self._sightings.get(instance)
+        if before is not None and before.progress_at != began:
+            before = None
+        activity = instance.process.read_activity() if now - began >= LOOK_S else None
+        if activity is None:
+            return before or Sighting(began, now, 0.0)
+        sighting = before.update(now, activity) if before else Sighting.begin(began, now, activity)
+        self._sightings[instance] = sighting
+        return sighting
