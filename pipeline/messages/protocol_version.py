@@ -10,11 +10,13 @@ import hashlib
 import os
 from pathlib import Path
 
-from pipeline.api import app, request_options, served_models
+from pipeline.api import app, batch_axis, request_options, served_models
 from pipeline.messages import frames, messages, values
 from pipeline.models import model_card, tensor_spec
 
-DEFINITIONS = (messages, frames, values, request_options, model_card, tensor_spec, app, served_models)
+DEFINITIONS = (
+    messages, frames, values, request_options, batch_axis, model_card, tensor_spec, app, served_models,
+)  # fmt: skip
 
 # The status of a worker that refuses to serve, for its package is of another version than the front. It must
 # not change: a front of any version has to know it.
