@@ -72,6 +72,7 @@ test-convert: $(DEV) $(CONVERT) $(TORCH) $(MODELS) $(PDMODEL)  ## Tests of the c
 
 fuzz: $(DEV)  ## Send mutated messages to every codec and door, and hostile feeds and hooks to the worker (minutes)
 	$(PY) -m tests.fuzz
+	MODEL_MACHINE_EXAMPLES=50 $(PY) -m pytest tests/triton/test_model_machine.py -o timeout=1800
 
 simulate: $(DEV)  ## Run the scheduler and the pool in virtual time: SEEDS schedules of faults, and planted bugs
 	$(PY) -m tests.simulation --seeds $(SEEDS)
