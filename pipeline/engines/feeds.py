@@ -196,15 +196,15 @@ def _offsets(lod: Any, name: str, rows: int) -> Array:
     return offsets.astype(np.int64)
 
 
-def _check_dtype(variable: Variable, given: np.dtype[Any]) -> None:
+def _check_dtype(variable: Variable, dtype: np.dtype[Any]) -> None:
     """Raise InvalidInput or UnusableFeed for a dtype that no cast makes the declared one."""
-    wanted = variable.numpy_dtype
-    if given == wanted or (wanted.kind == "O" and given.kind in "US"):
+    target = variable.numpy_dtype
+    if dtype == target or (target.kind == "O" and dtype.kind in "US"):
         return
-    if wanted.kind not in "iubf" or given.kind not in "iubfOUS":
-        expected = "objects of str or bytes" if variable.dtype == "string" else wanted
-        refusal = InvalidInput if given.kind == "c" else UnusableFeed  # there its real part was run
-        raise refusal(f"feed {variable.alias!r} is {given}, expected {expected}")
+    if target.kind not in "iubf" or dtype.kind not in "iubfOUS":
+        expected = "objects of str or bytes" if variable.dtype == "string" else target
+        refusal = InvalidInput if dtype.kind == "c" else UnusableFeed  # there its real part was run
+        raise refusal(f"feed {variable.alias!r} is {dtype}, expected {expected}")
 
 
 def _cast(variable: Variable, array: Array) -> Array:

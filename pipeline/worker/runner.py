@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from typing import Any
@@ -102,7 +102,10 @@ class Runner:
         # Checks feeds before they are planned; the app's own `process` may take any.
         self._checked = predictor if isinstance(predictor, FeedsChecked) and not hooks.own_process else None
         self._fixed_rows = any(not variable.has_rows for variable in self._declared)
-        self._well_formed: set[Hashable] = set()  # kinds of feeds that have passed the check
+        # Rows and lengths of feeds that have passed the check, by their shape; and those of the last shape.
+        self._well_formed: dict[Hashable, set[tuple[int, int]]] = {}
+        self._last_shape: Hashable = None
+        self._last_sizes: Collection[tuple[int, int]] = ()
         self._pool = ThreadPoolExecutor(CALLS_UNDER_WAY) if self._remote is not None else None
         # Whether there is one.
         self.runs_model = predictor is not None or hooks.own_process or self._beside is not None
@@ -144,14 +147,15 @@ class Runner:
             # What can be joined to others is a dict of arrays: only the rest may be no feed at all.
             if item.shape is None:
                 self._check_type(call)
-            if self._checked is not None:
-                self._check_form(Piece(call, number, 0, feed, item), self._checked)
+            piece = Piece(call, number, 0, feed, item)
+            if self._checked is not None and not self._is_well_formed(item):
+                self._check_form(piece, self._checked)
             parts = slices(feed, item, self.limits.rows)
             if len(parts) > 1 and not self._has_rows(feed):
                 parts = [feed]
             call.expect(len(parts))
             if len(parts) == 1:
-                pieces.append(Piece(call, number, 0, feed, item))
+                pieces.append(piece)
                 continue
             for at, part in enumerate(parts):
                 pieces.append(Piece(call, number, at, part, describe(part, self._joining)))
@@ -169,18 +173,27 @@ class Runner:
                 return texts, describe(texts, self._joining)
         return feed, item
 
+    def _is_well_formed(self, item: Item) -> bool:
+        """Whether feeds like this have passed the check. Most are like the feed before."""
+        if item.shape != self._last_shape:
+            if item.shape is None:
+                return False
+            self._last_shape = item.shape
+            self._last_sizes = self._well_formed.get(item.shape, ())
+        return (item.rows if self._fixed_rows else 0, item.length) in self._last_sizes
+
     def _check_form(self, piece: Piece, checked: FeedsChecked) -> None:
-        """Have the predictor check names, types, shapes and dtypes of a feed; once for each kind of feeds."""
-        item = piece.item
-        kind = item.shape, item.length, item.rows if self._fixed_rows else 0
-        if item.shape is not None and kind in self._well_formed:
-            return
+        """Have the predictor check names, types, shapes and dtypes of a feed. Raises ServingError."""
         try:
             checked.check(piece.feed)
         except BaseException as exc:
             raise self._error_for(exc, piece) from exc
-        if item.shape is not None and len(self._well_formed) < _KINDS_KEPT:
-            self._well_formed.add(kind)
+        item = piece.item
+        if item.shape is None or len(self._well_formed) >= _KINDS_KEPT:
+            return
+        sizes = self._last_sizes = self._well_formed.setdefault(item.shape, set())
+        if len(sizes) < _KINDS_KEPT:
+            sizes.add((item.rows if self._fixed_rows else 0, item.length))
 
     def _check_type(self, call: Call) -> None:
         """Raise the request's error where preprocess has returned what is no feed."""

@@ -62,7 +62,7 @@ class Choices:
     def below(self, end: int) -> int:
         return next(self._bytes, 0) % end
 
-    def one_of(self, options: Sequence[Any]) -> Any:
+    def pick(self, options: Sequence[Any]) -> Any:
         return options[self.below(len(options))]
 
     def chance(self, of_ten: int) -> bool:
@@ -70,7 +70,7 @@ class Choices:
 
 
 class Script(NamedTuple):
-    """What a request's hooks do; each function is called anew for every run."""
+    """Hooks of one request; each function is called anew for every run."""
 
     feed: Callable[[], Any]
     process: Callable[[dict[str, Any]], Any]
@@ -146,7 +146,7 @@ class Sums:
         return {"sum": (ids * checked["mask"]).sum(axis=1), "twice": 2 * ids}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: it has no resources."""
 
 
 class CheckedSums(Sums):
@@ -186,11 +186,11 @@ def chosen_setting(choices: Choices) -> Setting:
     kinds = (Single, Single, Processing, Batchwise, Forgetful, Uncopyable)
     limits = BatchLimits(
         1 + choices.below(MOST_REQUESTS),
-        choices.one_of((None, None, 1, 2, 5)),
-        choices.one_of((None, None, 1, 30, 300)),
+        choices.pick((None, None, 1, 2, 5)),
+        choices.pick((None, None, 1, 30, 300)),
     )
     padding = Padding({"ids": FeedPadding(1), "mask": FeedPadding(1)}, {"twice": 1})
-    joining = choices.one_of(
+    joining = choices.pick(
         (
             Joining(),
             Joining(padding),
@@ -204,11 +204,11 @@ def chosen_setting(choices: Choices) -> Setting:
         case 0:
             costs = lambda: None  # noqa: E731
         case 1:
-            costs, sane = choices.one_of((_broken_costs, _wild_costs)), False
+            costs, sane = choices.pick((_broken_costs, _wild_costs)), False
         case _:
             points = {(r, n): 1e-4 + r * n * 1e-6 for r in (1, 4, 8) for n in (1, 16, 64)}
             costs = lambda: RunCosts(points, limits.requests)  # noqa: E731
-    op, model = choices.one_of(kinds), choices.one_of((Sums, CheckedSums, LongestSums))
+    op, model = choices.pick(kinds), choices.pick((Sums, CheckedSums, LongestSums))
     return Setting(op, model, limits, joining, costs, sane)
 
 
@@ -232,15 +232,15 @@ def chosen_script(choices: Choices, number: int) -> Script:
         case 0 | 1 | 2:
             return script._replace(feed=_wrong_arrays(choices, rows, length))
         case 3:
-            special = choices.one_of((REFUSED_ID, LEAVING_ID))
+            special = choices.pick((REFUSED_ID, LEAVING_ID))
             return script._replace(feed=lambda: {"ids": ids * 0 + special, "mask": np.ones_like(ids)})
         case 4:
-            parts = [feed, choices.one_of((feed, _wrong_arrays(choices, rows, length)))]
+            parts = [feed, choices.pick((feed, _wrong_arrays(choices, rows, length)))]
             return script._replace(feed=lambda: [part() for part in parts], output=_output_of_many)
         case 5:
             return script._replace(feed=_misbehaviour(choices))
         case 6:
-            wrapped = choices.one_of((lambda f: (f, True, None, ""), lambda f: (f, False, 51, "no"), _named))
+            wrapped = choices.pick((lambda f: (f, True, None, ""), lambda f: (f, False, 51, "no"), _named))
             return script._replace(feed=lambda: wrapped(feed()))
         case 7:
             misbehave = _misbehaviour(choices)
@@ -256,22 +256,22 @@ def chosen_script(choices: Choices, number: int) -> Script:
 
 def _wrong_arrays(choices: Choices, rows: int, length: int) -> Callable[[], Any]:
     """Return a feed with one or two unusual arrays."""
-    one = choices.one_of(EMPTY if choices.chance(4) else ARRAYS)
-    other = one if choices.chance(6) else choices.one_of(ARRAYS)
-    extra = choices.one_of(({}, {}, {"ids.lod": np.array([0, rows])}, {"more": np.ones((rows, 2))}))
-    return lambda: {"ids": one(rows, length), "mask": other(rows, length), **extra}
+    array = choices.pick(EMPTY if choices.chance(4) else ARRAYS)
+    other = array if choices.chance(6) else choices.pick(ARRAYS)
+    extra = choices.pick(({}, {}, {"ids.lod": np.array([0, rows])}, {"more": np.ones((rows, 2))}))
+    return lambda: {"ids": array(rows, length), "mask": other(rows, length), **extra}
 
 
 def _misbehaviour(choices: Choices) -> Callable[[], Any]:
     """Return a hook that raises, or returns what no hook may."""
     if choices.chance(5):
-        error = choices.one_of(EXCEPTIONS)
+        error = choices.pick(EXCEPTIONS)
 
         def fail() -> Any:
             raise error()
 
         return fail
-    value: Callable[[], Any] = choices.one_of(OBJECTS)
+    value: Callable[[], Any] = choices.pick(OBJECTS)
     return value
 
 
@@ -315,9 +315,9 @@ class Front:
         self.ended = last
         (received,) = FrameReader(None).feed(b"".join(frame(Reply(0, last, settled, timings), tail)))
         assert isinstance(received.message, Reply)
-        for one in received.message.settled:
-            assert one.index not in self.answers, f"request {one.index} is settled twice"
-            self.answers[one.index] = self._answer(one, received.tail)
+        for request in received.message.settled:
+            assert request.index not in self.answers, f"request {request.index} is settled twice"
+            self.answers[request.index] = self._answer(request, received.tail)
 
     def _answer(self, settled: Settled, tail: Tail) -> Answer:
         if settled.refusal is not None:
@@ -339,10 +339,10 @@ def run_scripts(setting: Setting, scripts: Mapping[int, Script]) -> dict[int, An
     tail: list[Part] = []
     shares = []
     for number, script in scripts.items():
-        given = stow(encode({"0": "a request"}, allow_pickle=False), tail)
+        stowed = stow(encode({"0": "a request"}, allow_pickle=False), tail)
         to = (_FORM, MODEL) if script.answers else ("", "")
         shares.append(
-            Share(number, number + 1, 0, to[0], None, "", None, math.inf, [(REQUEST_OP, given)], to[1])
+            Share(number, number + 1, 0, to[0], None, "", None, math.inf, [(REQUEST_OP, stowed)], to[1])
         )
     front = Front()
     with patch.object(runner_module, "NOTED_EVERY", 1):  # of an Executor that only runs one hand-over
@@ -377,7 +377,7 @@ def run_plan(data: bytes) -> None:
     choices = Choices(data)
     setting = chosen_setting(choices)
     items = [
-        Item(1 + choices.below(6), 1 + choices.below(256), choices.one_of((None, "a", "b", -1, -2)))
+        Item(1 + choices.below(6), 1 + choices.below(256), choices.pick((None, "a", "b", -1, -2)))
         for _ in range(choices.below(40))
     ]
     costs = setting.costs()
@@ -402,17 +402,17 @@ def seeds() -> list[bytes]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Make log lines and write them nowhere. NumPy warns of values that are wrong on purpose: ignore that."""
-    ours = logging.getLogger("pipeline")
-    handlers, propagates, level = ours.handlers[:], ours.propagate, ours.level
-    ours.handlers[:], ours.propagate = [_Nowhere()], False
-    ours.setLevel(logging.INFO)
+    logger = logging.getLogger("pipeline")
+    handlers, propagates, level = logger.handlers[:], logger.propagate, logger.level
+    logger.handlers[:], logger.propagate = [_Nowhere()], False
+    logger.setLevel(logging.INFO)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             yield
     finally:
-        ours.handlers[:], ours.propagate = handlers, propagates
-        ours.setLevel(level)
+        logger.handlers[:], logger.propagate = handlers, propagates
+        logger.setLevel(level)
 
 
 class _Nowhere(logging.Handler):

@@ -81,7 +81,7 @@ class PythonModel:
         self._inner = {  # shapes that the model is given in place of those of its clients
             one["name"]: one["reshape"]["shape"] for one in config["input"] if "reshape" in one
         }
-        self._declared = {one["name"]: _declared(one) for one in config["output"]}
+        self._declared = {output["name"]: _declared(output) for output in config["output"]}
         self._outer = {one["name"]: one["dims"] for one in config["output"] if "reshape" in one}
         self._by_rows = config["max_batch_size"] > 0
         self._path = folder / version / (config["default_model_filename"] or "model.py")
@@ -204,9 +204,9 @@ class PythonModel:
         fits_shape = (array.ndim > 0 or not self._by_rows) and len(shape) == len(dims)
         if fits_type and fits_shape and all(d in (-1, n) for d, n in zip(dims, shape, strict=True)):
             return None
-        given, rows = "BYTES" if is_texts else array.dtype, [-1] if self._by_rows else []
+        actual, rows = "BYTES" if is_texts else array.dtype, [-1] if self._by_rows else []
         return (
-            f"output '{tensor.name()}' is {given} {list(array.shape)}, but the configuration of model "
+            f"output '{tensor.name()}' is {actual} {list(array.shape)}, but the configuration of model "
             f"'{self._config['name']}' declares {datatype} {[*rows, *dims]}; correct execute or config.pbtxt"
         )
 
