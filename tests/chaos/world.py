@@ -35,6 +35,7 @@ class World:
     async def served(self) -> AsyncIterator[None]:
         """Ready on entry; on exit stopped, which has to end well. Raises CannotMeasure."""
         await self.until_ready()
+        self._count = len(self.workers())
         yield
         await self._stop()
 
@@ -62,9 +63,12 @@ class World:
             raise CannotMeasure(str(exc)[-4000:]) from None
 
     async def until_replaced(self, worker: int) -> None:
-        """Return when the worker is gone and all instances are ready again."""
+        """Return when the worker is gone and all instances are ready again.
+
+        A killed worker may be gone before its front knows; readiness alone would tell of the time before.
+        """
         until = time.monotonic() + START_S
-        while worker in self.workers():
+        while worker in (workers := self.workers()) or len(workers) < self._count:
             if time.monotonic() > until:
                 self.broken.append(f"worker {worker} hung for {START_S:g} s and was not replaced")
                 return
