@@ -51,7 +51,7 @@ def test_every_request_expires_though_one_raises(caplog: pytest.LogCaptureFixtur
 
 
 def test_answers_in_order_go_on_though_one_raises(caplog: pytest.LogCaptureFixture) -> None:
-    async def settle() -> None:
+    async def answer_in_order() -> None:
         order, runs = InOrder(), [FakeRun(0, raises=True), FakeRun(1)]
         for run in runs:
             order.sent(run)
@@ -60,7 +60,7 @@ def test_answers_in_order_go_on_though_one_raises(caplog: pytest.LogCaptureFixtu
         for run in runs:
             await run.ended.wait()
 
-    asyncio.run(asyncio.wait_for(settle(), 60))
+    asyncio.run(asyncio.wait_for(answer_in_order(), 60))
     assert "run 0" in caplog.text
 
 

@@ -81,5 +81,5 @@ def find_types(description: object) -> set[type]:
     if not isinstance(description, msgspec.inspect.Type | msgspec.inspect.Field):
         return set()
     parts = [getattr(description, name) for name in description.__struct_fields__]
-    found = {part for part in parts if isinstance(part, type) and part.__module__.startswith("pipeline.")}
-    return found.union(*map(find_types, parts))
+    classes = {part for part in parts if isinstance(part, type) and part.__module__.startswith("pipeline.")}
+    return classes.union(*map(find_types, parts))

@@ -23,12 +23,12 @@ LATEST_S = 15  # no request is answered later than this, whatever hangs
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[ServiceProcess]:
-    with service_of() as running:
+    with start_service() as running:
         yield running
 
 
 @contextlib.contextmanager
-def service_of(**section: Any) -> Iterator[ServiceProcess]:
+def start_service(**section: Any) -> Iterator[ServiceProcess]:
     config = {
         "dag": {"is_thread_op": False, "request_timeout": LATEST_S, "http_errors": "status"},
         "op": {"echo": {"concurrency": 2, **section}},
@@ -40,8 +40,8 @@ def service_of(**section: Any) -> Iterator[ServiceProcess]:
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(32) as made:
-        yield made
+    with ThreadPoolExecutor(32) as executor:
+        yield executor
 
 
 def hold(
@@ -49,17 +49,17 @@ def hold(
 ) -> tuple[Future[dict[str, Any]], int]:
     """A request that is in its hook until the gate is there; the process that runs it."""
     before = set(service.worker_pids())
-    asked = pool.submit(service.ask, {"number": "5", "action": action, "argument": str(path)})
+    pending = pool.submit(service.ask, {"number": "5", "action": action, "argument": str(path)})
     wait_until(Path(f"{path}.waiting").exists, "it is in its hook", on_timeout=lambda: service.log)
-    others = {int(service.predict({"number": "1"})["pid"]) for _ in range(3)}
-    (holder,) = before - others
-    return asked, holder
+    idle = {int(service.predict({"number": "1"})["pid"]) for _ in range(3)}
+    (holder,) = before - idle
+    return pending, holder
 
 
 def test_requests_behind_a_long_run_go_to_an_instance_that_is_idle(
     service: ServiceProcess, pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    """Those that come within milliseconds of the long one stand behind it, for the other instance is busy."""
+    """Requests that come within milliseconds of the long one wait behind it: the other instance is busy."""
     for number in range(30):
         service.predict({"number": str(number)})
     with contextlib.ExitStack() as stack:
@@ -68,14 +68,14 @@ def test_requests_behind_a_long_run_go_to_an_instance_that_is_idle(
             connection.connect()
         for attempt in range(4):
             first, second = tmp_path / f"first{attempt}", tmp_path / f"second{attempt}"
-            held, _ = hold(service, pool, first)
+            first_request, _ = hold(service, pool, first)
             bodies = [key_value({"number": "6", "action": "wait", "argument": str(second)})]
             bodies += [key_value({"number": str(number)}) for number in range(1, CALLERS)]
             for connection, body in zip(connections, bodies, strict=True):
                 connection.request("POST", "/test/prediction", body)
             wait_until(Path(f"{second}.waiting").exists, "the other is in its hook")
             first.touch()
-            assert held.result()["err_no"] == 0
+            assert first_request.result()["err_no"] == 0
             for connection in connections[1:]:
                 answer = read_answer(connection)
                 assert answer.status == 200, answer
@@ -91,8 +91,8 @@ def test_a_run_that_makes_no_progress_and_uses_no_cpu_is_run_by_another_instance
         service.predict({"number": str(number)})
     moved, gate = service.metric(MOVED), tmp_path / "first.gate"
     os.mkfifo(gate)
-    asked, holder = hold(service, pool, tmp_path / "first", "read_once")
-    answer = asked.result()
+    pending, holder = hold(service, pool, tmp_path / "first", "read_once")
+    answer = pending.result()
     assert (answer["err_no"], answer["value"][1]) == (0, "10"), answer
     assert service.metric(MOVED) == moved + 1
     assert f"(pid {holder}) seems to hang" in service.log
@@ -136,11 +136,11 @@ def test_no_request_fails_when_a_worker_is_stopped_under_load(
 
 
 def test_a_request_that_must_not_run_twice_is_not_moved(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
-    with service_of(crash_retry=False) as service:
-        asked, holder = hold(service, pool, tmp_path / "gate")
+    with start_service(crash_retry=False) as service:
+        pending, holder = hold(service, pool, tmp_path / "gate")
         os.kill(holder, signal.SIGSTOP)
         wait_until(lambda: service.http("/health/ready").json["ops"]["echo"]["ready"] < 2, "readiness tells")
-        answer = asked.result()
+        answer = pending.result()
         assert answer["err_no"] == 9000
         assert "crash_retry is off" in answer["err_msg"]
         assert service.metric(MOVED) == 0
