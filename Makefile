@@ -18,11 +18,14 @@ TEST_PROCESSES ?= 3
 SEEDS ?= 10000
 # Where PyTorch comes from: empty leaves it out, `pip` is pip's own index, else the address of another.
 TORCH_INDEX ?=
+# The base image of `make docker` with its digest; empty leaves the tag of the Dockerfile.
+BASE ?=
+BASE_ARGUMENT = $(if $(BASE),--build-arg BASE=$(BASE))
 # Each process of a service would compile the project's modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-page test-system coverage check convert-env pdmodel-env test-convert fuzz simulate chaos bench docker docker-onnx protos lock clean
+.PHONY: help setup serve test test-page test-system coverage check convert-env pdmodel-env test-convert fuzz simulate chaos bench docker docker-onnx protos lock sbom clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -86,17 +89,21 @@ bench: $(DEV)  ## Measure the service beside the bare predictor and a bare ASGI 
 	$(PY) -m convert demo
 	$(PY) -m bench.service
 
-docker:  ## Build the CPU image
-	docker build -f docker/Dockerfile -t $(IMAGE) .
+docker:  ## Build the CPU image (BASE=python:3.11-slim@sha256:... pins its base)
+	docker build -f docker/Dockerfile $(BASE_ARGUMENT) -t $(IMAGE) .
 
 docker-onnx:  ## Build the image for services of ONNX models
-	docker build -f docker/Dockerfile.onnx -t $(IMAGE)-onnx .
+	docker build -f docker/Dockerfile.onnx $(BASE_ARGUMENT) -t $(IMAGE)-onnx .
 
 protos: $(DEV)  ## Generate the gRPC messages again from client/protos/*.proto
 	$(PY) client/protos/generate.py
 
 lock: $(SERVING)  ## Choose versions again and write requirements/*.txt
 	$(PY) requirements/lock.py
+
+sbom: $(SERVING)  ## Write build/sbom.json: the packages of the serving environment, as CycloneDX
+	@mkdir -p build
+	$(PY) requirements/sbom.py > build/sbom.json
 
 clean:  ## Remove both environments, models and caches
 	rm -rf $(VENV) $(CONVERT_VENV) models build *.egg-info compat/build compat/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -33,6 +33,14 @@ pip_install() {
     "$directory/bin/python" -m pip --disable-pip-version-check install "$@"
 }
 
+# A lock with hashes: pip refuses a file that is not one of those that were locked.
+install_locked() {
+    directory=$1
+    lock=$2
+    shift 2
+    pip_install "$directory" --require-hashes --only-binary :all: "$@" --requirement "$lock"
+}
+
 check_machine() {
     python=$1
     command -v "$python" >/dev/null || fail "'$python' is not there; name a Python 3.11-3.13: make PYTHON=python3.12"
@@ -85,14 +93,14 @@ venv)
     "$3" -m venv "$2"
     ;;
 onnx)
-    pip_install "$2" --requirement requirements/onnx.txt
+    install_locked "$2" requirements/onnx.txt
     ;;
 serving)
-    pip_install "$2" --requirement requirements/serving.txt
+    install_locked "$2" requirements/serving.txt
     ;;
 to-onnx)
     if "$2/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
-        pip_install "$2" --requirement requirements/to-onnx.txt
+        install_locked "$2" requirements/to-onnx.txt
     else
         echo "paddle2onnx is for Python 3.11, so Paddle models get no ONNX form beside them"
     fi
@@ -113,12 +121,12 @@ package)
     pip_install "$2" --no-deps --no-build-isolation --quiet . ./compat
     ;;
 dev)
-    pip_install "$2" --requirement requirements/dev.txt
+    install_locked "$2" requirements/dev.txt
     pip_install "$2" --no-deps --quiet --upgrade --target "$2/old_clients" --requirement requirements/old_clients.txt
     install_perf_analyzer "$2" "$2/perf_analyzer"
     ;;
 page | system)
-    pip_install "$2" --quiet --requirement "requirements/$1.txt"
+    install_locked "$2" "requirements/$1.txt" --quiet
     ;;
 browser)
     install_browser >&2
@@ -150,9 +158,9 @@ gpu)
     [ -n "${3:-}" ] || fail "name the package index of Paddle's GPU wheels: --build-arg PADDLE_INDEX=..."
     others=$(mktemp)
     grep -v '^paddlepaddle==' requirements/serving.txt >"$others"
-    pip_install "$2" --requirement "$others"
+    install_locked "$2" "$others"
     rm "$others"
-    pip_install "$2" --index-url "$3" "$(sed -n 's/^paddlepaddle==/paddlepaddle-gpu==/p' requirements/serving.txt)"
+    pip_install "$2" --index-url "$3" "$(sed -n 's/^paddlepaddle==\([^ ]*\).*/paddlepaddle-gpu==\1/p' requirements/serving.txt)"
     ;;
 trim)
     "$2/bin/python" docker/trim.py docker/trim.txt

@@ -25,7 +25,7 @@ ACCEPTED = "accepted.txt"  # advisories that do not concern this project, each w
 def pins(files: list[Path]) -> dict[str, str]:
     """Version by name."""
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    return dict(line.split("==") for line in lines if re.match(r"[\w.-]+==", line))
+    return dict(pin.groups() for line in lines if (pin := re.match(r"([\w.-]+)==(\S+)", line)))
 
 
 def not_as_pinned(pinned: dict[str, str]) -> list[str]:

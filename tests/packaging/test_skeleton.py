@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -28,7 +29,7 @@ FRAMEWORKS = {"paddle", "onnxruntime", "openvino", "torch", "tokenizers"}
 def pins(lock: Path) -> dict[str, str]:
     """Version by name of a lock file's own lines."""
     lines = [line for line in lock.read_text(encoding="utf-8").splitlines() if "==" in line]
-    return dict(line.split("==") for line in lines)
+    return dict(line.split()[0].split("==") for line in lines)
 
 
 def normalised(name: str) -> str:
@@ -88,8 +89,43 @@ class TestLocks:
         packages = [line for line in lines if not line.startswith(("#", "-r "))]
         assert len(packages) >= least
         assert [
-            line for line in packages if not re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9a-z.]*", line)
+            line
+            for line in packages
+            if not re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9a-z.]*( --hash=sha256:[0-9a-f]{64})*", line)
         ] == []
+
+    @pytest.mark.parametrize(
+        "name", ["onnx.txt", "serving.txt", "to-onnx.txt", "dev.txt", "page.txt", "system.txt"]
+    )
+    def test_what_serves_and_what_is_beside_it_is_locked_by_hashes(self, root: Path, name: str) -> None:
+        lines = (root / "requirements" / name).read_text(encoding="utf-8").splitlines()
+        assert [
+            line for line in lines if not line.startswith(("#", "-r ")) and "--hash=sha256:" not in line
+        ] == []
+        script = (root / "docker/install.sh").read_text(encoding="utf-8")
+        plain = re.findall(r"pip_install .*--requirement requirements/([\w-]+\.txt)", script)
+        assert name not in plain
+        assert "--require-hashes" in script.split("install_locked() {")[1].split("}")[0]
+
+    def test_a_file_of_another_content_than_the_locked_is_refused(self, root: Path, tmp_path: Path) -> None:
+        lines = (root / "requirements/serving.txt").read_text("utf-8").splitlines()
+        (pin,) = [line for line in lines if line.startswith("click==")]
+        locked, *hashes = pin.split()
+        folder = f"{locked.replace('==', '-')}.dist-info"
+        wheel = tmp_path / f"{locked.replace('==', '-')}-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            name, version = locked.split("==")
+            metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            archive.writestr(f"{folder}/METADATA", metadata)
+            archive.writestr(f"{folder}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            archive.writestr(f"{folder}/RECORD", "")
+        lock = tmp_path / "lock.txt"
+        lock.write_text(f"click @ {wheel.as_uri()} {' '.join(hashes)}\n", "utf-8")
+        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--no-deps"]
+        command += ["--ignore-installed", "--require-hashes", "--requirement", str(lock)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode != 0
+        assert "DO NOT MATCH THE HASHES" in done.stderr, done.stderr
 
     def test_every_dependency_is_pinned(self, root: Path) -> None:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))

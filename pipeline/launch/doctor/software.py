@@ -104,8 +104,9 @@ def locked_versions(lock: Path) -> dict[str, str]:
     """Version by normalised name; empty where the code was installed without its lock."""
     if not lock.is_file():
         return {}
-    pins = (line.split("==") for line in lock.read_text("utf-8").splitlines() if "==" in line)
-    return {_normalised(name): version.strip() for name, version in pins if not name.startswith("#")}
+    lines = lock.read_text("utf-8").splitlines()
+    pins = (line.split()[0].split("==") for line in lines if "==" in line and not line.startswith("#"))
+    return {_normalised(name): version for name, version in pins}
 
 
 def direct_requirements(*, extras: bool = False) -> set[str]:
