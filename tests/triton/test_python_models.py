@@ -97,6 +97,13 @@ class TritonPythonModel:
         tensors = [pb_utils.Tensor("Y", request.inputs()[0].as_numpy()) for request in requests]
         return [pb_utils.InferenceResponse([tensor]) for tensor in tensors]
 """
+LEAVES = """
+import os
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        os._exit(0)
+"""
 REQUIRES = "import a_package_that_is_nowhere\n"
 NAMESAKES = """
 import client
@@ -160,6 +167,7 @@ def write_repository(folder: Path) -> Path:
     write_model(folder, "yields", TENSORS, YIELDS)
     write_model(folder, "makes", TYPES, MAKES)
     write_model(folder, "completes", PARTLY, COMPLETES)
+    write_model(folder, "leaves", PARTLY, LEAVES)
     write_model(folder, "logs", TENSORS, LOGS)
     requires = write_model(folder, "requires", TENSORS, REQUIRES)
     (requires / "requirements.txt").write_text("a-package-that-is-nowhere\n", "utf-8")
@@ -227,6 +235,7 @@ def test_a_model_that_does_not_agree_with_its_file_is_not_served(models: Reposit
     assert (
         "configuration expects datatype TYPE_INT32, model provides TYPE_FP32" in rows["disagrees"]["reason"]
     )
+    assert "returned no configuration" in rows["leaves"]["reason"]
 
 
 def test_lines_of_its_logger_are_in_the_log_with_the_model_and_their_level(

@@ -15,9 +15,11 @@ from typing import Any
 from pipeline.errors import ConfigError
 from pipeline.process.helper_process import HelperFailed, run_helper
 from pipeline.process.log import one_line
+from pipeline.triton.python_backend import environment
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 120.0  # beside what pip takes
 MAX_LINES = 20  # of what a model writes
+MAX_ERROR_CHARS = 8192  # of what a model raises, after what it writes
 
 
 def completes(program: Path) -> bool:
@@ -38,18 +40,21 @@ def completed(
             str(program),
             *(("--install-requirements",) if install_requirements else ()),
             stdin=json.dumps(config).encode(),
-            timeout_s=TIMEOUT_S,
+            timeout_s=TIMEOUT_S + (2 * environment.TIMEOUT_S if install_requirements else 0),
         )
     except HelperFailed as exc:
         raise ConfigError(f"Internal: auto_complete_config of {program} {exc.message}") from exc
     if helper.status:
-        raise ConfigError(helper.stderr.strip() or f"Internal: {program} left with {helper.status}")
-    made: dict[str, Any] = json.loads(helper.last_line())
+        error = helper.stderr.strip()[-MAX_ERROR_CHARS:]
+        raise ConfigError(error or f"Internal: {program} left with {helper.status}")
+    try:
+        made: dict[str, Any] = json.loads(helper.last_line())
+    except (IndexError, ValueError):  # the model's code has ended the process, or written there itself
+        raise ConfigError(f"Internal: auto_complete_config of {program} returned no configuration") from None
     return made, [one_line(line) for line in helper.stderr.splitlines()[-MAX_LINES:] if line.strip()]
 
 
 def _main(program: Path, *, install_requirements: bool) -> int:
-    from pipeline.triton.python_backend.environment import offer_packages
     from pipeline.triton.python_backend.python_model import failure, load_module
     from pipeline.triton.python_backend.utils import ModelConfig
 
@@ -59,7 +64,9 @@ def _main(program: Path, *, install_requirements: bool) -> int:
     given = json.loads(sys.stdin.read())
     config = ModelConfig(given)
     try:
-        missing = offer_packages(given, program.parent.parent, program.parent.name, install_requirements)
+        missing = environment.offer_packages(
+            given, program.parent.parent, program.parent.name, install_requirements
+        )
         model = getattr(load_module(program, missing), "TritonPythonModel", None)
         if hasattr(model, "auto_complete_config"):
             config = model.auto_complete_config(config) or config  # type: ignore[union-attr]

@@ -26,7 +26,8 @@ from pipeline.process.helper_process import HelperFailed, HelperResult, run_help
 PARAMETER, MODEL_FOLDER = "EXECUTION_ENV_PATH", "$$TRITON_MODEL_DIRECTORY"
 REQUIREMENTS = "requirements.txt"
 NOT_INSTALLED = "{} is not installed; --install-requirements has pip install what is missing"
-TIMEOUT_S = 600.0
+TIMEOUT_S = 600.0  # of one run of pip
+_MAX_REPORT_BYTES = 128 << 20  # pip's report holds the descriptions of all packages
 _PLACES = ("--index-url", "-i ", "--extra-index-url", "--no-index", "--find-links", "-f ")  # to install from
 _PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
@@ -114,7 +115,7 @@ def _installed(requirements: Path) -> Path | None:
 
 def _pip(*arguments: str) -> HelperResult:
     try:
-        return run_helper("pip", *arguments, timeout_s=TIMEOUT_S)
+        return run_helper("pip", *arguments, timeout_s=TIMEOUT_S, max_output_bytes=_MAX_REPORT_BYTES)
     except HelperFailed as exc:
         return HelperResult(1, "", f"pip {exc.message}")
 
