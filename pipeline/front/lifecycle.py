@@ -96,6 +96,8 @@ def _take_signals() -> tuple[asyncio.Event, asyncio.Event]:
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop_requested.set)
+    # By default it ends a process without a word.
+    loop.add_signal_handler(signal.SIGUSR1, log.warning, "SIGUSR1 has no meaning for this service: ignored")
     loop.add_signal_handler(signal.SIGINT, interrupt)
     return stop_requested, interrupted
 

@@ -83,7 +83,7 @@ class Reader:
 
 def main(arguments: list[str]) -> None:
     """`python -m pipeline.output CONTROL_FD SERVICE LOGGING`: started by the front. LOGGING: as JSON."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # the front ends, and then this
     control, service, told = arguments
     config = json.loads(told, object_hook=lambda section: SimpleNamespace(**section))

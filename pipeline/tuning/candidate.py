@@ -22,7 +22,7 @@ import yaml
 from pipeline.config.report import read_yaml
 from pipeline.errors import ConfigError, ServingError
 from pipeline.process.leftovers import make_held, remove_leftovers
-from pipeline.process.processes import RunningService, python_module
+from pipeline.process.processes import RunningService, cpu_ticks, python_module
 from pipeline.tuning.closed_loop import Load, Seen
 from pipeline.tuning.frontier import Round
 from pipeline.tuning.sample import Asked
@@ -202,19 +202,11 @@ class Candidate:
     def _cpu_s(self) -> float:
         """CPU time of the front and its workers so far."""
         service = RunningService(self._process.pid, None, ())
-        return sum(map(_cpu_of, [service.pid, *service.worker_pids()]))
+        return sum(map(cpu_ticks, [service.pid, *service.worker_pids()])) / _TICKS
 
     def _said(self) -> str:
         lines = self._log.read_text("utf-8", errors="replace").strip().splitlines()
         return " ".join(lines[-_SAID_LINES:])
-
-
-def _cpu_of(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    except OSError:  # it has ended
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def _run(load: Load) -> Seen:

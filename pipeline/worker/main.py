@@ -305,3 +305,6 @@ def _give_way() -> None:
 def _leave_signals_to_the_front() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):  # which an app may take for itself
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.SIG_IGN)

@@ -110,6 +110,7 @@ ACTIONS = {
     "die_once": die_once,
     "exit": sys.exit,
     "interrupt": interrupt,
+    "print": print,
     "tell": tell,
     "tell_and_die": tell_and_die,
     "tell_in_fork": tell_in_fork,

@@ -161,3 +161,31 @@ def test_nothing_is_left_of_a_service_whose_front_was_killed() -> None:
         service.process.kill()
         service.process.wait()
         wait_until(lambda: not is_running(output_reader), "the reader has ended")
+
+
+def test_a_reader_that_is_stopped_holds_up_no_worker() -> None:
+    with ServiceProcess(APPS / "echo.py") as service:
+        reader = service.output_reader()
+        os.kill(reader, signal.SIGSTOP)
+        lines = "\n".join("printed while stopped" for _ in range(10_000))
+        assert service.ask({"action": "print", "argument": lines})["err_no"] == 0
+        service.wait_for_log("The output reader takes no more lines")
+        service.wait_for_log("printed while stopped")
+        wait_until(lambda: not is_running(reader), "the stopped reader has ended")
+        assert service.ask({"number": "1"})["err_no"] == 0
+
+
+def test_signals_of_users_end_no_process_of_a_service() -> None:
+    with ServiceProcess(APPS / "echo.py") as service:
+        (worker,), reader = service.worker_pids(), service.output_reader()
+        for pid, numbers in (
+            (worker, (signal.SIGUSR1, signal.SIGUSR2)),
+            (reader, (signal.SIGUSR1, signal.SIGUSR2)),
+            (service.process.pid, (signal.SIGUSR1,)),
+        ):
+            for number in numbers:
+                os.kill(pid, number)
+        service.wait_for_log("SIGUSR1 has no meaning for this service: ignored")
+        assert service.ask({"number": "1"})["err_no"] == 0
+        assert (service.worker_pids(), service.output_reader()) == ([worker], reader)
+        assert "ended with" not in service.log

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import socket
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
+from select import PIPE_BUF
 
 from pipeline.config.config_file import LoggingConfig
 from pipeline.process.log import PATIENCE_S
-from pipeline.process.processes import OUTPUT_READER, python_module
+from pipeline.process.processes import OUTPUT_READER, cpu_ticks, python_module
 
 log = logging.getLogger(__name__)
 
 AGAIN_S = 1.0  # from the end of a reader to the start of the next
+LOOK_S = 1.0  # between two looks at the pipes
 
 
 class Output:
@@ -82,12 +86,16 @@ class Outputs:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Have another reader started where one ends."""
-        task = asyncio.create_task(self._replace_ended(), name="output reader")
+        """Have another reader started where one ends, or reads no more: writers would wait for it."""
+        tasks = [
+            asyncio.create_task(self._replace_ended(), name="output reader"),
+            asyncio.create_task(self._kill_stalled(), name="output reader's pipes"),
+        ]
         try:
             yield
         finally:
-            task.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def _replace_ended(self) -> None:
         while True:
@@ -100,6 +108,22 @@ class Outputs:
                     self._start()
                 except OSError as exc:  # no memory, no process
                     log.error("The output reader can't be started (%s)", exc)
+
+    async def _kill_stalled(self) -> None:
+        """Kill a reader that leaves a pipe full, and has not run, from one look to the next."""
+        before: tuple[int, int] | None = None
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now = (self._reader.pid, cpu_ticks(self._reader.pid)) if self._is_full() else None
+            if now is not None and now == before:
+                log.error("The output reader takes no more lines, and processes wait for it: it is killed")
+                self._reader.kill()
+                now = None
+            before = now
+
+    def _is_full(self) -> bool:
+        """Whether a process may have to wait until its output is read."""
+        return any(_free_bytes(fd) < PIPE_BUF for output in self._known for fd in output.ours)
 
     def _start(self) -> None:
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -134,6 +158,12 @@ async def _end_of(pid: int) -> None:
     finally:
         loop.remove_reader(pidfd)
         os.close(pidfd)
+
+
+def _free_bytes(fd: int) -> int:
+    """Return how much a pipe takes before its writers wait."""
+    unread = int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+    return fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) - unread
 
 
 def _close(fds: list[int]) -> None:
