@@ -11,13 +11,17 @@ from pipeline.models.description import INPUTS_KEY
 from pipeline.models.serving_model import SERVER_FOLDER, ServingModel, load_serving_model
 
 _CHANNELS = {1, 3}
+_ENCODER = "feature-extraction"  # as the notes of a conversion name the task
 
 
 def next_step(out: Path) -> str:
     """A command; empty where there is none to advise: TorchScript is served by no engine here."""
     folder = shlex.quote(str(out))
     if (out / SERVER_FOLDER).is_dir():
-        return f"{paddlewheel()} new myservice --model {folder}{_input_option(load_serving_model(out))}"
+        model = load_serving_model(out)
+        if model.additions.get("task") == _ENCODER and _has_tokenizer(model.directory):
+            return f"{paddlewheel()} text {folder}"
+        return f"{paddlewheel()} new myservice --model {folder}{_input_option(model)}"
     if not any(out.glob("*.pdiparams")) and not any(out.glob("*.onnx")):
         return ""
     notes = " --with-notes" if (out / NOTES_FILE).is_file() else ""

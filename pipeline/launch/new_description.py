@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import ConfigError
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, Description, describe
 from pipeline.models.label_names import class_counts, flaw_of_count, given_labels
 from pipeline.models.score_fetches import maker_of, scores_of
+from pipeline.models.service_description import LABELS_KEY, with_service_keys
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
+from pipeline.ops.text_files import EMBEDDINGS, RERANKING, TextSettings, described_texts, task_in_files
 from pipeline.ops.tokenizing.tokenizer_files import tokenizer_file
 
-LABELS_KEY = "labels"
+_TASKS_WITHOUT_LABELS = (EMBEDDINGS, RERANKING)
 _MOST_TOLD = 5  # of the best labels of an image
 _TYPES = {"string": "text", "float16": "number", "float32": "number", "float64": "number"}
 
@@ -43,8 +45,10 @@ def with_description(model: ServingModel, asked: Asked) -> ServingModel:
     if asked == NOTHING_ASKED:
         return model
     _check_options(asked)
-    path = model.directory / ADDITIONS
     labels = given_labels(asked.labels) or model.labels
+    if asked.input == "text" and not asked.output and (task := task_in_files(model)) in _TASKS_WITHOUT_LABELS:
+        _refuse_described(model, INPUTS_KEY, "--input")
+        return described_texts(model, TextSettings(task=task, labels=tuple(given_labels(asked.labels))))
     added: dict[str, Any] = {LABELS_KEY: list(labels)} if asked.labels else {}
     if asked.input:
         _refuse_described(model, INPUTS_KEY, "--input")
@@ -55,9 +59,7 @@ def with_description(model: ServingModel, asked: Asked) -> ServingModel:
     if asked.output or asked.top_k or (asked.input and OUTPUTS_KEY not in model.additions):
         _refuse_described(model, OUTPUTS_KEY, "--output and --top-k")
         added[OUTPUTS_KEY] = _outputs(model, labels, asked)
-    additions = {**model.additions, **added}
-    described = describe(additions, model.feeds, model.fetches, labels, path)
-    return replace(model, labels=labels, description=described, additions=additions)
+    return with_service_keys(model, added, model.directory / ADDITIONS)
 
 
 def remark_of(description: Description) -> str:

@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError
 from pipeline.launch.commands import interpreter
 from pipeline.launch.new_description import NOTHING_ASKED, Asked, remark_of, with_description
 from pipeline.launch.new_service_templates import CONFIG, SCRIPT
-from pipeline.models.additions import write_additions
+from pipeline.models.service_description import SERVICE_KEYS
 from pipeline.models.serving_model import ADDITIONS, ServingModel, load_serving_model
 from pipeline.models.versions import choose_version
 from pipeline.ops.described import DescribedOp
@@ -33,7 +33,7 @@ LONGEST_COMMAND = 400  # characters of a body in a command; a longer one gets a 
 class NewApp:
     """What is written to `directory`. `model_path` is what config.yml says: relative where it is below.
 
-    `describes` says that the model's serving.yml is written, too.
+    `describes` says that a description of the model is written, too; the model's own serving.yml stays.
     """
 
     directory: Path
@@ -90,7 +90,11 @@ class NewApp:
         names = [list(declared) or own for declared, own in zip((given, answered), aliases, strict=True)]
         inputs, outputs = (_in_docstring(", ".join(many)) for many in names)
         question = _in_docstring(self.question())
-        return SCRIPT.substitute(name=self.name, question=question, inputs=inputs, outputs=outputs)
+        description = f', description=CONFIG.with_name("{ADDITIONS}")' if self.describes else ""
+        return SCRIPT.substitute(
+            name=self.name, question=question, inputs=inputs, outputs=outputs, description=description,
+            described=ADDITIONS if self.describes else f"{ADDITIONS} beside the model",
+        )  # fmt: skip
 
     @cached_property
     def _op(self) -> DescribedOp:
@@ -130,14 +134,15 @@ class NewApp:
 
     def next_steps(self, *, starts: bool = False) -> str:
         """What to type now, for the terminal. starts: the service does, by this very command."""
-        files = [SCRIPT_NAME, CONFIG_NAME, *filter(None, [self.example_file])]
+        described = ADDITIONS if self.describes else ""
+        files = [SCRIPT_NAME, CONFIG_NAME, *filter(None, [described, self.example_file])]
         start = f"Start the service:\n\n  {interpreter()} {shlex.quote(str(self.script_path))}\n\nand ask it"
         if starts:
             start = "The service starts. Once it is ready, ask it from another terminal"
         remark = remark_of(self.model.description)
         told = f"{remark} " if remark else ""
         if self.describes:
-            told += f"{self.model.directory / ADDITIONS} says so now; edit it there.\n"
+            told += f"{self.directory / ADDITIONS} says so; edit it there.\n"
         return (
             f"{self.directory} holds {', '.join(files[:-1])} and {files[-1]}. {start}:\n\n"
             f"  {self.question()}\n" + (f"\n{told.rstrip()}\n" if told else "")
@@ -172,7 +177,8 @@ def write_app(app: NewApp) -> None:
     if app.example_file:
         contents[app.example_file] = app.example.body
     if app.describes:
-        write_additions(app.model.directory / ADDITIONS, app.model.additions)
+        own = {key: app.model.additions[key] for key in SERVICE_KEYS if app.model.additions.get(key)}
+        contents[ADDITIONS] = yaml.safe_dump(own, allow_unicode=True, sort_keys=False).encode()
     try:
         app.directory.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():

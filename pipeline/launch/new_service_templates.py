@@ -22,7 +22,7 @@ CONFIG = Path(__file__).resolve().parent / "config.yml"
 class ModelOp(DescribedOp):
     """Takes $inputs, and gives $outputs.
 
-    So says serving.yml beside the model, as far as it says anything; these names are what clients see.
+    So says $described, as far as it says anything; these names are what clients see.
     """
 
     def preprocess(self, input_dicts, data_id, log_id):
@@ -39,7 +39,7 @@ class ModelOp(DescribedOp):
 
 class ModelService(WebService):
     def get_pipeline_response(self, read_op):
-        return ModelOp(name="$name", input_ops=[read_op])
+        return ModelOp(name="$name", input_ops=[read_op]$description)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ writes a script with such an Op; its hooks may be overridden as those of any oth
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from pipeline.api.feeds import read_feeds
 from pipeline.api.op import Op
 from pipeline.errors import ConfigError, InvalidInput, ServingError
 from pipeline.models.description import ImageInput, Input, TableInput, TensorInput
+from pipeline.models.service_description import described_by
 from pipeline.models.serving_model import ServingModel
 from pipeline.models.text_description import TextInput
 from pipeline.ops.declarations import (
@@ -40,12 +42,26 @@ class DescribedOp(Op):
     """Takes and gives what `inputs` and `outputs` in the model's serving.yml say."""
 
     takes_rows = True
+    _description: Path | None = None
     _task: TextTask | None = None  # of a model of texts alone
     _asked: Asked | None = None  # the request, as its task has read it
 
+    def __init__(
+        self,
+        name: str | None = None,
+        input_ops: Sequence[Op] | Op | None = None,
+        *,
+        description: Path | str = "",
+        **options: Any,
+    ) -> None:
+        """description: a file with `inputs`, `outputs` and `labels`, which go before those of the model's
+        serving.yml. options: those of Op."""
+        super().__init__(name, input_ops, **options)
+        self._description = Path(description) if description else None
+
     def described(self, model: ServingModel) -> ServingModel:
-        """The model as it is to be served: as its serving.yml describes it. Raises ConfigError."""
-        return model
+        """Return the model as this service describes it, else as its serving.yml does. Raises ConfigError."""
+        return model if self._description is None else described_by(model, self._description)
 
     def set_model_info(self, model: ServingModel) -> None:
         self.model = model = self.described(model)

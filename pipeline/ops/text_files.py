@@ -159,6 +159,13 @@ def _told(kind: str, settings: TextSettings) -> dict[str, Any]:
     return {name: value for name, (value, _) in told.items() if value}
 
 
+def task_in_files(model: ServingModel) -> str:
+    """Return the task that the model's own files name; empty where they name none."""
+    folders = [model.directory, model.directory.parent]
+    config = _config(folders)
+    return _task(model, config, model.labels or labels_of(config) or labels_beside(folders))
+
+
 def _task(model: ServingModel, config: Mapping[str, Any], labels: Sequence[str]) -> str:
     """What the files say the model is for; empty where they don't."""
     said = [one.get("kind") for one in (model.additions.get(OUTPUTS_KEY) or {}).values()]

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from client.values import parse_value
+from convert.to_serving.next_step import next_step
+from pipeline.launch.commands import paddlewheel
 from pipeline.models.serving_model import SERVER_FOLDER
-from tests.support import old_models, onnx_models
+from tests.support import embedding_models, old_models, onnx_models
 from tests.support.curl_commands import run_curl
 from tests.support.free_ports import free_port
 from tests.support.new_services import NewService, command_in, new_service
@@ -90,6 +93,20 @@ def test_a_text_without_a_line_of_code(tmp_path: Path) -> None:
         logits = new.service.http("/v1/models/news_model:predict", json.dumps(body)).json
         ((scores,),) = (list(one.values()) for one in logits["predictions"])
         assert onnx_models.LABELS[scores.index(max(scores))] == row["label"]
+
+
+def test_an_encoder_makes_vectors_and_its_own_files_stay(tmp_path: Path) -> None:
+    model = embedding_models.encoder(tmp_path / "models" / "finder", {"kind": "embedding"})
+    described = model / "serving_server" / "serving.yml"
+    noted = {"task": "feature-extraction", "padding": yaml.safe_load(described.read_text("utf-8"))["padding"]}
+    described.write_text(yaml.safe_dump(noted), "utf-8")
+    assert next_step(model) == f"{paddlewheel()} text {model}"
+    with new_service(tmp_path, model, "finder_texts", "--input", "text") as new:
+        vector = prediction(new)["embedding"]
+        assert len(vector) == 8 and sum(number**2 for number in vector) == pytest.approx(1, abs=1e-4)
+    assert yaml.safe_load(described.read_text("utf-8")) == noted
+    own = yaml.safe_load((tmp_path / "finder_texts" / "serving.yml").read_text("utf-8"))
+    assert own["outputs"] == {"last_hidden_state": {"kind": "embedding"}}
 
 
 def test_a_text_for_a_model_that_reads_texts_itself(tmp_path: Path) -> None:
