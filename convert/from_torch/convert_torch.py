@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.from_paddle.pdmodel import check_format, format_settings
+from convert.from_torch.sentence_encoder import sentence_settings
 from convert.from_torch.torch_routes import OPSET, OPSETS, ROUTES, Route
 from convert.from_torch.torch_source import check_source, is_factory
 from convert.output.staging import staged
@@ -21,7 +22,7 @@ from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.steps.progress import Steps
-from convert.to_serving.notes import ModelNotes, tokenizer_files, write_notes
+from convert.to_serving.notes import PROOF_KEY, ModelNotes, tokenizer_files, write_notes
 from pipeline.errors import ConversionError, ParityError, ServingError
 from pipeline.models.additions import PARITY_FILE
 
@@ -57,7 +58,8 @@ def convert_torch(
     settings = {"routes": routes, **proof, "paddle": paddle_version(), "model": facts["fingerprint"]}
     settings |= format_settings(program_format)
     tokenizer = [] if is_factory(source) else tokenizer_files(Path(source))
-    fingerprint = fingerprint_of([*tokenizer, *options.sample], settings)
+    sentence = {} if is_factory(source) else sentence_settings(Path(source))
+    fingerprint = fingerprint_of([*tokenizer, *options.sample], {**settings, "sentence": sentence})
     names = " or ".join(ROUTES[name].name for name in routes)
     kept = as_it_is(out, fingerprint, f"would convert {source} to {names} in {out}", options)
     if kept is not None:
@@ -71,10 +73,13 @@ def convert_torch(
         with staged(out) as made:
             reports = _take_route(ROUTES[name], {**arguments, "out": str(made)}, options)
             write_reports(made / PARITY_FILE, reports)
-            _write_notes(made, facts["notes"], tokenizer)
+            _write_notes(made, {**facts["notes"], "sentence": sentence}, tokenizer)
             write_stamp(made, fingerprint, {"source": source, "to": name, "outputs": outputs})
             return reports
 
+    if sentence:
+        made_by_source = _run("sentence_step", {"source": source, "settings": sentence}, options)
+        sentence = {**sentence, PROOF_KEY: made_by_source}
     try:
         taken, reports = _first_that_goes(routes, make, options.steps)
     except ServingError as exc:
@@ -147,6 +152,7 @@ def _write_notes(made: Path, told: dict[str, Any], tokenizer: Sequence[Path]) ->
         outputs=tuple(told["outputs"]),
         files=tuple(file.name for file in tokenizer),
         multi_label=told["multi_label"],
+        sentence=told["sentence"],
     )
     write_notes(made, notes)
 

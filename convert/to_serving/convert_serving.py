@@ -15,15 +15,20 @@ from convert.programs.inference_program import InferenceProgram, read_program
 from convert.proof.max_lengths import LONGEST_TRIED
 from convert.proof.padding import parse_padding
 from convert.proof.parity_report import ParityReport
+from convert.proof.stored_reports import write_reports
 from convert.proof.target import target_of
 from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.to_serving.build_serving_model import build_serving_model
 from convert.to_serving.kept_sample import keep_sample
 from convert.to_serving.labelled import check_count, classes_of, described_outputs
-from convert.to_serving.notes import ModelNotes
+from convert.to_serving.notes import PROOF_KEY, ModelNotes
 from convert.to_serving.rebatch import fixed_rows, rebatched
+from convert.to_serving.sentence_proof import sentence_parity
 from pipeline.errors import ConversionError
+from pipeline.models.additions import PARITY_FILE
+from pipeline.models.embedding_description import SENTENCE_KEY
 from pipeline.models.label_names import entailment_of, flaw_of_count
+from pipeline.models.serving_model import SERVER_FOLDER
 
 
 def convert_serving(
@@ -84,6 +89,9 @@ def convert_serving(
             earlier=earlier,
             options=options,
         )
+        if known.sentences:
+            reports = (*reports, *sentence_parity(made, known.sentences, options))
+            write_reports(made / SERVER_FOLDER / PARITY_FILE, reports)
         keep_sample(made, options.inputs.all_rows(target), pads)
         write_stamp(made, fingerprint, {"source": str(source.resolve())})
     said = _entailment(known.labels) + _mismatch(known.labels, program, aliases)
@@ -98,24 +106,27 @@ class _Known:
     padding: str | None
     labels: Sequence[str]
     files: Sequence[Path]
-    facts: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     multi_label: bool = False
     described: Mapping[str, Any] = field(default_factory=dict)
+    sentences: Mapping[str, Any] = field(default_factory=dict)
 
     def with_notes(self, notes: ModelNotes | None, source: Path) -> _Known:
         """What isn't given is taken from the notes, and the task."""
         if notes is None:
             return self
         folder = source if source.is_dir() else source.parent
-        facts = {"task": notes.task, "architecture": notes.architecture}
+        sentence = {key: value for key, value in notes.sentence.items() if key != PROOF_KEY}
+        facts = {"task": notes.task, "architecture": notes.architecture, SENTENCE_KEY: sentence}
         return _Known(
             self.fetch_alias or notes.outputs,
             notes.padding if self.padding is None else self.padding,
             self.labels or notes.labels,
             [*self.files, *(folder / name for name in notes.files)],
-            {key: text for key, text in facts.items() if text},
+            {key: value for key, value in facts.items() if value},
             notes.multi_label,
             notes.described,
+            notes.sentence.get(PROOF_KEY, {}),
         )
 
     def check_files(self) -> None:

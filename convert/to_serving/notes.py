@@ -26,13 +26,17 @@ TOKENIZER_FILES = (
 )
 
 
+PROOF_KEY = "proof"
+
+
 @dataclass(frozen=True)
 class ModelNotes:
     """For `convert serving --with-notes`.
 
     `padding` is text as --padding has it, and proven there before it is believed; `outputs` are names for the
     fetches, in order; `files` stand beside the program, without a folder. `multi_label` says that any number
-    of the labels may hold at once, `described` what serving.yml is to say of inputs and outputs.
+    of the labels may hold at once, `described` what serving.yml is to say of inputs and outputs, `sentence`
+    how a sentence encoder makes vectors of texts, and under PROOF_KEY some that its source makes.
     """
 
     task: str
@@ -43,6 +47,7 @@ class ModelNotes:
     files: tuple[str, ...] = ()
     multi_label: bool = False
     described: Mapping[str, Any] = field(default_factory=dict)
+    sentence: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_notes(directory: Path, notes: ModelNotes) -> None:
@@ -82,6 +87,7 @@ def read_notes(directory: Path) -> ModelNotes:
         files=tuple(Path(name).name for name in _texts(notes, "files", path)),
         multi_label=notes.get("multi_label") is True,
         described=_mapping(notes, "described", path),
+        sentence=_mapping(notes, "sentence", path),
     )
 
 

@@ -320,14 +320,20 @@ _MEANINGS = {  # by section, then by key
         "labels": "类别的名字；不写：模型的标签。",
     },
     "outputs.<fetch>, kind: embedding": {
-        "pooling": "怎样由各 token 的向量得到一个向量：取平均（mean），或取第一个（cls）；auto：按模型旁边的 "
-        "1_Pooling/config.json，没有则为 mean；none：输出本来就是每段文本一个向量。",
+        "pooling": "怎样由各 token 的向量得到一个向量：取平均（mean）、第一个（cls）、最后一个（lasttoken）、"
+        "各分量的最大值（max）、总和除以个数的平方根（mean_sqrt_len），"
+        "或以 1、2、3……为权重取平均（weightedmean）；"
+        "auto：按 serving.yml 的 `sentence` 或模型旁边的 1_Pooling/config.json，没有则为 mean；"
+        "none：输出本来就是每段文本一个向量。",
         "normalize": "向量长度是否为 1；请求可以另说。",
         "dimensions": "保留向量的前多少个数，用于按此方式训练的模型；请求可以另说；不写：全部。",
     },
     "outputs.<fetch>, kind: similarity": {
-        "pooling": "怎样由各 token 的向量得到一个向量：取平均（mean），或取第一个（cls）；auto：按模型旁边的 "
-        "1_Pooling/config.json，没有则为 mean；none：输出本来就是每段文本一个向量。",
+        "pooling": "怎样由各 token 的向量得到一个向量：取平均（mean）、第一个（cls）、最后一个（lasttoken）、"
+        "各分量的最大值（max）、总和除以个数的平方根（mean_sqrt_len），"
+        "或以 1、2、3……为权重取平均（weightedmean）；"
+        "auto：按 serving.yml 的 `sentence` 或模型旁边的 1_Pooling/config.json，没有则为 mean；"
+        "none：输出本来就是每段文本一个向量。",
         "normalize": "向量长度是否为 1；请求可以另说。",
         "dimensions": "保留向量的前多少个数，用于按此方式训练的模型；请求可以另说；不写：全部。",
     },

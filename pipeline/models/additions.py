@@ -27,6 +27,7 @@ KEYS = {
     "outputs",
     "padding",
     "parity",
+    "sentence",
 }
 MAX_LENGTHS = "max_lengths"
 MAX_BYTES = 1 << 20

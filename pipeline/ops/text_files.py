@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, describe
+from pipeline.models.embedding_description import read_sentence
 from pipeline.models.label_files import LABEL_FILES, labels_beside
 from pipeline.models.label_names import entailment_of
 from pipeline.models.pretrained_config import is_multi_label, labels_of, longest_of, task_of
@@ -85,7 +86,10 @@ def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel
             f"{model.directory}: the names of the classes are in none of {ADDITIONS}, {CONFIGS[0]} and "
             f"{', '.join(LABEL_FILES)}: give --labels A,B or a file with one a line"
         )
-    name, given = _input(model, settings, longest_of(config))
+    longest = longest_of(config)
+    if task == EMBEDDINGS and (sentence := read_sentence(model.additions, model.directory)).max_tokens:
+        longest = sentence.max_tokens
+    name, given = _input(model, settings, longest)
     if task == RERANKING:
         given.setdefault("pair", SECOND)
     additions = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -91,3 +92,34 @@ def ask_all(work: Path) -> tuple[npt.NDArray[np.float32], float, float]:
         alone = service.metric(f"{name}_bucket", le="1.0")
         batches, rows = service.metric(f"{name}_count") - alone, service.metric(f"{name}_sum") - alone
     return np.array(embeddings, np.float32), batches, rows
+
+
+def test_the_settings_of_a_sentence_encoder_come_along_and_are_proved(
+    minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(CONVERT_PYTHON, raising=False)
+    shutil.copytree(minilm, "cls")
+    pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    Path("cls/1_Pooling/config.json").write_text(json.dumps(pooling), "utf-8")
+    Path("cls/sentence_bert_config.json").write_text('{"max_seq_length": 12}', "utf-8")
+    prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    Path("cls/config_sentence_transformers.json").write_text(json.dumps(prompts), "utf-8")
+    assert main(["torch", "cls", "exported", "--to", "paddle", *FEW]) == 0
+    assert main(["serving", "exported", "served", "--with-notes", *FEW]) == 0
+    out = capsys.readouterr().out
+    assert "sentence vectors" in out and out.splitlines()[-1].endswith("text served")
+    model = load_serving_model("served")
+    settings = {
+        "pooling": "cls",
+        "max_tokens": 12,
+        "prompts": {"query": "query: "},
+        "default_prompt": "query",
+    }
+    assert model.additions["sentence"] == settings
+    assert "sentence vectors" in (model.directory / "parity.json").read_text("utf-8")
+    with monkeypatch.context() as patch:
+        # A service that pools otherwise is caught by the proof.
+        patch.setattr("pipeline.ops.text_tasks.embeddings.pooling_of", lambda *_: "mean")
+        assert main(["serving", "exported", "otherwise", "--with-notes", *FEW]) == 1
+    assert "sentence vectors: output 'embedding' is off by" in capsys.readouterr().err.replace("\n", " ")

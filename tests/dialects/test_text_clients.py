@@ -13,6 +13,8 @@ import openai
 import pytest
 from huggingface_hub import InferenceClient
 
+from pipeline.models.additions import read_additions, write_additions
+from pipeline.models.serving_model import ADDITIONS, SERVER_FOLDER
 from tests.support.embedding_models import cross_encoder, encoder, ids_of, token_vectors
 from tests.support.service_process import APPS, ServiceProcess
 from tests.support.text_services import TextProcess, classifier
@@ -137,6 +139,42 @@ def test_hugging_faces_client_gets_vectors(embeddings: ServiceProcess) -> None:
     assert cut.shape == (1, 8)
 
 
+@pytest.fixture(scope="module")
+def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """An encoder with what a conversion has found beside it."""
+    model = encoder(tmp_path_factory.mktemp("prompted") / "model", {"kind": "embedding"})
+    described = model / SERVER_FOLDER / ADDITIONS
+    prompts = {"query": "w1 w2 ", "document": "w3 "}
+    sentence = {"pooling": "weightedmean", "max_tokens": 6, "prompts": prompts, "default_prompt": "document"}
+    additions = read_additions(described)
+    del additions["inputs"]["text"]["max_tokens"]
+    write_additions(described, {**additions, "sentence": sentence})
+    with started(model) as service:
+        yield service
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt"), [(None, "w3 "), ("document", "w3 "), ("query", "w1 w2 "), ("", "")]
+)
+def test_what_stands_beside_an_encoder_counts_over_every_door(
+    name: str | None, prompt: str, prompted: ServiceProcess
+) -> None:
+    states = token_vectors(ids_of(f"{prompt}w5 w6"))
+    vector = np.arange(1, len(states) + 1) @ states
+    expected = vector / np.linalg.norm(vector)
+    more = {} if name is None else {"prompt_name": name}
+    told = prompted.http("/v1/embeddings", json.dumps({"input": "w5 w6", **more})).json
+    np.testing.assert_allclose(told["data"][0]["embedding"], expected, atol=1e-5)
+    np.testing.assert_allclose(tei(prompted, "/embed", {"inputs": "w5 w6", **more})[0], expected, atol=1e-5)
+
+
+def test_the_length_and_the_prompts_of_an_encoder_are_its_own(prompted: ServiceProcess) -> None:
+    answer = prompted.http("/embed", json.dumps({"inputs": "w1 w2 w3 w4 w5", "prompt_name": ""}))
+    assert (answer.status, "the model reads 6" in answer.body.decode()) == (422, True), answer
+    answer = prompted.http("/embed", json.dumps({"inputs": "w1", "prompt_name": "passage"}))
+    assert "'prompt_name' is 'passage'; the model has query, document" in answer.body.decode()
+
+
 def test_hugging_faces_client_gets_similarities(embeddings: ServiceProcess) -> None:
     asks = InferenceClient(f"{embeddings.url}/similarity")
     told = asks.sentence_similarity(TEXTS[0], TEXTS)
@@ -164,7 +202,7 @@ def test_texts_are_ranked_the_best_first(ranks: ServiceProcess) -> None:
 TEI_WRONG: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "no inputs": ("/embed", {}, 422, "'inputs' is missing"),
     "an empty list": ("/embed", {"inputs": []}, 422, "is an empty list"),
-    "a prompt": ("/embed", {"inputs": "w1", "prompt_name": "query"}, 422, "knows no prompts"),
+    "a prompt": ("/embed", {"inputs": "w1", "prompt_name": "query"}, 422, "the model has no prompts"),
     "a number without end": ("/embed", {"inputs": "w1", "dimensions": 10**30}, 422, "'dimensions' is 1000"),
     "the other end": (
         "/embed",

@@ -32,6 +32,7 @@ class Asked(msgspec.Struct):
     model: str | None = None
     encoding_format: str | None = None
     dimensions: int | None = None
+    prompt_name: str | None = None  # OpenAI has none: a model's own, as in TEI's requests
 
 
 def parse(body: bytes, limits: Limits) -> Asked:
@@ -58,7 +59,8 @@ class OpenAIHttp(TextHttp):
         model = self._models.find(KIND, given.model or "")
         inputs = {model.text: model.texts(given.input, "input", self._limits)}
         wish = OpenAIWish(given.encoding_format or FLOAT, model.served.name)
-        return self._request(request, model, inputs, EMBEDDINGS, wish, {"dimensions": given.dimensions})
+        parameters = {"dimensions": given.dimensions, "prompt_name": given.prompt_name}
+        return self._request(request, model, inputs, EMBEDDINGS, wish, parameters)
 
     def _status(self, error: ServingError) -> int:
         return _STATUSES.get(error.http_status, error.http_status)

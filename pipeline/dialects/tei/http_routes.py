@@ -72,10 +72,13 @@ class _Asked(NamedTuple):
 
 
 def _embed(given: _Texts, model: TextModel, limits: Limits) -> _Asked:
-    if given.prompt_name is not None:
-        raise InvalidInput("'prompt_name': the service knows no prompts; put yours before the text")
     _check_direction(given)
-    parameters = {"normalize": given.normalize, "dimensions": given.dimensions, "truncate": given.truncate}
+    parameters = {
+        "normalize": given.normalize,
+        "dimensions": given.dimensions,
+        "truncate": given.truncate,
+        "prompt_name": given.prompt_name,
+    }
     inputs = {model.text: model.texts(_there(given.inputs, "inputs"), "inputs", limits)}
     return _Asked(inputs, TeiWish(), parameters)
 

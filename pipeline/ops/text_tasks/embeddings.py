@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pipeline.errors import ConfigError, InvalidInput
-from pipeline.models.embedding_description import EmbeddingOutput
+from pipeline.models.embedding_description import EmbeddingOutput, read_sentence
+from pipeline.models.serving_model import ServingModel
 from pipeline.models.signature import Variable
 from pipeline.ops.text_tasks import parameters
 from pipeline.ops.text_tasks.parameters import Parameter
@@ -21,27 +22,58 @@ from pipeline.ops.text_tasks.text_windows import Cut, pooled
 from pipeline.ops.tokenizing.text_tokenizer import Row
 
 DIMENSIONS = Parameter("dimensions", parameters.size, "How many numbers of each vector are kept.")
+PROMPT = Parameter("prompt_name", parameters.name, "Which of the model's prompts goes before the texts.")
 NORMALIZE = Parameter("normalize", parameters.flag, "Whether vectors have the length 1.")
 POOLING_FILE = Path("1_Pooling", "config.json")  # of Sentence Transformers
-_POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+_POOLINGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 
 
 class EmbeddingTask(TextTask):
     """A vector for each text."""
 
-    parameters: ClassVar[tuple[Parameter, ...]] = (DIMENSIONS, NORMALIZE, TRUNCATE)
+    parameters: ClassVar[tuple[Parameter, ...]] = (DIMENSIONS, NORMALIZE, PROMPT, TRUNCATE)
     pairs: ClassVar[bool] = False
 
     def declared(self) -> dict[str, str]:
         return {"embedding": "FP32 [-1, -1]", "tokens": "INT64 [-1]", TRUNCATED: "BOOL [-1]"}
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._sentence = read_sentence(self.model.additions, self.model.directory)
+        if self._sentence.max_tokens and not self.given.max_tokens:
+            self.max_tokens = min(self.max_tokens, self._sentence.max_tokens)
+
     def load(self) -> None:
         super().load()
-        self._pooling = pooling_of(self.output, self.fetch, self.model.directory)
+        self._pooling = pooling_of(self.output, self.fetch, self.model)
 
     def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
         ids = token_ids(inputs.get(self.name))
-        return self.rows_of_ids(ids, wanted) if ids else super().rows(inputs, wanted)
+        if ids:
+            return self.rows_of_ids(ids, wanted)
+        prompt = self._prompt(wanted)
+        texts = [[prompt + text for text in many] for many in self.texts_of(inputs)]
+        return Asked(wanted, *self.maker.of(texts))
+
+    def _prompt(self, wanted: Mapping[str, Any]) -> str:
+        """Return what goes before each text. Raises InvalidInput for a name that the model doesn't have."""
+        prompts = self._sentence.prompts
+        name = wanted.get("prompt_name", self._sentence.default_prompt)
+        if name and name not in prompts:
+            names = ", ".join(prompts)
+            raise InvalidInput(
+                f"'prompt_name' is {name[:40]!r}; the model has {names}"
+                if prompts
+                else f"'prompt_name' is {name[:40]!r}; the model has no prompts: put yours before the text"
+            )
+        return prompts.get(name, "")
 
     def rows_of_ids(self, many: list[list[int]], wanted: dict[str, Any]) -> Asked:
         """The rows of texts that a client has tokenized, special tokens included."""
@@ -93,7 +125,9 @@ class SimilarityTask(EmbeddingTask):
         task = copy.copy(self)
         first, second = task.texts_of(inputs)
         task.given = task.given.model_copy(update={"pair": ""})
-        asked = TextTask.rows(task, {self.name: [*first, *second]}, {**wanted, "normalize": True})
+        prompt = self._prompt(wanted)
+        texts = [prompt + text for text in (*first, *second)]
+        asked = TextTask.rows(task, {self.name: texts}, {**wanted, "normalize": True})
         asked.texts = first
         return asked
 
@@ -118,9 +152,19 @@ def vector_of(fetch: Array, tokens: int, pooling: str) -> Array:
     """One text's vector of what the model gives for it: float32. tokens: how many it has, without padding."""
     if pooling == "none":
         return np.asarray(fetch, np.float32)
+    own = np.asarray(fetch[:tokens], np.float32)
     if pooling == "cls":
-        return np.asarray(fetch[0], np.float32)
-    return np.asarray(fetch[:tokens].mean(axis=0, dtype=np.float32))
+        return np.asarray(own[0])
+    if pooling == "lasttoken":
+        return np.asarray(own[-1])
+    if pooling == "max":
+        return np.asarray(own.max(axis=0))
+    if pooling == "mean_sqrt_len":
+        return np.asarray(own.sum(axis=0) / np.sqrt(np.float32(tokens)))
+    if pooling == "weightedmean":
+        weights = np.arange(1, len(own) + 1, dtype=np.float32)
+        return np.asarray(weights @ own / weights.sum())
+    return np.asarray(own.mean(axis=0, dtype=np.float32))
 
 
 def shortened(vectors: Array, dimensions: int | None, normalize: bool) -> Array:
@@ -132,8 +176,9 @@ def shortened(vectors: Array, dimensions: int | None, normalize: bool) -> Array:
     return np.asarray(kept / np.maximum(lengths, np.float32(1e-12)))
 
 
-def pooling_of(output: EmbeddingOutput, fetch: Variable, folder: Path) -> str:
+def pooling_of(output: EmbeddingOutput, fetch: Variable, model: ServingModel) -> str:
     """What makes vectors of texts of those of tokens. Raises ConfigError where the fetch has no such."""
+    folder = model.directory
     of_tokens = len(fetch.shape) != 2
     if not of_tokens or output.pooling == "none":
         if of_tokens or output.pooling not in ("auto", "none"):
@@ -144,6 +189,8 @@ def pooling_of(output: EmbeddingOutput, fetch: Variable, folder: Path) -> str:
         return "none"
     if output.pooling != "auto":
         return output.pooling
+    if (noted := read_sentence(model.additions, folder).pooling) is not None:
+        return noted
     for place in (folder, folder.parent):
         try:
             told = json.loads((place / POOLING_FILE).read_text("utf-8"))

@@ -70,7 +70,7 @@ def _entities(task: TextTask) -> Postprocess:
 def _embedding(task: TextTask) -> Postprocess:
     output = task.output
     settings = {
-        "pooling": pooling_of(output, task.fetch, task.model.directory),
+        "pooling": pooling_of(output, task.fetch, task.model),
         "normalize": output.normalize,
         "dimensions": output.dimensions or 0,  # 0: all
     }
