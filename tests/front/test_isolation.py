@@ -72,3 +72,15 @@ def test_a_fault_that_repeats_has_one_traceback_in_a_while(caplog: pytest.LogCap
         assert [run_isolated(divide) for _ in range(100)] == [False] * 100
     assert len(caplog.records) == 1
     assert run_isolated(len, "")
+
+
+def test_an_answer_of_either_instance_waits_for_its_turn() -> None:
+    """The second is run by another instance, too, for its own hangs; the first is under way for longer."""
+    order, answered = InOrder(), list[str]()
+    first, second, copy = FakeRun(0), FakeRun(1), FakeRun(1)
+    for run in (first, second, copy):
+        order.sent(run)
+    order.settle(second, lambda: answered.append("second"))
+    assert answered == []
+    order.settle(first, lambda: answered.append("first"))
+    assert answered == ["first", "second"]

@@ -443,12 +443,10 @@ class Instance:
                 yield
         if reply.last:
             unanswered = handover.open_jobs()
-            if unanswered and (
-                reply.settled or not handover.recalled
-            ):  # they would wait for nothing; tried again they are answered
+            if unanswered and not handover.recalled:  # tried again they are answered
                 raise RuntimeError(f"the last reply to hand-over {handover.id} leaves requests unanswered")
             self.in_flight.popleft()
-            if unanswered:  # it was taken back in the moment in which it began
+            if unanswered:  # they were taken back in the moment in which they began
                 handover.abandoned = True
                 run_isolated(self._events.declined, unanswered)
             self.process.reserved = False  # it can only have been for this one

@@ -477,7 +477,8 @@ class Batcher:
     def declined(self, jobs: Sequence[worker_instance.Job]) -> None:
         """Queue the jobs again that a worker has not begun with."""
         for job in given_back(jobs):
-            self._push_again(job)
+            if not job.moved:  # else another instance has it already
+                self._push_again(job)
 
     def _move_requests(self, instance: Instance, verdict: Verdict) -> None:
         """Have other instances take the requests of an instance whose run is late or hangs."""

@@ -31,9 +31,8 @@ class InOrder:
 
     def settle(self, job: Ordered, go_on: Callable[[], None]) -> None:
         """Call `go_on` when it is the job's turn."""
-        if (
-            self._under_way.get(job.number) is not job
-        ):  # it was refused in the queue, or another try has its place
+        # It was refused in the queue, or it is an abandoned try, and the next one has its place.
+        if job.number not in self._under_way or not job.wanted:
             go_on()
             return
         self._settled[job.number] = go_on
