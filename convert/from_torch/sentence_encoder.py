@@ -1,4 +1,4 @@
-"""What a folder of Sentence Transformers says beside its encoder: pooling, greatest length, prompts."""
+"""Reads the settings of a Sentence Transformers folder: pooling, greatest length, prompts."""
 
 from __future__ import annotations
 
@@ -27,27 +27,29 @@ def sentence_settings(folder: Path) -> dict[str, Any]:
 
     Raises ConversionError for a module or a pooling that a service would leave out.
     """
-    modules = _read(folder / MODULES_FILE, list)
-    pooling = _read(folder / _pooling_folder(modules) / "config.json", dict)
+    modules = _read_json(folder / MODULES_FILE, list)
+    pooling = _read_json(folder / _pooling_folder(modules) / "config.json", dict)
     if modules is None and pooling is None:
         return {}
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules or ()]
-    if others := [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]:
+    if unsupported := [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]:
         raise ConversionError(
-            f"{folder / MODULES_FILE} has the module {others[0]}, which is not converted: the vectors would "
-            "be others; name a model of Transformer, Pooling and Normalize."
+            f"{folder / MODULES_FILE} has the module {unsupported[0]}, which is not converted: the "
+            "vectors would be others; name a model of Transformer, Pooling and Normalize."
         )
     settings: dict[str, Any] = {}
     if pooling is not None:
         settings["pooling"] = _pooling(pooling, folder / _pooling_folder(modules) / "config.json")
-    length = (_read(folder / "sentence_bert_config.json", dict) or {}).get("max_seq_length")
+    length = (_read_json(folder / "sentence_bert_config.json", dict) or {}).get("max_seq_length")
     if isinstance(length, int) and length > 0:
         settings["max_tokens"] = length
     return settings | _prompts(folder, pooling or {})
 
 
 def _pooling_folder(modules: list[Mapping[str, Any]] | None) -> str:
-    paths = [str(one.get("path")) for one in modules or () if str(one.get("type")).endswith(".Pooling")]
+    paths = [
+        str(module.get("path")) for module in modules or () if str(module.get("type")).endswith(".Pooling")
+    ]
     return paths[0] if paths else POOLING_FOLDER
 
 
@@ -59,14 +61,14 @@ def _pooling(config: Mapping[str, Any], path: Path) -> str:
     modes = [key.removeprefix(_MODE) for key, on in config.items() if on is True and key.startswith(_MODE)]
     modes = [named] if isinstance(named, str) else modes
     if len(modes) != 1 or modes[0] not in _POOLINGS:
-        told = ", ".join(modes) or "no pooling mode"
-        raise ConversionError(f"{path} has {told}; one of {', '.join(_POOLINGS)} can be served.")
+        description = ", ".join(modes) or "no pooling mode"
+        raise ConversionError(f"{path} has {description}; one of {', '.join(_POOLINGS)} can be served.")
     return _POOLINGS[modes[0]]
 
 
 def _prompts(folder: Path, pooling: Mapping[str, Any]) -> dict[str, Any]:
     path = folder / "config_sentence_transformers.json"
-    config = _read(path, dict) or {}
+    config = _read_json(path, dict) or {}
     prompts = {name: text for name, text in (config.get("prompts") or {}).items() if text}
     if not prompts:
         return {}
@@ -80,7 +82,7 @@ def _prompts(folder: Path, pooling: Mapping[str, Any]) -> dict[str, Any]:
     return {"prompts": prompts, **named}
 
 
-def _read(path: Path, kind: type) -> Any:
+def _read_json(path: Path, kind: type) -> Any:
     """Return what a JSON file holds; None where there is none."""
     try:
         content = json.loads(path.read_text("utf-8"))

@@ -31,7 +31,7 @@ def sentence_parity(
     """
     options.steps.step("Parity of sentence vectors")
     try:
-        vector = _vectors_of(directory / SERVER_FOLDER)
+        vector = _load_vectors(directory / SERVER_FOLDER)
     except (ConfigError, ImportError) as exc:
         options.steps.say(f"The vectors of texts are not compared with the source's: {exc}")
         return ()
@@ -49,7 +49,7 @@ def sentence_parity(
     return (report,)
 
 
-def _vectors_of(folder: Path) -> Any:
+def _load_vectors(folder: Path) -> Any:
     """Return what makes the vector of a text, as a service does. Raises ConfigError where none can."""
     model = described_texts(load_serving_model(folder), TextSettings(EMBEDDINGS, too_long="truncate"))
     task = text_task(model)

@@ -1,4 +1,4 @@
-"""What a service says of its model in a file of its own: keys of serving.yml, which stays as it is."""
+"""Reads the description of a model that a service keeps in its own folder, and not in the model's."""
 
 from __future__ import annotations
 

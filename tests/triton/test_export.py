@@ -191,7 +191,11 @@ def test_a_model_without_an_onnx_form_is_refused_with_the_command_that_makes_it(
     told = refused(
         paddlewheel("export", "triton", "--model", tmp_path / "demo", "--output", tmp_path / "out")
     )
-    assert "has no ONNX form" in told and "-m convert to-onnx" in told and "--onnx OUT/model.onnx" in told
+    assert (
+        "has no ONNX form" in told
+        and "paddlewheel convert to-onnx" in told
+        and "--onnx OUT/model.onnx" in told
+    )
 
 
 def test_explain_finds_nothing_that_can_not_be_served(exported: Path) -> None:
