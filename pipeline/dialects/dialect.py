@@ -46,5 +46,6 @@ class FrontPart:
     # Those that are asked without an API key where `security.open_health` says so:
     open_pages: Collection[bytes] = ()
     open_methods: Collection[str] = ()
+    open_files: int = 0  # that it keeps open for clients, at the most
     openapi: Callable[[], Mapping[str, Any]] = dict  # the members of `paths` in /openapi.json
     close: Callable[[], None] = lambda: None  # called when the ports are closed

@@ -23,6 +23,7 @@ class Dialects:
         self.handlers: dict[str, HttpHandler] = {}  # of HTTP, by prefix
         self.methods: dict[str, Any] = {}  # of gRPC, by full name
         self.method_apis: dict[str, str] = {}  # by the method's full name
+        self.open_files = 0  # for clients, at the most
         self.open_pages: list[bytes] = []
         self.open_methods: list[str] = []
         owners: dict[str, Plugin] = {}
@@ -42,6 +43,7 @@ class Dialects:
             self.method_apis |= dict.fromkeys(part.methods, INFERENCE) | dict(part.apis)
             self.open_pages += part.open_pages
             self.open_methods += part.open_methods
+            self.open_files += part.open_files
             self._parts.append(part)
 
     def openapi(self) -> Mapping[str, Any]:

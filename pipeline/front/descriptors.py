@@ -16,12 +16,14 @@ _OF_A_WORKER = 12  # with those that starting its successor takes
 _OTHERS = 64  # ports, logs, libraries
 
 
-def limits_within(limits: Limits, listeners: int, workers: int) -> Limits:
+def limits_within(limits: Limits, listeners: int, workers: int, files: int = 0) -> Limits:
     """The limits, with `max_connections` as the process can have for so many listeners and workers.
+
+    workers: those of models that may be loaded later, too. files: that dialects keep open for clients.
 
     Raises its soft limit of open files where that is too low for them.
     """
-    kept = _OTHERS + _OF_A_WORKER * workers
+    kept = _OTHERS + _OF_A_WORKER * workers + files
     most = _most_files(limits.max_connections * listeners + kept)
     room = max(most - kept, most // 4) // max(1, listeners)
     if room >= limits.max_connections:

@@ -31,6 +31,7 @@ class KServeV2:
             apis=APIS,
             open_pages=HEALTH_PAGES,
             open_methods=HEALTH_CALLS,
+            open_files=server.memory.max_regions,
             openapi=partial(openapi.paths, scheduler.app, server.models),
             close=server.close,
         )

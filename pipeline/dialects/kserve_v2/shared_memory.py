@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import resource
 import stat
 import urllib.parse
 from collections.abc import Callable, Sequence
@@ -113,6 +114,10 @@ class SharedMemory:
         """allowed: `v2.shared_memory`. hint: tells clients why shared memory is off."""
         self._allowed = allowed
         self._hint = hint
+        _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Of few files, connections and workers need the greater part.
+        most = MOST_REGIONS if files == resource.RLIM_INFINITY else min(MOST_REGIONS, files // 8)
+        self.max_regions = 0 if allowed == "off" else most
         self._regions: dict[str, Region] = {}
         self._leaving: list[Region] = []  # unregistered while requests were going to write there
 
@@ -146,9 +151,10 @@ class SharedMemory:
                 "INTERNAL",
             )
         self._leaving = [region for region in self._leaving if region.is_open]
-        if len(self._regions) + len(self._leaving) >= MOST_REGIONS:
+        if len(self._regions) + len(self._leaving) >= self.max_regions:
             raise KServeRefusal(
-                f"{MOST_REGIONS} shared memory regions are registered, the most there may be", "UNAVAILABLE"
+                f"{self.max_regions} shared memory regions are registered, the most there may be",
+                "UNAVAILABLE",
             )
         fd = _open(key)
         try:
