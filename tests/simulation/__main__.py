@@ -15,7 +15,7 @@ CHUNK = 50  # seeds that a process takes at a time
 EXAMPLES = """examples:
   python -m tests.simulation --seed 7                 replay a run, with its events
   python -m tests.simulation --seeds 10000            look for a seed that breaks an invariant
-  python -m tests.simulation --seeds 300 --planted    find each planted bug within so many seeds
+  python -m tests.simulation --seeds 500 --planted    find each planted bug within so many seeds
 """
 
 

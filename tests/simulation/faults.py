@@ -29,13 +29,13 @@ def kill_all(run: Run) -> None:
 
 def hang(run: Run) -> None:
     """SIGSTOP for a worker, for good."""
-    if worker := _choose(run):
+    if worker := _choose(run, busy=True):
         worker.process.stop()
 
 
 def pause(run: Run) -> None:
     """SIGSTOP for a worker, and SIGCONT some time later."""
-    if worker := _choose(run):
+    if worker := _choose(run, busy=True):
         worker.process.stop()
         asyncio.get_running_loop().call_later(run.rng.choice((0.05, 1.0, 8.0)), worker.process.resume)
 
@@ -120,11 +120,12 @@ def leave(run: Run) -> None:
         run.clients.leave(sent)
 
 
-def _choose(run: Run) -> Worker | None:
-    """Choose a worker that is ready, or one that starts where none is."""
+def _choose(run: Run, *, busy: bool = False) -> Worker | None:
+    """Choose a worker that is ready, or one that starts where none is. busy: rather one in a run."""
     alive = run.world.alive()
     ready = [worker for worker in alive if worker.ready]
-    return run.rng.choice(ready or alive) if alive else None
+    running = [worker for worker in ready if busy and worker.begun()]
+    return run.rng.choice(running or ready or alive) if alive else None
 
 
 def _plan_starts(run: Run, kinds: list[str]) -> None:

@@ -15,6 +15,7 @@ from pipeline.front.pool.worker_instance import Instance
 from pipeline.front.pool.worker_pool import WorkerPool
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.dag_run import Answer, Job
+from pipeline.front.scheduler.hung_runs import STUCK_RUNS
 from pipeline.front.scheduler.lost_jobs import UNSEEN_DEATHS
 from pipeline.messages.frames import arena_fds
 from tests.simulation.clients import FILLS, Death, Order, Sent
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 0.25
 TICK_S = 0.05  # a deadline is kept to this
 IDLE_WITHIN_S = 0.5  # beside its queue delay a request waits no longer for an instance that is idle
-MOVED_WITHIN_S = 1.5  # from behind a long run to an idle instance
+MOVED_WITHIN_S = 2.5  # from behind a long run to an idle instance
 RESCUED_WITHIN_S = 15.0  # from an instance that hangs to an idle one
-CHECKS_RESCUES = False  # whether requests must be moved from an instance that is stuck to an idle one
+UNSTOPPED_WITHIN_S = 4.0  # from one whose process is stopped
 FREED_WITHIN_S = 1.0  # from an answer until the inputs of its request are freed
 FAIR_TURNS = 3  # requests of another client that may go ahead of the only one of a client
 STOPPED_WITHIN_S = 6.0  # the grace of workers, and what a killed one takes to end
@@ -185,8 +186,11 @@ class Referee:
             sent = run.clients.requests[number]
             times = sent.begun[worker.op] = sent.begun.get(worker.op, 0) + 1
             section, dag = run.scenario.app.config.op[worker.op], run.scenario.app.config.dag
-            # Besides a try, one run after a death, and one on another instance where the first hangs.
-            allowed = max(1, section.retry) * dag.retry + (2 if section.crash_retry else 0)
+            allowed = max(1, section.retry) * dag.retry
+            if (
+                section.crash_retry
+            ):  # after a death, and elsewhere where its run hangs or its process is stopped
+                allowed += 2 + run.kernel.stops
             if times > allowed:
                 self.report(f"request {number} is run {times} times by Op {worker.op}, {allowed} allowed")
 
@@ -251,11 +255,11 @@ class Referee:
         for op, batcher in run.batchers.items():
             idle = [i for i in batcher.pool.instances if i.has_place and not i.in_flight and run.healthy(i)]
             self._check_queue(op, batcher, idle)
-            self._check_stuck(batcher.pool, idle)
+            self._check_stuck(batcher.pool, idle, batcher.pace.run_s)
         self._check_memory()
         held = self._numbers_held()
         for sent in run.clients.open.values():
-            if sent.number not in held:
+            if sent.number not in held and sent.at < run.now:  # not refused in this very moment
                 self.report(f"request {sent.number} is open, and nobody works on it")
             if run.now > sent.deadline + TICK_S:
                 self.report(
@@ -294,9 +298,9 @@ class Referee:
         elif self._run.now - since > limit_s:
             self.report(f"Op {op}: a request waits while an instance is idle for over {limit_s:g} s")
 
-    def _check_stuck(self, pool: WorkerPool, idle: list[Instance]) -> None:
+    def _check_stuck(self, pool: WorkerPool, idle: list[Instance], run_s: float) -> None:
         """Check that requests do not stay with an instance that is stuck while another one is idle."""
-        run = self._run
+        run, op = self._run, self._run.scenario.app.config.op[pool.op]
         for instance in (i for process in pool._alive() for i in process.instances):
             for age, handover in enumerate(instance.in_flight):
                 for job in handover.open_jobs():
@@ -304,19 +308,15 @@ class Referee:
                     if age and instance.abandoned is not None and job.wanted:
                         self.report(f"request {sent.number} stays behind a call that nobody waits for")
                     stuck = not run.healthy(instance)
-                    if (
-                        not CHECKS_RESCUES
-                        or not job.wanted
-                        or not idle
-                        or not sent.good
-                        or not (stuck or age)
-                    ):
+                    if not job.wanted or job.moved or not idle or not sent.good or not (stuck or age):
                         sent.movable_since = math.inf
                         continue
                     sent.movable_since = min(sent.movable_since, run.now)
-                    limit_s = MOVED_WITHIN_S if age else RESCUED_WITHIN_S
-                    if not age and not run.scenario.app.config.op[pool.op].crash_retry:
-                        continue  # it may have been begun
+                    limit_s = MOVED_WITHIN_S if age else RESCUED_WITHIN_S + STUCK_RUNS * run_s
+                    if not age and run.is_stopped(instance):
+                        limit_s = UNSTOPPED_WITHIN_S
+                    if not age and (run.spins(instance) or not op.crash_retry):
+                        continue  # a run that works is waited for, and must not be begun twice
                     if run.now - sent.movable_since > limit_s:
                         self.report(
                             f"request {sent.number} is stuck at instance {pool.op}.{instance.number} for "
@@ -375,7 +375,7 @@ class Referee:
                 self.report(f"Op {batcher.op}: answers are held back, and no request is open")
         held = self._numbers_held()  # by workers that leave, and are busy for good
         for sent in run.clients.requests.values():
-            if sent.number not in held:
+            if sent.number not in held and sent.at < run.now:  # not refused in this very moment
                 self._check_freed(sent)
 
     def check_stopped(self, took_s: float, drained: bool) -> None:

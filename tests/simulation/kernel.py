@@ -21,6 +21,7 @@ from pipeline.front.pool import upkeep, worker_instance, worker_process
 from pipeline.front.scheduler import scheduler
 from pipeline.messages.frames import Arena
 from pipeline.process import isolation
+from pipeline.process.processes import Activity
 from tests.simulation.loop import Clock
 
 FIRST_FD = 1_000_000  # simulated descriptors are above the real ones
@@ -36,6 +37,10 @@ class Program(Protocol):
 
     def resumed(self) -> None:
         """Go on after a stop."""
+        ...
+
+    def activity(self) -> Activity:
+        """Return the state and the CPU time of the process."""
         ...
 
 
@@ -195,6 +200,7 @@ class Process:
     def stop(self) -> None:
         """SIGSTOP: nothing of the process runs until `resume`."""
         self.stopped = True
+        self._kernel.stops += 1
 
     def resume(self) -> None:
         """SIGCONT."""
@@ -276,6 +282,7 @@ class Kernel:
         self.clock = clock
         self.cores = cores
         self.processes: list[Process] = []
+        self.stops = 0  # by SIGSTOP, of all processes
         self._descriptors: dict[int, weakref.ref[Socket] | PidFd] = {}
         self.spawned: Callable[[Process], None] = lambda process: None
         self.fail_spawn: Callable[[], bool] = lambda: False
@@ -330,6 +337,11 @@ class Kernel:
     def pidfd_open(self, pid: int) -> int:
         return self.open(PidFd(self.processes[pid - FIRST_PID]))
 
+    def read_activity(self, pid: int) -> Activity | None:
+        """Return what /proc says of a process: None when it has ended."""
+        process = self.processes[pid - FIRST_PID]
+        return None if process.dying or process.program is None else process.program.activity()
+
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Have the front's modules call this system in place of the real one."""
@@ -343,7 +355,8 @@ class Kernel:
         replaced: list[tuple[Any, str, Any]] = [
             (worker_process, "os", system), (worker_process, "socket", sockets),
             (worker_process, "subprocess", spawning), (worker_process, "resident_bytes", lambda pid: 1e8),
-            (worker_process, "oom_kills", lambda: 0), (upkeep, "resident_bytes", lambda pid: 1e8),
+            (worker_process, "oom_kills", lambda: 0), (worker_process, "read_activity", self.read_activity),
+             (upkeep, "resident_bytes", lambda pid: 1e8),
             (worker_instance, "os", system), (worker_instance, "socket", sockets),
             (scheduler, "usable_cores", lambda: self.cores),
             (isolation, "time", self.clock), (isolation, "_logged_at", {}),

@@ -78,6 +78,25 @@ def real_time_signals_have_no_name(replace: Replace) -> None:
 
 
 @bug
+def hung_instances_keep_their_requests(replace: Replace) -> None:
+    """Requests stay with an instance that hangs while another one is idle."""
+    replace(Batcher, "_move_requests", lambda queue, instance, verdict: None)
+
+
+@bug
+def declined_requests_kill_their_worker(replace: Replace) -> None:
+    """A worker that declines a request in its last reply counts as broken."""
+    take_reply = Instance._take_reply
+
+    def take_strictly(instance: Instance, reply: Any, tail: Any) -> Any:
+        if reply.last and reply.settled:
+            instance.in_flight[0].recalled = False
+        return take_reply(instance, reply, tail)
+
+    replace(Instance, "_take_reply", take_strictly)
+
+
+@bug
 def queue_policy_timers_stay(replace: Replace) -> None:
     """The timer of a queue policy holds a job, and so its inputs, until it fires."""
     replace(Job, "leave_line", lambda job: None)

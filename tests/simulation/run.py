@@ -68,7 +68,7 @@ class Run:
         self.referee = Referee(self)
         self.world = World(
             self.rng, self.referee, scenario.speeds,
-            {name: op.batch_size for name, op in scenario.app.config.op.items()},
+            {name: op.batch_size for name, op in scenario.app.config.op.items()}, scenario.mode,
             {name: deque(plans) for name, plans in scenario.plans.items()},
         )  # fmt: skip
         self.kernel.spawned = self.world.spawned
@@ -110,6 +110,15 @@ class Run:
         """Whether an instance answers what it is sent."""
         program = instance.process._process.program
         return bool(program.healthy)
+
+    def spins(self, instance: Instance) -> bool:
+        """Whether an instance that hangs uses CPU, as one that works does."""
+        program = instance.process._process.program
+        return bool(program.spins)
+
+    def is_stopped(self, instance: Instance) -> bool:
+        """Whether an instance's process is stopped by SIGSTOP."""
+        return bool(instance.process._process.stopped)
 
     def order(self, order: Coroutine[Any, Any, None]) -> None:
         """Have an operator's order carried out beside the load."""

@@ -14,7 +14,7 @@ from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import ServiceConfig
 from tests.simulation.clients import ARRAY_BYTES, LARGE_ARRAY_BYTES, Order
 from tests.simulation.faults import FAULTS
-from tests.simulation.workers import Speed, StartPlan
+from tests.simulation.workers import Mode, Speed, StartPlan
 
 FOLDER = "/nonexistent/simulation"
 REQUEST_TIMEOUT_S = 30.0
@@ -52,6 +52,7 @@ class Scenario:
     batching: dict[str, Any]
     cores: int
     socket_bytes: int
+    mode: Mode
     orders: list[list[Order]]
     pauses_s: list[float]
     faults: list[Fault]
@@ -71,7 +72,8 @@ class Scenario:
         dag = self.app.config.dag.model_dump(exclude_unset=True)
         faults = [f"{fault.kind}@{fault.at_s:.2f}" for fault in self.faults]
         return (
-            f"{self.shape}, {ops}, {dag}, dynamic_batching {self.batching}, cores {self.cores}, "
+            f"{self.shape}, {self.mode.value}, {ops}, {dag}, dynamic_batching {self.batching}, "
+            f"cores {self.cores}, "
             f"requests {sum(map(len, self.orders))} of {len(self.orders)} callers in {self.load_s:g} s, "
             f"faults {faults}, early stop {self.early_stop_s}, first starts {self.plans}"
         )
@@ -96,14 +98,19 @@ def draw(seed: int) -> Scenario:
     orders, pauses_s = _draw_load(rng, list(ops), bool(batching), load_s)
     if run_s < 0.005:
         _slow_some(rng, orders)
-    kinds = rng.choices(list(FAULTS), k=rng.choice((0, 1, 2, 3, 5, 8)))
+    kinds = rng.choices(
+        list(FAULTS),
+        [3 if kind in ("hang", "pause") else 1 for kind in FAULTS],
+        k=rng.choice((0, 1, 2, 3, 5, 8)),
+    )
     faults = sorted((Fault(rng.uniform(0.0, load_s), kind) for kind in kinds), key=lambda fault: fault.at_s)
     speeds = {
         name: Speed((0.1, rng.choice((0.3, 3.0))), rng.uniform(0.8, 1.2) * run_s, rng.uniform(0.0002, 0.002))
         for name in ops
     }
     return Scenario(
-        seed, shape, app, speeds, batching, rng.randint(1, 4), rng.choice((300, 64_000, 200_000)), orders,
+        seed, shape, app, speeds, batching, rng.randint(1, 4), rng.choice((300, 64_000, 200_000)),
+        rng.choice([Mode.TOGETHER, Mode.BATCHES, Mode.HOOKS][: 3 if run_s < 0.02 else 2]), orders,
         pauses_s, faults, load_s,
         early_stop_s=rng.uniform(0.0, load_s) if rng.random() < 0.25 else None,
         plans={name: _draw_starts(rng) for name in ops},
@@ -128,7 +135,7 @@ def _draw_op(rng: random.Random) -> dict[str, Any]:
         "batch_size": rng.choice((1, 1, 2, 4, 8)),
         "auto_batching_timeout": rng.choice((0, 0, 5, 50)),
         "crash_retry": rng.random() < 0.75,
-        "probe_interval": rng.choice((10.0, 10.0, 1.0, 0.0)),
+        "probe_interval": rng.choice((10.0, 1.0, 1.0, 0.0)),
         "start_timeout": rng.choice((30.0, 10.0)),
     }
     if rng.random() < 0.35:

@@ -5,11 +5,13 @@ It speaks the real frames and uses the real shared memory. Each request says how
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from typing import Any, Protocol
 
@@ -31,11 +33,20 @@ from pipeline.messages.messages import (
     Timings,
 )
 from pipeline.messages.values import Part, decode, encode
+from pipeline.process.processes import Activity
 from tests.simulation.kernel import Process, Socket
 
 RECEIVE_BYTES = 256 * 1024
 NEVER_S = 1e6
 REFUSAL = "the simulated Op refuses this request"
+
+
+class Mode(Enum):
+    """How a worker goes through a hand-over: see `pipeline.worker.executor.Executor`."""
+
+    TOGETHER = "together"  # all requests begin at once
+    BATCHES = "batches"  # one batch after the other, each with its reply
+    HOOKS = "hooks"  # one request after the other, with one reply at the end
 
 
 @dataclass
@@ -79,18 +90,25 @@ class Witness(Protocol):
 
 @dataclass
 class Run:
-    """A hand-over under way. shares: those that are not answered yet, in the order of their runs."""
+    """A hand-over under way.
+
+    requests: all of its requests. begun: the number of them that count as begun. shares: those that have not
+    run, in the order of their runs. settled, tail: answers that are yet to be sent.
+    """
 
     id: int
+    requests: list[int]
     shares: deque[tuple[Share, dict[str, Any]]]
-    batch_size: int
+    begun: int = 0
+    settled: list[Settled] = field(default_factory=list)
+    tail: list[Part] = field(default_factory=list)
 
 
 class Worker:
     """The program of one process, from its start to its death.
 
-    hung: an instance does not answer by itself any more. cause: of the death: `start`, `leave`, `fault`,
-    `request`, or `killed`.
+    hung: an instance does not answer by itself any more. spins: it uses CPU meanwhile. cause: of the death:
+    `start`, `leave`, `fault`, `request`, or `killed`.
     """
 
     def __init__(self, process: Process, world: World) -> None:
@@ -100,6 +118,8 @@ class Worker:
         self.name = ""
         self.ready = False
         self.hung = False
+        self.spins = False
+        self._cpu_s = 0.0
         self.cause = "killed"
         self.quirks = Quirks()
         self.instances = [
@@ -139,6 +159,15 @@ class Worker:
                 self.process.later(
                     self.world.rng.choice((0.0, 0.01, 1.0)), partial(self.die, "fault", plan.code)
                 )
+
+    def activity(self) -> Activity:
+        """Return the process's state and CPU time, as the kernel has them: `Program.activity`."""
+        if self.process.stopped:
+            return Activity("T", self._cpu_s)
+        if self.hung and not self.spins:
+            return Activity("S", self._cpu_s)
+        self._cpu_s = asyncio.get_running_loop().time()
+        return Activity("R", self._cpu_s)
 
     def die(self, cause: str, code: int) -> None:
         """End the process with a return code as of `Popen`."""
@@ -239,19 +268,39 @@ class InstanceThread:
             self.send(Reply(message.id, True, [], Timings()))
             self._read()
             return
-        self._arena.note_begin(message.id)
-        world = self.worker.world
+        self._arena.note_begin(message.id, 0)
         shares = deque((share, _values(share, received)) for share in message.shares)
-        self.run = Run(message.id, shares, world.batch_sizes[self.worker.op])
+        self.run = Run(message.id, [share.log_id for share in message.shares], shares)
         self._answering = []
-        self.worker.world.witness.began(self.worker, [share.log_id for share in message.shares])
-        self._run_batch()
+        self._begin_batch()
 
-    def _run_batch(self) -> None:
-        """Run the next batch of the hand-over: it takes its time, ends with replies, or kills or hangs us."""
+    def _begin_batch(self) -> None:
+        """Tell the front what begins. The process may lose its core before it looks what is taken back."""
         assert self.run is not None
+        world, run = self.worker.world, self.run
+        size = 1 if world.mode is Mode.HOOKS else world.batch_sizes[self.worker.op]
+        batch = list(run.shares)[:size]
+        total = len(run.requests)
+        begun = total if world.mode is Mode.TOGETHER else total - len(run.shares) + len(batch)
+        if begun == run.begun:
+            self._run_batch(batch)
+            return
+        self._arena.note_begin(run.id, begun)
+        requests, run.begun = run.requests[run.begun : begun], begun
+        self._later(world.rng.choice((0.0, 0.0, 0.00002, 0.02)), partial(self._look, batch, requests))
+
+    def _look(self, batch: list[tuple[Share, dict[str, Any]]], requests: list[int]) -> None:
+        """Run a batch, unless the front has taken back what has not begun."""
+        assert self.run is not None
+        if self._arena.taken_back(self.run.id):
+            self._reply(last=True)
+            return
+        self.worker.world.witness.began(self.worker, requests)
+        self._run_batch(batch)
+
+    def _run_batch(self, batch: list[tuple[Share, dict[str, Any]]]) -> None:
+        """Run a batch of the hand-over: it takes its time, ends with answers, or kills or hangs us."""
         world, rng = self.worker.world, self.worker.world.rng
-        batch = list(self.run.shares)[: self.run.batch_size]
         speed = world.speeds[self.worker.op]
         took_s = (speed.run_s + speed.request_s * len(batch)) * rng.uniform(0.8, 1.3)
         for _, values in batch:
@@ -265,18 +314,29 @@ class InstanceThread:
                 return
             elif request["do"] == "hang":
                 self.worker.hung = True
+                self.worker.spins = rng.random() < 0.3
                 return
         self._later(took_s, partial(self._answer, batch))
 
     def _answer(self, batch: list[tuple[Share, dict[str, Any]]]) -> None:
         assert self.run is not None
-        run, quirks = self.run, self.worker.quirks
-        last = len(batch) == len(run.shares)
-        tail: list[Part] = []
-        settled = [self._settle(share, values, tail) for share, values in batch]
-        timings = Timings(1000, 2000, 1000, 1, len(batch), len(batch), len(batch), len(batch))
-        reply = Reply(run.id, last, settled, timings)
-        data = b"".join(map(bytes, frame(reply, tail, self._arena, reply_region(run.id))))
+        run = self.run
+        for share, values in batch:
+            run.shares.popleft()
+            run.settled.append(self._settle(share, values, run.tail))
+        last = not run.shares
+        if last or self.worker.world.mode is not Mode.HOOKS:
+            self._reply(last=last)
+        else:
+            self._begin_batch()
+
+    def _reply(self, *, last: bool) -> None:
+        """Send the answers that there are, as far as the worker's faults let it."""
+        assert self.run is not None
+        run, quirks, count = self.run, self.worker.quirks, len(self.run.settled)
+        timings = Timings(1000, 2000, 1000, 1, count, count, count, count) if count else Timings()
+        reply = Reply(run.id, last, run.settled, timings)
+        data = b"".join(map(bytes, frame(reply, run.tail, self._arena, reply_region(run.id))))
         if quirks.garbage:
             quirks.garbage = False
             self.worker.world.garbage.add(self.worker.name)
@@ -290,15 +350,14 @@ class InstanceThread:
                 self._later(0.0002, partial(self.worker.die, "fault", -signal.SIGSEGV))
             self._write(data)
             return
-        for _ in batch:
-            run.shares.popleft()
-        self._answering = [share.log_id for share, _ in batch]
+        self._answering = [run.requests[settled.index] for settled in run.settled]
+        run.settled, run.tail = [], []
         self._write(data)
         if last:
             self.run = None
             self._read()
         else:
-            self._run_batch()
+            self._begin_batch()
 
     def _settle(self, share: Share, values: dict[str, Any], tail: list[Part]) -> Settled:
         """The answer of one request, its value for the next Op, or its refusal."""
@@ -315,7 +374,10 @@ class InstanceThread:
 
     def unanswered(self) -> list[int]:
         """Return the requests that it has begun, less those whose reply is with the front."""
-        waiting = [share.log_id for share, _ in self.run.shares] if self.run is not None else []
+        waiting: list[int] = []
+        if self.run is not None:
+            waiting = [self.run.requests[settled.index] for settled in self.run.settled]
+            waiting += [share.log_id for share, _ in self.run.shares]
         return [*(self._answering if self._unsent else ()), *waiting]
 
     def send(self, message: Message) -> None:
@@ -347,14 +409,15 @@ class InstanceThread:
 class World:
     """The plans and records that all workers of a run share.
 
-    plans: of the next starts, by Op; further ones become ready. garbage: names of workers that sent bytes
-    which are no frame.
+    mode: how they go through a hand-over. plans: of the next starts, by Op; further ones become ready.
+    garbage: names of workers that sent bytes which are no frame.
     """
 
     rng: random.Random
     witness: Witness
     speeds: dict[str, Speed]
     batch_sizes: dict[str, int]
+    mode: Mode = Mode.TOGETHER
     plans: dict[str, deque[StartPlan]] = field(default_factory=dict)
     workers: list[Worker] = field(default_factory=list)
     garbage: set[str] = field(default_factory=set)
