@@ -38,6 +38,9 @@ class Limits(Section):
     idle_timeout_s: Annotated[Seconds, Field(gt=0)] = Field(
         default=75.0, description="Seconds that a connection may stay open without a request."
     )
+    metrics_interval_s: Annotated[Seconds, Field(ge=0)] = Field(
+        default=1.0, description="Seconds from one rendering of /metrics to the next; requests wait for it."
+    )
     max_connections: PositiveInt = Field(default=10_000, description="Open connections of each port.")
     connection_calls: PositiveInt = Field(
         default=1000, description="Calls under way on one gRPC connection; a client holds further ones back."

@@ -232,6 +232,7 @@ _MEANINGS = {  # by section, then by key
         "header_timeout_s": "发完请求头可用的秒数。",
         "body_timeout_s": "发完请求体、以及继续读取应答可用的秒数。",
         "idle_timeout_s": "没有请求的连接可以保持的秒数。",
+        "metrics_interval_s": "两次生成 /metrics 至少间隔的秒数；其间的请求等待下一次。",
         "max_connections": "每个端口打开的连接数。",
         "connection_calls": "一个 gRPC 连接上同时进行的调用数；更多的由客户端等待。",
     },

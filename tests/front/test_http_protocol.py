@@ -17,7 +17,7 @@ import pytest
 from tests.support.going_on import going_on
 from tests.support.http_door import GOOD, LIMITS, door
 from tests.support.raw_answers import received_until
-from tests.support.service_process import PATIENCE_S, ServiceProcess, key_value, read_answer
+from tests.support.service_process import APPS, PATIENCE_S, ServiceProcess, key_value, read_answer
 
 FLOOD = 900  # requests that a server reads at once, and whose answers the kernel takes at once
 
@@ -252,6 +252,42 @@ def test_a_flood_of_requests_leaves_other_work_its_turn(service: ServiceProcess)
     assert raw.count(b'{"live":true}') == FLOOD
     counts = re.findall(rb"^paddlewheel_op_queue_seconds_count\S* (\S+)$", raw, re.MULTILINE)
     assert sum(map(float, counts)) == handed_over + 1, "the prediction had to wait for the end of the flood"
+
+
+NOWHERE = b"GET /nowhere HTTP/1.1\r\nHost: test\r\n\r\n"
+METRICS = b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n"
+END_OF_METRICS = b"\npaddlewheel_log_lines_dropped_total"
+
+
+def refused(page: bytes) -> float:
+    """How many requests were refused for their path, as a page of metrics says it."""
+    counts = re.findall(rb'^paddlewheel_requests_total\{.*err_no="3002".*\} (\S+)$', page, re.MULTILINE)
+    return sum(map(float, counts))
+
+
+def test_of_pipelined_requests_one_begins_in_each_turn(service: ServiceProcess) -> None:
+    """So the first request of another connection does not wait for the second of this one."""
+    before = refused(service.http("/metrics").body)
+    with connected(service) as pipelining, connected(service) as asking:
+        service.process.send_signal(signal.SIGSTOP)
+        try:
+            pipelining.sendall(b"GET /health/live HTTP/1.1\r\nHost: test\r\n\r\n" + METRICS)
+            asking.sendall(NOWHERE)
+        finally:
+            service.process.send_signal(signal.SIGCONT)
+        page = received_until(pipelining, END_OF_METRICS)
+    assert refused(page) == before + 1
+
+
+def test_requests_for_metrics_share_a_rendering() -> None:
+    config = {"limits": {"metrics_interval_s": 0.5}}
+    with ServiceProcess(APPS / "echo.py", config) as service, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connected(service)) for _ in range(20)]
+        for client in clients:
+            client.sendall(NOWHERE + METRICS)
+        pages = [received_until(client, END_OF_METRICS) for client in clients]
+        counts = {refused(page) for page in pages}
+        assert len(counts) <= 3 and max(counts) == len(clients)
 
 
 @contextlib.contextmanager

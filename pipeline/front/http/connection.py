@@ -22,7 +22,7 @@ import msgspec
 from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge
 from pipeline.front.http.half_closed import CONTINUE, HalfClosed
 from pipeline.front.http.held_refusals import AT_ONCE_S, HELD_S, Refuse
-from pipeline.front.http.listener import REQUESTS_A_TURN, Listener
+from pipeline.front.http.listener import Listener
 from pipeline.front.http.request_head import (
     HOST,
     HTTP_1_0,
@@ -118,6 +118,7 @@ class Connection(asyncio.Protocol):
         self._reader = RequestReader(self, listener, self._waiting)
         self._unparsed = b""  # what has arrived behind those that wait
         self._going_on = False
+        self.postponed = False  # `go_on` will be called in a later turn of the loop
         self._reading_paused = False
         self._write_paused = False
         self._half_closed: HalfClosed | None = None
@@ -159,7 +160,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Whether to stay: who sends no more (`nc -N`) is still answered what was asked as a whole."""
-        if self._current is None and not self._waiting:
+        if self._current is None and not self._waiting and not self._unparsed:
             return False
         # TLS knows no half-closed connection. Of a client of HTTP/1.0 it can't be told whether it has left.
         if not self._transport.can_write_eof() or not self._reader.http_1_1:
@@ -180,6 +181,7 @@ class Connection(asyncio.Protocol):
         self._listener.bodies_bytes -= sum(len(request.body) for request in held)
         self._waiting.clear()
         self._unparsed = b""
+        self._reading_paused = False
         self._reader.end()
         if current is not None and current.on_left is not None:
             current.on_left()
@@ -240,17 +242,21 @@ class Connection(asyncio.Protocol):
             self._transport.write(body)
 
     def go_on(self) -> None:
-        """Begin with what waits for its turn; read on when nothing does."""
-        if self._going_on:  # called for an answer that was given at once; the loop below sees to the next
+        """Begin the next request; read on when none waits.
+
+        Where that request is answered at once, the one behind it begins in a later turn of the loop.
+        """
+        if self._going_on or self.postponed:
             return
         self._going_on = True
-        self._begin_waiting()
         reader = self._reader
         while self._unparsed and self._current is None and not self._waiting:
             data, self._unparsed = self._unparsed, b""
             reader.receiving_since = self.seen_at
             self._read(data)
-            self._begin_waiting()
+        self._begin_waiting()
+        if self._unparsed and self._current is None and not self._waiting:
+            self._listener.postpone(self)
         self._going_on = False
         if self._waiting or self._unparsed:
             self._transport.pause_reading()
@@ -265,25 +271,27 @@ class Connection(asyncio.Protocol):
             self._transport.write(CONTINUE)
 
     def _begin_waiting(self) -> None:
+        if not self._waiting or self._current is not None or self._write_paused:
+            return
         listener = self._listener
-        while self._waiting and self._current is None and not self._write_paused:
-            if listener.begun == REQUESTS_A_TURN:
-                listener.postpone(self)
-                break
-            listener.begun += 1
-            if listener.begun == REQUESTS_A_TURN:
-                listener.end_turn()
-            request = self._waiting.popleft()
-            if self._transport.is_closing():
-                listener.bodies_bytes -= len(request.body)
-                continue
-            self._current = request
-            request.began = self.seen_at
-            try:
-                self._app.take(request)
-            except Exception:
-                log.exception("A fault of ours in %s %s", request.method, request.path)
-                self._transport.close()
+        if self._transport.is_closing():
+            listener.bodies_bytes -= sum(len(request.body) for request in self._waiting)
+            self._waiting.clear()
+            return
+        if listener.turn_is_full:
+            listener.postpone(self)
+            return
+        self._current = request = self._waiting.popleft()
+        request.began = self.seen_at
+        began = time.monotonic()
+        try:
+            self._app.take(request)
+        except Exception:
+            log.exception("A fault of ours in %s %s", request.method, request.path)
+            self._transport.close()
+        listener.count_begun(time.monotonic() - began)
+        if self._waiting and self._current is None:
+            listener.postpone(self)
 
     def pause_writing(self) -> None:
         """A client that does not read its answers gets no further ones."""

@@ -26,10 +26,10 @@ from pipeline.errors import (
 )
 from pipeline.front.http import docs_page
 from pipeline.front.http.connection import HttpRequest
+from pipeline.front.http.metrics_page import MetricsPage
 from pipeline.front.http.model_cards import model_cards
 from pipeline.front.http.openapi import openapi
 from pipeline.front.metrics.access_log import UNREAD
-from pipeline.front.metrics.metrics import CONTENT_TYPE
 from pipeline.front.scheduler.dag_run import Answer
 from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
@@ -42,15 +42,15 @@ HEALTH_PAGES = (b"/health/live", b"/health/ready")
 EVERYTHING_ELSE = "/"
 READING = ("GET", "HEAD")
 DOCS = "/docs"
+METRICS = "/metrics"
 _DOOR = "http"
 _PAGE_APIS = {
     "/health/live": HEALTH,
     "/health/ready": HEALTH,
     "/openapi.json": METADATA,
     DOCS: METADATA,
-    "/metrics": STATISTICS,
+    METRICS: STATISTICS,
 }
-_TEXT = b"content-type: %b\r\n" % CONTENT_TYPE.encode()
 
 Page = Callable[[], tuple[int, bytes, bytes]]
 
@@ -97,8 +97,8 @@ class HttpApp:
             "/health/ready": self._readiness,
             "/openapi.json": self._openapi,
             DOCS: lambda: (200, *docs_page.page()),
-            "/metrics": lambda: (200, _TEXT, scheduler.metrics.text()),
         }
+        self._metrics_page = MetricsPage(scheduler.metrics, scheduler.app.config.limits.metrics_interval_s)
 
     def take(self, request: HttpRequest) -> None:
         """Answer at once, or when the scheduler has the answer."""
@@ -111,17 +111,19 @@ class HttpApp:
             handler.take(request)
             return
         page = self._pages.get(path)
-        if page is None:
+        if page is None and path != METRICS:
             self._routes.otherwise.take(request)
-        elif request.method in READING:
-            request.respond(*page())
-        else:
+        elif request.method not in READING:
             self._routes.otherwise.refuse(request, NotAllowed(request.method, path, *READING))
+        elif page is None:
+            self._metrics_page.answer(request)
+        else:
+            request.respond(*page())
 
     def check_body(self, method: str, path: str, length: int | None) -> None:
         """Raise ServingError where a body need not be read: a page has no use for one."""
         handler = self._routes.handler(path)
-        if path in self._pages or (handler is not None and path in handler.pages):
+        if path in self._pages or path == METRICS or (handler is not None and path in handler.pages):
             if method not in READING:
                 raise NotAllowed(method, path, *READING)
         elif path != EVERYTHING_ELSE:

@@ -14,6 +14,7 @@ from pipeline.front.http.held_refusals import HeldRefusals
 from pipeline.front.scheduler.clients import HttpGuard
 
 REQUESTS_A_TURN = 128  # of the loop, which has others to serve
+TURN_S = 0.005  # that requests may take of a turn of the loop before others begin in a later one
 SEEN_OFF = 16  # connections too many, and a tenth of the most, that may still be open
 SPARED_S = 1.0  # a connection that was heard of within this time may be about to ask
 
@@ -22,6 +23,7 @@ class OpenConnection(Protocol):
     """One connection as those who care for all of a port see it."""
 
     seen_at: float
+    postponed: bool
 
     @property
     def busy(self) -> bool: ...
@@ -48,7 +50,9 @@ class Listener:
         self.bodies_bytes = 0  # of those that are arriving, or not answered yet
         self.draining = False  # each answer is the last of its connection
         self.held = HeldRefusals()
-        self.begun = 0  # requests in this turn of the loop: a connection counts up to REQUESTS_A_TURN
+        self._begun = 0  # requests since the last turn that was counted
+        self._spent_s = 0.0  # that beginning them took
+        self._turn_ends = False  # whether `_next_turn` will be called
         # One whole answer is always allowed.
         self._most_unread_bytes = max(limits.bodies_bytes, limits.response_bytes)
         self._unread: dict[OpenConnection, int] = {}  # the bytes of its answer that its client does not read
@@ -56,22 +60,44 @@ class Listener:
         self._postponed: deque[OpenConnection] = deque()
         self._seen_off: deque[OpenConnection] = deque()
 
-    def end_turn(self) -> None:
-        """The last request of this turn begins: count anew after the loop's other work.
+    @property
+    def turn_is_full(self) -> bool:
+        """Whether further requests are to begin in a later turn of the loop.
 
         While 1,024 sockets are readable libuv polls again, up to 48 times (its issue 282): without a bound,
         timers, hand-overs and gRPC would stand still for seconds.
         """
-        asyncio.get_running_loop().call_soon(self._next_turn)
+        return self._begun >= REQUESTS_A_TURN or self._spent_s > TURN_S
+
+    def count_begun(self, took_s: float) -> None:
+        """Count a request that has begun. took_s: how long that held the loop."""
+        self._begun += 1
+        self._spent_s += took_s
+        if self.turn_is_full:
+            self._end_turn()
 
     def postpone(self, connection: OpenConnection) -> None:
-        """Too many requests have begun in this turn: call the connection's `go_on` in a later one."""
-        self._postponed.append(connection)
+        """Call the connection's `go_on` in a later turn of the loop."""
+        if not connection.postponed:
+            connection.postponed = True
+            self._postponed.append(connection)
+            self._end_turn()
+
+    def _end_turn(self) -> None:
+        if not self._turn_ends:
+            self._turn_ends = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        self.begun = 0
-        while self._postponed and self.begun < REQUESTS_A_TURN:
-            self._postponed.popleft().go_on()
+        self._begun, self._spent_s, self._turn_ends = 0, 0.0, False
+        for _ in range(len(self._postponed)):  # those that are postponed again wait for the turn after
+            if self.turn_is_full:
+                return
+            connection = self._postponed.popleft()
+            connection.postponed = False
+            connection.go_on()
+        if self._postponed:
+            self._end_turn()
 
     def see_off(self, refused: OpenConnection) -> None:
         """Give a connection too many, which was told so, time to read that: a few of them at once."""

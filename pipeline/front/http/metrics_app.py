@@ -8,6 +8,7 @@ from pipeline.errors import ServingError
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import (
     JSON,
+    METRICS,
     READING,
     NotAllowed,
     Refused,
@@ -16,11 +17,10 @@ from pipeline.front.http.http_handler import (
     check_page_body,
     refusal_headers,
 )
+from pipeline.front.http.metrics_page import MetricsPage
 from pipeline.front.metrics.access_log import UNREAD
-from pipeline.front.metrics.metrics import CONTENT_TYPE
 from pipeline.front.scheduler.scheduler import Scheduler
 
-PATH = "/metrics"
 DOOR = "metrics"
 
 
@@ -30,12 +30,12 @@ class MetricsApp:
     def __init__(self, scheduler: Scheduler, routes: Routes) -> None:
         self.refusal = routes.refusal
         self._limits = scheduler.app.config.limits
-        self._metrics = scheduler.metrics
+        self._page = MetricsPage(scheduler.metrics, self._limits.metrics_interval_s)
         self._access_log = scheduler.access_log
 
     def take(self, request: HttpRequest) -> None:
         try:
-            if request.path != PATH:
+            if request.path != METRICS:
                 raise Refused(404, request)
             check_method(request, *READING)
         except Refused as exc:
@@ -43,11 +43,11 @@ class MetricsApp:
             head = JSON + refusal_headers(exc)
             request.respond(exc.http_status, head, msgspec.json.encode({"error": exc.phrase}))
         else:
-            request.respond(200, b"content-type: %b\r\n" % CONTENT_TYPE.encode(), self._metrics.text())
+            self._page.answer(request)
 
     def check_body(self, method: str, path: str, length: int | None) -> None:
         """Raise ServingError where a body need not be read: no request here has a use for one."""
-        if path == PATH and method not in READING:
+        if path == METRICS and method not in READING:
             raise NotAllowed(method, path, *READING)
         check_page_body(path, length, self._limits)
 
