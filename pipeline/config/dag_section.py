@@ -55,6 +55,10 @@ class DagConfig(Section):
         default=0,
         description="Requests admitted and not yet answered, at most; 0: channel_size, or 1000 without it.",
     )
+    max_pending_rows: PositiveInt = Field(
+        default=1_000_000,
+        description="Rows of the requests that are pending, at most; a request alone may have more.",
+    )
     request_timeout: Seconds = Field(
         default=30.0, description="Seconds a request may take in all; 0: no deadline."
     )

@@ -25,6 +25,7 @@ class Limits(Section):
     )
     json_depth: PositiveInt = Field(default=32, description="Nesting of a JSON body.")
     tensors: PositiveInt = Field(default=4096, description="Tensors, or keys, of one request.")
+    rows: PositiveInt = Field(default=100_000, description="Rows, or instances, of one request.")
     tensor_rank: Annotated[Int, Field(ge=1, le=32)] = Field(default=16, description="Dimensions of a tensor.")
     text_chars: PositiveInt = Field(
         default=64 << 20, description="Characters of one value: a text, or an image in base64."

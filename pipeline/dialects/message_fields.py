@@ -8,6 +8,8 @@ from pipeline.config.config_file import Limits
 from pipeline.errors import TooLarge
 
 SMALL_BYTES = 16 * 1024  # what so few bytes become is small, whatever they say
+SHORT_BYTES = 256  # of a field that stays in a large message: it has as many of them as fields
+FIELDS_PER_TENSOR = 4
 _FIXED = {1: 8, 5: 4}  # wire types of a fixed size
 _VARINT, _DELIMITED, _START_GROUP, _END_GROUP = 0, 2, 3, 4
 
@@ -49,6 +51,52 @@ def split(data: bytes, number: int, limits: Limits) -> tuple[bytes, list[memoryv
     return (b"".join([*kept, view[done:]]), found) if found else (data, [])
 
 
+def check_nested(
+    data: bytes, number: int, limits: Limits, cut: int = 0, short: int = 0, elements: int = 0
+) -> tuple[bytes, dict[int, memoryview]]:
+    """A message whose delimited fields of this number are messages, after a count of their fields.
+
+    cut: the number of a field to take out of them, 0 for none. short: the number of a field that is never
+    long, a shape. elements: more fields that there may be, each an element of a tensor. Returns the message
+    without what was cut, and that by the place of its message among those with the number. Raises TooLarge.
+    """
+    if len(data) <= SMALL_BYTES:
+        return data, {}
+    wanted, taken = number << 3 | _DELIMITED, cut << 3 | _DELIMITED
+    view = memoryview(data)
+    parts: list[bytes | memoryview] = []
+    cuts: dict[int, memoryview] = {}
+    done = place = 0
+    budget = _Budget(limits, elements)
+    try:
+        for tag, start, content, end in _fields(data, limits, budget=budget):
+            if tag != wanted:
+                continue
+            inner, at = [], content
+            for inner_tag, inner_start, inner_content, inner_end in _fields(
+                data, limits, content, end, budget
+            ):
+                if short and inner_tag == short << 3 | _DELIMITED and inner_end - inner_content > SMALL_BYTES:
+                    raise TooLarge(
+                        f"a tensor has more than {limits.tensor_rank} dimensions; limits.tensor_rank"
+                    )
+                if cut and inner_tag == taken and inner_end - inner_content > SHORT_BYTES:
+                    if place in cuts:  # the parser would merge them
+                        raise TooLarge("an input has two parts of contents; send one")
+                    cuts[place] = view[inner_content:inner_end]
+                    inner.append(view[at:inner_start])
+                    at = inner_end
+            if place in cuts:
+                inner.append(view[at:end])
+                whole = b"".join(inner)
+                parts += [view[done:start], varint(tag), varint(len(whole)), whole]
+                done = end
+            place += 1
+    except _NoMessage:
+        return data, {}
+    return (b"".join([*parts, view[done:]]), cuts) if cuts else (data, {})
+
+
 def varint(number: int) -> bytes:
     """A number as messages have it, the length of a field, say: seven bits a byte, the lowest first."""
     out = bytearray()
@@ -59,14 +107,32 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _fields(data: bytes, limits: Limits) -> Iterator[tuple[int, int, int, int]]:
+class _Budget:
+    """How many more fields a message may have, with those of the messages in it."""
+
+    def __init__(self, limits: Limits, elements: int = 0) -> None:
+        self._limits = limits
+        self._left = self._most = FIELDS_PER_TENSOR * limits.tensors + elements
+
+    def spend(self) -> None:
+        """Count a field. Raises TooLarge."""
+        self._left -= 1
+        if self._left < 0:
+            raise TooLarge(
+                f"the message has more than {self._most} fields; limits.tensors is {self._limits.tensors}"
+            )
+
+
+def _fields(
+    data: bytes, limits: Limits, at: int = 0, stop: int | None = None, budget: _Budget | None = None
+) -> Iterator[tuple[int, int, int, int]]:
     """Of each field its tag, and where it, its content and the next one begin.
 
-    Raises TooLarge and _NoMessage.
+    at, stop: where the message is in `data`. Raises TooLarge and _NoMessage.
     """
-    most = 4 * limits.tensors
-    at = count = 0
-    while at < len(data):
+    budget = budget or _Budget(limits)
+    stop = len(data) if stop is None else stop
+    while at < stop:
         start = at
         tag, at = _varint(data, at)
         kind = tag & 7
@@ -80,11 +146,9 @@ def _fields(data: bytes, limits: Limits) -> Iterator[tuple[int, int, int, int]]:
             at += _FIXED[kind]
         elif kind not in (_START_GROUP, _END_GROUP):
             raise _NoMessage
-        if at > len(data):
+        if at > stop:
             raise _NoMessage
-        count += 1
-        if count > most:
-            raise TooLarge(f"the message has more than {most} fields; limits.tensors is {limits.tensors}")
+        budget.spend()
         yield tag, start, content, at
 
 

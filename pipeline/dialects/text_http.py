@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.api.request_options import RequestOptions
+from pipeline.dialects.json_outline import ScanFirst
 from pipeline.dialects.text_models import TextModel, TextModels
 from pipeline.errors import InvalidInput, ServingError
 from pipeline.front.http.connection import HttpRequest
@@ -17,7 +18,7 @@ from pipeline.front.scheduler.scheduler import Scheduler
 _INTEGERS = range(-(1 << 63), 1 << 63)
 
 
-class TextHttp(HttpHandler):
+class TextHttp(ScanFirst, HttpHandler):
     """Makes requests to models of texts, and refusals in the API's own form."""
 
     def __init__(self, scheduler: Scheduler, models: TextModels) -> None:

@@ -33,7 +33,9 @@ class TextModel(NamedTuple):
     ) -> UnreadTexts:
         """What stands in a field, left unread. width, part: see `UnreadTexts`."""
         of_repository = self.served.config is not None  # whose models take tensors and nothing else
-        return UnreadTexts(bytes(raw), name, MOST_TEXTS, limits.text_chars, width, part, of_repository)
+        return UnreadTexts(
+            bytes(raw), name, min(MOST_TEXTS, limits.rows), limits.text_chars, width, part, of_repository
+        )
 
 
 class TextModels:

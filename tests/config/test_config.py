@@ -107,7 +107,7 @@ def test_all_mistakes_are_told_at_once_each_with_its_path_and_remedy() -> None:
         "op.bert.local_service_conf.model_dir: unknown key; did you mean model_config?",
         "op.bert.concurency: unknown key; did you mean concurrency?",
         "limits.zzzzzz: unknown key; known here: body_bytes, bodies_bytes, response_bytes, header_count, "
-        "header_bytes, json_depth, tensors, tensor_rank, text_chars, header_timeout_s, body_timeout_s, "
+        "header_bytes, json_depth, tensors, rows, tensor_rank, text_chars, header_timeout_s, body_timeout_s, "
         "idle_timeout_s, metrics_interval_s, max_connections, connection_calls",
     ]
 

@@ -16,6 +16,7 @@ import pytest
 import tritonclient.http as v2
 from tritonclient.utils import InferenceServerException
 
+from pipeline.config.limits import Limits
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve_v2.http_infer import parse_infer
 from pipeline.dialects.kserve_v2.shared_memory import SharedMemory
@@ -304,5 +305,5 @@ def test_the_key_value_routes_stay_as_they_were(triton: Callable[[str], ServiceP
 def test_the_front_passes_json_elements_on_unread() -> None:
     body = b'{"inputs": [{"name": "x", "shape": [2], "datatype": "FP32", "data": [1,    2]}]}'
     find = functools.partial(SharedMemory("off").span, "")
-    asked = parse_infer(body, None, KServeModel("m", "", Signature()), 32, find)
+    asked = parse_infer(body, None, KServeModel("m", "", Signature()), Limits(), find)
     assert bytes(asked.inputs["x"].data) == b"[1,    2]"

@@ -38,9 +38,22 @@ def test_refusals_in_a_row_share_a_reckoning() -> None:
     queue = FullQueue()
     dag = SimpleNamespace(order=["op"], nodes={"op": SimpleNamespace(op="op")}, inputs={"op": []}, ops=["op"])
     admission = Admission({"op": queue}, max_pending=10)
-    asked = cast(Any, SimpleNamespace(priority=0, deadline=math.inf))
+    asked = cast(Any, SimpleNamespace(priority=0, deadline=math.inf, rows=1))
     for _ in range(1000):
         with pytest.raises(Overloaded, match=r"10 requests are pending.* try again in 11\.0 s") as refused:
             admission.admit(asked, cast(Any, dag), Client(), 10)
         assert refused.value.retry_after_s == 11.0
     assert queue.reckoned < 500
+
+
+def test_pending_rows_are_bounded_and_a_request_alone_may_have_more() -> None:
+    dag = SimpleNamespace(order=["op"], nodes={"op": SimpleNamespace(op="op")}, inputs={"op": []}, ops=["op"])
+    admission = Admission({"op": FullQueue()}, max_pending=10, max_rows=100)
+    large, small = (cast(Any, SimpleNamespace(priority=0, deadline=math.inf, rows=n)) for n in (500, 60))
+    client = Client()
+    for pending, other in ((large, small), (small, small)):
+        admission.admit(pending, cast(Any, dag), client, 0)
+        with pytest.raises(Overloaded, match=r"dag\.max_pending_rows is 100"):
+            admission.admit(other, cast(Any, dag), client, 1)
+        admission.end(pending, client)
+    admission.admit(small, cast(Any, dag), client, 0)

@@ -112,7 +112,7 @@ def _v2_json(data: bytes) -> None:
         length = -1
     given = min(length, len(body)) if length >= 0 else None
     for model in (_SIMPLE, _OPEN, _OF_MESSAGES):
-        asked = http_infer.parse_infer(body, given, model, LIMITS.json_depth, _find)
+        asked = http_infer.parse_infer(body, given, model, LIMITS, _find)
         _deadline(asked.timeout_s)
         try:
             request = asked.request(model, JSON, _ENGINE)
@@ -209,7 +209,7 @@ def _v1(data: bytes) -> None:
 
 def _generate(data: bytes) -> None:
     def read(model: KServeModel) -> None:
-        asked = parse_generate(data, model, LIMITS.json_depth)
+        asked = parse_generate(data, model, LIMITS)
         _deadline(asked.timeout_s)
         _passed_on(asked.request(model, JSON, _ENGINE))
 

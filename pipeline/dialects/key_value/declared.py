@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.api.examples import message_of
 from pipeline.api.served_models import ServedModel
 from pipeline.dialects.key_value.texts import DeclaredTexts
-from pipeline.errors import BadPackage, UnknownService
+from pipeline.errors import BadPackage, TooLarge, UnknownService
 from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.models.dtypes import BY_DATATYPE
@@ -30,6 +30,9 @@ class DeclaredModels:
         """Have the request ask the model, with the tensors that it declares. Raises BadPackage."""
         assert model.signature is not None  # of a repository each has one
         request.inputs, request.rows = tensors_of(model.name, model.signature, request.inputs)
+        most = self._scheduler.app.config.limits.rows
+        if request.rows > most:
+            raise TooLarge(f"{request.rows} rows were sent; limits.rows is {most}")
         request.service, request.model, request.model_version = model.name, model.key, model.version
         request.wish = True  # BYTES as texts
 

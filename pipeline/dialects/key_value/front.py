@@ -22,6 +22,7 @@ from pipeline.api.dag import MESSAGE
 from pipeline.api.examples import KEY_VALUE_EXAMPLE, short_message
 from pipeline.config.config_file import Limits
 from pipeline.dialects.json_nesting import check_depth, check_objects
+from pipeline.dialects.json_outline import ScanFirst
 from pipeline.dialects.key_value.answers import JSON as JSON_FORM
 from pipeline.dialects.key_value.answers import PROTO, render_error
 from pipeline.dialects.key_value.declared import DeclaredModels
@@ -33,7 +34,7 @@ from pipeline.dialects.key_value.key_value_json import (
     integer,
 )
 from pipeline.dialects.key_value.tensors import add_tensors
-from pipeline.dialects.message_fields import check_field_count
+from pipeline.dialects.message_fields import check_field_count, check_nested
 from pipeline.errors import (
     BadPackage,
     DeadlineExceeded,
@@ -63,7 +64,7 @@ _decoder = msgspec.json.Decoder(Body)
 _NOT_FOUND = b'{"error":"Not Found"}'  # Triton's words, where its repository is served
 
 
-class KeyValueHttp(HttpHandler):
+class KeyValueHttp(ScanFirst, HttpHandler):
     """Answers every request at a path that is no other dialect's and no page."""
 
     name = "http"
@@ -281,6 +282,7 @@ def parse_proto(data: bytes, limits: Limits, example: str = KEY_VALUE_EXAMPLE) -
 
 def _message(data: bytes, limits: Limits) -> RequestMessage:
     check_field_count(data, limits)
+    check_nested(data, RequestMessage.TENSORS_FIELD_NUMBER, limits, elements=limits.rows)
     message = RequestMessage()
     try:
         message.ParseFromString(data)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import DecodeError
 
 from client.protos.kserve_v2_pb2 import InferTensorContents
 from pipeline.dialects.kserve.unread import LENGTH, objects
@@ -93,6 +94,14 @@ def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
     if len(data) != count * dtype.itemsize:
         raise ValueError(f"{len(data)} bytes do not fill {datatype} {list(shape)}")
     return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
+
+
+def read_contents(data: bytes) -> InferTensorContents:
+    """Parse typed contents. Raises ValueError for other bytes."""
+    try:
+        return InferTensorContents.FromString(data)
+    except DecodeError:
+        raise ValueError("it can not be parsed") from None
 
 
 def from_contents(contents: InferTensorContents, datatype: str, shape: Sequence[int]) -> Array:

@@ -31,6 +31,7 @@ class Written(IntEnum):
 
     RAW = 0  # BYTES alone: each element after its length
     JSON = 1  # a JSON array, flat or nested
+    CONTENTS = 2  # a serialized InferTensorContents
 
 
 class UnreadTensor(Unread, eq=False):
@@ -51,10 +52,41 @@ class UnreadTensor(Unread, eq=False):
 
         Raises KServeRefusal for elements that do not fit, and for texts that are no UTF-8.
         """
+        if self.written == Written.CONTENTS:
+            return self._contents()
         if self.datatype == "BYTES":
             elements = self._raw_elements() if self.written == Written.RAW else self._json_texts()
             return self._texts(elements) if self.as_texts else objects(elements, self.shape)
         return numbers(self._json_elements(), self.datatype).reshape(self.shape)
+
+    def _contents(self) -> Any:
+        from pipeline.dialects.kserve.datatypes import CONTENTS, from_contents, read_contents
+
+        about = f"for inference input {self.name!r} for model {self.model!r}"
+        try:
+            contents = read_contents(bytes(self.data))
+            fields = [descriptor.name for descriptor, _ in contents.ListFields()]
+            if fields != [CONTENTS.get(self.datatype)]:
+                raise ValueError(f"it has {', '.join(fields) or 'no elements'}, not {self.datatype}")
+            self._check_count(len(getattr(contents, fields[0])), about)
+            elements = from_contents(contents, self.datatype, self.shape)
+        except ValueError as exc:
+            raise of_request(self.request_id, f"unexpected explicit tensor data {about}: {exc}") from None
+        return self._texts(elements.ravel().tolist()) if self.as_texts else elements
+
+    def _check_count(self, count: int, about: str) -> None:
+        expected = math.prod(self.shape)
+        if count == expected:
+            return
+        if self.datatype == "BYTES":
+            told = f"expected {expected} string elements {about}, got {count}"
+        else:
+            size = BY_DATATYPE[self.datatype].numpy.itemsize
+            told = (
+                f"input byte size mismatch for input '{self.name}' for model '{self.model}'. "
+                f"Expected {expected * size}, got {count * size}"
+            )
+        raise of_request(self.request_id, told)
 
     def _raw_elements(self) -> list[bytes]:
         expected = math.prod(self.shape)

@@ -11,16 +11,24 @@ import msgspec
 from pipeline.api.examples import LONGEST_EXAMPLE, row_of
 from pipeline.api.request_options import RequestOptions
 from pipeline.api.restrictions import HEALTH, INFERENCE, METADATA
+from pipeline.dialects.json_outline import Outline, outline_aside
 from pipeline.dialects.kserve.as_message import as_message
 from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
 from pipeline.dialects.kserve.refusals import error_body
-from pipeline.dialects.kserve_v1.instances import parse
+from pipeline.dialects.kserve_v1.instances import MOST_ELEMENTS, parse
 from pipeline.dialects.kserve_v1.wish import AS_ANSWERED, V1Wish
 from pipeline.dialects.kserve_v1.wish import JSON as JSON_FORM
 from pipeline.errors import ServingError
 from pipeline.front.http.connection import HttpRequest
-from pipeline.front.http.http_handler import JSON, HttpHandler, Refused, check_method, refusal_headers
+from pipeline.front.http.http_handler import (
+    JSON,
+    SMALL_BYTES,
+    HttpHandler,
+    Refused,
+    check_method,
+    refusal_headers,
+)
 from pipeline.front.http.raw_bodies import raw_input
 from pipeline.front.scheduler.request import Request
 from pipeline.front.scheduler.scheduler import Scheduler
@@ -69,9 +77,20 @@ class V1Http(HttpHandler):
         ready = self._models.ready(model)
         request.respond(200 if ready else 503, JSON, _json({"name": model.name, "ready": ready}))
 
-    def _asked(self, request: HttpRequest, model: KServeModel, version: str) -> Request:
+    def _asked(
+        self, request: HttpRequest, model: KServeModel, version: str, outline: Outline | None = None
+    ) -> Request | None:
+        """None where a large body is scanned first."""
         raw = None if request.body[:1] == b"{" else self._raw(request, model)
-        made = self._parsed(request, model) if raw is None else _of_raw(raw, model)
+        if raw is None and outline is None and len(request.body) > SMALL_BYTES:
+            outline_aside(
+                request.body,
+                self._limits,
+                lambda done: self.take(request, lambda: self._asked(request, model, version, done.result())),
+                MOST_ELEMENTS,
+            )
+            return None
+        made = self._parsed(request, model, outline) if raw is None else _of_raw(raw, model)
         made.model, made.model_version = model.key, model.version
         made.deadline = self._scheduler.deadline(began=request.began)
         made.version = version
@@ -81,8 +100,8 @@ class V1Http(HttpHandler):
         takes = not model.op and not model.takes_messages
         return raw_input(request, self._scheduler.app.raw_bodies if takes else {})
 
-    def _parsed(self, request: HttpRequest, model: KServeModel) -> Request:
-        given = parse(request.body, model.signature, self._limits)
+    def _parsed(self, request: HttpRequest, model: KServeModel, outline: Outline | None) -> Request:
+        given = parse(request.body, model.signature, self._limits, outline)
         inputs: dict[str, Any] = dict(given.fields)
         if model.takes_messages:
             inputs = as_message(model.name, inputs)

@@ -5,7 +5,7 @@ What stands in a field stays JSON text; the worker reads it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,13 +13,16 @@ import numpy as np
 
 from pipeline.config.config_file import Limits
 from pipeline.dialects.json_nesting import check_depth, nesting
+from pipeline.dialects.json_outline import ELEMENTS_PER_TENSOR, Outline
 from pipeline.dialects.kserve.unread import check_texts
 from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 from pipeline.errors import InvalidInput, TooLarge
 from pipeline.front.http.raw_bodies import other_kind
+from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import Signature, TensorSpec
 
 MOST_VALUES = 1 << 18  # instances, and fields of all of them: each is an object of Python's in the front
+MOST_ELEMENTS = 16 * MOST_VALUES  # brackets, commas and colons, those of short rows with them
 _NOTHING = msgspec.Raw()
 
 Raws = Sequence[msgspec.Raw]
@@ -28,11 +31,12 @@ Raws = Sequence[msgspec.Raw]
 class _Body(msgspec.Struct, forbid_unknown_fields=True):
     instances: msgspec.Raw = _NOTHING
     inputs: msgspec.Raw = _NOTHING
-    parameters: dict[str, Any] = {}
+    parameters: msgspec.Raw = _NOTHING
     signature_name: str | None = None  # TensorFlow Serving's; there is one signature
 
 
 _body = msgspec.json.Decoder(_Body)
+_any = msgspec.json.Decoder(dict[str, Any])
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
@@ -47,13 +51,19 @@ class Instances(NamedTuple):
     parameters: Mapping[str, Any]
 
 
-def parse(body: bytes, signature: Signature, limits: Limits) -> Instances:
-    """Read a body for a model. Raises InvalidInput that names instance and field, and TooLarge."""
-    if body.count(b"[") + body.count(b"{") > limits.json_depth:  # each level of nesting has a bracket
-        check_depth(body, limits.json_depth)
+def parse(body: bytes, signature: Signature, limits: Limits, outline: Outline | None = None) -> Instances:
+    """Read a body for a model. Raises InvalidInput that names instance and field, and TooLarge.
+
+    outline: of a large body.
+    """
+    if outline is None:
+        outline = Outline(body)
+        if body.count(b"[") + body.count(b"{") > limits.json_depth:  # each level of nesting has a bracket
+            check_depth(body, limits.json_depth)
     if kind := other_kind(body):
         raise InvalidInput(f"the body is {kind}, no JSON")
-    given = _decoded(_body, body, "the body")
+    given = _decoded(_body, outline.text, "the body")
+    parameters = _parameters(given.parameters, limits)
     by_columns = not given.instances
     if by_columns is not bool(given.inputs):
         raise InvalidInput("the body must have either 'instances' or 'inputs'")
@@ -62,11 +72,27 @@ def parse(body: bytes, signature: Signature, limits: Limits) -> Instances:
         columns, count = _of_columns(given.inputs, signature, rows)
     else:
         columns, count = _of_instances(given.instances, signature)
-    _check_count(count, rows, signature)
+    _check_count(count, rows, signature, limits)
     specs = {spec.name: spec for spec in signature.inputs}
-    fields = {name: _unread(name, column, specs.get(name), rows) for name, column in columns.items()}
+    fields = {
+        name: _unread(name, map(outline.restore, column), specs.get(name), rows)
+        for name, column in columns.items()
+    }
     check_texts(fields, limits)
-    return Instances(fields, count if rows else 0, by_columns, given.parameters)
+    return Instances(fields, count if rows else 0, by_columns, parameters)
+
+
+def _parameters(given: msgspec.Raw, limits: Limits) -> dict[str, Any]:
+    """The parameters of a request. Raises InvalidInput and TooLarge."""
+    text = bytes(given)
+    if not text:
+        return {}
+    if text.count(b":") + text.count(b",") > ELEMENTS_PER_TENSOR * limits.tensors:
+        raise TooLarge(f"'parameters' has too many values; limits.tensors is {limits.tensors}")
+    parameters: dict[str, Any] = _decoded(_any, given, "'parameters'")
+    if len(parameters) > limits.tensors:
+        raise TooLarge(f"{len(parameters)} parameters were sent; limits.tensors is {limits.tensors}")
+    return parameters
 
 
 def _of_instances(instances: msgspec.Raw, signature: Signature) -> tuple[dict[str, Raws], int]:
@@ -137,18 +163,20 @@ def _check_values(text: msgspec.Raw, levels: int) -> None:
         raise TooLarge(f"the body has more than {MOST_VALUES} instances and fields")
 
 
-def _check_count(count: int, rows: bool, signature: Signature) -> None:
+def _check_count(count: int, rows: bool, signature: Signature, limits: Limits) -> None:
     if not count:
         raise InvalidInput("there is no instance: the list is empty")
     if not rows and count > 1:
         why = "declares no input_tensors" if signature.open else "has tensors that don't begin with rows (-1)"
         raise InvalidInput(f"{count} instances were sent; the model {why} and takes one a request")
+    if count > limits.rows:
+        raise TooLarge(f"{count} instances were sent; limits.rows is {limits.rows}")
     most = signature.max_batch_size
     if most and count > most:
         raise InvalidInput(f"{count} instances were sent; the model takes at most {most} a request")
 
 
-def _unread(name: str, column: Raws, spec: TensorSpec | None, rows: bool) -> UnreadRows:
+def _unread(name: str, column: Iterable[Part], spec: TensorSpec | None, rows: bool) -> UnreadRows:
     data = b"[%b]" % b",".join(column)
     if spec is None:
         return UnreadRows(data, "", [], name, whole=True)

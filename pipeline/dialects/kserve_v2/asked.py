@@ -108,6 +108,11 @@ class Asked(msgspec.Struct, eq=False):
                 "sequence_end",
             )
         values, rows = _checked(model, self.request_id, self.inputs, limits.tensor_rank)
+        most_rows = rows
+        if model.signature.has_rows:  # also where they are no batch, so that `rows` is 1
+            most_rows = max(rows, *(one.shape[0] for one in self.inputs.values() if one.shape), 0)
+        if most_rows > limits.rows:
+            raise of_request(self.request_id, f"{most_rows} rows were given; limits.rows is {limits.rows}")
         check_texts(values, limits)
         if model.takes_messages:
             values = as_message(model.name, values)
@@ -310,7 +315,7 @@ def _value(model: KServeModel, request_id: str, one: Given) -> Any:
         raise of_request(request_id, f"input '{one.name}' has the shape {_text(one.shape)}")
     as_texts = one.datatype == "BYTES" and model.signature.open
     data = one.data
-    if one.datatype == "BYTES" or one.written is Written.JSON:
+    if one.datatype == "BYTES" or one.written is not Written.RAW:
         if isinstance(data, Span):
             data = data.read()
         unread = one.shape, one.name, model.name, request_id, as_texts

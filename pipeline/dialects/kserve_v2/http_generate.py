@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pipeline.config.limits import Limits
 from pipeline.dialects.json_nesting import check_depth
+from pipeline.dialects.json_outline import Outline
 from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal
@@ -13,17 +15,21 @@ from pipeline.dialects.kserve.unread import Written
 from pipeline.dialects.kserve_v2.asked import Asked, Given, refuse_in_json
 
 
-def parse_generate(body: bytes, model: KServeModel, most_depth: int) -> Asked:
+def parse_generate(body: bytes, model: KServeModel, limits: Limits, outline: Outline | None = None) -> Asked:
     """Read the body: a key that is no input is a parameter; `id` and `parameters` are as in other requests.
 
     A value is one element or a flat list of them, of one row where the model has rows. Raises KServeRefusal,
-    and TooLarge for a document that nests deeper than `most_depth`.
+    and TooLarge for a document that nests deeper than limits.json_depth. outline: of a large body.
     """
-    if body.count(b"[") + body.count(b"{") > most_depth:  # each level of nesting has a bracket
-        check_depth(body, most_depth)
+    if outline is not None:
+        body = outline.text
+    elif body.count(b"[") + body.count(b"{") > limits.json_depth:  # each level of nesting has a bracket
+        check_depth(body, limits.json_depth)
     document = json_fields.parse(body)
     if not isinstance(document, dict):
         raise json_fields.unparsed("document", "attempt to access JSON non-object as object")
+    if len(document) > limits.tensors:
+        raise KServeRefusal(f"{len(document)} members were given; limits.tensors is {limits.tensors}")
     asked = Asked()
     datatypes = {spec.name: spec.datatype for spec in model.signature.inputs}
     # Where a row is one element, a list has several rows.

@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 
+from pipeline.config.limits import Limits
 from pipeline.dialects.json_nesting import check_depth
+from pipeline.dialects.json_outline import Outline
 from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
@@ -49,18 +51,27 @@ _decoder = msgspec.json.Decoder(_Document)
 
 
 def parse_infer(
-    body: bytes, header_length: int | None, model: KServeModel, most_depth: int, find: FindSpan
+    body: bytes,
+    header_length: int | None,
+    model: KServeModel,
+    limits: Limits,
+    find: FindSpan,
+    outline: Outline | None = None,
 ) -> Asked:
     """Read a body of JSON and the raw bytes behind it.
 
-    header_length: bytes of the JSON document; None for all of the body. find: in shared memory. Raises
-    KServeRefusal, and TooLarge for a document that nests deeper than `most_depth`.
+    header_length: bytes of the JSON document; None for all of the body. find: in shared memory. outline: of
+    a large document. Raises KServeRefusal, and TooLarge for a document that nests deeper than
+    limits.json_depth.
     """
-    document = body if header_length is None else body[:header_length]
-    binary = memoryview(body)[len(document) :]
-    if document.count(b"[") + document.count(b"{") > most_depth:  # each level of nesting has a bracket
-        check_depth(document, most_depth)
-    read = _read(document)
+    end = len(body) if header_length is None else header_length
+    binary = memoryview(body)[end:]
+    if outline is None:
+        outline = Outline(body[:end])
+        if body.count(b"[", 0, end) + body.count(b"{", 0, end) > limits.json_depth:  # a bracket for a level
+            check_depth(outline.text, limits.json_depth)
+    read = _read(outline.text)
+    _check_counts(read, limits)
     asked = Asked(read.id)
     _take_parameters(asked, read.parameters)
     at = 0
@@ -71,7 +82,9 @@ def parse_infer(
             continue
         size = _binary_size(one)
         if size is None:
-            asked.give(_of_json(one))
+            refuse_in_json(one.name, one.datatype)
+            data = outline.restore(one.data)
+            asked.give(Given(one.name, one.datatype, one.shape, data, Written.JSON))
             continue
         if size > len(binary) - at:
             raise KServeRefusal(
@@ -161,6 +174,17 @@ def _read_slowly(document: Any) -> _Document:
     return read
 
 
+def _check_counts(read: _Document, limits: Limits) -> None:
+    counts = {
+        "inputs": len(read.inputs),
+        "outputs": len(read.outputs or ()),
+        "parameters": len(read.parameters) + sum(len(one.parameters) for one in read.inputs),
+    }
+    for name, count in counts.items():
+        if count > limits.tensors:
+            raise of_request(read.id, f"{count} {name} were given; limits.tensors is {limits.tensors}")
+
+
 def _take_parameters(asked: Asked, parameters: Mapping[str, Any]) -> None:
     for name, value in parameters.items():
         if name == "priority":
@@ -212,11 +236,6 @@ def _output_span(wanted: WantedOutput, parameters: Mapping[str, Any], find: Find
         if given:
             raise KServeRefusal(f"Output can't set both 'shared_memory_region' and '{name}'")
     return _span(parameters, find)
-
-
-def _of_json(one: _Input) -> Given:
-    refuse_in_json(one.name, one.datatype)
-    return Given(one.name, one.datatype, one.shape, memoryview(one.data), Written.JSON)
 
 
 def _wanted(output: Mapping[str, Any]) -> WantedOutput:

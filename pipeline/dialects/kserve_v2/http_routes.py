@@ -18,6 +18,7 @@ from pipeline.api.restrictions import (
     MODEL_REPOSITORY,
     STATISTICS,
 )
+from pipeline.dialects.json_outline import Outline, outline_aside
 from pipeline.dialects.kserve.compression import chosen, compressed, decompressed
 from pipeline.dialects.kserve.models import KServeModel, version_number
 from pipeline.dialects.kserve.refusals import KServeRefusal, error_body, for_clients
@@ -31,7 +32,15 @@ from pipeline.dialects.kserve_v2.wish import JSON as JSON_FORM
 from pipeline.errors import OUR_FAULT, Overloaded, ServingError
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.cross_site import refuse_cross_site
-from pipeline.front.http.http_handler import JSON, HttpHandler, Refused, check_method, header, refusal_headers
+from pipeline.front.http.http_handler import (
+    JSON,
+    SMALL_BYTES,
+    HttpHandler,
+    Refused,
+    check_method,
+    header,
+    refusal_headers,
+)
 from pipeline.front.scheduler.request import Request
 from pipeline.messages.values import Part
 
@@ -166,14 +175,25 @@ class V2Http(HttpHandler):
     # Inference:
 
     def _infer(self, request: HttpRequest, name: str, version: str, what: str) -> Request | None:
-        """None where the body is to be decompressed first."""
+        """None where the body is to be decompressed, or scanned, first."""
         model = self._server.models.find(name, version)
 
-        def made_of(body: bytes) -> Request:
+        def made_of(body: bytes, outline: Outline | None = None) -> Request | None:
+            length = None
             if what == "infer":
-                made = self._asked(request, model, body)
+                length = _header_length(header(request, b"inference-header-content-length"), body)
+            document = body if length is None else body[:length]
+            if outline is None and len(document) > SMALL_BYTES:
+                outline_aside(
+                    document,
+                    self._server.limits,
+                    lambda done: self.take(request, lambda: made_of(body, done.result())),
+                )
+                return None
+            if what == "infer":
+                made = self._asked(request, model, body, length, outline)
             else:
-                made = self._generated(request, model, body, what)
+                made = self._generated(request, model, body, what, outline)
             made.version = version
             return made
 
@@ -186,16 +206,24 @@ class V2Http(HttpHandler):
         reading.add_done_callback(lambda read: self.take(request, lambda: made_of(read.result())))
         return None
 
-    def _generated(self, request: HttpRequest, model: KServeModel, body: bytes, what: str) -> Request:
-        asked = parse_generate(body, model, self._server.limits.json_depth)
+    def _generated(
+        self, request: HttpRequest, model: KServeModel, body: bytes, what: str, outline: Outline | None
+    ) -> Request:
+        asked = parse_generate(body, model, self._server.limits, outline)
         made = asked.request(model, GENERATED, self._scheduler)
         made.deadline = self._scheduler.deadline(began=request.began)
         if what == "generate_stream":
             made.finish = AsEvent()
         return made
 
-    def _asked(self, request: HttpRequest, model: KServeModel, body: bytes) -> Request:
-        length = _header_length(header(request, b"inference-header-content-length"), body)
+    def _asked(
+        self,
+        request: HttpRequest,
+        model: KServeModel,
+        body: bytes,
+        length: int | None,
+        outline: Outline | None,
+    ) -> Request:
         if length == 0:
             asked = parse_raw(body, model)
         else:
@@ -203,8 +231,9 @@ class V2Http(HttpHandler):
                 body,
                 length,
                 model,
-                self._server.limits.json_depth,
+                self._server.limits,
                 lambda name, at, size: self._server.memory.span(request.peer, name, at, size),
+                outline,
             )
         made = asked.request(model, JSON_FORM, self._scheduler)
         made.deadline = self._scheduler.deadline(asked.deadline_s(model), request.began)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -16,7 +16,7 @@ from pipeline.dialects.kserve.unread import LENGTH, Written
 from pipeline.dialects.kserve_v2.asked import SEQUENCE_FLAGS, Asked, Given
 from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
 from pipeline.dialects.kserve_v2.wish import WantedOutput
-from pipeline.dialects.message_fields import split
+from pipeline.dialects.message_fields import check_nested, split
 from pipeline.messages.values import Part
 from pipeline.models.dtypes import BY_DATATYPE
 
@@ -45,6 +45,10 @@ _SHARED_MEMORY = {  # parameters of a tensor that lies there, with the fields of
 }
 _Tensor = ModelInferRequest.InferInputTensor
 _RAWS = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+_INPUTS = ModelInferRequest.INPUTS_FIELD_NUMBER
+_OUTPUTS = ModelInferRequest.OUTPUTS_FIELD_NUMBER
+_SHAPE = _Tensor.SHAPE_FIELD_NUMBER
+_CONTENTS = _Tensor.CONTENTS_FIELD_NUMBER
 
 
 class InferMessage(NamedTuple):
@@ -52,37 +56,43 @@ class InferMessage(NamedTuple):
 
     fields: ModelInferRequest
     raws: Sequence[Part]  # its raw_input_contents; of a large message views of what was received
+    contents: Mapping[int, Part] = {}  # large typed contents, which the worker parses, by the input's number
 
 
 def infer_message(data: bytes, limits: Limits) -> InferMessage:
     """Parse a serialized ModelInferRequest. Raises KServeRefusal for other bytes, and TooLarge."""
     rest, raws = split(data, _RAWS, limits)
+    rest, contents = check_nested(rest, _INPUTS, limits, cut=_CONTENTS, short=_SHAPE)
+    check_nested(rest, _OUTPUTS, limits)
     try:
         fields = ModelInferRequest.FromString(rest)
     except DecodeError:
         raise KServeRefusal("Unable to parse request", "INTERNAL") from None
-    return InferMessage(fields, raws or fields.raw_input_contents)
+    return InferMessage(fields, raws or fields.raw_input_contents, contents)
 
 
 def parse_infer(asked_for: InferMessage, model: KServeModel, find: FindSpan) -> Asked:
     """Read the message's inputs, outputs and parameters. find: in shared memory. Raises KServeRefusal."""
-    message, raws = asked_for
+    message, raws, contents = asked_for
     asked = Asked(message.id)
     if message.parameters:
         _take_parameters(asked, message)
     number = 0  # of the inputs that are not in shared memory
-    for tensor in message.inputs:
+    for place, tensor in enumerate(message.inputs):
         if tensor.parameters and (span := _span(tensor, find)) is not None:
-            if tensor.contents.ListFields():
+            if place in contents or tensor.contents.ListFields():
                 raise KServeRefusal(
                     "unexpected 'content' provided when using shared memory for input tensor "
                     f"'{tensor.name}' for model '{model.name}'"
                 )
             asked.give_shared(tensor.name, tensor.datatype, list(tensor.shape), span)
             continue
-        if not raws:
+        if not raws and place in contents:
+            shape = list(tensor.shape)
+            given = Given(tensor.name, tensor.datatype, shape, contents[place], Written.CONTENTS)
+        elif not raws:
             given = _typed(tensor, model)
-        elif tensor.HasField("contents") and tensor.contents.ListFields():
+        elif place in contents or (tensor.HasField("contents") and tensor.contents.ListFields()):
             raise KServeRefusal(
                 "contents field must not be specified when using raw_input_contents for "
                 f"'{tensor.name}' for model '{model.name}'"

@@ -43,6 +43,7 @@ EVERYTHING_ELSE = "/"
 READING = ("GET", "HEAD")
 DOCS = "/docs"
 METRICS = "/metrics"
+SMALL_BYTES = 256 * 1024  # a body of so few bytes is decoded whole, at once
 _DOOR = "http"
 _PAGE_APIS = {
     "/health/live": HEALTH,
@@ -172,11 +173,13 @@ class HttpHandler(ABC):
         self._scheduler = scheduler
         self._access_log = scheduler.access_log
 
-    def take(self, request: HttpRequest, read: Callable[[], Request] | None = None) -> None:
+    def take(self, request: HttpRequest, read: Callable[[], Request | None] | None = None) -> None:
         """Answer at once, or when the scheduler has the answer. read: in place of `_read`."""
         try:
             if not self.decodes:
                 check_content_encoding(request)
+            if read is None and len(request.body) > SMALL_BYTES and self._scan_first(request):
+                return
             asked = self._read(request) if read is None else read()
             if asked is None:
                 return
@@ -212,6 +215,10 @@ class HttpHandler(ABC):
             self.refuse(request, answer, head)
 
     # What a dialect brings:
+
+    def _scan_first(self, request: HttpRequest) -> bool:
+        """Have a large body scanned aside, and then `take` called again; false: it needs no scan."""
+        return False
 
     @abstractmethod
     def _read(self, request: HttpRequest) -> Request | None:

@@ -84,6 +84,7 @@ class AdmittedRequest(Protocol):
 
     priority: int
     deadline: float
+    rows: int
 
 
 class LastInLine(NamedTuple):
@@ -125,11 +126,14 @@ class Admission:
     that is not there yet refuses nobody.
     """
 
-    def __init__(self, queues: Mapping[str, QueueView], max_pending: int) -> None:
-        """queues: by Op; whoever makes this may fill it until the first request."""
+    def __init__(self, queues: Mapping[str, QueueView], max_pending: int, max_rows: int = 1_000_000) -> None:
+        """queues: by Op; whoever makes this may fill it until the first request. max_rows: pending at a time;
+        a request that is alone may have more."""
         self.fair_queue = FairQueue()
         self._queues = queues
         self._max_pending = max_pending
+        self._max_rows = max_rows
+        self._rows = 0  # of the pending requests
         self._enough_s = 0.0  # who has more time than this is in time, however much is pending
         self._mixed = False  # whether requests of a lower priority have been seen
         self._reckoned_s = 0.0  # see `_wait_when_full_s`
@@ -150,12 +154,25 @@ class Admission:
                 f"try again in {wait_s:.1f} s",
                 retry_after_s=wait_s,
             )
+        if self._rows and self._rows + request.rows > self._max_rows:
+            wait_s = self._wait_when_full_s(dag)
+            raise Overloaded(
+                f"requests with {self._rows} rows are pending, and dag.max_pending_rows is {self._max_rows}; "
+                f"try again in {wait_s:.1f} s",
+                retry_after_s=wait_s,
+            )
         if request.priority:
             self._mixed = True
         remaining_s = request.deadline - time.monotonic()
         if remaining_s < self._enough_s or remaining_s <= 0.0:
             self._compare(request, dag, client, pending, remaining_s)
+        self._rows += request.rows
         return self.fair_queue.admit(client)
+
+    def end(self, request: AdmittedRequest, client: Client) -> None:
+        """The request is not pending any more."""
+        self._rows -= request.rows
+        self.fair_queue.end(client)
 
     def note_pace(self) -> None:
         """The pace of an Op has changed."""

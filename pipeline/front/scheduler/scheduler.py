@@ -121,7 +121,7 @@ class Scheduler:
         self._anyone = Client()  # stands for clients that no door tells apart
         self._tracer = Tracer(metrics, app.ops, config.tracer.interval_s)
         self._batchers: dict[str, Batcher] = {}
-        self._admission = Admission(self._batchers, config.max_pending_requests)
+        self._admission = Admission(self._batchers, config.max_pending_requests, config.max_pending_rows)
         for op in app.ops:
             figures = metrics.of_ops[op] = OpFigures()
             self._batchers[op] = Batcher(op, app.config, plan(app, op), figures, self._admission, self)
@@ -296,7 +296,7 @@ class Scheduler:
         request, took_s = dag_run.request, time.monotonic() - dag_run.began
         if dag_run.due_key is not None:
             self._deadlines.discard(dag_run, dag_run.due_key)
-        self._admission.fair_queue.end(request.client or self._anyone)
+        self._admission.end(request, request.client or self._anyone)
         self._pending -= 1
         dag_run.entry.pending -= 1
         if self._awaited_ends or not self._accepting:

@@ -1,0 +1,216 @@
+"""Outline: a large JSON body without its long arrays, so that the front decodes little of it.
+
+Decoding holds Python's lock, so a body of 60 MB would stop the event loop for a second. The outline is made
+in a thread, in pieces: NumPy gives the lock back in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.config.limits import Limits
+from pipeline.errors import TooLarge
+from pipeline.front.http.connection import HttpRequest
+from pipeline.front.http.http_handler import HttpHandler
+from pipeline.front.scheduler.request import Request
+from pipeline.messages.values import Part
+
+ELEMENTS_PER_TENSOR = 64  # brackets, commas and colons that one tensor may have beside its data
+_PIECE_BYTES = 1 << 20
+_SHORT_BYTES = 256  # an array of so few bytes stays in the outline
+_OPEN_ARRAY, _OPEN_OBJECT, _CLOSE, _SEPARATOR, _QUOTE = 1, 2, 3, 4, 5
+_KINDS = np.zeros(256, np.uint8)
+_KINDS[[ord("["), ord("{"), ord('"')]] = _OPEN_ARRAY, _OPEN_OBJECT, _QUOTE
+_KINDS[[ord("]"), ord("}")]] = _CLOSE
+_KINDS[[ord(","), ord(":")]] = _SEPARATOR
+_JSON_STARTS = (b"{", b"[", b" ", b"\n", b"\r", b"\t")  # other bodies are images, or no JSON
+_BRACKETS = (b"[", b"]", b"{", b"}")
+_STAND_IN = b'["' + secrets.token_hex(16).encode() + b':%010d"]'  # no client can guess it
+_STAND_IN_BYTES = len(_STAND_IN % 0)
+
+Indexes = npt.NDArray[np.int64]
+Kinds = npt.NDArray[np.uint8]
+
+
+_scanner = ThreadPoolExecutor(1, "json-outline")  # one: further ones would share the cores of the event loop
+
+
+class Outline:
+    """A JSON text whose long arrays are stand-ins. text: of the outline."""
+
+    def __init__(self, text: bytes, arrays: Sequence[memoryview] = ()) -> None:
+        self.text = text
+        self._arrays = arrays
+
+    def restore(self, value: bytes | msgspec.Raw) -> Part:
+        """The text of a value of the outline as the client wrote it."""
+        view = memoryview(value)
+        if not self._arrays or len(view) != _STAND_IN_BYTES:
+            return view
+        number = bytes(view[-12:-2])
+        if not number.isdigit() or view != _STAND_IN % int(number):
+            return view
+        return self._arrays[int(number)]
+
+
+def make_outline(text: bytes | memoryview, limits: Limits, most: int = 0) -> Outline:
+    """Cut the arrays of tensors' data: those below the third level, or within an array of the second.
+
+    most: elements outside of these arrays; 0 for what limits.tensors allows. Raises TooLarge for more, and
+    for a text that nests deeper than limits.json_depth.
+    """
+    return _Scan(memoryview(text), limits.json_depth, most or ELEMENTS_PER_TENSOR * limits.tensors).run()
+
+
+def outline_aside(
+    body: bytes, limits: Limits, then: Callable[[asyncio.Future[Outline]], object], most: int = 0
+) -> None:
+    """Make the outline of a body in a thread, and call `then` in the event loop with its future."""
+    loop = asyncio.get_running_loop()
+    loop.run_in_executor(_scanner, partial(make_outline, body, limits, most)).add_done_callback(then)
+
+
+class ScanFirst(HttpHandler):
+    """Counts the elements of large bodies before `_read` decodes them."""
+
+    _limits: Limits
+
+    def _scan_first(self, request: HttpRequest) -> bool:
+        if request.body[:1] not in _JSON_STARTS:
+            return False
+        outline_aside(request.body, self._limits, partial(self._take_scanned, request))
+        return True
+
+    def _take_scanned(self, request: HttpRequest, scanned: asyncio.Future[Outline]) -> None:
+        def read() -> Request | None:
+            scanned.result()  # raises TooLarge
+            return self._read(request)
+
+        self.take(request, read)
+
+
+class _Scan:
+    """One pass over a text, a piece at a time."""
+
+    def __init__(self, text: memoryview, most_depth: int, most: int) -> None:
+        self._text = text
+        self._most_depth = most_depth
+        self._most = most
+        self._count = 0  # of elements outside of arrays that are cut
+        self._in_string = False
+        self._depth = 0
+        self._in_array = False  # whether the open value of the second level is one
+        self._cut_from = -1  # where the array begins that is being cut
+        self._cut_level = 0  # of its values
+        self._spans: list[tuple[int, int]] = []
+
+    def run(self) -> Outline:
+        start = 0
+        while start < len(self._text):
+            start = self._scan_piece(start)
+        parts: list[Part] = []
+        done = 0
+        for number, (begin, end) in enumerate(self._spans):
+            parts += [self._text[done:begin], _STAND_IN % number]
+            done = end
+        parts.append(self._text[done:])
+        return Outline(b"".join(parts), [self._text[begin:end] for begin, end in self._spans])
+
+    def _scan_piece(self, start: int) -> int:
+        """Return where the next piece begins: never between a backslash and its character."""
+        piece = bytes(self._text[start : start + _PIECE_BYTES])
+        if self._is_plain(piece):
+            return start + len(piece)
+        if b"\\" in piece:
+            if (len(piece) - len(piece.rstrip(b"\\"))) % 2 and len(piece) > 1:
+                piece = piece[:-1]
+            plain = piece.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
+        else:
+            plain = piece
+        kinds = _KINDS[np.frombuffer(plain, np.uint8)]
+        at = np.flatnonzero(kinds)
+        kinds = kinds[at]
+        quotes = kinds == _QUOTE
+        inside = np.logical_xor.accumulate(quotes) ^ self._in_string
+        if quotes.size:
+            self._in_string = bool(inside[-1])
+        outside = ~(inside | quotes)
+        self._scan_elements(at[outside] + start, kinds[outside])
+        return start + len(piece)
+
+    def _is_plain(self, piece: bytes) -> bool:
+        """Whether the whole piece belongs to a string, or to an array that is cut."""
+        if b'"' in piece or b"\\" in piece:
+            return False
+        return self._in_string or (self._cut_from >= 0 and not any(each in piece for each in _BRACKETS))
+
+    def _scan_elements(self, at: Indexes, kinds: Kinds) -> None:
+        """at, kinds: places and kinds of brackets, commas and colons outside of strings."""
+        if not at.size:
+            return
+        is_open = (kinds == _OPEN_ARRAY) | (kinds == _OPEN_OBJECT)
+        is_close = kinds == _CLOSE
+        depth = np.cumsum(is_open.view(np.int8) - is_close.view(np.int8), dtype=np.int64) + self._depth
+        if depth.max() > self._most_depth:
+            deepest = depth.max()
+            raise TooLarge(f"the body nests {deepest} levels deep; limits.json_depth is {self._most_depth}")
+        self._depth = int(depth[-1])
+        if self._cut_from >= 0:
+            ends = np.flatnonzero(is_close & (depth == self._cut_level - 1))
+            if not ends.size:
+                return
+            self._spans.append((self._cut_from, int(at[ends[0]]) + 1))
+            self._cut_from = -1
+            start = ends[0] + 1
+            at, kinds, depth = at[start:], kinds[start:], depth[start:]
+        self._cut(at, kinds, depth)
+
+    def _cut(self, at: Indexes, kinds: Kinds, depth: Indexes) -> None:
+        """Note the arrays to cut, and count the elements outside of them."""
+        begins, ends = self._arrays_to_cut(kinds, depth)
+        count = at.size
+        if begins.size and ends[-1] == at.size:  # it goes on in the next piece
+            count -= int(at.size - begins[-1])
+            self._cut_from, self._cut_level = int(at[begins[-1]]), int(depth[begins[-1]])
+            begins, ends = begins[:-1], ends[:-1]
+        long = at[ends] - at[begins] > _SHORT_BYTES
+        begins, ends = begins[long], ends[long]
+        self._spans += zip(at[begins].tolist(), (at[ends] + 1).tolist(), strict=True)
+        self._count += count - int((ends - begins).sum())
+        if self._count > self._most:
+            raise TooLarge(
+                f"the body has more than {self._most} values beside the data of its tensors; "
+                f"limits.tensors allows {ELEMENTS_PER_TENSOR} for each"
+            )
+
+    def _arrays_to_cut(self, kinds: Kinds, depth: Indexes) -> tuple[Indexes, Indexes]:
+        """Where the arrays begin and end, as indexes of `kinds`; its size where one has no end."""
+        seconds = np.flatnonzero((kinds != _CLOSE) & (kinds != _SEPARATOR) & (depth == 2))
+        third, third_ends = _arrays(kinds, depth, 3)
+        fourth, fourth_ends = _arrays(kinds, depth, 4)
+        of_arrays = np.concatenate(([self._in_array], kinds[seconds] == _OPEN_ARRAY))
+        within = of_arrays[np.searchsorted(seconds, third)]
+        third, third_ends = third[within], third_ends[within]
+        self._in_array = bool(of_arrays[-1])
+        if third.size:  # an array within one that is cut goes with it
+            last = np.searchsorted(third, fourth) - 1
+            free = (last < 0) | (third_ends[last] < fourth)
+            fourth, fourth_ends = fourth[free], fourth_ends[free]
+        begins, ends = np.concatenate((third, fourth)), np.concatenate((third_ends, fourth_ends))
+        order = np.argsort(begins)
+        return begins[order], ends[order]
+
+
+def _arrays(kinds: Kinds, depth: Indexes, level: int) -> tuple[Indexes, Indexes]:
+    """The arrays whose values are of a level: where they begin and end, as indexes of `kinds`."""
+    begins = np.flatnonzero((kinds == _OPEN_ARRAY) & (depth == level))
+    closes = np.append(np.flatnonzero((kinds == _CLOSE) & (depth == level - 1)), kinds.size)
+    return begins, closes[np.searchsorted(closes, begins)]
