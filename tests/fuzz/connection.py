@@ -62,6 +62,9 @@ class _App:
         else:
             request.respond(200, b"", b"ok")
 
+    def check_body(self, method: str, path: str, length: int | None) -> None:
+        pass
+
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
         return b"content-type: text/plain\r\n", error.message.encode()
 

@@ -22,7 +22,7 @@ import msgspec
 from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge
 from pipeline.front.http.half_closed import CONTINUE, HalfClosed
 from pipeline.front.http.held_refusals import AT_ONCE_S, HELD_S, Refuse
-from pipeline.front.http.listener import Listener
+from pipeline.front.http.listener import REQUESTS_A_TURN, TURN_S, Listener
 from pipeline.front.http.request_head import (
     HOST,
     HTTP_1_0,
@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol):
             listener.bodies_bytes -= sum(len(request.body) for request in self._waiting)
             self._waiting.clear()
             return
-        if listener.turn_is_full:
+        if listener.begun >= REQUESTS_A_TURN or listener.spent_s > TURN_S:
             listener.postpone(self)
             return
         self._current = request = self._waiting.popleft()
@@ -289,7 +289,10 @@ class Connection(asyncio.Protocol):
         except Exception:
             log.exception("A fault of ours in %s %s", request.method, request.path)
             self._transport.close()
-        listener.count_begun(time.monotonic() - began)
+        listener.begun += 1
+        listener.spent_s += time.monotonic() - began
+        if listener.begun >= REQUESTS_A_TURN or listener.spent_s > TURN_S:
+            listener.end_turn()
         if self._waiting and self._current is None:
             listener.postpone(self)
 

@@ -50,8 +50,8 @@ class Listener:
         self.bodies_bytes = 0  # of those that are arriving, or not answered yet
         self.draining = False  # each answer is the last of its connection
         self.held = HeldRefusals()
-        self._begun = 0  # requests since the last turn that was counted
-        self._spent_s = 0.0  # that beginning them took
+        self.begun = 0  # requests since the last turn that was counted
+        self.spent_s = 0.0  # that beginning them took
         self._turn_ends = False  # whether `_next_turn` will be called
         # One whole answer is always allowed.
         self._most_unread_bytes = max(limits.bodies_bytes, limits.response_bytes)
@@ -60,44 +60,33 @@ class Listener:
         self._postponed: deque[OpenConnection] = deque()
         self._seen_off: deque[OpenConnection] = deque()
 
-    @property
-    def turn_is_full(self) -> bool:
-        """Whether further requests are to begin in a later turn of the loop.
+    def end_turn(self) -> None:
+        """Count anew after the loop's other work: this turn begins no more requests.
 
         While 1,024 sockets are readable libuv polls again, up to 48 times (its issue 282): without a bound,
         timers, hand-overs and gRPC would stand still for seconds.
         """
-        return self._begun >= REQUESTS_A_TURN or self._spent_s > TURN_S
-
-    def count_begun(self, took_s: float) -> None:
-        """Count a request that has begun. took_s: how long that held the loop."""
-        self._begun += 1
-        self._spent_s += took_s
-        if self.turn_is_full:
-            self._end_turn()
+        if not self._turn_ends:
+            self._turn_ends = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
 
     def postpone(self, connection: OpenConnection) -> None:
         """Call the connection's `go_on` in a later turn of the loop."""
         if not connection.postponed:
             connection.postponed = True
             self._postponed.append(connection)
-            self._end_turn()
-
-    def _end_turn(self) -> None:
-        if not self._turn_ends:
-            self._turn_ends = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
+            self.end_turn()
 
     def _next_turn(self) -> None:
-        self._begun, self._spent_s, self._turn_ends = 0, 0.0, False
+        self.begun, self.spent_s, self._turn_ends = 0, 0.0, False
         for _ in range(len(self._postponed)):  # those that are postponed again wait for the turn after
-            if self.turn_is_full:
+            if self.begun >= REQUESTS_A_TURN or self.spent_s > TURN_S:
                 return
             connection = self._postponed.popleft()
             connection.postponed = False
             connection.go_on()
         if self._postponed:
-            self._end_turn()
+            self.end_turn()
 
     def see_off(self, refused: OpenConnection) -> None:
         """Give a connection too many, which was told so, time to read that: a few of them at once."""

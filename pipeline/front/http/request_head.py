@@ -26,7 +26,7 @@ def check_host(version: str, headers: Mapping[bytes, bytes]) -> None:
     host = headers.get(b"host")
     if host is None:
         if version != HTTP_1_0:
-            raise bad_request("The request has no Host header, which HTTP/1.1 requires.")
+            raise bad_request("The request has no Host header (RFC 9112 section 3.2).")
     elif not HOST.fullmatch(host):
         raise bad_request("The Host header is no host name or address, with or without a port.")
 
