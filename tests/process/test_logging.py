@@ -85,7 +85,8 @@ def test_a_line_of_json_for_each_event_with_time_level_and_origin() -> None:
 
 class TestLevels:
     def test_at_warning_a_service_without_trouble_says_nothing(self) -> None:
-        with ServiceProcess(ECHO, {"logging": {"level": "warning"}}) as service:
+        closed = {"model_control": "none"}  # open, without API keys, it is warned of
+        with ServiceProcess(ECHO, {"logging": {"level": "warning"}, "v2": closed}) as service:
             service.predict({"number": "1"})
             assert finished(service) == []
 
