@@ -58,7 +58,7 @@ def test_a_model_with_a_state_and_a_sample_rate_is_converted_and_served(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     told = refused(capsys, "serving", SPEECH, "served")
-    assert "can't run input [1, 5]" in told and "--sample" in told
+    assert "can't run input [1, 16]" in told and "--sample" in told
     told = refused(capsys, "serving", SPEECH, "served", "--lengths", "64", code=1)
     assert "output 'output' of the original is nan in 100.0% of its values" in told and "--sample" in told
     assert not Path("served").exists()
