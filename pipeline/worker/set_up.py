@@ -39,6 +39,7 @@ def executors_of(
     op._settings = settings_of(config, op.client)
     if op.model is not None:
         op.set_model_info(op.model)
+        model.serving_model = op.model or model.serving_model  # as the Op itself describes it
     call_init_op(op)
     keep_our_loggers()
     model.warm_up()

@@ -159,20 +159,23 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 
 class TestWhatNewWrites:
-    def test_it_is_added_to_what_serving_yml_says(self, tmp_path: Path) -> None:
+    def test_it_stands_beside_the_script_and_the_model_s_serving_yml_stays(self, tmp_path: Path) -> None:
         model = onnx_models.serving(tmp_path)
         path = model / "serving_server" / ADDITIONS
-        before = yaml.safe_load(path.read_text("utf-8"))
+        before = path.read_bytes()
         (model / "serving_server" / "vocab.txt").write_text("[PAD]\n[UNK]", "utf-8")
         done = paddlewheel("new", "app", "--model", str(model), "--input", "text", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert f"{path} says so now" in done.stdout
-        after = yaml.safe_load(path.read_text("utf-8"))
-        assert {key: after[key] for key in before} == before
-        assert after["inputs"] == {"text": {"kind": "text"}}
-        assert after["outputs"] == {"logits": {"kind": "classes"}}
+        assert f"{Path('app', ADDITIONS)} says so; edit it there" in done.stdout
+        assert "v1/models/app:predict" in done.stdout
+        own = yaml.safe_load((tmp_path / "app" / ADDITIONS).read_text("utf-8"))
+        assert own["inputs"] == {"text": {"kind": "text"}}
+        assert own["outputs"] == {"logits": {"kind": "classes"}}
+        assert path.read_bytes() == before
         again = paddlewheel("new", "other", "--model", str(model), cwd=tmp_path)
-        assert "v1/models/other:predict" in again.stdout and "says so now" not in again.stdout
+        assert "/other/prediction" in again.stdout and "says so" not in again.stdout, again
+        assert not (tmp_path / "other" / ADDITIONS).exists()
+        assert path.read_bytes() == before
 
     @pytest.mark.parametrize(
         ("model", "options", "told"),

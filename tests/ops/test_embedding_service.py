@@ -158,15 +158,25 @@ def test_sentence_transformers_file_says_the_pooling(tmp_path: Path) -> None:
     model = load_serving_model(encoder(tmp_path / "model", {"kind": "embedding"}))
     pooling = model.directory / "1_Pooling" / "config.json"
     pooling.parent.mkdir()
-    for told, expected in (("cls_token", "cls"), ("mean_tokens", "mean")):
+    known = {
+        "cls_token": "cls",
+        "mean_tokens": "mean",
+        "max_tokens": "max",
+        "mean_sqrt_len_tokens": "mean_sqrt_len",
+        "weightedmean_tokens": "weightedmean",
+        "lasttoken": "lasttoken",
+    }
+    for told, expected in known.items():
         pooling.write_text(
-            json.dumps({f"pooling_mode_{told}": True, "pooling_mode_max_tokens": False}), "utf-8"
+            json.dumps({**{f"pooling_mode_{one}": False for one in known}, f"pooling_mode_{told}": True}),
+            "utf-8",
         )
         task: Any = text_task(model)
         task.load()
         assert task._pooling == expected
-    pooling.write_text(json.dumps({"pooling_mode_max_tokens": True}), "utf-8")
-    with pytest.raises(ConfigError, match="pooling_mode_max_tokens; known are"):
+    pooling.write_text(json.dumps({"pooling_mode_median_tokens": True}), "utf-8")
+    named = ", ".join(f"pooling_mode_{one}" for one in ("cls_token", "max_tokens", "mean_tokens"))
+    with pytest.raises(ConfigError, match=f"pooling_mode_median_tokens; known are {named}"):
         task.load()
 
 
@@ -174,7 +184,7 @@ def test_sentence_transformers_file_says_the_pooling(tmp_path: Path) -> None:
     ("output", "fetch", "expected"),
     [
         ({"dimensions": 9}, "last_hidden_state", "dimensions: 9, but last_hidden_state has 8"),
-        ({"pooling": "max"}, "last_hidden_state", "pooling"),
+        ({"pooling": "median"}, "last_hidden_state", "pooling.*'mean', 'cls', 'max'.*'lasttoken'"),
         ({"kind": "relevance"}, "last_hidden_state", r"is for \[N, 1\] or \[N, 2\]"),
         ({"kind": "similarity"}, "last_hidden_state", "reads pairs; name the second text"),
     ],
