@@ -155,11 +155,11 @@ def _warn_of_open_control(app: App) -> None:
     ]
     if not reachable:
         return
-    code = "" if app.repository is None else ", and with file: contents code of their own"
+    code = "" if app.repository is None else ", also models with code of its own (file: contents)"
     log.warning(
-        "whoever reaches a port (%s) may load and unload models%s; security.api_keys (--api-keys) asks for "
-        "a key, v2.model_control: none (--model-control-mode=none) refuses them",
-        ", ".join(reachable),
+        "Every client of %s may load and unload models%s: set security.api_keys (--api-keys), or "
+        "v2.model_control: none (--model-control-mode=none)",
+        " and ".join(reachable),
         code,
     )
 

@@ -101,7 +101,7 @@ def test_workers_are_named_by_their_models_where_processes_are_listed(service: R
 def test_an_ensemble_is_loaded_with_its_models_and_unloaded_with_them_or_without(
     service: RepositoryProcess,
 ) -> None:
-    service.wait_for_log("whoever reaches a port")
+    service.wait_for_log("Every client of http_port and rpc_port may load and unload models")
     unloaded = dict.fromkeys(("changing", "ensemble", "policy"), " ")
     expected = {**unloaded, **dict.fromkeys(STEADY, "1 READY")}
     assert index(service) == {name: [state] for name, state in expected.items()}
