@@ -8,7 +8,6 @@ import http.client
 import json
 import re
 import select
-import signal
 import socket
 from collections.abc import Iterator
 
@@ -241,12 +240,9 @@ def test_a_flood_of_requests_leaves_other_work_its_turn(service: ServiceProcess)
     assert service.predict({"number": "21"})["doubled"] == "42"
     handed_over = service.metric("paddlewheel_op_queue_seconds_count")
     with connected(service) as flooding, connected(service) as asking:
-        service.process.send_signal(signal.SIGSTOP)
-        try:
+        with service.stopped():
             flooding.sendall(live * FLOOD + metrics)
             asking.sendall(post(f"Content-Length: {len(GOOD)}") + GOOD)
-        finally:
-            service.process.send_signal(signal.SIGCONT)
         flooding.shutdown(socket.SHUT_WR)
         raw = b"".join(iter(lambda: flooding.recv(65536), b""))
     assert raw.count(b'{"live":true}') == FLOOD
@@ -269,12 +265,9 @@ def test_of_pipelined_requests_one_begins_in_each_turn(service: ServiceProcess) 
     """So the first request of another connection does not wait for the second of this one."""
     before = refused(service.http("/metrics").body)
     with connected(service) as pipelining, connected(service) as asking:
-        service.process.send_signal(signal.SIGSTOP)
-        try:
+        with service.stopped():
             pipelining.sendall(b"GET /health/live HTTP/1.1\r\nHost: test\r\n\r\n" + METRICS)
             asking.sendall(NOWHERE)
-        finally:
-            service.process.send_signal(signal.SIGCONT)
         page = received_until(pipelining, END_OF_METRICS)
     assert refused(page) == before + 1
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -282,6 +282,17 @@ class ServiceProcess:
         """SIGTERM for the front, as an init system sends it."""
         self.process.send_signal(signal.SIGTERM)
 
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Have the front stand still: what arrives meanwhile it finds at once, in the order of arrival."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            # A signal takes its time, and until then the front could still take what is sent.
+            wait_until(lambda: _state(self.process.pid) == "T", "the front is stopped")
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
     def exit_code(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait for the service's end."""
         try:
@@ -340,6 +351,11 @@ def command_line(pid: int) -> str:
 def is_running(pid: int) -> bool:
     """Whether the process lives; a zombie does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return _state(pid) not in "ZX"
     except OSError:
         return False
+
+
+def _state(pid: int) -> str:
+    """The state of the process's main thread, as `ps` tells it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

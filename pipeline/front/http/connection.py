@@ -256,7 +256,7 @@ class Connection(asyncio.Protocol):
             self._read(data)
         self._begin_waiting()
         if self._unparsed and self._current is None and not self._waiting:
-            self._listener.postpone(self)
+            self._listener.postpone(self, served=True)
         self._going_on = False
         if self._waiting or self._unparsed:
             self._transport.pause_reading()
@@ -279,7 +279,7 @@ class Connection(asyncio.Protocol):
             self._waiting.clear()
             return
         if listener.begun >= REQUESTS_A_TURN or listener.spent_s > TURN_S:
-            listener.postpone(self)
+            listener.postpone(self, served=False)
             return
         self._current = request = self._waiting.popleft()
         request.began = self.seen_at
@@ -294,7 +294,7 @@ class Connection(asyncio.Protocol):
         if listener.begun >= REQUESTS_A_TURN or listener.spent_s > TURN_S:
             listener.end_turn()
         if self._waiting and self._current is None:
-            listener.postpone(self)
+            listener.postpone(self, served=True)
 
     def pause_writing(self) -> None:
         """A client that does not read its answers gets no further ones."""

@@ -58,6 +58,7 @@ class Listener:
         self._unread: dict[OpenConnection, int] = {}  # the bytes of its answer that its client does not read
         self._unread_bytes = 0
         self._postponed: deque[OpenConnection] = deque()
+        self._served: deque[OpenConnection] = deque()  # postponed as well, after a request in this turn
         self._seen_off: deque[OpenConnection] = deque()
 
     def end_turn(self) -> None:
@@ -70,15 +71,20 @@ class Listener:
             self._turn_ends = True
             asyncio.get_running_loop().call_soon(self._next_turn)
 
-    def postpone(self, connection: OpenConnection) -> None:
-        """Call the connection's `go_on` in a later turn of the loop."""
+    def postpone(self, connection: OpenConnection, *, served: bool) -> None:
+        """Call the connection's `go_on` in a later turn of the loop.
+
+        served: it has begun a request in this turn, and comes after all that have not.
+        """
         if not connection.postponed:
             connection.postponed = True
-            self._postponed.append(connection)
+            (self._served if served else self._postponed).append(connection)
             self.end_turn()
 
     def _next_turn(self) -> None:
         self.begun, self.spent_s, self._turn_ends = 0, 0.0, False
+        self._postponed += self._served
+        self._served.clear()
         for _ in range(len(self._postponed)):  # those that are postponed again wait for the turn after
             if self.begun >= REQUESTS_A_TURN or self.spent_s > TURN_S:
                 return
