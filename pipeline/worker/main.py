@@ -27,7 +27,7 @@ from pipeline.api.op import Op
 from pipeline.api.served_models import ServedModel
 from pipeline.dialects.forms import load_forms
 from pipeline.errors import ConfigError, ServingError, StartFailed
-from pipeline.messages.frames import Arena, Frame, FrameReader, arena_fds, frame, reply_region
+from pipeline.messages.frames import Arena, Frame, FrameReader, Region, arena_fds, frame, reply_region
 from pipeline.messages.messages import (
     Failed,
     HandOver,
@@ -95,11 +95,11 @@ class Front:
             return None
         return replies
 
-    def reply(self, reply: Reply, tail: list[Part]) -> None:
-        """Send a reply to a hand-over, its large parts by way of the shared memory."""
+    def reply(self, reply: Reply, tail: list[Part], region: Region) -> None:
+        """Send a reply to a hand-over, its large parts by way of the hand-over's region of shared memory."""
         if reply.last:  # before the answer, so that who has it finds them in /metrics
             self.tell_own_metrics()
-        self._write(frame(reply, tail, self._arena, reply_region(reply.handover)))
+        self._write(frame(reply, tail, self._arena, region))
 
     def tell_own_metrics(self) -> None:
         """Tell what its model counts itself, where that has changed."""
@@ -122,6 +122,8 @@ class HandOverReplies:
         self._front = front
         self._arena = arena
         self._id = handover_id
+        # One for all replies: each fills it behind the reply before, which the front may not have read yet.
+        self._region = reply_region(handover_id)
 
     def may_begin(self, requests: int) -> bool:
         """See `pipeline.worker.executor.MayBegin`."""
@@ -130,7 +132,7 @@ class HandOverReplies:
 
     def send(self, settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None:
         """See `pipeline.worker.executor.Send`."""
-        self._front.reply(Reply(self._id, last, settled, timings), tail)
+        self._front.reply(Reply(self._id, last, settled, timings), tail, self._region)
 
 
 class Worker:

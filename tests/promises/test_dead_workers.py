@@ -23,7 +23,7 @@ def tell(*_):
     sys.stdout.flush()
 
 if "pipeline.front" in " ".join(sys.orig_argv):
-    signal.signal(signal.SIGUSR1, tell)
+    signal.signal(signal.SIGRTMIN, tell)
     gc.disable()
 """
 
@@ -38,7 +38,7 @@ def test_a_worker_that_has_died_is_forgotten_without_a_collection_of_garbage(tmp
             wait_until(lambda: service.metric("paddlewheel_op_ready_instances") == 1, "it has a successor")
 
         def counted() -> bool:
-            service.process.send_signal(signal.SIGUSR1)
+            service.process.send_signal(signal.SIGRTMIN)
             return "[front stdout] 1 processes, 1 instances\n" in service.log
 
         wait_until(counted, "the dead are forgotten", on_timeout=lambda: service.log)
