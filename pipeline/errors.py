@@ -306,6 +306,16 @@ class Described(NamedTuple):
     message: str
 
 
+def detach(error: ServingError) -> ServingError:
+    """Return the error without its traceback and its causes.
+
+    An error that a caller keeps would hold the frames it went through, and with them a request's inputs, in
+    a cycle of references until the next collection of garbage.
+    """
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
+
+
 def described(error: ServingError) -> Described:
     """err_no, HTTP status, gRPC code and message, as plain values whatever an app put into them.
 

@@ -22,6 +22,7 @@ from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import HttpHandler
 from pipeline.front.scheduler.request import Request
 from pipeline.messages.values import Part
+from pipeline.process.isolation import log_fault
 
 ELEMENTS_PER_TENSOR = 64  # brackets, commas and colons that one tensor may have beside its data
 _PIECE_BYTES = 1 << 20
@@ -70,12 +71,38 @@ def make_outline(text: bytes | memoryview, limits: Limits, most: int = 0) -> Out
     return _Scan(memoryview(text), limits.json_depth, most or ELEMENTS_PER_TENSOR * limits.tensors).run()
 
 
-def outline_aside(
-    body: bytes, limits: Limits, then: Callable[[asyncio.Future[Outline]], object], most: int = 0
-) -> None:
-    """Make the outline of a body in a thread, and call `then` in the event loop with its future."""
+class Scan:
+    """The end of a scan: the outline of a body, or why there is none.
+
+    The reason stands for its exception, whose traceback would hold the body in a cycle of references.
+    """
+
+    def __init__(self, outline: Outline | None, reason: str = "") -> None:
+        self._outline = outline
+        self._reason = reason
+
+    def result(self) -> Outline:
+        """Return the outline. Raises TooLarge."""
+        if self._outline is None:
+            raise TooLarge(self._reason)
+        return self._outline
+
+
+def outline_aside(body: bytes, limits: Limits, then: Callable[[Scan], object], most: int = 0) -> None:
+    """Make the outline of a body in a thread, and call `then` in the event loop with the end of the scan."""
     loop = asyncio.get_running_loop()
-    loop.run_in_executor(_scanner, partial(make_outline, body, limits, most)).add_done_callback(then)
+    scanning = loop.run_in_executor(_scanner, partial(_scan, body, limits, most))
+    scanning.add_done_callback(lambda done: then(done.result()))
+
+
+def _scan(body: bytes, limits: Limits, most: int) -> Scan:
+    try:
+        return Scan(make_outline(body, limits, most))
+    except TooLarge as exc:
+        return Scan(None, exc.message)
+    except Exception:
+        log_fault(make_outline)
+        return Scan(None, "the body can't be scanned")
 
 
 class ScanFirst(HttpHandler):
@@ -89,9 +116,9 @@ class ScanFirst(HttpHandler):
         outline_aside(request.body, self._limits, partial(self._take_scanned, request))
         return True
 
-    def _take_scanned(self, request: HttpRequest, scanned: asyncio.Future[Outline]) -> None:
+    def _take_scanned(self, request: HttpRequest, scan: Scan) -> None:
         def read() -> Request | None:
-            scanned.result()  # raises TooLarge
+            scan.result()  # raises TooLarge
             return self._read(request)
 
         self.take(request, read)

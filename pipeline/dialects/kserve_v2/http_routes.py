@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -178,33 +179,42 @@ class V2Http(HttpHandler):
         """None where the body is to be decompressed, or scanned, first."""
         model = self._server.models.find(name, version)
 
-        def made_of(body: bytes, outline: Outline | None = None) -> Request | None:
-            length = None
-            if what == "infer":
-                length = _header_length(header(request, b"inference-header-content-length"), body)
-            document = body if length is None else body[:length]
-            if outline is None and len(document) > SMALL_BYTES:
-                outline_aside(
-                    document,
-                    self._server.limits,
-                    lambda done: self.take(request, lambda: made_of(body, done.result())),
-                )
-                return None
-            if what == "infer":
-                made = self._asked(request, model, body, length, outline)
-            else:
-                made = self._generated(request, model, body, what, outline)
-            made.version = version
-            return made
-
+        read = partial(self._read_body, request, model, version, what)
         encoding = header(request, b"content-encoding")
         if not encoding:
-            return made_of(request.body)
+            return read(request.body)
         # In a thread: a few bytes may become as many as limits.body_bytes allows.
         encoding, most = encoding.strip().lower(), self._server.limits.body_bytes
         reading = asyncio.get_running_loop().run_in_executor(None, decompressed, request.body, encoding, most)
-        reading.add_done_callback(lambda read: self.take(request, lambda: made_of(read.result())))
+        reading.add_done_callback(lambda body: self.take(request, lambda: read(body.result())))
         return None
+
+    def _read_body(
+        self,
+        request: HttpRequest,
+        model: KServeModel,
+        version: str,
+        what: str,
+        body: bytes,
+        outline: Outline | None = None,
+    ) -> Request | None:
+        """Return the request that the body makes; None where the body is scanned first."""
+        length = None
+        if what == "infer":
+            length = _header_length(header(request, b"inference-header-content-length"), body)
+        document = body if length is None else body[:length]
+        if outline is None and len(document) > SMALL_BYTES:
+            read = partial(self._read_body, request, model, version, what, body)
+            outline_aside(
+                document, self._server.limits, lambda scan: self.take(request, lambda: read(scan.result()))
+            )
+            return None
+        if what == "infer":
+            inference = self._asked(request, model, body, length, outline)
+        else:
+            inference = self._generated(request, model, body, what, outline)
+        inference.version = version
+        return inference
 
     def _generated(
         self, request: HttpRequest, model: KServeModel, body: bytes, what: str, outline: Outline | None

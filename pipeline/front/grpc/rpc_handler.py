@@ -11,7 +11,7 @@ from typing import ClassVar, Never
 import grpc
 import grpc.aio
 
-from pipeline.errors import OUR_FAULT, Overloaded, ServingError
+from pipeline.errors import OUR_FAULT, Overloaded, ServingError, detach
 from pipeline.front.scheduler.clients import CALLER, caller, named
 from pipeline.front.scheduler.dag_run import Answer
 from pipeline.front.scheduler.request import Request
@@ -43,11 +43,14 @@ class RpcHandler(ABC):
         request: Request | None = None
         answer: Answer
         try:
-            request = read(data, context)
+            try:
+                request = read(data, context)
+            finally:
+                data = b""  # a refusal must not keep the message
             request.door = self.name
             answer = await self._scheduler.infer(request)
         except ServingError as exc:
-            answer = exc
+            answer = detach(exc)
         except Exception:
             log.exception("A fault of ours in %s", method)
             answer = OUR_FAULT

@@ -23,6 +23,7 @@ from pipeline.errors import (
     ServingError,
     TooLarge,
     Unauthenticated,
+    detach,
 )
 from pipeline.front.http import docs_page
 from pipeline.front.http.connection import HttpRequest
@@ -191,7 +192,7 @@ class HttpHandler(ABC):
                 request.refuse_for_now(partial(self._answer, request, None, exc), asked.deadline)
                 return
         except ServingError as exc:
-            self._answer(request, None, exc)
+            self._answer(request, None, detach(exc))
         except Exception:
             log.exception("A fault of ours in %s %s", request.method, request.path)
             self._answer(request, None, OUR_FAULT)

@@ -111,7 +111,11 @@ class Place:
             return _status(_INTERNAL, "the call has no message")
         self._stage = _Stage.HANDLED
         try:
-            answer = await self._handler(message, context)
+            handling = self._handler(message, context)
+            message = (
+                b""  # grpcio keeps an AbortError, and so the variables of the frames that it went through
+            )
+            answer = await handling
         except (AbortError, ExecuteBatchError):  # it has sent a status itself, or its client has left
             return ()
         except asyncio.CancelledError:
