@@ -106,7 +106,7 @@ def _proven(
         parity.require()
         if program.format != "onnx":
             _try_onednn(folder, reference, aliases, batches, options)
-        limits = _max_lengths(program, batches[-1], options)
+        limits = _max_lengths(program, max(batches, key=_longest_axis), options)
         if not pads:
             return [parity], None, serving.fetches, limits
         options.steps.step("Padding")
@@ -136,6 +136,11 @@ def _try_onednn(
         failure = f"oneDNN: {exc.message.rstrip('.')}"
     if failure:
         options.steps.say(f"{failure}. Keep use_mkldnn: false for this model.")
+
+
+def _longest_axis(feeds: Feeds) -> int:
+    """Return the greatest length of any axis besides the batch."""
+    return max((length for array in feeds.values() for length in array.shape[1:]), default=0)
 
 
 def _max_lengths(program: InferenceProgram, batch: Feeds, options: ConversionOptions) -> dict[str, Any]:

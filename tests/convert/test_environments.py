@@ -29,7 +29,8 @@ def steps_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 def lock(name: str) -> dict[str, str]:
     """Version by name, both as `canonical` has them."""
     lines = (ROOT / "requirements" / f"{name}.txt").read_text("utf-8").splitlines()
-    return dict(canonical(*line.split("==")) for line in lines if "==" in line)
+    pins = (line.split(" --hash=")[0] for line in lines if "==" in line)
+    return dict(canonical(*pin.split("==")) for pin in pins)
 
 
 def canonical(name: str, version: str) -> tuple[str, str]:
