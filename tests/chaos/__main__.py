@@ -24,7 +24,7 @@ from tests.chaos.faults import FAULTS, OF_DEFAULT_SERVICE, inflict
 from tests.chaos.hostile import ATTACKS, hostile_clients
 from tests.chaos.load import Load
 from tests.chaos.questions import Questions
-from tests.chaos.report import FRONT_GROWTH_MB, GROWTH, Report
+from tests.chaos.report import GROWTH, Report, front_growth_mb
 from tests.chaos.world import World
 from tests.support.service_process import ROOT, ServiceProcess
 
@@ -67,7 +67,7 @@ async def run(options: argparse.Namespace) -> Report:
                 await world.until_ready()
                 after = await world.resident()
                 for _ in range(SETTLING_S):  # the front gives free memory back every ten seconds
-                    if after["front"] <= before["front"] * GROWTH + FRONT_GROWTH_MB:
+                    if after["front"] <= before["front"] * GROWTH + front_growth_mb(bool(options.hostile)):
                         break
                     after = await world.resident()
             await world.until_idle()
