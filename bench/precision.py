@@ -32,7 +32,7 @@ from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import Predictor, create_predictor
 from pipeline.errors import ServingError
 from pipeline.models.serving_model import load_serving_model, write_serving_model
-from pipeline.models.settings import with_settings_of
+from pipeline.models.settings import merge_model_settings
 
 FP32, FP32_ONNX = "fp32, Paddle", "fp32, ONNX Runtime"
 CALIBRATION_TEXTS = 256
@@ -136,7 +136,7 @@ def _predictor(directory: Path) -> Predictor:
     conf = LocalServiceConf.model_validate(
         {"model_config": str(directory), "thread_num": 1, "ir_optim": True, "strict_precision": True}
     )
-    return create_predictor(model, with_settings_of(model, conf))
+    return create_predictor(model, merge_model_settings(model, conf))
 
 
 def size_of(directory: Path) -> int:

@@ -23,10 +23,10 @@ from bench.instrumented_service import ROOT, Replaced, default_service
 from bench.running import default_config
 from bench.texts import headlines
 from pipeline.api.app import App
-from pipeline.api.dag import dag_of, signature_of
-from pipeline.api.examples import examples_of
+from pipeline.api.dag import build_dag, build_signature
+from pipeline.api.examples import collect_examples
 from pipeline.api.op import REQUEST_OP
-from pipeline.api.served_models import ScriptModels, models_of
+from pipeline.api.served_models import ScriptModels, collect_models
 from pipeline.dialects.key_value.answers import JSON
 from pipeline.messages.frames import create_arena_fd, frame, stow
 from pipeline.messages.messages import HandOver, Share
@@ -122,15 +122,15 @@ class Demo:
         service.prepare_pipeline_config(yml_dict=config)
         ops, last, checked = service.resolve()
         resolved, choices = auto.resolved(checked)
-        signature = signature_of(ops, last)
+        signature = build_signature(ops, last)
         app = App(
             name="bert",
-            models=models_of(ScriptModels("bert", dag_of(ops, last), signature)),
+            models=collect_models(ScriptModels("bert", build_dag(ops, last), signature)),
             config=resolved,
             script=str(ROOT / "web_service.py"),
             arguments=(),
             folder=str(ROOT),
-            examples=examples_of(ops, signature),
+            examples=collect_examples(ops, signature),
             dialects=tuple(find(DIALECTS).values()),
             choices=choices,
         )

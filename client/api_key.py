@@ -10,7 +10,7 @@ VARIABLE = "PADDLEWHEEL_API_KEY"
 HEADER = "x-api-key"  # over gRPC metadata, too
 
 
-def api_key_of(given: str | None) -> str | None:
+def find_api_key(given: str | None) -> str | None:
     """The key, else the environment's; None without either. Raises ValueError for what can't be a header."""
     key = given or os.environ.get(VARIABLE) or None
     if key is not None and not re.fullmatch(r"[!-~]+", key):

@@ -13,7 +13,7 @@ from client.api_key import add_api_key_option
 from client.errors import ClientError
 from client.exchange import Answer, Client
 from client.headers import add_header_option
-from client.tls import add_tls_options, tls_of
+from client.tls import add_tls_options, build_tls
 from client.values import Value, parse_value
 
 EXAMPLES = """examples:
@@ -88,7 +88,7 @@ def run(
             options.method,
             timeout_s=options.timeout,
             retries=options.retries,
-            tls=tls_of(options),
+            tls=build_tls(options),
             api_key=options.api_key,
             headers=dict(options.headers),
         ) as client:

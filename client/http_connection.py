@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from client.api_key import HEADER, api_key_of
+from client.api_key import HEADER, find_api_key
 from client.errors import BadAnswer, ClientError, RequestTimedOut, ServiceUnreachable
 from client.headers import checked_headers
 from client.tls import Tls
@@ -64,7 +64,7 @@ class ConnectionPool:
         Raises ValueError when `url` is not http(s)://host[:port][/prefix], for a bad file of `tls`, and for
         what can't be a header.
         """
-        key = api_key_of(api_key)
+        key = find_api_key(api_key)
         own = {"Accept": "application/json", "Content-Type": "application/json"}
         own |= {} if key is None else {HEADER: key}
         given = checked_headers(headers or {})

@@ -31,7 +31,7 @@ from client.http_client import DEFAULT_URL
 from client.load_plot import write_plot
 from client.load_report import Sample, print_report
 from client.rpc_client import DEFAULT_ADDRESS
-from client.tls import add_tls_options, tls_of
+from client.tls import add_tls_options, build_tls
 
 TEXTS = [
     "央行宣布下调存款准备金率",
@@ -229,7 +229,7 @@ def _connector(options: argparse.Namespace) -> Callable[[], Connection]:
     door = DOORS[options.door]
 
     def connect() -> Connection:
-        shown = {"tls": tls_of(options), "api_key": options.api_key, "headers": dict(options.headers)}
+        shown = {"tls": build_tls(options), "api_key": options.api_key, "headers": dict(options.headers)}
         if options.rpc is not None:
             return RpcKnock(door, options.rpc, **shown)
         return HttpKnock(door, options.url, options.path or door.path(_called(options)), **shown)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import grpc
 
-from client.api_key import HEADER, api_key_of
+from client.api_key import HEADER, find_api_key
 from client.errors import (
     BadAnswer,
     ClientError,
@@ -78,10 +78,10 @@ class RpcChannel:
 
         Raises ValueError for a bad address, a bad file of `tls`, or what can't be a header.
         """
-        key = api_key_of(api_key)
+        key = find_api_key(api_key)
         told = checked_headers(headers or {}) | ({} if key is None else {HEADER: key})
         self._metadata = tuple((name.lower(), value) for name, value in told.items()) or None
-        self.target = target_of(addresses)
+        self.target = build_target(addresses)
         if tls is None:
             self._channel = grpc.insecure_channel(self.target, options=OPTIONS)
         else:
@@ -120,7 +120,7 @@ class RpcChannel:
         self._channel.close()
 
 
-def target_of(addresses: Sequence[str]) -> str:
+def build_target(addresses: Sequence[str]) -> str:
     """gRPC's name for one or several `host:port`; several need numbers, so their names are looked up here."""
     if not addresses:
         raise ValueError("no address to connect to; give ['127.0.0.1:8088']")

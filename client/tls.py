@@ -49,7 +49,7 @@ class Tls:
 
 
 def add_tls_options(parser: argparse.ArgumentParser) -> None:
-    """--ca, --cert and --key; `tls_of` reads them."""
+    """--ca, --cert and --key; `build_tls` reads them."""
     parser.add_argument(
         "--ca", metavar="FILE", help="PEM file of the authority that signed the service's certificate"
     )
@@ -57,7 +57,7 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", metavar="FILE", help="PEM file of its private key")
 
 
-def tls_of(options: argparse.Namespace) -> Tls | None:
+def build_tls(options: argparse.Namespace) -> Tls | None:
     """None when no file was named: HTTP then goes by its URL, gRPC speaks no TLS."""
     if options.ca is None and options.cert is None:
         return None

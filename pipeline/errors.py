@@ -325,7 +325,7 @@ def described(error: ServingError) -> Described:
     try:
         err_no, message = int(error.err_no), sendable(error.message)
     except BaseException:  # of an app's own class, whatever it may be
-        err_no, message = ServingError.err_no, text_of(error)
+        err_no, message = ServingError.err_no, get_error_text(error)
     if not -(1 << 31) <= err_no < 1 << 31:  # the field of the answer is an int32
         err_no, message = ServingError.err_no, f"{message} (err_no {err_no})"
     try:
@@ -352,7 +352,7 @@ def is_servers(error: ServingError) -> bool:
     return not is_clients(error) and described(error).http_status not in for_now
 
 
-def text_of(exc: BaseException) -> str:
+def get_error_text(exc: BaseException) -> str:
     """An exception's text, safe to send: one whose own __str__ raises is named by its class."""
     try:
         return sendable(str(exc))

@@ -20,7 +20,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pipeline.errors import ConfigError, ServingError, text_of
+from pipeline.errors import ConfigError, ServingError, get_error_text
 
 DIALECTS, ENGINES = "paddlewheel.dialects", "paddlewheel.engines"
 
@@ -111,7 +111,7 @@ def called(plugin: Plugin, part: Callable[..., T], *given: Any) -> T:
     except Exception as exc:
         raise ConfigError(
             f"{plugin.kind} {plugin.name} ({plugin.value}) of {plugin.distribution} can't be loaded: "
-            f"{type(exc).__name__}: {text_of(exc)}; mend or uninstall {plugin.distribution}"
+            f"{type(exc).__name__}: {get_error_text(exc)}; mend or uninstall {plugin.distribution}"
         ) from exc
 
 

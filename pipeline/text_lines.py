@@ -11,11 +11,11 @@ from pathlib import Path
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, as `lines_of` has them. Raises OSError and UnicodeDecodeError."""
-    return lines_of(path.read_bytes().decode("utf-8"))
+    """The lines of a UTF-8 file, as `split_lines` has them. Raises OSError and UnicodeDecodeError."""
+    return split_lines(path.read_bytes().decode("utf-8"))
 
 
-def lines_of(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     r"""The lines without their ends, `\n` or `\r\n`; the last one needs none."""
     lines = text.split("\n")
     if not lines[-1]:

@@ -12,14 +12,14 @@ from convert.demo.headlines import HEADLINES_FILE, LABELS, Split, read_headlines
 from convert.demo.trained_layer import convert_trained
 from convert.demo.vocabulary import vocabulary
 from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, fingerprint_of, is_current, write_stamp
+from convert.output.stamp import check_replaceable, hash_sources, is_current, write_stamp
 from convert.paddle_onnx.onnx_variant import add_onnx_variant, can_make_onnx
 from convert.programs.engines import import_paddle, paddle_version
 from convert.proof.parity_report import ParityReport
 from convert.result import Conversion, ConversionOptions
 from pipeline.errors import ConversionError
 from pipeline.launch.commands import interpreter
-from pipeline.models.variants import variants_of
+from pipeline.models.variants import find_variants
 
 ACCURACY_NEEDED = 0.65
 FACTS_FILE = "accuracy.json"
@@ -52,14 +52,14 @@ def convert_demo(
         _train(train_into, options)
     weights = train_into or WEIGHTS_FILE
     fingerprint = demo_fingerprint(weights, options)
-    if not options.force and is_current(out, fingerprint) and (variants_of(out) or not can_make_onnx()):
+    if not options.force and is_current(out, fingerprint) and (find_variants(out) or not can_make_onnx()):
         return Conversion(out, False, f"{out} is up to date")
     if options.dry_run:
         return Conversion(out, False, f"would convert the demo and write {out}; nothing was written")
     options.steps.step("Importing Paddle")
     import_paddle()
     with staged(out) as made:
-        facts, reports = _make(made, weights, options)
+        facts, reports = _convert(made, weights, options)
         reports += add_onnx_variant(made, out, options)
         write_stamp(made, fingerprint, {"source": "demo"})
     message = (
@@ -72,7 +72,7 @@ def convert_demo(
 def demo_fingerprint(weights: Path, options: ConversionOptions) -> str:
     """Of weights, headlines, the demo's sources and Paddle's version."""
     settings = {"paddle": paddle_version(), "tolerance": options.tolerance, "lengths": options.lengths}
-    return fingerprint_of([weights, HEADLINES_FILE, *_SOURCES, *options.sample], settings)
+    return hash_sources([weights, HEADLINES_FILE, *_SOURCES, *options.sample], settings)
 
 
 def _train(weights: Path, options: ConversionOptions) -> None:
@@ -82,16 +82,16 @@ def _train(weights: Path, options: ConversionOptions) -> None:
     save_weights(train(split_headlines(read_headlines()), vocabulary(), options.steps), weights)
 
 
-def _make(
+def _convert(
     out: Path, weights: Path, options: ConversionOptions
 ) -> tuple[dict[str, Any], tuple[ParityReport, ...]]:
-    from convert.demo.training import accuracy_of, class_ids, demo_tokenizer, encode, pad
+    from convert.demo.training import class_ids, demo_tokenizer, encode, measure_accuracy, pad
     from convert.demo.weights import load_model
 
     split, tokens = split_headlines(read_headlines()), vocabulary()
     model = load_model(weights, tokens)
     rows = encode(demo_tokenizer(tokens), split.held_out)
-    accuracy = accuracy_of(model, rows, class_ids(split.held_out))
+    accuracy = measure_accuracy(model, rows, class_ids(split.held_out))
     if accuracy < ACCURACY_NEEDED:
         raise ConversionError(
             f"the held-out accuracy is {accuracy:.3f}, below {ACCURACY_NEEDED}; "

@@ -16,7 +16,7 @@ from convert.programs.input_spec import ProgramTensor
 from convert.programs.program_feeds import Feeds
 from convert.proof.padding import parse_padding
 from convert.proof.parity_report import ParityReport
-from convert.proof.target import target_of
+from convert.proof.target import create_target
 from convert.result import ConversionOptions
 from convert.steps.progress import Steps
 from convert.to_serving.build_serving_model import build_serving_model
@@ -63,7 +63,7 @@ def convert_trained(
         program = export_layer(layer, FEEDS, inference)
         vocabulary_file = inference / VOCABULARY_FILE
         vocabulary_file.write_text(vocabulary_text(), encoding="utf-8")
-        tried = [*batches, *options.inputs.batches(target_of(program))]
+        tried = [*batches, *options.inputs.batches(create_target(program))]
         options.steps.step("Parity of dynamic and static")
         exported = layer_parity(layer, program, FEEDS, tried, options.tolerance)
         exported.require()

@@ -130,7 +130,7 @@ def _part(row: Array, share: float, rng: np.random.Generator) -> Array:
     return body[start : start + length]
 
 
-def accuracy_of(model: Any, rows: Sequence[Array], classes: Array) -> float:
+def measure_accuracy(model: Any, rows: Sequence[Array], classes: Array) -> float:
     """Share of rows whose largest logit is their class."""
     with paddle.no_grad():
         logits = model(*map(paddle.to_tensor, pad(rows).values())).numpy()

@@ -14,7 +14,7 @@ from convert.from_paddle.factory import create_layer, own_sources
 from convert.from_paddle.pdmodel import Recipe, check_format, export_as, format_settings
 from convert.from_paddle.weights import load_params
 from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
+from convert.output.stamp import check_replaceable, hash_sources, write_stamp
 from convert.programs.engines import import_paddle, paddle_version
 from convert.programs.input_spec import ProgramTensor, parse_input_spec
 from convert.proof.stored_reports import write_reports
@@ -59,7 +59,7 @@ def convert_paddle(
         return kept
     with staged(out) as made:
         steps.step("Dynamic to static")
-        recipe = Recipe(f"{__name__}:layer_of", {"factory": factory})
+        recipe = Recipe(f"{__name__}:load_layer", {"factory": factory})
         program = export_as(program_format, layer, recipe, feeds, made, options.step_timeout_s)
         steps.step("Parity of dynamic and static")
         batches = options.inputs.batches(target_of_specs(factory, feeds, program.id_limits))
@@ -70,7 +70,7 @@ def convert_paddle(
     return Conversion(out, True, f"{out} holds the inference model", (report,))
 
 
-def layer_of(factory: str) -> Any:
+def load_layer(factory: str) -> Any:
     """The Layer of "module:factory", with the weights that it begins with."""
     return create_layer(factory)[1]
 
@@ -109,4 +109,4 @@ def _fingerprint(
         "lengths": options.lengths,
         **written_as,
     }
-    return fingerprint_of([*own_sources(module), *options.sample], settings)
+    return hash_sources([*own_sources(module), *options.sample], settings)

@@ -11,17 +11,17 @@ from convert.from_paddle.pdmodel import check_format, format_settings
 from convert.from_paddlenlp.encoder import positional
 from convert.from_paddlenlp.paddlenlp_source import HEADS, TASKS, PaddleNLPSource, find_source, refuse_script
 from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
+from convert.output.stamp import check_replaceable, hash_sources, write_stamp
 from convert.programs.engines import paddle_version
 from convert.programs.input_spec import parse_input_spec
-from convert.proof.stored_reports import report_of, write_reports
+from convert.proof.stored_reports import parse_report, write_reports
 from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import ModelNotes, text_padding, write_notes
 from pipeline.errors import ConversionError
 from pipeline.models.additions import PARITY_FILE
-from pipeline.models.pretrained_config import is_multi_label, labels_of
+from pipeline.models.pretrained_config import get_labels, is_multi_label
 
 _CONVERTER = "PaddleNLP"
 _NEEDS = ("paddlenlp",)
@@ -56,22 +56,22 @@ def convert_paddlenlp(
         positional(parse_input_spec(input_spec))
     _check_classes(labels, num_labels)
     found = find_source(source, random_weights=random_weights)
-    task = task or _task_of(found.config)
-    names = tuple(labels) or (labels_of(found.config or {}) if not num_labels else ())
+    task = task or _find_task(found.config)
+    names = tuple(labels) or (get_labels(found.config or {}) if not num_labels else ())
     conversion_python(_NEEDS)
     asked = {"task": task, "input_spec": input_spec}
     proof = {"tolerance": options.tolerance, "lengths": list(options.lengths)}
     made_with = {"name": found.name, "random_weights": random_weights, "paddle": paddle_version()}
     written_as = format_settings(program_format)
     settings = {**asked, **proof, **made_with, **written_as, "labels": [*names, num_labels]}
-    fingerprint = fingerprint_of([*found.files, *found.tokenizer, *options.sample], settings)
+    fingerprint = hash_sources([*found.files, *found.tokenizer, *options.sample], settings)
     kept = as_it_is(out, fingerprint, f"would export {source} ({task}) to {out}", options)
     if kept is not None:
         return kept
     with staged(out) as made:
         head = {"labels": num_labels or len(labels), "program_format": program_format}
         told = _export(found, made, {**asked, **proof, **head}, options)
-        report = report_of(told["report"])
+        report = parse_report(told["report"])
         report.require()
         write_reports(made / PARITY_FILE, [report])
         for file in found.tokenizer:
@@ -110,7 +110,7 @@ def _sample(found: PaddleNLPSource, options: ConversionOptions) -> dict[str, Any
     return {"sample": [str(path) for path in options.sample], "tokenizer": folder}
 
 
-def _task_of(config: dict[str, Any] | None) -> str:
+def _find_task(config: dict[str, Any] | None) -> str:
     named = str(next(iter((config or {}).get("architectures") or []), ""))
     return next((task for task, head in HEADS.items() if named.endswith(head)), TASKS[0])
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from convert.from_tables.table_source import TableSource, require_trust
 from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
+from convert.output.stamp import check_replaceable, hash_sources, write_stamp
 from convert.programs.input_spec import parse_input_spec
-from convert.proof.stored_reports import report_of, write_reports
+from convert.proof.stored_reports import parse_report, write_reports
 from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
@@ -43,7 +43,7 @@ def convert_table(
     specs = parse_input_spec(input_spec) if input_spec else ()
     conversion_python(source.needs)
     settings = {"input_spec": input_spec, "tolerance": options.tolerance, "library": source.library}
-    fingerprint = fingerprint_of([source.path, *options.sample], settings)
+    fingerprint = hash_sources([source.path, *options.sample], settings)
     kept = as_it_is(out, fingerprint, f"would convert {source.path} to {out}", options)
     if kept is not None:
         return kept
@@ -63,7 +63,7 @@ def convert_table(
             steps=options.steps,
             timeout_s=options.step_timeout_s,
         )
-        report = report_of(told["report"])
+        report = parse_report(told["report"])
         report.require()
         write_reports(made / PARITY_FILE, [report])
         write_notes(made, _notes(told))

@@ -13,11 +13,11 @@ from convert.from_torch.sentence_encoder import sentence_settings
 from convert.from_torch.torch_routes import OPSET, OPSETS, ROUTES, Route
 from convert.from_torch.torch_source import check_source, is_factory
 from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
+from convert.output.stamp import check_replaceable, hash_sources, write_stamp
 from convert.programs.engines import paddle_version
 from convert.programs.input_spec import parse_input_spec
 from convert.proof.parity_report import ParityReport
-from convert.proof.stored_reports import report_of, write_reports
+from convert.proof.stored_reports import parse_report, write_reports
 from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
@@ -59,7 +59,7 @@ def convert_torch(
     settings |= format_settings(program_format)
     tokenizer = [] if is_factory(source) else tokenizer_files(Path(source))
     sentence = {} if is_factory(source) else sentence_settings(Path(source))
-    fingerprint = fingerprint_of([*tokenizer, *options.sample], {**settings, "sentence": sentence})
+    fingerprint = hash_sources([*tokenizer, *options.sample], {**settings, "sentence": sentence})
     names = " or ".join(ROUTES[name].name for name in routes)
     kept = as_it_is(out, fingerprint, f"would convert {source} to {names} in {out}", options)
     if kept is not None:
@@ -84,7 +84,7 @@ def convert_torch(
         taken, reports = _first_that_goes(routes, make, options.steps)
     except ServingError as exc:
         advise = advise and program_format == FORMATS[0]
-        raise _told(exc, source, routes[-1], only=len(routes) == 1, advise=advise) from exc
+        raise _add_routes(exc, source, routes[-1], only=len(routes) == 1, advise=advise) from exc
     message = f"{out} holds the {ROUTES[taken].made}; outputs: {', '.join(outputs)}"
     return Conversion(out, True, message, tuple(reports))
 
@@ -134,7 +134,7 @@ def describe_torch(source: str, input_spec: str, options: ConversionOptions) -> 
 
 def _take_route(route: Route, arguments: dict[str, Any], options: ConversionOptions) -> list[ParityReport]:
     told = _run(route.step, arguments, options, route.needs, f"PyTorch to {route.name}")
-    reports = [report_of(fields) for fields in told]
+    reports = [parse_report(fields) for fields in told]
     for report in reports:
         report.require()
     return reports
@@ -175,7 +175,7 @@ def _run(
     )
 
 
-def _told(error: ServingError, source: str, route: str, *, only: bool, advise: bool) -> ServingError:
+def _add_routes(error: ServingError, source: str, route: str, *, only: bool, advise: bool) -> ServingError:
     """The last route's error, with the other routes where they weren't tried."""
     if isinstance(error, ParityError):
         return error

@@ -15,7 +15,7 @@ import torch
 from convert.from_paddle.factory import call_factory, own_sources
 from convert.from_torch.pretrained import TEXT_FEEDS, is_pretrained, load_pretrained, text_feeds
 from convert.from_torch.torch_source import is_factory
-from convert.output.stamp import fingerprint_of
+from convert.output.stamp import hash_sources
 from convert.programs.engines import first_line
 from convert.programs.input_spec import ProgramTensor, parse_input_spec
 from convert.programs.program_feeds import OTHER_INPUTS, Array
@@ -24,7 +24,7 @@ from convert.proof.proof_inputs import Inputs
 from convert.proof.target import Target, target_of_specs
 from convert.to_serving.notes import text_padding
 from pipeline.errors import ConversionError
-from pipeline.models.pretrained_config import is_multi_label, labels_of, task_of
+from pipeline.models.pretrained_config import get_labels, get_task, is_multi_label
 from pipeline.models.signature import sized
 
 
@@ -147,7 +147,7 @@ def model_fingerprint(model: TorchModel) -> str:
         "torch": torch.__version__,
         "weights": weights.hexdigest(),
     }
-    return fingerprint_of(own_sources(), facts)
+    return hash_sources(own_sources(), facts)
 
 
 def model_notes(model: TorchModel) -> dict[str, Any]:
@@ -159,9 +159,9 @@ def model_notes(model: TorchModel) -> dict[str, Any]:
     feeds = [feed.name for feed in model.feeds]
     hidden = bool(config) and "attention_mask" in feeds and set(feeds) <= {*TEXT_FEEDS, "position_ids"}
     return {
-        "task": task_of(architecture),
+        "task": get_task(architecture),
         "architecture": architecture,
-        "labels": labels_of(config),
+        "labels": get_labels(config),
         "multi_label": is_multi_label(config),
         "padding": text_padding(feeds, int(config.get("pad_token_id") or 0)) if hidden else "",
         "outputs": model.outputs,

@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from convert.inspection.pairing import as_asked, candidate_target, common_target
-from convert.inspection.record import made_of, record_of, recorded_source
+from convert.inspection.record import get_source_name, read_record, recorded_source
 from convert.inspection.subject import Subject, open_program, open_subject
 from convert.output.stamp import restamp
 from convert.programs.inference_program import serving_folder
 from convert.proof.padding import answers_by_row, parse_padding, prove_declared
 from convert.proof.parity import compare
 from convert.proof.parity_report import TOLERANCE, ParityReport, held_to
-from convert.proof.stored_reports import bounds_of, summaries
+from convert.proof.stored_reports import parse_bounds, summaries
 from convert.result import Conversion, ConversionOptions
 from pipeline.errors import ConversionError
 from pipeline.models.additions import PARITY_FILE
@@ -49,9 +49,9 @@ def check_serving(directory: Path, *, options: ConversionOptions | None = None) 
     source, candidate = recorded_source(root), open_subject(directory)
     reference = open_program(folder) if source is None else open_subject(source)
     reports = _check(reference, candidate, "", options)
-    stamp = record_of(root)
+    stamp = read_record(root)
     if options.tolerance == TOLERANCE and "bounds" in stamp:
-        bounds = bounds_of(stamp["bounds"])
+        bounds = parse_bounds(stamp["bounds"])
         bounds = bounds if options.sample else replace(bounds, top1_needed=0.0)
         reports = tuple(held_to(report, bounds) for report in reports)
     options.steps.step("Digests of its files")
@@ -61,7 +61,7 @@ def check_serving(directory: Path, *, options: ConversionOptions | None = None) 
         reports += files
         told = (
             "its own program does without optimisation (what it was made of, "
-            f"{made_of(root)}, can't be run); {are_proved}"
+            f"{get_source_name(root)}, can't be run); {are_proved}"
         )
     passed = all(report.passed for report in reports)
     if passed and source is not None:

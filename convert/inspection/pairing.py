@@ -72,7 +72,8 @@ def _paired(
     if not pairs or clash:
         raise ConversionError(
             f"{reference.source} and {candidate.source} have no {kind}s in common: "
-            f"{', '.join(map(_told, left))} and {', '.join(map(_told, right))}; compare forms of one model."
+            f"{', '.join(map(_describe_variable, left))} and {', '.join(map(_describe_variable, right))}; "
+            "compare forms of one model."
         )
     return pairs
 
@@ -81,5 +82,5 @@ def _same_rank(one: Variable, other: Variable) -> bool:
     return one.is_lod or other.is_lod or len(one.shape) == len(other.shape)
 
 
-def _told(variable: Variable) -> str:
+def _describe_variable(variable: Variable) -> str:
     return f"{variable.alias} {variable.dtype}{list(variable.shape)}"

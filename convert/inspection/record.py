@@ -14,7 +14,7 @@ DEMO = "demo"  # what the demo's stamp has for a source
 
 def recorded_source(directory: Path) -> Path | None:
     """The model that a serving model was made of; None where that was none in a file."""
-    stamp = record_of(directory)
+    stamp = read_record(directory)
     if "source" not in stamp or stamp["source"] == DEMO:
         return None
     source = Path(str(stamp["source"]))
@@ -26,17 +26,17 @@ def recorded_source(directory: Path) -> Path | None:
     return source
 
 
-def made_of(directory: Path) -> str:
+def get_source_name(directory: Path) -> str:
     """What a sentence calls the source by."""
-    stamp = record_of(directory)
-    return str(stamp.get("made_of") or stamp["source"])
+    stamp = read_record(directory)
+    return str(stamp.get("get_source_name") or stamp["source"])
 
 
-def record_of(directory: Path) -> dict[str, Any]:
+def read_record(directory: Path) -> dict[str, Any]:
     """The stamp of a result. Raises ConversionError where it does not tell the source."""
     try:
         stamp = json.loads((directory / STAMP_FILE).read_text(encoding="utf-8"))
-        if stamp.keys() & {"source", "made_of"}:
+        if stamp.keys() & {"source", "get_source_name"}:
             return dict(stamp)
         raise KeyError("source")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from convert.inspection.shapes_text import ranges_table, shape_info_code
-from convert.output.stamp import fingerprint_of
+from convert.output.stamp import hash_sources
 from convert.programs.engines import paddle_version
 from convert.programs.inference_program import InferenceProgram, read_program
 from convert.programs.program_feeds import BATCHES, SHAPE_LENGTHS, Feeds, sample_feeds
 from convert.programs.runners import program_runner
-from convert.proof.target import target_of
+from convert.proof.target import create_target
 from convert.result import Conversion, ConversionOptions
 from pipeline.errors import ConfigError, ConversionError, ModelFailed
 from pipeline.models.serving_model import SERVER_FOLDER
@@ -51,7 +51,7 @@ def convert_shapes(
         raise ConversionError(f"the batch sizes {tuple(batches)} are not whole numbers from 1 to {1 << 16}.")
     made = _batches(program, batches, options)
     settings = {"lengths": options.lengths, "batches": list(batches), "paddle": paddle_version()}
-    head = _HEAD + fingerprint_of([*program.files, *options.sample], settings)
+    head = _HEAD + hash_sources([*program.files, *options.sample], settings)
     if options.dry_run:
         return Conversion(out, False, f"would run {len(made)} batches and write {out}; nothing was written")
     if not options.force and _first_line(out) == f"# {head}":
@@ -115,7 +115,7 @@ def _shown(out: Path, program: InferenceProgram) -> tuple[object, ...]:
 
 def _batches(program: InferenceProgram, sizes: Sequence[int], options: ConversionOptions) -> list[Feeds]:
     if options.sample:
-        return options.inputs.batches(target_of(program), sizes=())
+        return options.inputs.batches(create_target(program), sizes=())
     rng = np.random.default_rng(0)
     points = [(rows, length) for rows in sorted(set(sizes)) for length in sorted(set(options.lengths))]
     return [sample_feeds(program.feeds, program.id_limits, rng, *point) for point in points]

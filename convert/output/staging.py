@@ -39,7 +39,7 @@ def staged(out: Path) -> Iterator[Path]:
         made = scratch / "new"
         made.mkdir()
         yield made
-        _put(made, out, scratch / "old")
+        _exchange(made, out, scratch / "old")
     except ServingError as exc:
         full = lack_of_room(scratch)
         if full is not None:
@@ -58,7 +58,7 @@ def staged(out: Path) -> Iterator[Path]:
             os.close(lock)
 
 
-def _put(made: Path, out: Path, aside: Path) -> None:
+def _exchange(made: Path, out: Path, aside: Path) -> None:
     """Move `made` to `out`, at once where the file system can exchange folders, so that one always stands."""
     if not out.exists():
         made.rename(out)

@@ -57,7 +57,7 @@ def _has_size(path: Path, size: object) -> bool:
     return path.is_file() and path.stat().st_size == size
 
 
-def fingerprint_of(files: Iterable[Path], settings: Mapping[str, object]) -> str:
+def hash_sources(files: Iterable[Path], settings: Mapping[str, object]) -> str:
     """A SHA-256 over the contents of files, in the order given, and over settings that JSON can hold."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for path in files:

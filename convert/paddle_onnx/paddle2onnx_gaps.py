@@ -50,7 +50,7 @@ _FRAME = {"p", "data", "feed", "fetch", "shadow_output", "parameter", "constant"
 _FRAME |= {"if", "while", "tuple_pop", "tuple_push", "increment_", "assign_value_", "full_"}
 
 
-def operators_of(program: Path) -> Iterator[tuple[str, bool]]:
+def iterate_operators(program: Path) -> Iterator[tuple[str, bool]]:
     """The operators of a program file of either format, in order: name, and attribute `approximate`."""
     if program.suffix == ".json":
         yield from _pir_operators(json.loads(program.read_text("utf-8"))["program"])
@@ -69,7 +69,7 @@ def unsupported(program: Path) -> list[str]:
     from paddle2onnx import paddle2onnx_cpp2py_export as native
 
     known = {*native.get_all_supported_operators_pir(), *native.get_all_supported_operators()}
-    names = {name for name, _ in operators_of(program)} - _FRAME
+    names = {name for name, _ in iterate_operators(program)} - _FRAME
     return sorted(name for name in names if name not in known and _LISTED_AS.get(name, "") not in known)
 
 
@@ -79,7 +79,7 @@ def restore_tanh_gelu(model: Any, program: Path) -> None:
     paddle2onnx numbers them in order; x * (1 + erf(x / sqrt 2)) / 2 becomes x * (1 + tanh(c x + d x^3)) / 2.
     Raises ValueError where the graph is not as it writes it.
     """
-    forms = [approximate for name, approximate in operators_of(program) if name == "gelu"]
+    forms = [approximate for name, approximate in iterate_operators(program) if name == "gelu"]
     made_by = {output: node for node in model.graph.node for output in node.output}
     for number, approximate in enumerate(forms):
         if not approximate:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
+from convert.output.stamp import check_replaceable, hash_sources, write_stamp
 from convert.paddle_onnx.paddle2onnx_step import OPSET, OPSETS
 from convert.programs.engines import paddle_version
 from convert.programs.inference_program import PROTOBUF_BYTES, InferenceProgram, read_program
 from convert.programs.runners import program_runner
 from convert.proof.parity import compare
 from convert.proof.stored_reports import write_reports
-from convert.proof.target import target_of
+from convert.proof.target import create_target
 from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
@@ -55,7 +55,7 @@ def convert_to_onnx(
     }
     notes = program.program.parent / NOTES_FILE
     beside = [*([notes] if notes.is_file() else []), *options.sample]
-    fingerprint = fingerprint_of([*program.files, *beside], settings)
+    fingerprint = hash_sources([*program.files, *beside], settings)
     kept = as_it_is(out, fingerprint, f"would convert {program.program} to {out}", options)
     if kept is not None:
         return kept
@@ -63,7 +63,7 @@ def convert_to_onnx(
         export_onnx(program, made / MODEL_FILE, opset, options)
         steps.step("Parity of Paddle and ONNX")
         names = [fetch.name for fetch in program.fetches]
-        batches = options.inputs.batches(target_of(program))
+        batches = options.inputs.batches(create_target(program))
         paddle, onnx = program_runner(program), program_runner(read_program(made / MODEL_FILE))
         report = compare("Paddle to ONNX", names, paddle, onnx, batches, options.tolerance)
         report.require()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from convert.from_paddle.export import PROGRAM_NAME
 from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
+from convert.output.stamp import check_replaceable, hash_sources, write_stamp
 from convert.programs.engines import onnx_runtime_version, paddle_version
 from convert.programs.inference_program import PROTOBUF_BYTES, InferenceProgram, read_program
 from convert.programs.program_feeds import Feeds
@@ -16,7 +16,7 @@ from convert.programs.runners import Runner, program_runner
 from convert.proof.parity import compare
 from convert.proof.parity_report import ParityReport
 from convert.proof.stored_reports import write_reports
-from convert.proof.target import target_of
+from convert.proof.target import create_target
 from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
@@ -55,11 +55,11 @@ def convert_onnx(
     }
     notes = model.program.parent / NOTES_FILE
     beside = [*([notes] if notes.is_file() else []), *options.sample]
-    fingerprint = fingerprint_of([*model.files, *beside], settings)
+    fingerprint = hash_sources([*model.files, *beside], settings)
     kept = as_it_is(out, fingerprint, f"would convert {model.program} to {out}", options)
     if kept is not None:
         return kept
-    batches = options.inputs.batches(target_of(model))
+    batches = options.inputs.batches(create_target(model))
     reference = program_runner(model)
     for batch in batches:
         reference(batch)  # a model that can't be run has no fall-back either

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.output.staging import staged
-from convert.output.stamp import STAMP_FILE, check_replaceable, fingerprint_of, write_stamp
+from convert.output.stamp import STAMP_FILE, check_replaceable, hash_sources, write_stamp
 from convert.paddle_onnx.to_onnx import MODEL_FILE, convert_to_onnx
 from convert.precision.calibration import NEEDS, quantise
 from convert.precision.precision_proof import Original, Reduced, prove_and_write
@@ -80,7 +80,7 @@ def convert_precision(
         "versions": [onnx_runtime_version(), paddle_version()],
     }
     files = [*original.program.files, *original.beside, *calibration, *options.sample]
-    fingerprint = fingerprint_of(files, settings)
+    fingerprint = hash_sources(files, settings)
     kept = as_it_is(out, fingerprint, f"would write {source} in {to} for {engine} to {out}", options)
     if kept is not None:
         return kept
@@ -89,11 +89,11 @@ def convert_precision(
         reports, shown = prove_and_write(original, reduced, made, to, bounds, judged, options)
         facts = {"source": str(source.resolve()), "precision": to, "bounds": asdict(bounds)}
         write_stamp(made, fingerprint, facts)
-    message = f"{out} holds the {to} model, for {engine}{_told(reduced.settings)}"
+    message = f"{out} holds the {to} model, for {engine}{_describe_settings(reduced.settings)}"
     return Conversion(out, True, message, reports, shown)
 
 
-def _told(settings: Mapping[str, Any]) -> str:
+def _describe_settings(settings: Mapping[str, Any]) -> str:
     """What is to be said of settings that the model brings along."""
     if not settings:
         return ""

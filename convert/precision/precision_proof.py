@@ -21,7 +21,7 @@ from convert.result import ConversionOptions
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.additions import PARITY_FILE
 from pipeline.models.digests import KEY as DIGESTS
-from pipeline.models.digests import digests_of
+from pipeline.models.digests import hash_files
 from pipeline.models.serving_model import (
     ADDITIONS,
     SERVER_CONF,
@@ -96,7 +96,7 @@ def prove_and_write(
     facts = {
         "precision": to,
         "parity": {one.step: one.max_abs_diff for one in (*reduced.earlier, *reports)},
-        DIGESTS: digests_of(files),
+        DIGESTS: hash_files(files),
     }
     _write(original, reduced, out, padding, facts)
     write_reports(out / SERVER_FOLDER / PARITY_FILE, [*reduced.earlier, *reports])

@@ -9,7 +9,7 @@ from typing import Any
 
 from convert.programs.engines import first_line, import_paddle
 from convert.programs.input_spec import ProgramTensor
-from pipeline.engines.paddle.program import inspect_program, ragged_variables, tokenizer_of
+from pipeline.engines.paddle.program import find_tokenizer_op, inspect_program, ragged_variables
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.dtypes import BY_PROGRAM
 from pipeline.models.onnx_file import inspect_onnx
@@ -82,7 +82,7 @@ def read_program(source: Path) -> InferenceProgram:
         # Of some damage Paddle dies natively, and of a tokenizer beside weights.
         model = ServingModel(source, program, params, (), (), format=kind)
         inspect_program(model)
-        if operator := tokenizer_of(model):
+        if operator := find_tokenizer_op(model):
             raise ConfigError(
                 f"{program} takes texts, by {operator}, and can't be converted: serve it with the prototxt "
                 "that Paddle Serving made for it"

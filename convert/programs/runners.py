@@ -17,7 +17,7 @@ from pipeline.engines.feeds import LOD_SUFFIX
 from pipeline.engines.onnxruntime.onnx_errors import error_sentence, load_sentence
 from pipeline.errors import ConversionError, ServingError
 from pipeline.models.serving_model import ServingModel, Variable, load_serving_model
-from pipeline.models.settings import with_settings_of
+from pipeline.models.settings import merge_model_settings
 
 Runner = Callable[[Mapping[str, Array]], Sequence[Array]]
 """Runs a model: feeds by name in, outputs in the order of its fetches out."""
@@ -111,7 +111,7 @@ class ModelRunner:
         # A proof in another precision than the model asks for would prove nothing.
         asked = {"model_config": str(model.directory), "strict_precision": True, "use_mkldnn": onednn}
         conf = LocalServiceConf.model_validate(asked)
-        self._predictor = create_predictor(model, with_settings_of(model, conf))
+        self._predictor = create_predictor(model, merge_model_settings(model, conf))
 
     @property
     def fetches(self) -> tuple[Variable, ...]:

@@ -30,7 +30,7 @@ class Inputs:
         too. Raises ConversionError for files that can't be read or don't fit."""
         if not self.sample:
             return sample_batches(target.specs, target.id_limits, self._lengths(target))
-        batches, rows = self._read(target)
+        batches, rows = self._read_batches(target)
         batches += _joined(rows, target)
         if not target.by_row or not sizes:
             return batches
@@ -48,7 +48,7 @@ class Inputs:
             known = self._lengths(target)
             lengths = known if padding else known[:1] * _ALIKE
             return sample_rows(target.specs, target.id_limits, lengths)
-        rows = self.all_rows(target) if target.by_row else self._read(target)[1]
+        rows = self.all_rows(target) if target.by_row else self._read_batches(target)[1]
         if not padding:
             alike = [row for row in rows if _shapes(row) == _shapes(rows[0])]
             return [alike[n % len(alike)] for n in range(2 * _ALIKE)]
@@ -60,7 +60,7 @@ class Inputs:
         """Every row of the files, as a batch of one; none without files, and of a model without rows."""
         if not self.sample or not target.by_row:
             return []
-        batches, rows = self._read(target)
+        batches, rows = self._read_batches(target)
         return rows + [row for batch in batches for row in _cut_apart(batch)]
 
     def _lengths(self, target: Target) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ class Inputs:
         most = min((feed.longest[1] for feed in target.feeds if feed.longest), default=max(self.lengths))
         return tuple(dict.fromkeys(min(length, most) for length in self.lengths))
 
-    def _read(self, target: Target) -> tuple[list[Feeds], list[Feeds]]:
+    def _read_batches(self, target: Target) -> tuple[list[Feeds], list[Feeds]]:
         """The batches of the files, and of others the rows."""
         batches: list[Feeds] = []
         rows: list[Feeds] = []

@@ -73,7 +73,9 @@ def _arrays(value: Mapping[str, object], where: str, target: Target) -> dict[str
         except ValueError:
             raise ConversionError(f"{where}: the lists of {name} are of different length.") from None
         if array.dtype.kind in "OU" and feed.dtype != "string":
-            raise ConversionError(f"{where}: {name} holds what is no number; it takes {_told(feed)}.")
+            raise ConversionError(
+                f"{where}: {name} holds what is no number; it takes {_describe_feed(feed)}."
+            )
         arrays[name] = _with_leading_axes(array, feed.shape)
     return arrays
 
@@ -137,7 +139,7 @@ def _ordered_columns(where: str, count: int, target: Target) -> dict[str, list[i
     open_ = [name for name, size in sizes.items() if size is None]
     left = count - sum(size for size in sizes.values() if size is not None)
     if len(open_) > 1 or left < 0 or (left and not open_):
-        takes = ", ".join(f"{feed.alias} {_told(feed)}" for feed in target.feeds)
+        takes = ", ".join(f"{feed.alias} {_describe_feed(feed)}" for feed in target.feeds)
         raise ConversionError(
             f"{where} has {count} columns, which can't be shared out among {takes}; name the columns in a "
             "header, or give a .npz file."
@@ -161,12 +163,16 @@ def _from_cells(cells: Sequence[str], feed: Variable, where: str) -> Array:
     try:
         values: list[Any] = list(cells) if feed.dtype == "string" else [_number(cell, feed) for cell in cells]
     except ValueError:
-        raise ConversionError(f"{where} holds what is no number of {feed.alias}, {_told(feed)}.") from None
+        raise ConversionError(
+            f"{where} holds what is no number of {feed.alias}, {_describe_feed(feed)}."
+        ) from None
     array = np.array(values, object if feed.dtype == "string" else None)
     try:
         return array.reshape(shape)
     except ValueError:
-        raise ConversionError(f"{where}: {len(cells)} numbers are no {feed.alias}, {_told(feed)}.") from None
+        raise ConversionError(
+            f"{where}: {len(cells)} numbers are no {feed.alias}, {_describe_feed(feed)}."
+        ) from None
 
 
 def _number(cell: str, feed: Variable) -> int | float:
@@ -195,7 +201,8 @@ def _image(path: Path, target: Target) -> list[Feeds]:
     channel_axis = next((axis for axis in (1, 3) if feed.shape[axis : axis + 1] in ((1,), (3,))), 0)
     if len(feed.shape) != _IMAGE_RANK or not channel_axis:
         raise ConversionError(
-            f"{path} is an image, but {feed.alias} of {target.source} is {_told(feed)}, without an axis of 1 "
+            f"{path} is an image, but {feed.alias} of {target.source} is {_describe_feed(feed)}, "
+            "without an axis of 1 "
             "or 3 channels; give a .npz file."
         )
     channels = feed.shape[channel_axis]
@@ -238,7 +245,7 @@ def _fitted(arrays: Mapping[str, Array], where: object, target: Target) -> Feeds
         if not _holds(feed, array):
             raise ConversionError(
                 f"{where}: {named[feed.name]} is {array.dtype}{list(array.shape)}, but {target.source} takes "
-                f"{_told(feed)}; store it so."
+                f"{_describe_feed(feed)}; store it so."
             )
         fitted[feed.name] = _cast(array, feed)
     return fitted
@@ -289,7 +296,7 @@ def _not_empty(rows: list[Feeds], path: Path, what: str) -> list[Feeds]:
     return rows
 
 
-def _told(feed: Variable) -> str:
+def _describe_feed(feed: Variable) -> str:
     return f"{feed.dtype}{list(feed.shape)}"
 
 

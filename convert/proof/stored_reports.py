@@ -18,7 +18,7 @@ def write_reports(path: Path, reports: Iterable[ParityReport]) -> None:
     path.write_text(json.dumps(summaries(reports), indent=2) + "\n", encoding="utf-8")
 
 
-def report_of(fields: Mapping[str, Any]) -> ParityReport:
+def parse_report(fields: Mapping[str, Any]) -> ParityReport:
     """The report that `asdict` of one, gone through JSON, was made of."""
     outputs = tuple(OutputParity(**output) for output in fields["outputs"])
     batches = tuple(tuple(shape) for shape in fields["batches"])
@@ -26,7 +26,7 @@ def report_of(fields: Mapping[str, Any]) -> ParityReport:
     return ParityReport(**{field.name: own[field.name] for field in dataclass_fields(ParityReport)})
 
 
-def bounds_of(fields: Mapping[str, Any]) -> Bounds:
+def parse_bounds(fields: Mapping[str, Any]) -> Bounds:
     """The bounds that a stamp has; those before `least_scale` were relative to the scale alone."""
     return Bounds(fields["tolerance"], fields.get("least_scale", 0.0), fields["top1_needed"])
 

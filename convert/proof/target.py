@@ -38,7 +38,7 @@ class Target:
         return all(feed.has_rows and not feed.is_lod for feed in self.feeds)
 
 
-def target_of(program: InferenceProgram) -> Target:
+def create_target(program: InferenceProgram) -> Target:
     """Of a program; a serving model's prototxt beside it tells the aliases."""
     conf = program.program.parent / SERVER_CONF
     aliases = {}

@@ -88,17 +88,17 @@ class StepProcess:
             for key, _ in selector.select(remaining_s):
                 if key.fd == process_ends:
                     return True
-                if self._read(key.fd, key.data) == b"":
+                if self._read_once(key.fd, key.data) == b"":
                     selector.unregister(key.fd)
         return True
 
     def _drain(self, source: int, take: Callable[[bytes], None]) -> None:
         """What is still in the pipe, of which a grandchild may hold the other end and go on writing."""
         for _ in range(_EVENT_BYTES // _READ_BYTES):
-            if not self._read(source, take):
+            if not self._read_once(source, take):
                 return
 
-    def _read(self, source: int, take: Callable[[bytes], None]) -> bytes | None:
+    def _read_once(self, source: int, take: Callable[[bytes], None]) -> bytes | None:
         """One read: b"" at the end of the pipe, None where nothing waits."""
         try:
             data = os.read(source, _READ_BYTES)

@@ -17,13 +17,13 @@ from convert.proof.padding import prove_declared
 from convert.proof.parity import compare
 from convert.proof.parity_report import ParityReport
 from convert.proof.stored_reports import summaries, write_reports
-from convert.proof.target import target_of
+from convert.proof.target import create_target
 from convert.result import ConversionOptions
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.additions import MAX_LENGTHS, PARITY_FILE
 from pipeline.models.digests import KEY as DIGESTS
-from pipeline.models.digests import digests_of
-from pipeline.models.label_names import entailment_of
+from pipeline.models.digests import hash_files
+from pipeline.models.label_names import find_entailment
 from pipeline.models.serving_model import SERVER_FOLDER, FeedPadding, Padding, Variable, write_serving_model
 
 
@@ -52,7 +52,7 @@ def build_serving_model(
     (parity, *padding), declared, fetches, limits = _proven(
         program, feeds, fetches, batches, rows, pads, options
     )
-    entailment = entailment_of(labels)
+    entailment = find_entailment(labels)
     noted = {} if entailment is None else {"entailment": entailment}
     reports = (*earlier, replace(parity, entailment=entailment), *padding)
     try:
@@ -69,7 +69,7 @@ def build_serving_model(
                 **noted,
                 **({MAX_LENGTHS: limits} if limits else {}),
                 "parity": _short(reports),
-                DIGESTS: digests_of(program.files),
+                DIGESTS: hash_files(program.files),
             },
             extra_files=[*program.data_files, *files],
         )
@@ -110,7 +110,7 @@ def _proven(
         if not pads:
             return [parity], None, serving.fetches, limits
         options.steps.step("Padding")
-        target = target_of(program)
+        target = create_target(program)
         longest = {name: (entry["axis"], entry["length"]) for name, entry in limits.items()}
         target = replace(target, feeds=tuple(replace(v, longest=longest.get(v.name)) for v in target.feeds))
         checks = program.format == "onnx"
@@ -148,7 +148,7 @@ def _max_lengths(program: InferenceProgram, batch: Feeds, options: ConversionOpt
 
     The program runs as it is written: optimised operators need not check what they are given.
     """
-    target = target_of(program)
+    target = create_target(program)
     if not target.by_row:
         return {}
     options.steps.step("The greatest lengths")

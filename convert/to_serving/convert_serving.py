@@ -9,25 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, fingerprint_of, write_stamp
+from convert.output.stamp import check_replaceable, hash_sources, write_stamp
 from convert.programs.engines import onnx_runtime_version, paddle_version
 from convert.programs.inference_program import InferenceProgram, read_program
 from convert.proof.max_lengths import LONGEST_TRIED
 from convert.proof.padding import parse_padding
 from convert.proof.parity_report import ParityReport
 from convert.proof.stored_reports import write_reports
-from convert.proof.target import target_of
+from convert.proof.target import create_target
 from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.to_serving.build_serving_model import build_serving_model
 from convert.to_serving.kept_sample import keep_sample
-from convert.to_serving.labelled import check_count, classes_of, described_outputs
+from convert.to_serving.labelled import check_count, count_classes, described_outputs
 from convert.to_serving.notes import PROOF_KEY, ModelNotes
 from convert.to_serving.rebatch import fixed_rows, rebatched
 from convert.to_serving.sentence_proof import sentence_parity
 from pipeline.errors import ConversionError
 from pipeline.models.additions import PARITY_FILE
 from pipeline.models.embedding_description import SENTENCE_KEY
-from pipeline.models.label_names import entailment_of, flaw_of_count
+from pipeline.models.label_names import find_entailment, flaw_of_count
 from pipeline.models.serving_model import SERVER_FOLDER
 
 
@@ -73,7 +73,7 @@ def convert_serving(
         if rebatch:
             program, report = rebatched(program, Path(work, "model"), options)
             earlier = [*earlier, report]
-        target = target_of(program)
+        target = create_target(program)
         batches = options.inputs.batches(target)
         check_count(labels, program, batches[0])
         reports = build_serving_model(
@@ -153,18 +153,18 @@ def _fingerprint(
         "lengths": options.lengths,
         "longest": LONGEST_TRIED,
     }
-    return fingerprint_of([*program.files, *known.files, *options.sample], settings)
+    return hash_sources([*program.files, *known.files, *options.sample], settings)
 
 
 def _entailment(labels: Sequence[str]) -> str:
     """What is to be said of the class by which an NLI model answers zero-shot questions."""
-    entailment = entailment_of(labels)
+    entailment = find_entailment(labels)
     return "" if entailment is None else f"; class {entailment} ({labels[entailment]}) is entailment"
 
 
 def _mismatch(labels: Sequence[str], program: InferenceProgram, aliases: Sequence[str]) -> str:
     """What is to be said where a configuration has labels and no output has as many scores."""
-    if not flaw_of_count(labels, classes_of(program)):
+    if not flaw_of_count(labels, count_classes(program)):
         return ""
     shapes = (f"{alias} is {list(f.shape)}" for alias, f in zip(aliases, program.fetches, strict=True))
     return f"; its {len(labels)} labels fit no output: {', '.join(shapes)}"

@@ -16,7 +16,7 @@ from pipeline.models.onnx_file import inspect_onnx
 
 def check_count(labels: Sequence[str], program: InferenceProgram, batch: Feeds) -> None:
     """Raises ConversionError where no output has as many classes. batch: is run where the file is silent."""
-    classes = classes_of(program)
+    classes = count_classes(program)
     if labels and -1 in classes:
         shapes = [output.shape for output in program_runner(program)(batch)]
         classes = class_counts(_feed_shapes(program), shapes)
@@ -24,7 +24,7 @@ def check_count(labels: Sequence[str], program: InferenceProgram, batch: Feeds) 
         raise ConversionError(f"{flaw}.")
 
 
-def classes_of(program: InferenceProgram) -> list[int]:
+def count_classes(program: InferenceProgram) -> list[int]:
     """How many classes each output has that may have scores of them; -1 where the file does not tell."""
     return class_counts(_feed_shapes(program), [fetch.shape for fetch in program.fetches])
 

@@ -13,7 +13,7 @@ from convert.programs.program_feeds import Array, Feeds
 from convert.programs.runners import Runner, program_runner
 from convert.proof.parity import compare
 from convert.proof.parity_report import FailedParity, ParityReport
-from convert.proof.target import target_of
+from convert.proof.target import create_target
 from convert.result import ConversionOptions
 from convert.steps.isolation import run_isolated
 from pipeline.errors import ConversionError
@@ -107,7 +107,7 @@ def _row_by_row(program: InferenceProgram, rows: int) -> Runner:
 
 def _batches(program: InferenceProgram, options: ConversionOptions) -> list[Feeds]:
     """Batches of several sizes, of the rows that the program would be tried on."""
-    given = options.inputs.batches(target_of(program))
+    given = options.inputs.batches(create_target(program))
     pool = {name: np.concatenate([batch[name] for batch in given]) for name in given[0]}
     count = len(next(iter(pool.values())))
     return [

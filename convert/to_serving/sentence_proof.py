@@ -16,7 +16,7 @@ from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import create_predictor
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import SERVER_FOLDER, load_serving_model
-from pipeline.models.settings import with_settings_of
+from pipeline.models.settings import merge_model_settings
 from pipeline.ops.text_files import EMBEDDINGS, TextSettings, described_texts
 from pipeline.ops.text_tasks.embeddings import EmbeddingTask
 from pipeline.ops.text_tasks.tasks import text_task
@@ -56,7 +56,7 @@ def _load_vectors(folder: Path) -> Any:
     assert isinstance(task, EmbeddingTask)
     task.load()
     conf = LocalServiceConf.model_validate({"model_config": str(folder)})
-    predictor = create_predictor(model, with_settings_of(model, conf))
+    predictor = create_predictor(model, merge_model_settings(model, conf))
 
     def vector(text: str) -> Array:
         asked = task.rows({task.name: [text]}, {})

@@ -10,7 +10,7 @@ from typing import Any
 
 from convert.from_torch.convert_torch import convert_torch, describe_torch
 from convert.output.staging import staged
-from convert.output.stamp import STAMP_FILE, check_replaceable, fingerprint_of, write_stamp
+from convert.output.stamp import STAMP_FILE, check_replaceable, hash_sources, write_stamp
 from convert.paddle_onnx.onnx_variant import add_onnx_variant, can_make_onnx
 from convert.precision.int8_variant import add_int8_variant, check_sample
 from convert.programs.engines import onnx_runtime_version, paddle_version
@@ -18,8 +18,8 @@ from convert.proof.max_lengths import LONGEST_TRIED
 from convert.result import Conversion, ConversionOptions, as_it_is
 from convert.to_serving.convert_serving import convert_serving
 from convert.whole.beside import MODEL_FILES, files_beside
-from convert.whole.route import routes_of
-from convert.whole.source_kind import SourceKind, kind_of
+from convert.whole.route import list_routes
+from convert.whole.source_kind import SourceKind, detect_kind
 from convert.whole.wanted import Wanted, check_fit
 from convert.whole.way import Way, exported, table_as_onnx
 
@@ -29,7 +29,7 @@ def convert_all(
 ) -> Conversion:
     """Write the serving model of `source` to `out`; it says which route it takes and why.
 
-    `source` is what `kind_of` knows. Where a step fails the next route is tried, unless `wanted.engine`
+    `source` is what `detect_kind` knows. Where a step fails the next route is tried, unless `wanted.engine`
     leaves none. The reports of all steps are stored. A Paddle program has its ONNX form beside it, where that
     can be had, and any model its int8 form where that is wanted. Raises ConversionError, or ParityError where
     outputs differ, of the last route; then nothing is written.
@@ -37,7 +37,7 @@ def convert_all(
     wanted, options = wanted or Wanted(), options or ConversionOptions()
     check_replaceable(out)
     options.steps.step("Looking at the source")
-    kind = kind_of(source, random_weights=wanted.random_weights)
+    kind = detect_kind(source, random_weights=wanted.random_weights)
     check_fit(source, kind, wanted)
     if wanted.int8:
         check_sample(options)
@@ -45,7 +45,7 @@ def convert_all(
     engine = wanted.engine or ("onnxruntime" if wanted.rebatch else "")
     told = describe_torch(source, wanted.input_spec, options) if kind is SourceKind.TORCH else None
     has_twin = told is None or told["twin"]
-    routes = routes_of(kind, engine, wanted.program_format, has_twin=has_twin)
+    routes = list_routes(kind, engine, wanted.program_format, has_twin=has_twin)
     fingerprint = _fingerprint(source, kind, wanted, told, options)
     ways = "; else ".join(map(str, routes))
     kept = as_it_is(out, fingerprint, f"{source} is {kind.value}; would go by {ways}", options)
@@ -60,7 +60,7 @@ def convert_all(
             reports += add_int8_variant(made, out, options)
         (made / STAMP_FILE).unlink()
         checked = {"source": str(Path(source).resolve())} if kind in MODEL_FILES else {}
-        write_stamp(made, fingerprint, {**checked, "made_of": source, "route": list(route.steps)})
+        write_stamp(made, fingerprint, {**checked, "get_source_name": source, "route": list(route.steps)})
     return Conversion(out, True, f"{out} holds the serving model of {source}: {route}", reports)
 
 
@@ -96,4 +96,4 @@ def _fingerprint(
         "onnx_variant": can_make_onnx(),
         **({"int8": True} if wanted.int8 else {}),
     }
-    return fingerprint_of([*wanted.files, *files_beside(source, kind)], settings)
+    return hash_sources([*wanted.files, *files_beside(source, kind)], settings)

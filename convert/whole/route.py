@@ -54,7 +54,7 @@ _ROUTES: dict[SourceKind, tuple[Route, ...]] = {
 }
 
 
-def routes_of(
+def list_routes(
     kind: SourceKind, engine: str = "", program_format: str = FORMATS[0], *, has_twin: bool = True
 ) -> tuple[Route, ...]:
     """The ways for a kind of source, those that end with `engine` if one is named.

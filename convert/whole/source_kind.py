@@ -36,7 +36,7 @@ class SourceKind(Enum):
     TABLE = "a model of tables"
 
 
-def kind_of(source: str, *, random_weights: bool = False) -> SourceKind:
+def detect_kind(source: str, *, random_weights: bool = False) -> SourceKind:
     """Which kind `source` is: module:factory (which is called), a folder, a file, else a name of PaddleNLP's.
 
     Raises ConversionError for what is none, with what would be one.

@@ -28,7 +28,7 @@ def convert_to_triton(source: str, out: Path, wanted: Wanted, *, options: Conver
     """
     if wanted.engine not in ("", _ENGINE):
         raise ConversionError(f"--format triton writes an ONNX model: leave out --engine {wanted.engine}.")
-    name = _name_of(source)
+    name = _model_name(source)
     refuse_present(out, name, force=options.force)
     with tempfile.TemporaryDirectory(prefix="paddlewheel.") as work:
         serving = Path(work, name)
@@ -49,7 +49,7 @@ def convert_to_triton(source: str, out: Path, wanted: Wanted, *, options: Conver
     )
 
 
-def _name_of(source: str) -> str:
+def _model_name(source: str) -> str:
     """The last part of a path, or of the module of a factory, as a model may be called."""
     name = Path(source.partition(":")[0]).resolve()
     return re.sub(r"[^\w.-]", "-", name.stem if name.is_file() else name.name)

@@ -28,7 +28,7 @@ from convert.whole.route import EXPORT, TABLE_ONNX, TO_ONNX, TORCH_ONNX, TWIN, X
 from convert.whole.source_kind import SourceKind
 from convert.whole.wanted import Wanted
 from pipeline.errors import ServingError
-from pipeline.models.pretrained_config import is_multi_label, labels_of, task_of
+from pipeline.models.pretrained_config import get_labels, get_task, is_multi_label
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Way:
                 say(f"{error.message.rstrip('.')}.")
                 say(f"Trying {route} ({route.why}).")
             try:
-                return route, self._take(route, out)
+                return route, self._run_route(route, out)
             except ServingError as exc:
                 error = exc
                 # The folders of the steps go away again; only their names say something.
@@ -67,7 +67,7 @@ class Way:
     def _hopeless(self, route: Route) -> bool:
         return any(route.steps[: number + 1] in self.failed for number in range(len(route.steps)))
 
-    def _take(self, route: Route, out: Path) -> tuple[ParityReport, ...]:
+    def _run_route(self, route: Route, out: Path) -> tuple[ParityReport, ...]:
         place, reports = Path(self.source), tuple[ParityReport, ...]()
         for number, step in enumerate(route.steps[:-1]):
             done = route.steps[: number + 1]
@@ -150,9 +150,9 @@ class Way:
         architecture = str(next(iter(config.get("architectures") or []), ""))
         return replace(
             notes,
-            task=notes.task or task_of(architecture),
+            task=notes.task or get_task(architecture),
             architecture=notes.architecture or architecture,
-            labels=notes.labels or labels_of(config),
+            labels=notes.labels or get_labels(config),
             multi_label=notes.multi_label or is_multi_label(config),
         ), [] if notes.files or not config else tokenizer_files(source)
 

@@ -171,14 +171,14 @@ def answering_op(last: Op) -> Op:
     return last
 
 
-def dag_of(ops: Mapping[str, Op], last: Op, *, first_arrival: bool = False) -> Dag:
+def build_dag(ops: Mapping[str, Op], last: Op, *, first_arrival: bool = False) -> Dag:
     """The edges of collected Ops as data."""
     source = MESSAGE if REQUEST_OP in ops else REQUEST_OP
-    nodes = tuple(_node_of(op) for op in ops.values())
+    nodes = tuple(_build_node(op) for op in ops.values())
     return Dag(nodes, answering_op(last).name, source=source, first_arrival=first_arrival)
 
 
-def signature_of(ops: Mapping[str, Op], last: Op) -> Signature:
+def build_signature(ops: Mapping[str, Op], last: Op) -> Signature:
     """The tensors that the Ops declare: inputs by those that are given the request, outputs by the last.
 
     Raises ConfigError with all flaws.
@@ -186,7 +186,7 @@ def signature_of(ops: Mapping[str, Op], last: Op) -> Signature:
     flaws: list[str] = []
     inputs: dict[str, TensorSpec] = {}
     answering = answering_op(last)
-    takers = takers_of(ops)
+    takers = get_entry_ops(ops)
     most = max((op.max_batch_size for op in takers), default=0)
     for op in takers:
         for spec in _declared(op, "input_tensors", most, flaws):
@@ -201,14 +201,14 @@ def signature_of(ops: Mapping[str, Op], last: Op) -> Signature:
     return signature
 
 
-def takers_of(ops: Mapping[str, Op]) -> list[Op]:
+def get_entry_ops(ops: Mapping[str, Op]) -> list[Op]:
     """The Ops that are given the request."""
     return [op for op in ops.values() if any(isinstance(given, RequestOp) for given in op.input_ops)]
 
 
-def raw_bodies_of(ops: Mapping[str, Op]) -> dict[str, str]:
+def get_raw_bodies(ops: Mapping[str, Op]) -> dict[str, str]:
     """By media type the input that the body of an HTTP request is as a whole."""
-    return {media.lower(): name for op in takers_of(ops) for media, name in op.raw_bodies.items()}
+    return {media.lower(): name for op in get_entry_ops(ops) for media, name in op.raw_bodies.items()}
 
 
 def _declared(op: Op, attribute: str, most: int, flaws: list[str]) -> tuple[TensorSpec, ...]:
@@ -221,7 +221,7 @@ def _declared(op: Op, attribute: str, most: int, flaws: list[str]) -> tuple[Tens
         return ()
 
 
-def _node_of(op: Op) -> Node:
+def _build_node(op: Op) -> Node:
     inputs = (MESSAGE,) if isinstance(op, RequestOp) else tuple(i.name for i in op.input_ops)
     return Node(op.name, op.name, tuple(map(Edge, inputs)), tuple(j.name for j in op.jump_to_ops))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from pipeline.api.dag import takers_of
+from pipeline.api.dag import get_entry_ops
 from pipeline.api.op import Op
 from pipeline.engines.feeds import IMAGE_RANK
 from pipeline.errors import ConfigError
@@ -55,7 +55,7 @@ class ExampleRequest(NamedTuple):
         return f"curl -s {url}{told} --data-binary @{shlex.quote(file)}"
 
 
-def requests_of(name: str, signature: Signature, examples: Examples) -> dict[str, ExampleRequest]:
+def build_example_requests(name: str, signature: Signature, examples: Examples) -> dict[str, ExampleRequest]:
     """By door an example for the service of this name; by media type one whose body is an input."""
     quoted = quote(name)
     v1, v2 = f"/v1/models/{quoted}:predict", f"/v2/models/{quoted}/infer"
@@ -63,9 +63,9 @@ def requests_of(name: str, signature: Signature, examples: Examples) -> dict[str
         media: ExampleRequest(v1, base64.b64decode(text), media) for media, text in examples.bodies.items()
     }
     if examples.key_values:
-        body = message_of(examples.key_values)
+        body = build_message(examples.key_values)
         found["http"] = ExampleRequest(f"/{quoted}/prediction", body.encode())
-    row = examples.key_values if signature.open else row_of(signature, examples.row)
+    row = examples.key_values if signature.open else build_row(signature, examples.row)
     if row:
         found["v1-http"] = ExampleRequest(v1, _json(examples.beside({"instances": [row]})))
         if inputs := v2_inputs(signature, row):
@@ -73,9 +73,9 @@ def requests_of(name: str, signature: Signature, examples: Examples) -> dict[str
     return found
 
 
-def examples_of(ops: Mapping[str, Op], signature: Signature) -> Examples:
+def collect_examples(ops: Mapping[str, Op], signature: Signature) -> Examples:
     """What the Ops that are given the request declare. Raises ConfigError with all flaws."""
-    takers = takers_of(ops)
+    takers = get_entry_ops(ops)
     names = [spec.name for spec in signature.inputs]
     examples = Examples({}, {}, {}, {})
     flaws = []
@@ -104,7 +104,7 @@ def examples_of(ops: Mapping[str, Op], signature: Signature) -> Examples:
     return examples
 
 
-def message_of(key_values: Mapping[str, str]) -> str:
+def build_message(key_values: Mapping[str, str]) -> str:
     """A key/value message in JSON."""
     message = {"key": list(key_values), "value": list(key_values.values())}
     return json.dumps(message, ensure_ascii=False)
@@ -112,11 +112,11 @@ def message_of(key_values: Mapping[str, str]) -> str:
 
 def short_message(key_values: Mapping[str, str]) -> str:
     """The message that Ops declare, as a refusal shows it: another where that is nothing, or long."""
-    text = message_of(key_values) if key_values else KEY_VALUE_EXAMPLE
+    text = build_message(key_values) if key_values else KEY_VALUE_EXAMPLE
     return text if len(text) <= LONGEST_EXAMPLE else KEY_VALUE_EXAMPLE
 
 
-def row_of(signature: Signature, given: Mapping[str, Any]) -> dict[str, Any] | None:
+def build_row(signature: Signature, given: Mapping[str, Any]) -> dict[str, Any] | None:
     """One instance, what is not given made up; None where that would be too large, or has no form in JSON."""
     row = {}
     for spec in signature.inputs:
@@ -149,12 +149,12 @@ def v2_inputs(signature: Signature, row: Mapping[str, Any]) -> list[dict[str, An
 
 def example_body(feeds: Sequence[Variable]) -> str:
     """A key/value message in JSON with one row of ones for every feed of a model, however large that is."""
-    return message_of({feed.alias: _text(feed) for feed in feeds})
+    return build_message({feed.alias: _text(feed) for feed in feeds})
 
 
 def feed_texts(feeds: Sequence[Variable]) -> dict[str, str] | None:
     """The values in `example_body` by feed; None where they are too many for somebody to look at."""
-    if any(math.prod(_shape_of(feed)) > MOST_ELEMENTS for feed in feeds):
+    if any(math.prod(_get_example_shape(feed)) > MOST_ELEMENTS for feed in feeds):
         return None
     return {feed.alias: _text(feed) for feed in feeds}
 
@@ -162,22 +162,22 @@ def feed_texts(feeds: Sequence[Variable]) -> dict[str, str] | None:
 def short_body(feeds: Sequence[Variable]) -> str:
     """`example_body` where it fits the message of a refusal, else what each feed takes."""
     body = "" if feed_texts(feeds) is None else example_body(feeds)
-    told = ", ".join(f"{feed.alias} {_told(feed)}" for feed in feeds)
+    told = ", ".join(f"{feed.alias} {_describe_feed(feed)}" for feed in feeds)
     return body if 0 < len(body) <= LONGEST_EXAMPLE else told
 
 
 def short_example(feed: Variable) -> str:
     """The same for one feed."""
     text = "" if feed_texts([feed]) is None else _text(feed)
-    return text if 0 < len(text) <= LONGEST_EXAMPLE else _told(feed)
+    return text if 0 < len(text) <= LONGEST_EXAMPLE else _describe_feed(feed)
 
 
 def _text(feed: Variable) -> str:
     """One row as a JSON list of ones."""
-    return json.dumps(_nested(_shape_of(feed), _ONE.get(BY_NAME[feed.dtype].datatype, 1)))
+    return json.dumps(_nested(_get_example_shape(feed), _ONE.get(BY_NAME[feed.dtype].datatype, 1)))
 
 
-def _shape_of(feed: Variable) -> tuple[int, ...]:
+def _get_example_shape(feed: Variable) -> tuple[int, ...]:
     if feed.is_lod and len(feed.shape) == 1:  # descriptions of such leave the second axis out
         return (1, 1)
     longest = feed.longest[1] if feed.longest else _ANY_SIDE
@@ -188,7 +188,7 @@ def _any_length(rank: int) -> int:
     return _ANY_SIDE if rank >= IMAGE_RANK else _ANY_LENGTH
 
 
-def _told(feed: Variable) -> str:
+def _describe_feed(feed: Variable) -> str:
     return f"{feed.dtype} {list(feed.shape)}"
 
 

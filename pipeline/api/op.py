@@ -274,15 +274,15 @@ class RequestOp(Op):
 
         The default gives value i under key i, and each tensor under its name.
         """
-        from pipeline.paddle_serving.packages import inputs_of
+        from pipeline.paddle_serving.packages import unpack_inputs
 
-        return inputs_of(request), request.logid, None, ""
+        return unpack_inputs(request), request.logid, None, ""
 
     def proto_tensor_2_numpy(self, tensor: Tensor) -> tuple[Any, Any]:
         """A tensor's array, or its str, and its lod or None: for an overridden `unpack_request_package`."""
-        from pipeline.paddle_serving.packages import array_and_lod_of
+        from pipeline.paddle_serving.packages import unpack_tensor
 
-        return array_and_lod_of(tensor)
+        return unpack_tensor(tensor)
 
     @property
     def unpacks(self) -> bool:
@@ -308,9 +308,9 @@ class ResponseOp(Op):
 
         The default answers as the service does without it.
         """
-        from pipeline.paddle_serving.packages import response_of
+        from pipeline.paddle_serving.packages import build_response
 
-        return response_of(channeldata, as_tensors=self._as_tensors)
+        return build_response(channeldata, as_tensors=self._as_tensors)
 
     def set_pack_format(self, isTensor: bool = False) -> None:
         """Whether the default packs every value as a `Tensor`, not as text."""

@@ -125,7 +125,7 @@ class ScriptModels:
         return list(models.values())
 
 
-def models_of(source: ModelSource) -> tuple[ServedModel, ...]:
+def collect_models(source: ModelSource) -> tuple[ServedModel, ...]:
     """The models of a source, each with edges that lead somewhere. Raises ConfigError with all mistakes."""
     models = source.models()
     names = [model.key for model in models]
@@ -133,13 +133,13 @@ def models_of(source: ModelSource) -> tuple[ServedModel, ...]:
     if not models:
         flaws.append("there is no model to serve")
     for model in models:
-        flaws += [f"model {model.name}: {flaw}" for flaw in _flaws_of(model.graph)]
+        flaws += [f"model {model.name}: {flaw}" for flaw in _find_edge_errors(model.graph)]
     if flaws:
         raise ConfigError("\n".join(flaws))
     return tuple(models)
 
 
-def _flaws_of(graph: Dag) -> list[str]:
+def _find_edge_errors(graph: Dag) -> list[str]:
     flaws = [
         f"{name} is given the output of {source}, which is no step"
         for name, inputs in graph.inputs.items()

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from pipeline.api.app import App, write_app
-from pipeline.api.dag import collect_ops, dag_of, raw_bodies_of, signature_of
-from pipeline.api.examples import examples_of
+from pipeline.api.dag import build_dag, build_signature, collect_ops, get_raw_bodies
+from pipeline.api.examples import collect_examples
 from pipeline.api.missing_models import notes_of_missing_models
 from pipeline.api.op import Op, RequestOp, ResponseOp, overrides
-from pipeline.api.served_models import ScriptModels, models_of
+from pipeline.api.served_models import ScriptModels, collect_models
 from pipeline.config.api_keys import flaws_of_keys
 from pipeline.config.config_file import (
     LocalServiceConf,
@@ -32,11 +32,11 @@ from pipeline.config.remote_key import flaws_of_remote_key
 from pipeline.config.remote_section import completed, remote_flaws
 from pipeline.config.report import read_yaml
 from pipeline.config.tls import FILES as TLS_FILES
-from pipeline.config.tls import flaws_of
+from pipeline.config.tls import check_tls
 from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError, StartFailed
 from pipeline.models.serving_model import ServingModel
-from pipeline.models.settings import with_settings_of
+from pipeline.models.settings import merge_model_settings
 from pipeline.models.variants import load_for_engine
 from pipeline.models.versions import choose_version
 from pipeline.process.environment import FRONT_PROCESS
@@ -68,7 +68,7 @@ class Service:
         """The Op whose output is the answer; those before it are its `input_ops`, and so on."""
         raise NotImplementedError
 
-    def op_of(self, app: App, name: str) -> Op:
+    def create_op(self, app: App, name: str) -> Op:
         """The Op of this name, in a worker. app: what the service was reduced to. Raises StartFailed."""
         ops = collect_ops(self.last_op())
         if name not in ops:
@@ -147,8 +147,8 @@ class Service:
                 continue
             folder = self._locate(conf.model_dir)
             try:
-                model = _model_of(conf, folder)
-                with_settings_of(model, conf)  # the worker does it again, of the version that it loads
+                model = _find_model(conf, folder)
+                merge_model_settings(model, conf)  # the worker does it again, of the version that it loads
                 auto.require_engine(model, conf.engine)
             except ConfigError as exc:
                 sought = self._sought(conf.model_dir) if not folder.exists() else ""
@@ -159,7 +159,7 @@ class Service:
         if tls is not None:
             given = tls.model_dump(include={*TLS_FILES}, exclude_none=True)
             tls = tls.model_copy(update={key: str(self._locate(path)) for key, path in given.items()})
-            flaws += flaws_of(tls)
+            flaws += check_tls(tls)
         security = config.security
         if security.api_keys is not None:
             security = security.model_copy(update={"api_keys": str(self._locate(security.api_keys))})
@@ -233,21 +233,21 @@ class Service:
                 "itself, and start what else it does from another script"
             )
         described = _told_of_models(ops, config)
-        dag = dag_of(ops, last, first_arrival=config.dag.channel_recv_frist_arrive)
-        signature = signature_of(ops, last)
+        dag = build_dag(ops, last, first_arrival=config.dag.channel_recv_frist_arrive)
+        signature = build_signature(ops, last)
         config, choices = auto.resolved(config)
         source = self._config_source
         if isinstance(source, str | Path) and (machine := other_machine(Path(source))):
             log.warning("%s was tuned on another machine (%s): tune it here", source, machine)
         return App(
             name=self.name,
-            models=models_of(ScriptModels(self.name, dag, signature)),
+            models=collect_models(ScriptModels(self.name, dag, signature)),
             config=config,
             script=str(Path(script).resolve()),
             arguments=tuple(sys.argv[1:]),
             folder=str(Path.cwd()),
-            examples=examples_of(ops, signature),
-            raw_bodies=raw_bodies_of(ops),
+            examples=collect_examples(ops, signature),
+            raw_bodies=get_raw_bodies(ops),
             described=described,
             module=spec.name if spec else "",
             choices=choices,
@@ -315,7 +315,7 @@ class PipelineServer(Service):
         self.serve()
 
 
-def _model_of(conf: LocalServiceConf, folder: Path) -> ServingModel:
+def _find_model(conf: LocalServiceConf, folder: Path) -> ServingModel:
     """The version that is to be served, as the engine that is named runs it. Raises ConfigError."""
     named = None if conf.engine == AUTO else conf.engine
     return load_for_engine(choose_version(folder, conf.model_version).directory, named)
@@ -330,7 +330,7 @@ def _told_of_models(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, A
     for name, op in ops.items():
         conf = config.op[name].local_model
         if conf is not None and overrides(op, "set_model_info"):
-            model = _model_of(conf, Path(conf.model_dir))
+            model = _find_model(conf, Path(conf.model_dir))
             op.set_model_info(model)
             model = op.model or model  # as the Op itself describes it
             described[name] = {"labels": list(model.labels), **model.description.document()}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pipeline.config.config_file import SecurityConfig
 from pipeline.errors import ConfigError
-from pipeline.text_lines import lines_of
+from pipeline.text_lines import split_lines
 
 MOST_BYTES = 1 << 20
 LEAST_CHARACTERS = 16
@@ -33,7 +33,7 @@ class ApiKey(NamedTuple):
     rate: float
 
 
-def digest_of(key: bytes) -> bytes:
+def hash_key(key: bytes) -> bytes:
     """What a key is known by."""
     return hashlib.sha256(key).digest()
 
@@ -53,7 +53,7 @@ def read_api_keys(security: SecurityConfig) -> list[ApiKey]:
         raise ConfigError(f"security.api_keys: {path} is over {MOST_BYTES} bytes")
     keys: dict[bytes, ApiKey] = {}
     flaws = []
-    for number, line in enumerate(lines_of(text), 1):
+    for number, line in enumerate(split_lines(text), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
@@ -97,7 +97,7 @@ def _parsed(words: list[str], security: SecurityConfig) -> ApiKey:
             f"a key has at least {LEAST_CHARACTERS} ASCII characters; make one: openssl rand -hex 32"
         )
     else:
-        digest = digest_of(key.encode())
+        digest = hash_key(key.encode())
     limits = {"pending": float(security.key_pending), "rate": security.key_rate}
     for word in words[1:]:
         what, _, value = word.partition("=")

@@ -191,7 +191,7 @@ class ServiceConfig(Section):
     def _one_port_each(cls, v2: V2Config, info: ValidationInfo) -> V2Config:
         ports = [(key, info.data.get(key)) for key in ("http_port", "rpc_port")]
         ports += [(f"v2.{key}", getattr(v2, key)) for key in V2Config.model_fields if "port" in key]
-        ports += _ports_of(info.data.get("dag", DagConfig())).items()
+        ports += _list_ports(info.data.get("dag", DagConfig())).items()
         taken: dict[int, str] = {}
         for name, port in ports:
             if port is not None and taken.setdefault(port, name) != name:
@@ -206,7 +206,9 @@ class ServiceConfig(Section):
         own = {"http_port": self.http_port, "rpc_port": self.rpc_port}
         beside = {f"v2.{name}": getattr(self.v2, name) for name in V2Config.model_fields if "port" in name}
         return {
-            name: port for name, port in (own | beside | _ports_of(self.dag)).items() if port and port != OFF
+            name: port
+            for name, port in (own | beside | _list_ports(self.dag)).items()
+            if port and port != OFF
         }
 
     def address(self, port: str) -> str:
@@ -217,7 +219,7 @@ class ServiceConfig(Section):
         return given or ""
 
 
-def _ports_of(dag: DagConfig) -> dict[str, int | None]:
+def _list_ports(dag: DagConfig) -> dict[str, int | None]:
     return {"dag.prometheus_port": dag.prometheus_port if dag.enable_prometheus else None}
 
 

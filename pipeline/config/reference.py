@@ -97,20 +97,22 @@ def _sections(path: str, section: Schema, models: Mapping[str, Schema]) -> Itera
     """(dotted path, section) of this section and of all below it."""
     yield path, section
     for key, value in section["properties"].items():
-        name, is_mapping = _model_of(value)
+        name, is_mapping = _find_section_model(value)
         if name:
             below = f"{path}.{key}" if path else key
             yield from _sections(f"{below}.<name>" if is_mapping else below, models[name], models)
 
 
-def _model_of(value: Schema) -> tuple[str, bool]:
+def _find_section_model(value: Schema) -> tuple[str, bool]:
     """(name of the model that a value is a section of, whether it is a mapping of such); "" for none."""
     if "$ref" in value:
         return value["$ref"].rpartition("/")[2], False
     entries = value.get("additionalProperties")
     if isinstance(entries, Mapping) and "$ref" in entries:
         return entries["$ref"].rpartition("/")[2], True
-    return next((found for option in _options(value) if (found := _model_of(option))[0]), ("", False))
+    return next(
+        (found for option in _options(value) if (found := _find_section_model(option))[0]), ("", False)
+    )
 
 
 def _options(value: Schema) -> Sequence[Schema]:
@@ -132,15 +134,17 @@ def _default(value: Schema) -> str:
     default = value.get("default")
     low, _ = _bounds(value)
     # A default outside the bounds stands for "absent", whose meaning the description tells.
-    if _model_of(value)[0] or default is None or (low is not None and default < low):
+    if _find_section_model(value)[0] or default is None or (low is not None and default < low):
         return ""
     return f"`{json.dumps(default, ensure_ascii=False)}`"
 
 
 def _type(value: Schema, words: Words) -> str:
-    if _model_of(value)[0]:
+    if _find_section_model(value)[0]:
         others = [
-            option for option in _options(value) if not _model_of(option)[0] and option["type"] != "null"
+            option
+            for option in _options(value)
+            if not _find_section_model(option)[0] and option["type"] != "null"
         ]
         return words.comma.join([words.section, *(_type(other, words) for other in others)])
     if "anyOf" in value:  # None beside the type: the key may be absent

@@ -29,23 +29,23 @@ class Certificates:
 
     def __init__(self, tls: TlsConfig) -> None:
         self._tls = tls
-        self._read()
+        self._load_files()
 
     def reload(self) -> None:
         """Read the files again. Raises ConfigError for files that can't be used; then all stays as it was."""
-        flaws = flaws_of(self._tls)
+        flaws = check_tls(self._tls)
         if flaws:
             raise ConfigError("\n".join(flaws))
-        self._read()
+        self._load_files()
 
-    def _read(self) -> None:
+    def _load_files(self) -> None:
         tls = self._tls
         client_ca = None if tls.client_ca is None else Path(tls.client_ca).read_bytes()
         self.pem = Pem(Path(tls.cert).read_bytes(), Path(tls.key).read_bytes(), client_ca)
         self.context = server_context(tls)
 
 
-def flaws_of(tls: TlsConfig) -> list[str]:
+def check_tls(tls: TlsConfig) -> list[str]:
     """One sentence for each file that can't be used, and for a key that belongs to another certificate."""
     flaws = [flaw for name in FILES if (flaw := _flaw_of_file(tls, name))]
     if flaws:
@@ -58,7 +58,7 @@ def flaws_of(tls: TlsConfig) -> list[str]:
 
 
 def server_context(tls: TlsConfig) -> ssl.SSLContext:
-    """TLS 1.2 and 1.3, HTTP/1.1. Raises ssl.SSLError for what `flaws_of` tells."""
+    """TLS 1.2 and 1.3, HTTP/1.1. Raises ssl.SSLError for what `check_tls` tells."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tls.cert, tls.key, password=_no_passphrase)
     context.set_alpn_protocols(["http/1.1"])

@@ -71,7 +71,7 @@ def _known_engine(name: str) -> str:
     return name
 
 
-def _batch_of(value: Any, number_of: ValidatorFunctionWrapHandler) -> int:
+def _parse_batch_size(value: Any, number_of: ValidatorFunctionWrapHandler) -> int:
     """A number of requests, or `auto`."""
     if isinstance(value, str) and value.strip().lower() == AUTO:
         return AUTO_BATCH
@@ -119,7 +119,7 @@ Names = Annotated[list[str], BeforeValidator(as_list)]
 Precision = Annotated[Literal["fp32", "fp16", "bf16", "int8"], BeforeValidator(lower_case)]
 BatchSize = Annotated[
     PositiveInt,
-    WrapValidator(_batch_of),
+    WrapValidator(_parse_batch_size),
     PlainSerializer(lambda value: AUTO if value == AUTO_BATCH else value, return_type=int | str),
     WithJsonSchema({"type": "integer", "minimum": 1}),
 ]

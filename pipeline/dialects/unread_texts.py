@@ -34,7 +34,7 @@ class UnreadTexts(Unread, eq=False):
 
         Raises InvalidInput and TooLarge that name the field.
         """
-        texts = self._read()
+        texts = self._parse_texts()
         if not self.as_tensor:
             return texts
         if type(texts[0]) is list:
@@ -43,7 +43,7 @@ class UnreadTexts(Unread, eq=False):
         array[:] = [text.encode() for text in texts]
         return array
 
-    def _read(self) -> list[Any]:
+    def _parse_texts(self) -> list[Any]:
         try:
             given = _decoder.decode(self.data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:

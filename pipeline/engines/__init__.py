@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.engines.base import Engine, Predictor, PredictorConf, engine_named, engine_of
+from pipeline.engines.base import Engine, Predictor, PredictorConf, engine_named, find_engine
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, check_feeds, check_forms, input_examples
 from pipeline.engines.fetches import select_fetches
@@ -27,7 +27,7 @@ __all__ = [
     "create_predictor",
     "create_remote_predictor",
     "engine_named",
-    "engine_of",
+    "find_engine",
     "input_examples",
     "select_fetches",
 ]

@@ -113,7 +113,7 @@ def takes_any_shape(name: str) -> bool:
     return bool(getattr(engine_named(name), "any_shape", False))
 
 
-def engine_of(directory: Path | str, engine: str | None = None) -> Engine:
+def find_engine(directory: Path | str, engine: str | None = None) -> Engine:
     """The engine of the serving model there: the one named, else that of its files. Raises ConfigError."""
     return engine_named(engine or find_model_files(server_folder(Path(directory))).engine)
 

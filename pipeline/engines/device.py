@@ -52,7 +52,7 @@ def tell_paddle_only(conf: PredictorConf, where: str) -> None:
         log.warning("%s: Paddle's own, without effect %s", ", ".join(names), where)
 
 
-def card_of(conf: PredictorConf, instance_index: int) -> int:
+def select_card(conf: PredictorConf, instance_index: int) -> int:
     """The card of one instance: they take those of `devices` in turn; card 0 where none is named."""
     cards = [int(card) for card in conf.devices.split(",")] if conf.devices else [0]
     return cards[instance_index % len(cards)]

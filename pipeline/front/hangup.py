@@ -31,9 +31,9 @@ class Hangup:
         self._reloads: set[asyncio.Task[None]] = set()
 
     def listen(self) -> None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._take)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._accept_signal)
 
-    def _take(self) -> None:
+    def _accept_signal(self) -> None:
         if self._needs_terminal and not has_terminal():
             log.info("The terminal is gone")
             self._stop()

@@ -203,7 +203,7 @@ def main(arguments: list[str]) -> None:
     outputs = Outputs(app.config.logging, app.name)
     set_up_logging(app.config.logging, app.name, "front", beside_app=False, log_fd=outputs.log_fd)
     heaps.give_back_large_blocks()
-    status = _status_of(app, outputs)
+    status = _exit_status(app, outputs)
     are_written = lines_written()
     outputs.close()
     if not are_written:
@@ -211,7 +211,7 @@ def main(arguments: list[str]) -> None:
     sys.exit(status)
 
 
-def _status_of(app: App, outputs: Outputs) -> int:
+def _exit_status(app: App, outputs: Outputs) -> int:
     """What the process leaves with, once the service has ended."""
     try:
         status: int = uvloop.run(serve(app, outputs))

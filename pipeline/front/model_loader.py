@@ -340,7 +340,7 @@ def merged(app: App, name: str, served: Served) -> App:
     others = [model for model in app.models if model.name not in renewed]
     models = rejoined([*others, *served.models], name)
     sections = {op: OpConfig.model_validate(given, by_alias=True) for op, given in served.sections.items()}
-    needed = _ops_of(models)
+    needed = _op_names(models)
     ops = {op: section for op, section in {**app.config.op, **sections}.items() if op in needed}
     unavailable: Mapping[str, tuple[str, str]] = {
         one: told for one, told in app.unavailable.items() if one not in renewed
@@ -350,5 +350,5 @@ def merged(app: App, name: str, served: Served) -> App:
     return replace(app, models=tuple(models), config=config, unavailable=unavailable, choices=choices)
 
 
-def _ops_of(models: Collection[ServedModel]) -> set[str]:
+def _op_names(models: Collection[ServedModel]) -> set[str]:
     return {node.op for model in models for node in model.graph.nodes.values()}

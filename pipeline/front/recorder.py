@@ -11,7 +11,7 @@ import msgspec
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.process import recording
 from pipeline.process.isolation import isolated
-from pipeline.tuning.sample import path_of
+from pipeline.tuning.sample import find_request_path
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Recorder:
         self._requests = self._bytes = 0
         self._until = asyncio.get_running_loop().call_later(recording.MOST_SECONDS, self._end)
         self._scheduler.recorded = self._write
-        log.warning("Requests are recorded to %s", recording.file_of(os.getpid()))
+        log.warning("Requests are recorded to %s", recording.get_recording_path(os.getpid()))
 
     @isolated(None)
     def _write(self, path: str, body: bytes) -> None:
@@ -53,7 +53,7 @@ class Recorder:
             asked = msgspec.json.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError):  # of tensors in bytes, say, or compressed
             return
-        if path_of(asked, self._scheduler.app.name) != path:
+        if find_request_path(asked, self._scheduler.app.name) != path:
             return
         line = msgspec.json.encode(asked) + b"\n"
         if self._bytes + len(line) > recording.MOST_BYTES:

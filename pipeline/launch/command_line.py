@@ -130,15 +130,15 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from pipeline.launch.tune_command import Options, seconds_of, tune
+    from pipeline.launch.tune_command import Options, parse_duration, tune
 
     for number in (signal.SIGTERM, signal.SIGHUP):  # end the candidate that is running, too, as Ctrl-C does
         if signal.getsignal(number) == signal.SIG_DFL:  # with nohup it goes on
             signal.signal(number, signal.default_int_handler)
     given = Options(
         options.service,
-        seconds_of("--budget", options.budget),
-        seconds_of("--p99", options.p99) * 1e3 if options.p99 else None,
+        parse_duration("--budget", options.budget),
+        parse_duration("--p99", options.p99) * 1e3 if options.p99 else None,
         options.config,
         options.sample,
         options.key,

@@ -59,13 +59,13 @@ def _of_service(place: Path) -> tuple[str, ServingModel]:
 
 def _of_model(folder: Path) -> tuple[str, ServingModel]:
     """A name for a model's service, and the model as its files describe it."""
-    from pipeline.launch.text_command import folder_of, name_of
+    from pipeline.launch.text_command import find_model_folder, get_service_name
     from pipeline.models.serving_model import load_serving_model
     from pipeline.models.versions import choose_version
     from pipeline.ops.text_files import TextSettings, described_texts
 
-    found = load_serving_model(choose_version(folder_of(folder)).directory)
-    return name_of(folder), described_texts(found, TextSettings())
+    found = load_serving_model(choose_version(find_model_folder(folder)).directory)
+    return get_service_name(folder), described_texts(found, TextSettings())
 
 
 def add_export(commands: Commands, command: Callable[[argparse.Namespace], None]) -> None:

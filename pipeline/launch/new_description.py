@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.errors import ConfigError
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, Description, describe
 from pipeline.models.label_names import class_counts, flaw_of_count, given_labels
-from pipeline.models.score_fetches import maker_of, scores_of
+from pipeline.models.score_fetches import find_producer, find_score_fetch
 from pipeline.models.service_description import LABELS_KEY, with_service_keys
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
 from pipeline.ops.text_files import EMBEDDINGS, RERANKING, TextSettings, described_texts, task_in_files
@@ -62,7 +62,7 @@ def with_description(model: ServingModel, asked: Asked) -> ServingModel:
     return with_service_keys(model, added, model.directory / ADDITIONS)
 
 
-def remark_of(description: Description) -> str:
+def describe_reading(description: Description) -> str:
     """How the inputs are read, for who knows whether the training did so; empty for tensors."""
     told = [_REMARKS[given.kind](given) for given in description.inputs.values() if given.kind in _REMARKS]
     return " ".join(told)
@@ -72,7 +72,8 @@ def _image(model: ServingModel, asked: Asked) -> dict[str, Any]:
     feeds = [feed.alias for feed in model.feeds if len(feed.shape) == 4]
     if len(feeds) != 1:
         raise ConfigError(
-            f"--input image is for a model with one feed [N,C,H,W] or [N,H,W,C]; {_told(model.feeds)}"
+            f"--input image is for a model with one feed [N,C,H,W] or [N,H,W,C]; "
+            f"{_describe_tensors(model.feeds)}"
         )
     given: dict[str, Any] = {"kind": "image"}
     if len(model.feeds) > 1:
@@ -124,12 +125,14 @@ OUTPUT_KINDS = ("classes", "multilabel", "tokens", *OF_TEXTS, "tensor")
 
 def _outputs(model: ServingModel, labels: Sequence[str], asked: Asked) -> dict[str, Any]:
     """What each fetch is answered as: labels where there are scores of classes."""
-    scores = scores_of(model.fetches, labels)
-    kind = asked.output or _kind_of(model, scores, asked.input)
+    scores = find_score_fetch(model.fetches, labels)
+    kind = asked.output or _guess_kind(model, scores, asked.input)
     if kind == "tensor" or (scores is None and not asked.output):
         return {fetch.alias: {"kind": "tensor"} for fetch in model.fetches}
     if scores is None:
-        raise ConfigError(f"--output {kind}: no fetch has scores of classes; {_told(model.fetches)}")
+        raise ConfigError(
+            f"--output {kind}: no fetch has scores of classes; {_describe_tensors(model.fetches)}"
+        )
     if kind in OF_TEXTS and asked.input != "text":
         raise ConfigError(f"--output {kind} goes with --input text")
     output: dict[str, Any] = {"kind": kind}
@@ -141,17 +144,17 @@ def _outputs(model: ServingModel, labels: Sequence[str], asked: Asked) -> dict[s
         chosen = [f.alias for f in model.fetches if f is not scores and f.dtype in ("string", "int64")]
         if len(chosen) == 1 and not labels:
             output["chosen"] = chosen[0]
-    elif kind == "multilabel" and maker_of(model, scores) == "Sigmoid":
+    elif kind == "multilabel" and find_producer(model, scores) == "Sigmoid":
         output["activation"] = "none"
     if asked.input in ("", "tensor") and kind != "classes":
         output["raw"] = True
     return {scores.alias: output}
 
 
-def _kind_of(model: ServingModel, scores: Variable | None, given: str) -> str:
+def _guess_kind(model: ServingModel, scores: Variable | None, given: str) -> str:
     if scores is not None and len(scores.shape) == 3:
         return "entities" if given == "text" else "tokens"
-    several = scores is not None and maker_of(model, scores) == "Sigmoid"
+    several = scores is not None and find_producer(model, scores) == "Sigmoid"
     return "multilabel" if several else "classes"
 
 
@@ -177,7 +180,7 @@ def _type(feed: Variable) -> str:
     return _TYPES.get(feed.dtype, "integer")
 
 
-def _told(variables: Sequence[Variable]) -> str:
+def _describe_tensors(variables: Sequence[Variable]) -> str:
     return "it has " + ", ".join(f"{v.alias} {v.dtype} {list(v.shape)}" for v in variables)
 
 

@@ -12,13 +12,13 @@ from urllib.parse import quote
 
 import yaml
 
-from pipeline.api.dag import signature_of
-from pipeline.api.examples import ExampleRequest, example_body, examples_of, requests_of
+from pipeline.api.dag import build_signature
+from pipeline.api.examples import ExampleRequest, build_example_requests, collect_examples, example_body
 from pipeline.api.op import Op, RequestOp
 from pipeline.config.config_file import check_service_name, load_config
 from pipeline.errors import ConfigError
 from pipeline.launch.commands import interpreter
-from pipeline.launch.new_description import NOTHING_ASKED, Asked, remark_of, with_description
+from pipeline.launch.new_description import NOTHING_ASKED, Asked, describe_reading, with_description
 from pipeline.launch.new_service_templates import CONFIG, SCRIPT
 from pipeline.models.service_description import SERVICE_KEYS
 from pipeline.models.serving_model import ADDITIONS, ServingModel, load_serving_model
@@ -106,8 +106,8 @@ class NewApp:
     def example(self) -> ExampleRequest:
         """The request that the user is shown. Raises ConfigError where the model can't be served so."""
         ops: dict[str, Op] = {self.name: self._op}
-        signature = signature_of(ops, self._op)
-        found = requests_of(self.name, signature, examples_of(ops, signature))
+        signature = build_signature(ops, self._op)
+        found = build_example_requests(self.name, signature, collect_examples(ops, signature))
         kinds = self.model.description.kinds
         if "image" in kinds:
             return found["image/png"]
@@ -139,7 +139,7 @@ class NewApp:
         start = f"Start the service:\n\n  {interpreter()} {shlex.quote(str(self.script_path))}\n\nand ask it"
         if starts:
             start = "The service starts. Once it is ready, ask it from another terminal"
-        remark = remark_of(self.model.description)
+        remark = describe_reading(self.model.description)
         told = f"{remark} " if remark else ""
         if self.describes:
             told += f"{self.directory / ADDITIONS} says so; edit it there.\n"

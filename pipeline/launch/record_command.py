@@ -42,18 +42,21 @@ def record(config: Path, to: Path, most_s: float, console: Console) -> int:
         descriptor = recording.create(service.pid)
     except FileExistsError:
         raise ConfigError(
-            f"{recording.file_of(service.pid)} is there: another recording is under way, or was broken off; "
+            f"{recording.get_recording_path(service.pid)} is there: "
+            "another recording is under way, or was broken off; "
             "delete the file then"
         ) from None
     except OSError as exc:
-        raise ConfigError(f"{recording.file_of(service.pid)} can't be made ({exc.strerror})") from exc
+        raise ConfigError(
+            f"{recording.get_recording_path(service.pid)} can't be made ({exc.strerror})"
+        ) from exc
     try:
         with _told_to_end() as told:
             _wait(service, descriptor, most_s, told, console)
         lines = Path(f"/proc/self/fd/{descriptor}").read_bytes()
     finally:
         os.close(descriptor)
-        recording.file_of(service.pid).unlink(missing_ok=True)
+        recording.get_recording_path(service.pid).unlink(missing_ok=True)
     if not lines:
         raise ConfigError(f"{service} has answered no request that can be asked again; nothing is written")
     to.write_bytes(lines)

@@ -11,13 +11,13 @@ from typing import Any
 from pipeline.api.restrictions import Restrictions, parse_restrictions
 from pipeline.errors import ConfigError
 from pipeline.launch.serve_options import GRPC_ARGUMENTS, REFUSED, RESTRICTIONS, get_option, notes
-from pipeline.triton.defaults import defaults_of
+from pipeline.triton.defaults import parse_defaults
 from pipeline.triton.service import Options, RepositoryService
 
 
 def serve(options: argparse.Namespace) -> None:
     """Does not return: the server takes over this process. Leaves with exit code 2 and what is wrong."""
-    defaults, without_effect = defaults_of(options.backend_config)
+    defaults, without_effect = parse_defaults(options.backend_config)
     if options.log_file is not None:
         _log_to(options.log_file)
     for line in notes(options):

@@ -33,11 +33,11 @@ def serve(options: argparse.Namespace) -> None:
     from pipeline.launch.new_service import check_name
     from pipeline.ops.text_service import TextService, service_config
 
-    folder = folder_of(options.model)
-    name = options.name or name_of(options.model)
+    folder = find_model_folder(options.model)
+    name = options.name or get_service_name(options.model)
     check_name(name)
     settings = _settings(options)
-    _tell(folder, name, settings, options)
+    _print_summary(folder, name, settings, options)
     service = TextService(name, settings)
     service.prepare_pipeline_config(
         yml_dict=service_config(
@@ -51,7 +51,7 @@ def serve(options: argparse.Namespace) -> None:
     service.run_service()
 
 
-def folder_of(model: Path) -> Path:
+def find_model_folder(model: Path) -> Path:
     """The folder with the model itself: exports of optimum have it in one of their own."""
     from pipeline.models.serving_model import is_serving_model
 
@@ -80,10 +80,10 @@ def _settings(options: argparse.Namespace) -> TextSettings:
     )
 
 
-def _tell(folder: Path, name: str, settings: TextSettings, options: argparse.Namespace) -> None:
+def _print_summary(folder: Path, name: str, settings: TextSettings, options: argparse.Namespace) -> None:
     """What is going to be served, and a request that it answers."""
-    from pipeline.api.dag import signature_of
-    from pipeline.api.examples import examples_of, requests_of
+    from pipeline.api.dag import build_signature
+    from pipeline.api.examples import build_example_requests, collect_examples
     from pipeline.api.op import RequestOp
     from pipeline.launch.new_service import padding_remark
     from pipeline.models.serving_model import load_serving_model
@@ -97,8 +97,8 @@ def _tell(folder: Path, name: str, settings: TextSettings, options: argparse.Nam
     (output,) = op.model.description.outputs.values()
     task = next(task for task, kind in KINDS.items() if kind == output.kind)
     ops = {name: op}
-    signature = signature_of(ops, op)
-    request = requests_of(name, signature, examples_of(ops, signature))["v1-http"]
+    signature = build_signature(ops, op)
+    request = build_example_requests(name, signature, collect_examples(ops, signature))["v1-http"]
     remark = padding_remark(op.model)
     labels = ", ".join(op.model.labels[:8]) + (", ..." if len(op.model.labels) > 8 else "")
     sys.stdout.write(
@@ -108,7 +108,7 @@ def _tell(folder: Path, name: str, settings: TextSettings, options: argparse.Nam
     sys.stdout.flush()
 
 
-def name_of(folder: Path) -> str:
+def get_service_name(folder: Path) -> str:
     """The folder's name as that of a service."""
     folder = folder.resolve()
     if folder.name in _INNER:

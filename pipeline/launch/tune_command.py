@@ -23,7 +23,7 @@ from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError
 from pipeline.launch.commands import require_place
 from pipeline.launch.record_command import record
-from pipeline.models.settings import with_settings_of
+from pipeline.models.settings import merge_model_settings
 from pipeline.models.variants import load_for_engine, ways_to_run
 from pipeline.models.versions import choose_version
 from pipeline.plugins import ENGINES, find
@@ -32,8 +32,8 @@ from pipeline.tuning.candidate import Candidate, NotStarted, Script, opened
 from pipeline.tuning.frontier import Chosen, Measured, Round
 from pipeline.tuning.frontier_plot import draw
 from pipeline.tuning.marked_lines import other_machine, require_lines, with_settings
-from pipeline.tuning.sample import Asked, Example, lines_of, requests_of
-from pipeline.tuning.settings import MODEL_SECTION, Settings, settings_of
+from pipeline.tuning.sample import Asked, Example, build_requests, read_sample_lines
+from pipeline.tuning.settings import MODEL_SECTION, Settings, parse_settings
 from pipeline.tuning.tune import Search, Wanted
 from pipeline.tuning.tune_report import as_json, choice_lines, further_lines, print_table
 
@@ -63,7 +63,7 @@ class Options(msgspec.Struct, frozen=True):
     record: Path | None = None
 
 
-def seconds_of(option: str, text: str) -> float:
+def parse_duration(option: str, text: str) -> float:
     """The time that an option gives as "50ms", "90s", "5m" or "1h". Raises ConfigError for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", text.strip())
     if found is None or not float(found[1]):
@@ -79,10 +79,10 @@ def tune(options: Options) -> None:
     if options.record is not None:
         _record(options, config, options.record)
         return
-    lines = lines_of(options.sample) if options.sample else []
+    lines = read_sample_lines(options.sample) if options.sample else []
     if options.report is not None:
         require_place("--report", options.report)
-    op = _op_of(config, options.op)
+    op = _select_op(config, options.op)
     text = config.read_bytes().decode("utf-8")
     require_lines(config, text, op)  # before minutes are spent, not after
     if not (options.dry_run or os.access(config, os.W_OK)):
@@ -171,10 +171,10 @@ class _Run:
     def _baseline(self, directory: Path, section: dict[str, Any]) -> Settings:
         """What config.yml says, with what the model's own serving.yml wants where that says nothing."""
         model = load_for_engine(directory, section[MODEL_SECTION].get("engine"))
-        baseline = settings_of(section, model.engine)
+        baseline = parse_settings(section, model.engine)
         given = read_yaml(self._source.config)["op"][self._source.op]
         if given[MODEL_SECTION].get("precision") is None:
-            wanted = with_settings_of(model, LocalServiceConf())
+            wanted = merge_model_settings(model, LocalServiceConf())
             baseline = msgspec.structs.replace(baseline, precision=wanted.precision)
         if given.get("batch_size") == AUTO:
             baseline = msgspec.structs.replace(baseline, batch=AUTO)
@@ -204,7 +204,7 @@ class _Run:
             baseline, instances=instances, batch=batch, threads=threads, delay_ms=1.5
         )
         section = self._source.resolved(probe)["op"][self._source.op]
-        taken = settings_of(section, probe.engine)
+        taken = parse_settings(section, probe.engine)
         asked, found = probe.of_op() | probe.of_model(), taken.of_op() | taken.of_model()
         fixed = [key for key in asked if asked[key] != found[key]]
         if fixed:
@@ -214,7 +214,7 @@ class _Run:
             )
 
     def _measure(self, settings: Settings, round_s: float, until: float) -> Measured:
-        self._tell(settings.name)
+        self._print_progress(settings.name)
         rounds: list[Round] = []
         if not self.requests:  # nothing has started yet: without that there is nothing to choose from
             until = max(until, time.monotonic() + _FIRST_START_S)
@@ -256,7 +256,7 @@ class _Run:
         example = Example.of_openapi(msgspec.json.decode(candidate.get("/openapi.json")[1]))
         sample = self._options.sample
         as_texts = sample is not None and sample.suffix == ".txt"
-        requests = requests_of(self._lines, as_texts=as_texts, example=example, key=self._options.key)
+        requests = build_requests(self._lines, as_texts=as_texts, example=example, key=self._options.key)
         for asked in requests[:_CHECKED]:
             if why := candidate.refusal(asked):
                 where = f"{sample} line {asked.line}" if asked.line else "the service's own example"
@@ -271,7 +271,7 @@ class _Run:
         self._begun = time.monotonic()
         return self._bar
 
-    def _tell(self, name: str) -> None:
+    def _print_progress(self, name: str) -> None:
         self._bar.update(self._task, description=name, completed=time.monotonic() - self._begun)
         if not self._console.is_terminal:
             self._console.print(f"{time.monotonic() - self._begun:6.1f} s  {name}", soft_wrap=True)
@@ -288,7 +288,7 @@ def _files(options: Options) -> tuple[Path, Path]:
     return script, config
 
 
-def _op_of(config: Path, named: str | None) -> str:
+def _select_op(config: Path, named: str | None) -> str:
     """The Op to tune: the one that is named, else the only one with a model."""
     sections: dict[str, Any] = read_yaml(config).get("op") or {}
     with_model = [

@@ -24,7 +24,7 @@ from pipeline.config.value_types import PositiveInt, Section
 from pipeline.errors import ConfigError
 from pipeline.models.embedding_description import EmbeddingOutput, RelevanceOutput, SimilarityOutput
 from pipeline.models.image_presets import completed
-from pipeline.models.label_names import entailment_of
+from pipeline.models.label_names import find_entailment
 from pipeline.models.signature import Variable
 from pipeline.models.text_description import (
     SLOT,
@@ -253,7 +253,7 @@ def describe(
         name: _filled_input(name, given, feeds, f"{path}: {INPUTS_KEY}.{name}")
         for name, given in inputs.items()
     }
-    taken = [feed for name, given in filled.items() for feed in feeds_of(name, given, feeds)]
+    taken = [feed for name, given in filled.items() for feed in match_feeds(name, given, feeds)]
     _refuse_twice(taken, f"{path}: {INPUTS_KEY}")
     rest = {v.alias: TensorInput() for v in feeds if v.alias not in taken}
     if clash := rest.keys() & filled.keys():
@@ -280,7 +280,7 @@ def default_outputs(fetches: Sequence[Variable], labels: Sequence[str]) -> dict[
     return outputs
 
 
-def feeds_of(name: str, given: Input, feeds: Sequence[Variable]) -> list[str]:
+def match_feeds(name: str, given: Input, feeds: Sequence[Variable]) -> list[str]:
     """The aliases of the feeds that an input is for."""
     if isinstance(given, TensorInput):
         return [name]
@@ -299,7 +299,7 @@ def _names_sent(name: str, given: Input) -> list[str]:
     return [name, given.pair] if isinstance(given, TextInput) and given.pair else [name]
 
 
-def labels_of(output: Output, labels: Sequence[str]) -> tuple[str, ...]:
+def get_class_labels(output: Output, labels: Sequence[str]) -> tuple[str, ...]:
     """The names of an output's classes, none where it has no classes. labels: those of the model."""
     if isinstance(output, EmbeddingOutput | RelevanceOutput | TensorOutput):
         return ()
@@ -395,7 +395,7 @@ def _check_output(
     form = "[N, tokens, classes]" if isinstance(wanted, TokensOutput | EntitiesOutput) else "[N, classes]"
     if len(fetch.shape) > 1 and len(fetch.shape) != form.count(",") + 1:
         raise ConfigError(f"{where}: kind {wanted.kind} is for {form}; {alias} gives {list(fetch.shape)}")
-    names = labels_of(wanted, labels)
+    names = get_class_labels(wanted, labels)
     if names and fetch.shape and fetch.shape[-1] not in (-1, len(names)):
         raise ConfigError(
             f"{where}: there are {len(names)} labels for {fetch.shape[-1]} classes; name each class once"
@@ -424,7 +424,7 @@ def _check_compared(
 def _check_zero_shot(wanted: ZeroShotOutput, names: Sequence[str], where: str) -> None:
     if wanted.template.count(SLOT) != 1:
         raise ConfigError(f"{where}.template: {wanted.template!r} has no single {SLOT} for a label")
-    entailment = entailment_of(names) if wanted.entailment is None else wanted.entailment
+    entailment = find_entailment(names) if wanted.entailment is None else wanted.entailment
     if entailment is None or (names and entailment >= len(names)):
         told = f", of {', '.join(names)}" if names else ""
         raise ConfigError(f"{where}.entailment: say which class means entailment{told}: its number from 0")

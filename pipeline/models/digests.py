@@ -21,9 +21,9 @@ SHA256, SAMPLE = "sha256", "sample"
 _BLOCKS, _BLOCK_BYTES = 256, 4096
 
 
-def digests_of(files: Iterable[Path]) -> dict[str, dict[str, str]]:
+def hash_files(files: Iterable[Path]) -> dict[str, dict[str, str]]:
     """The digests of files by their names, as serving.yml has them."""
-    return {file.name: {SHA256: _sha256(file), SAMPLE: sample_of(file)} for file in files}
+    return {file.name: {SHA256: _sha256(file), SAMPLE: hash_sample(file)} for file in files}
 
 
 def replaced_files(model: ServingModel, digest: str) -> tuple[str, ...] | None:
@@ -45,7 +45,7 @@ def replaced_files(model: ServingModel, digest: str) -> tuple[str, ...] | None:
 
 def differing(folder: Path, recorded: Mapping[str, Mapping[str, str]], digest: str) -> tuple[str, ...]:
     """The names of the files in a folder that are others than recorded, by SHA256 or SAMPLE."""
-    made = {SHA256: _sha256, SAMPLE: sample_of}[digest]
+    made = {SHA256: _sha256, SAMPLE: hash_sample}[digest]
     files = {name: folder / name for name in recorded}
     return tuple(
         name for name, file in files.items() if not file.is_file() or made(file) != recorded[name][digest]
@@ -53,7 +53,7 @@ def differing(folder: Path, recorded: Mapping[str, Mapping[str, str]], digest: s
 
 
 def are_digests(recorded: object) -> TypeGuard[dict[str, dict[str, str]]]:
-    """Whether it is what `digests_of` returns."""
+    """Whether it is what `hash_files` returns."""
     return isinstance(recorded, dict) and all(_is_entry(*item) for item in recorded.items())
 
 
@@ -67,7 +67,7 @@ def record_digests(directory: Path) -> None:
         return
     recorded = (model.directory / name for name in model.additions[KEY])
     own = [model.program, *([model.params] if model.params else [])]
-    made = digests_of(dict.fromkeys([*own, *filter(Path.is_file, recorded)]))
+    made = hash_files(dict.fromkeys([*own, *filter(Path.is_file, recorded)]))
     write_additions(model.directory / ADDITIONS, {**model.additions, KEY: made})
 
 
@@ -82,7 +82,7 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def sample_of(file: Path) -> str:
+def hash_sample(file: Path) -> str:
     size = file.stat().st_size
     digest = hashlib.sha256(f"{size}\n".encode())
     with file.open("rb") as opened:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
-from pipeline.text_lines import lines_of
+from pipeline.text_lines import split_lines
 
 LABEL_FILES = (
     "label_vocab.txt",
@@ -38,7 +38,7 @@ def _labels_in(path: Path) -> tuple[str, ...]:
     try:
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES).decode("utf-8-sig")
-        found = _of_json(json.loads(text)) if path.suffix == ".json" else _of_lines(lines_of(text))
+        found = _of_json(json.loads(text)) if path.suffix == ".json" else _of_lines(split_lines(text))
     except (OSError, ValueError, RecursionError) as exc:
         raise ConfigError(f"{path} can't be read as names of classes ({exc}): give --labels") from exc
     if not found or not all(found):

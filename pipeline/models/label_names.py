@@ -47,7 +47,7 @@ def flaw_of_count(labels: Sequence[str], classes: Sequence[int]) -> str:
     return f"--labels has {len(labels)} names, and the model has {told} classes: name each class once"
 
 
-def entailment_of(labels: Sequence[str]) -> int | None:
+def find_entailment(labels: Sequence[str]) -> int | None:
     """The class of an NLI model that means entailment; None where the labels name no such, or several."""
     found = [index for index, label in enumerate(labels) if _ENTAILMENT.fullmatch(label.strip())]
     return found[0] if len(found) == 1 else None

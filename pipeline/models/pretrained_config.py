@@ -16,7 +16,7 @@ _TASKS = {
 }
 
 
-def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+def get_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Of `id2label`, unless they are the LABEL_0, ... that stand where nobody named them."""
     named = config.get("id2label")
     if not isinstance(named, dict) or not all(str(index) in named for index in range(len(named))):
@@ -30,12 +30,12 @@ def is_multi_label(config: Mapping[str, Any]) -> bool:
     return config.get("problem_type") == "multi_label_classification"
 
 
-def task_of(architecture: str) -> str:
+def get_task(architecture: str) -> str:
     """The task of a class of transformers or PaddleNLP, as model hubs call it; empty for others."""
     return next((task for ending, task in _TASKS.items() if architecture.endswith(ending)), "")
 
 
-def longest_of(config: Mapping[str, Any]) -> int:
+def get_max_length(config: Mapping[str, Any]) -> int:
     """Most tokens that a model with learned positions reads; 0 where the configuration does not tell."""
     positions = config.get("max_position_embeddings")
     if not isinstance(positions, int) or isinstance(positions, bool):

@@ -103,7 +103,7 @@ class _Parser:
             raise self._error(f"messages nested deeper than {MAX_DEPTH}")
         fields: Message = {}
         while self._next.kind != end:
-            name = self._take("name", "a field name").text
+            name = self._expect("name", "a field name").text
             colon = self._accept(":")
             values = fields.setdefault(name, [])
             if colon and self._next.kind == "[":
@@ -144,7 +144,7 @@ class _Parser:
             return "".join(parts)
         if self._next.kind == "number":
             return self._number(self._advance().text)
-        word = self._take("name", "a value").text
+        word = self._expect("name", "a value").text
         return {"true": True, "True": True, "false": False, "False": False}.get(word, word)
 
     def _number(self, text: str) -> int | float:
@@ -178,7 +178,7 @@ class _Parser:
         self._advance()
         return True
 
-    def _take(self, kind: str, expected: str) -> _Token:
+    def _expect(self, kind: str, expected: str) -> _Token:
         if self._next.kind != kind:
             raise self._error(f"expected {expected}, found {self._shown()}")
         return self._advance()

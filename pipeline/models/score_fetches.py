@@ -9,7 +9,7 @@ from pipeline.models.serving_model import ServingModel
 from pipeline.models.signature import Variable
 
 
-def maker_of(model: ServingModel, fetch: Variable) -> str:
+def find_producer(model: ServingModel, fetch: Variable) -> str:
     """The operator that makes a fetch; empty where that is not known."""
     return inspect_onnx(model.program).makers.get(fetch.name, "") if model.format == "onnx" else ""
 
@@ -18,7 +18,7 @@ def _may_be_scores(fetch: Variable) -> bool:
     return len(fetch.shape) in (2, 3) and fetch.dtype.startswith(("float", "bfloat"))
 
 
-def scores_of(fetches: Sequence[Variable], labels: Sequence[str]) -> Variable | None:
+def find_score_fetch(fetches: Sequence[Variable], labels: Sequence[str]) -> Variable | None:
     """The only fetch with a score for each class; None where it can't be told."""
     floats = [fetch for fetch in fetches if _may_be_scores(fetch)]
     if labels:

@@ -269,7 +269,7 @@ def _asked(named: str | None) -> list[ModelReader]:
     return [one for one in readers if one.name == named or not getattr(one, "only_named", False)]
 
 
-def programs_of(engine: str, folder: Path) -> list[Path]:
+def find_programs(engine: str, folder: Path) -> list[Path]:
     """The programs in a folder that this engine runs."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     return [path for path, reader, _ in _programs(files, engine) if reader.name == engine]

@@ -16,7 +16,7 @@ KEY = "local_service_conf"
 SETTINGS = ("ir_optim", "precision")
 
 
-def with_settings_of(model: ServingModel, conf: LocalServiceConf) -> LocalServiceConf:
+def merge_model_settings(model: ServingModel, conf: LocalServiceConf) -> LocalServiceConf:
     """`conf` with the settings in the model's serving.yml; a key that config.yml has goes first.
 
     A form of the model in a lower precision has that in its program: its engine computes what is written

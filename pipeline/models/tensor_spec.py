@@ -53,10 +53,10 @@ class Signature(NamedTuple):
     def of_data(cls, data: Sequence[Any]) -> Signature:
         """A signature of what JSON or msgpack have made of it."""
         inputs, outputs, most = data
-        return cls(_specs_of(inputs), _specs_of(outputs), most)
+        return cls(_parse_specs(inputs), _parse_specs(outputs), most)
 
 
-def _specs_of(data: Sequence[Any]) -> tuple[TensorSpec, ...]:
+def _parse_specs(data: Sequence[Any]) -> tuple[TensorSpec, ...]:
     return tuple(
         TensorSpec(name, kind, tuple(shape), tuple(labels), optional)
         for name, kind, shape, labels, optional in data

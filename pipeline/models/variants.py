@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 
 from pipeline.errors import ConfigError
 from pipeline.models.additions import MAX_BYTES, PARITY_FILE, failed_reports
-from pipeline.models.digests import SAMPLE, SHA256, are_digests, differing, digests_of
+from pipeline.models.digests import SAMPLE, SHA256, are_digests, differing, hash_files
 from pipeline.models.serving_model import (
     ModelFiles,
     ServingModel,
     find_model_files,
+    find_programs,
     load_serving_model,
-    programs_of,
     require_library,
     server_folder,
 )
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 FOLDER = "variants"
 RECORD = "variant.json"
 FP32, INT8 = "fp32", "int8"  # of a variant's own arithmetic
-_DIGESTS, _MADE_OF, _PRECISION = "digests", "made_of", "precision"
+_DIGESTS, _MADE_OF, _PRECISION = "digests", "get_source_name", "precision"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Variant:
         return not self.hindrance
 
 
-def variants_of(directory: Path | str) -> tuple[Variant, ...]:
+def find_variants(directory: Path | str) -> tuple[Variant, ...]:
     """Those of the serving model there, by name, whether they are to be run or not."""
     folder = server_folder(Path(directory))
     place = folder / FOLDER
@@ -78,7 +78,7 @@ def load_for_engine(directory: Path | str, engine: str | None, precision: str = 
     """
     folder = server_folder(Path(directory))
     lower = [] if engine is None or precision == FP32 else variants_in(folder, engine, precision)
-    if engine is None or (programs_of(engine, folder) and not lower):
+    if engine is None or (find_programs(engine, folder) and not lower):
         return load_serving_model(directory, engine)
     found = lower or variants_in(folder, engine)
     fitting = next((variant for variant in found if variant.passed), None)
@@ -95,7 +95,7 @@ def load_for_engine(directory: Path | str, engine: str | None, precision: str = 
 
 def variants_in(directory: Path | str, engine: str, precision: str = FP32) -> list[Variant]:
     """Those of this arithmetic that the engine could run, whether they are to be run or not."""
-    found = variants_of(directory)
+    found = find_variants(directory)
     return [one for one in found if engine in one.engines and one.precision == precision]
 
 
@@ -136,17 +136,17 @@ def as_variant(model: ServingModel, name: str, files: ModelFiles, precision: str
 
 
 def write_record(
-    directory: Path, files: Iterable[Path], made_of: Iterable[Path], precision: str = FP32
+    directory: Path, files: Iterable[Path], get_source_name: Iterable[Path], precision: str = FP32
 ) -> None:
     """Write variant.json of the variant in a folder: the digests of its files and of those it was made of."""
-    record: dict[str, Any] = {_DIGESTS: digests_of(files), _MADE_OF: digests_of(made_of)}
+    record: dict[str, Any] = {_DIGESTS: hash_files(files), _MADE_OF: hash_files(get_source_name)}
     if precision != FP32:
         record[_PRECISION] = precision
     (directory / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
 def _variant(directory: Path, model_folder: Path) -> Variant:
-    programs = {engine: programs_of(engine, directory) for engine in find(ENGINES)}
+    programs = {engine: find_programs(engine, directory) for engine in find(ENGINES)}
     engines = tuple(engine for engine, found in programs.items() if found)
     if not engines:
         return Variant(directory.name, directory, (), "", "it holds no program that an engine here runs")
@@ -166,7 +166,7 @@ class _Record(NamedTuple):
     """What variant.json holds: the digests of the variant's files, and of those that it was made of."""
 
     own: dict[str, dict[str, str]]
-    made_of: dict[str, dict[str, str]]
+    get_source_name: dict[str, dict[str, str]]
     precision: str
 
 
@@ -177,7 +177,7 @@ def _hindrance(directory: Path, model_folder: Path, record: _Record) -> str:
         return "; ".join(failures)
     if changed := differing(directory, record.own, SAMPLE):
         return f"{changed[0]} is damaged, or not the file that was proved"
-    if changed := differing(model_folder, record.made_of, SAMPLE):
+    if changed := differing(model_folder, record.get_source_name, SAMPLE):
         return f"it was made of another {changed[0]} than the model has now"
     return ""
 
@@ -186,11 +186,11 @@ def _read_record(path: Path) -> _Record:
     try:
         with path.open("rb") as file:
             record = json.loads(file.read(MAX_BYTES))
-        own, made_of, precision = record[_DIGESTS], record[_MADE_OF], record.get(_PRECISION, FP32)
+        own, get_source_name, precision = record[_DIGESTS], record[_MADE_OF], record.get(_PRECISION, FP32)
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise ConfigError(f"{path} can't be read ({exc})") from exc
-    if not are_digests(own) or not are_digests(made_of):
+    if not are_digests(own) or not are_digests(get_source_name):
         raise ConfigError(f"{path} holds no digests")
     if precision not in (FP32, INT8):
         raise ConfigError(f"{path}: precision {precision!r} is neither {FP32} nor {INT8}")
-    return _Record(own, made_of, precision)
+    return _Record(own, get_source_name, precision)

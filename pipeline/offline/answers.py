@@ -28,19 +28,19 @@ class Task(NamedTuple):
     things: Callable[[Any], Things]
 
 
-def task_of(answer: Any, gold: Any) -> Task:
+def detect_task(answer: Any, gold: Any) -> Task:
     """What the first answered row shows: entities, several labels or one. Raises Unlike."""
     given = parsed(gold)
     if isinstance(given, list) and given and all(isinstance(one, dict) for one in given):
-        return Task(ENTITIES, entities_of)
+        return Task(ENTITIES, parse_entities)
     told = answer.get(ENTITIES) if isinstance(answer, dict) else None
     if told is not None:
-        return Task(ENTITIES, entities_of)
+        return Task(ENTITIES, parse_entities)
     if isinstance(answer, dict) and isinstance(answer.get(LABEL), list):
-        return Task(ENTITIES, tags_of)
+        return Task(ENTITIES, parse_tags)
     if isinstance(given, list):
-        return Task(LABELS, labels_of)
-    return Task(LABEL, label_of)
+        return Task(LABELS, parse_labels)
+    return Task(LABEL, parse_label)
 
 
 def told_by(task: Task, answer: Any) -> Any:
@@ -64,26 +64,26 @@ def parsed(value: Any) -> Any:
     return value
 
 
-def label_of(value: Any) -> Things:
+def parse_label(value: Any) -> Things:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise Unlike(f"{value!r} is no label: a text, or the number of a class")
     return frozenset([(None, str(value))])
 
 
-def labels_of(value: Any) -> Things:
+def parse_labels(value: Any) -> Things:
     given = parsed(value)
     if not isinstance(given, list) or not all(isinstance(one, str | int) for one in given):
         raise Unlike(f"{value!r} is no list of labels")
     return frozenset((None, str(one)) for one in given if one != "")
 
 
-def entities_of(value: Any) -> Things:
-    """Entities as objects with `start`, `end` and `label`; or a tag for each token, as in `tags_of`."""
+def parse_entities(value: Any) -> Things:
+    """Entities as objects with `start`, `end` and `label`; or a tag for each token, as in `parse_tags`."""
     given = parsed(value)
     if isinstance(given, list) and given and all(isinstance(one, str) for one in given):
         objects = [parsed_object(one) for one in given]
         if any(one is None for one in objects):
-            return tags_of(given)
+            return parse_tags(given)
         given = objects
     if not isinstance(given, list):
         raise Unlike(f"{value!r} is no list of entities")
@@ -108,7 +108,7 @@ def _entity(value: Any) -> tuple[Any, str]:
     return (value["start"], value["end"]), kind
 
 
-def tags_of(value: Any) -> Things:
+def parse_tags(value: Any) -> Things:
     """The entities that tags spell, in BIO, BIOES or BIOUL; places count tokens."""
     given = parsed(value)
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.errors import ConfigError
-from pipeline.offline.answers import ENTITIES, LABEL, Task, Things, Unlike, task_of, told_by
+from pipeline.offline.answers import ENTITIES, LABEL, Task, Things, Unlike, detect_task, told_by
 from pipeline.offline.confusion_plot import draw
 from pipeline.offline.measures import ClassFigures, by_class, macro_f1, overall, percentile
 from pipeline.offline.rows import Row, RowFile
@@ -53,15 +53,15 @@ class Evaluation:
             "rows": self.rows,
             "failed": self.failed,
             "accuracy": self.accuracy,
-            "micro": _figures_of(whole),
+            "micro": _summarise_class(whole),
             "macro_f1": macro_f1(self.classes),
-            "classes": {one.name: _figures_of(one) for one in self.classes},
+            "classes": {one.name: _summarise_class(one) for one in self.classes},
             "confusion": [[*pair, count] for pair, count in sorted(self.confusion.items())],
             "latency": self.latency,
         }
 
 
-def _figures_of(one: ClassFigures) -> dict[str, float]:
+def _summarise_class(one: ClassFigures) -> dict[str, float]:
     return {"support": one.support, "precision": one.precision, "recall": one.recall, "f1": one.f1}
 
 
@@ -109,7 +109,7 @@ def _compared(
 ) -> tuple[Task | None, tuple[Things, Things]]:
     """What is meant and what is told in a row. The first row shows the task."""
     meant, answer = columns[gold], columns.get(answers)
-    task = task or task_of(answer, meant)
+    task = task or detect_task(answer, meant)
     told = frozenset() if answer is None else task.things(told_by(task, answer))
     return task, (_stripped(task.things(meant), prefix), told)
 

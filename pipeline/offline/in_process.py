@@ -40,7 +40,7 @@ from pipeline.process.control_group import usable_cores
 from pipeline.process.log import set_up_logging
 from pipeline.process.memory import settle_memory
 from pipeline.worker.executor import Executor
-from pipeline.worker.set_up import executors_of
+from pipeline.worker.set_up import create_executors
 
 _NAME = "model"  # of the service around a model alone
 _UNUSED_PORT = 1024  # a configuration names one; nothing listens
@@ -58,8 +58,8 @@ class InProcess:
         """Loads the model. Raises ConfigError where it can't be served, or the service has several Ops."""
         environment.settle()
         self.described = str(model.resolve())
-        made = _service_of(model)
-        app, op = _app_of(made, model)
+        made = _load_service(model)
+        app, op = _build_app(made, model)
         placed = plan(app, op)
         count = len(placed.places[0])
         if isinstance(made, ModelService) and count == 1:
@@ -67,8 +67,8 @@ class InProcess:
         # Before hooks run, whose faults are told there.
         set_up_logging(LoggingConfig(level="WARNING"), app.name, op, beside_app=True, log_fd=_STDERR)
         forms = load_forms([find(DIALECTS)["kserve_v1"]])
-        executors, ready = executors_of(
-            made.op_of(app, op), placed.app, op, forms, count=count, shares=count > 1
+        executors, ready = create_executors(
+            made.create_op(app, op), placed.app, op, forms, count=count, shares=count > 1
         )
         settle_memory()
         self._served = app.models[0]
@@ -158,7 +158,7 @@ class ModelService(WebService):
         return self._kind(name=_NAME, input_ops=[read_op])
 
 
-def _service_of(model: Path) -> Service:
+def _load_service(model: Path) -> Service:
     """Raises ConfigError for what is neither a model nor a service."""
     if not model.exists():
         raise ConfigError(f"--model {model} is not there; name the folder of a model, or a service's script")
@@ -168,7 +168,7 @@ def _service_of(model: Path) -> Service:
     return service_of_script(script)
 
 
-def _app_of(made: Service, model: Path) -> tuple[App, str]:
+def _build_app(made: Service, model: Path) -> tuple[App, str]:
     """The service as data, and its only Op. Raises ConfigError where there are several."""
     app = made.as_app()
     if len(app.ops) != 1:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 from pipeline.errors import ConfigError
-from pipeline.offline.tables import CSV, JSONL, format_of, pyarrow, separator_of
+from pipeline.offline.tables import CSV, JSONL, detect_format, get_separator, pyarrow
 
 MOST_ROW_BYTES = 16 << 20
 _BATCH_ROWS = 1024  # of Parquet that are decoded together
@@ -39,7 +39,7 @@ class RowFile:
     def __init__(self, path: Path) -> None:
         """Raises ConfigError for a file that is not there, and for one of another format."""
         self.path = path
-        self.format = format_of(path)
+        self.format = detect_format(path)
         self.done = 0
         if not path.is_file():
             raise ConfigError(f"{path} is not a file; name one with a row on each line, e.g. rows.jsonl")
@@ -73,15 +73,15 @@ class RowFile:
         with self.path.open("rb") as file:
             for number, (line, whole) in enumerate(self._lines(file), 1):
                 where = f"line {self._line}"
-                yield _row_of(number, where, line) if whole else Row(number, where, {}, _TOO_LONG)
+                yield _parse_row(number, where, line) if whole else Row(number, where, {}, _TOO_LONG)
 
     def _rows_of_csv(self) -> Iterator[Row]:
         csv.field_size_limit(MOST_ROW_BYTES)
         with (
-            self.path.open("rb") as bytes_of,
-            io.TextIOWrapper(bytes_of, "utf-8-sig", "surrogateescape", newline="") as file,
+            self.path.open("rb") as encode_element,
+            io.TextIOWrapper(encode_element, "utf-8-sig", "surrogateescape", newline="") as file,
         ):
-            reader = csv.reader(file, delimiter=separator_of(self.path), strict=True)
+            reader = csv.reader(file, delimiter=get_separator(self.path), strict=True)
             header = _header(self.path, reader)
             number = 0
             while True:
@@ -95,7 +95,7 @@ class RowFile:
                     yield Row(number, where, {}, f"is no CSV: {exc}")
                     continue
                 # The text layer reads ahead, so that this is a little early.
-                self.done = bytes_of.tell()
+                self.done = encode_element.tell()
                 if not cells:
                     number -= 1
                     continue
@@ -121,7 +121,7 @@ class RowFile:
 _TOO_LONG = f"has more than {MOST_ROW_BYTES >> 20} MiB"
 
 
-def _row_of(number: int, where: str, line: bytes) -> Row:
+def _parse_row(number: int, where: str, line: bytes) -> Row:
     try:
         columns = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:

@@ -17,8 +17,8 @@ from pipeline.errors import ConfigError, ServingError
 from pipeline.offline.rows import Row, RowFile
 from pipeline.offline.scored_file import ANSWER, ERROR, ScoredFile
 from pipeline.offline.tables import CSV
-from pipeline.offline.target import Refused, Target, answers_of
-from pipeline.offline.windows import REQUEST_ROWS, requests_of, windows
+from pipeline.offline.target import Refused, Target, answer_rows
+from pipeline.offline.windows import REQUEST_ROWS, split_window, windows
 
 STOP, WRITE = "stop", "write"
 WINDOW_ROWS = 4096
@@ -145,9 +145,9 @@ class _Window:
         self.rows = rows
         self._job = job
         self._target = target
-        self._inputs: list[dict[str, Any] | Refused] = [self._input_of(row, cells) for row in rows]
+        self._inputs: list[dict[str, Any] | Refused] = [self._build_input(row, cells) for row in rows]
         good = [at for at, one in enumerate(self._inputs) if not isinstance(one, Refused)]
-        requests = requests_of([self._asked(at) for at in good], job.request_rows)
+        requests = split_window([self._asked(at) for at in good], job.request_rows)
         self._requests: list[tuple[list[int], Future[list[Any]]]] = [
             (places, pool.submit(self._ask, places))
             for places in ([good[at] for at in request] for request in requests)
@@ -170,7 +170,7 @@ class _Window:
 
     def _ask(self, places: list[int]) -> list[Any]:
         began = time.monotonic()
-        answers = answers_of(self._target, [self._asked(at) for at in places], self._job.parameters)
+        answers = answer_rows(self._target, [self._asked(at) for at in places], self._job.parameters)
         self._job.asked(time.monotonic() - began, len(places))
         return answers
 
@@ -179,7 +179,7 @@ class _Window:
         assert not isinstance(inputs, Refused)
         return inputs
 
-    def _input_of(self, row: Row, cells: bool) -> dict[str, Any] | Refused:
+    def _build_input(self, row: Row, cells: bool) -> dict[str, Any] | Refused:
         """What of a row is asked; or why it can't be. Raises ConfigError for a column that would be lost."""
         if row.fault:
             return Refused(row.fault)

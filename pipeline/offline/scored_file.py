@@ -19,7 +19,7 @@ import msgspec
 
 from pipeline.errors import ConfigError
 from pipeline.offline.rows import Row
-from pipeline.offline.tables import CSV, JSONL, format_of, pyarrow, separator_of
+from pipeline.offline.tables import CSV, JSONL, detect_format, get_separator, pyarrow
 
 ANSWER, ERROR = "answer", "error"
 _BATCH_ROWS = 4096  # of Parquet
@@ -39,7 +39,7 @@ class ScoredFile:
         settings.
         """
         self.path = path
-        self.format = format_of(path)
+        self.format = detect_format(path)
         if self.format not in (JSONL, CSV):
             pyarrow()  # at once, not when all is done
         self._part = path.with_name(f"{path.name}.part")
@@ -52,12 +52,12 @@ class ScoredFile:
         except OSError as exc:
             raise ConfigError(f"{exc.filename} can't be written: {exc.strerror}") from exc
         try:
-            self._take(settings, restart)
+            self._adopt_earlier_run(settings, restart)
         except ConfigError:
             self._file.close()
             raise
 
-    def _take(self, settings: Mapping[str, Any], restart: bool) -> None:
+    def _adopt_earlier_run(self, settings: Mapping[str, Any], restart: bool) -> None:
         """Make what an earlier run has left ours, or begin anew."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,9 +71,9 @@ class ScoredFile:
     def pass_by(self, rows: Iterator[Row]) -> None:
         """Leave behind the rows of the input that are done. Raises ConfigError where they are others: the
         input may be mended from a broken row on, but not before it."""
-        for number, written in enumerate(lines_of(self._part), 1):
+        for number, written in enumerate(read_scored_lines(self._part), 1):
             row = next(rows, None)
-            if row is None or not _is_of(written, row):
+            if row is None or not _matches_row(written, row):
                 raise ConfigError(
                     f"{self._part}: row {number} of it is not that of the input, which was changed since; "
                     "begin anew with --restart"
@@ -97,7 +97,7 @@ class ScoredFile:
             else:
                 write = _write_csv if self.format == CSV else _write_parquet
                 made = self.path.with_name(f"{self.path.name}.tmp")
-                write(made, lambda: map(flat, lines_of(self._part)))
+                write(made, lambda: map(flat, read_scored_lines(self._part)))
                 made.replace(self.path)
                 self._part.unlink()
             self._settings.unlink(missing_ok=True)
@@ -138,13 +138,13 @@ class ScoredFile:
             )
 
 
-def _is_of(written: Columns, row: Row) -> bool:
+def _matches_row(written: Columns, row: Row) -> bool:
     """Whether a line was written for this row."""
     own = _json.decode(_json.encode(row.columns))  # of Parquet there are dates, say
     return all(written.get(name) == value for name, value in own.items() if name != ERROR)
 
 
-def lines_of(path: Path) -> Iterator[Columns]:
+def read_scored_lines(path: Path) -> Iterator[Columns]:
     with path.open("rb") as file:
         yield from map(_json.decode, file)
 
@@ -163,7 +163,7 @@ def flat(row: Columns) -> Columns:
 def _write_csv(path: Path, rows: Callable[[], Iterable[Columns]]) -> None:
     names = list(dict.fromkeys(name for row in rows() for name in row))
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, delimiter=separator_of(path.with_suffix("")))
+        writer = csv.writer(file, delimiter=get_separator(path.with_suffix("")))
         writer.writerow(names)
         writer.writerows([_cell(row.get(name)) for name in names] for row in rows())
 
@@ -179,7 +179,7 @@ def _write_parquet(path: Path, rows: Callable[[], Iterable[Columns]]) -> None:
     schema = None
     try:
         for batch in _batches(rows()):
-            own = _schema_of(arrow, batch)
+            own = _infer_schema(arrow, batch)
             schema = (
                 own if schema is None else arrow.unify_schemas([schema, own], promote_options="permissive")
             )
@@ -190,7 +190,7 @@ def _write_parquet(path: Path, rows: Callable[[], Iterable[Columns]]) -> None:
         raise ConfigError(f"{path}: the rows have no form in Parquet ({exc}); write .jsonl instead") from exc
 
 
-def _schema_of(arrow: Any, batch: list[Columns]) -> Any:
+def _infer_schema(arrow: Any, batch: list[Columns]) -> Any:
     """Of all columns of these rows: from_pylist looks at the first row's alone."""
     names = dict.fromkeys(name for row in batch for name in row)
     return arrow.schema([(name, arrow.array([row.get(name) for row in batch]).type) for name in names])

@@ -11,7 +11,7 @@ JSONL, CSV, PARQUET = "JSON lines", "CSV", "Parquet"
 _FORMATS = {".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL, ".csv": CSV, ".tsv": CSV, ".parquet": PARQUET}
 
 
-def format_of(path: Path) -> str:
+def detect_format(path: Path) -> str:
     """The format of a file, by its name. Raises ConfigError for another."""
     found = _FORMATS.get(path.suffix.lower())
     if found is None:
@@ -19,7 +19,7 @@ def format_of(path: Path) -> str:
     return found
 
 
-def separator_of(path: Path) -> str:
+def get_separator(path: Path) -> str:
     """What stands between two cells of a line."""
     return "\t" if path.suffix.lower() == ".tsv" else ","
 

@@ -36,7 +36,9 @@ class Target(Protocol):
         """The answer to each row. Raises Refused, and Unanswered."""
 
 
-def answers_of(target: Target, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
+def answer_rows(
+    target: Target, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]
+) -> list[Any]:
     """The answer to each row, or the Refused that stands in its place: who is refused, is found by halves.
 
     Raises Unanswered.
@@ -47,4 +49,4 @@ def answers_of(target: Target, rows: Sequence[Mapping[str, Any]], parameters: Ma
         if len(rows) == 1:
             return [exc]
     half = len(rows) // 2
-    return [*answers_of(target, rows[:half], parameters), *answers_of(target, rows[half:], parameters)]
+    return [*answer_rows(target, rows[:half], parameters), *answer_rows(target, rows[half:], parameters)]

@@ -18,7 +18,7 @@ def windows(rows: Iterable[Row], most_rows: int) -> Iterator[list[Row]]:
     chars = 0
     for row in rows:
         window.append(row)
-        chars += length_of(row.columns)
+        chars += estimate_length(row.columns)
         if len(window) == most_rows or chars > MOST_WINDOW_CHARS:
             yield window
             window, chars = [], 0
@@ -26,12 +26,12 @@ def windows(rows: Iterable[Row], most_rows: int) -> Iterator[list[Row]]:
         yield window
 
 
-def requests_of(inputs: Sequence[Mapping[str, Any]], most_rows: int) -> list[list[int]]:
+def split_window(inputs: Sequence[Mapping[str, Any]], most_rows: int) -> list[list[int]]:
     """The rows of a window in requests, as indices: rows of like length together, the longest first.
 
     The longest first, so that the last of several connections are not busy with them alone.
     """
-    lengths = [length_of(one) for one in inputs]
+    lengths = [estimate_length(one) for one in inputs]
     order = sorted(range(len(inputs)), key=lambda at: -lengths[at])
     requests: list[list[int]] = []
     most = 0
@@ -43,6 +43,6 @@ def requests_of(inputs: Sequence[Mapping[str, Any]], most_rows: int) -> list[lis
     return requests
 
 
-def length_of(columns: Mapping[str, Any]) -> int:
+def estimate_length(columns: Mapping[str, Any]) -> int:
     """How long a row is: the characters of its texts, the elements of its lists."""
     return sum(len(value) for value in columns.values() if isinstance(value, str | list))

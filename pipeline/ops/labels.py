@@ -15,7 +15,7 @@ from pipeline.models.description import (
     Output,
     TensorOutput,
     TokensOutput,
-    labels_of,
+    get_class_labels,
 )
 from pipeline.models.signature import Variable
 
@@ -33,7 +33,7 @@ class OutputPrinter:
         self._alias = fetch.alias
         self._output = output
         self._prefix = prefix
-        names = () if isinstance(output, TensorOutput) else labels_of(output, labels)
+        names = () if isinstance(output, TensorOutput) else get_class_labels(output, labels)
         self._labels = np.array(names) if names else None
 
     def answer(self, fetches: Mapping[str, Array]) -> Answer:

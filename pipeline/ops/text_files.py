@@ -16,9 +16,9 @@ from pipeline.errors import ConfigError
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, describe
 from pipeline.models.embedding_description import read_sentence
 from pipeline.models.label_files import LABEL_FILES, labels_beside
-from pipeline.models.label_names import entailment_of
-from pipeline.models.pretrained_config import is_multi_label, labels_of, longest_of, task_of
-from pipeline.models.score_fetches import maker_of
+from pipeline.models.label_names import find_entailment
+from pipeline.models.pretrained_config import get_labels, get_max_length, get_task, is_multi_label
+from pipeline.models.score_fetches import find_producer
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
 from pipeline.ops.tokenizing.tokenizer_files import tokenizer_file
 
@@ -71,7 +71,7 @@ def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel
     known of it or does not fit."""
     folders = [model.directory, model.directory.parent]
     config = _config(folders)
-    labels = settings.labels or model.labels or labels_of(config) or labels_beside(folders)
+    labels = settings.labels or model.labels or get_labels(config) or labels_beside(folders)
     task = settings.task or _task(model, config, labels)
     if task not in KINDS:
         raise ConfigError(
@@ -86,7 +86,7 @@ def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel
             f"{model.directory}: the names of the classes are in none of {ADDITIONS}, {CONFIGS[0]} and "
             f"{', '.join(LABEL_FILES)}: give --labels A,B or a file with one a line"
         )
-    longest = longest_of(config)
+    longest = get_max_length(config)
     if task == EMBEDDINGS and (sentence := read_sentence(model.additions, model.directory)).max_tokens:
         longest = sentence.max_tokens
     name, given = _input(model, settings, longest)
@@ -135,19 +135,19 @@ def _output(
         output.pop("raw", None)
     if settings.labels and task in _WITHOUT_LABELS:
         raise ConfigError(f"--labels: the task {task} has no classes")
-    if kind == "multilabel" and "activation" not in output and maker_of(model, scores) == "Sigmoid":
+    if kind == "multilabel" and "activation" not in output and find_producer(model, scores) == "Sigmoid":
         output["activation"] = "none"
     if kind == "zero-shot" and output.get("entailment") is None and not settings.labels:
         output["entailment"] = model.additions.get("entailment")  # as the conversion has noted it
-    if kind == "zero-shot" and output.get("entailment") is None and entailment_of(labels) is None:
+    if kind == "zero-shot" and output.get("entailment") is None and find_entailment(labels) is None:
         raise ConfigError(
             f"{model.directory}: none of the labels {', '.join(labels)} is entailment: name the classes by "
             "--labels, as in contradiction,neutral,entailment"
         )
-    return output | _told(kind, settings)
+    return output | _get_output_settings(kind, settings)
 
 
-def _told(kind: str, settings: TextSettings) -> dict[str, Any]:
+def _get_output_settings(kind: str, settings: TextSettings) -> dict[str, Any]:
     """What the settings say of the output. Raises ConfigError for what this kind of output has not."""
     told = {
         "top_k": (settings.top_k, ("classes", "multilabel", "zero-shot")),
@@ -167,7 +167,7 @@ def task_in_files(model: ServingModel) -> str:
     """Return the task that the model's own files name; empty where they name none."""
     folders = [model.directory, model.directory.parent]
     config = _config(folders)
-    return _task(model, config, model.labels or labels_of(config) or labels_beside(folders))
+    return _task(model, config, model.labels or get_labels(config) or labels_beside(folders))
 
 
 def _task(model: ServingModel, config: Mapping[str, Any], labels: Sequence[str]) -> str:
@@ -177,7 +177,7 @@ def _task(model: ServingModel, config: Mapping[str, Any], labels: Sequence[str])
     if kinds:
         return kinds[0]
     architecture = str(next(iter(config.get("architectures") or []), ""))
-    noted = str(model.additions.get("task", "") or task_of(architecture))
+    noted = str(model.additions.get("task", "") or get_task(architecture))
     task = _OF_NOTES.get(noted, "")
     if not noted and labels:
         shapes = [fetch.shape for fetch in model.fetches if fetch.shape[-1:] == (len(labels),)]
@@ -188,7 +188,7 @@ def _task(model: ServingModel, config: Mapping[str, Any], labels: Sequence[str])
             return RERANKING  # a score and no classes: a cross-encoder
         if is_multi_label(config):
             return MULTI_LABEL
-        return CLASSIFICATION if entailment_of(labels) is None else ZERO_SHOT
+        return CLASSIFICATION if find_entailment(labels) is None else ZERO_SHOT
     return task
 
 
@@ -232,7 +232,7 @@ def _vectors(model: ServingModel) -> Variable:
 def _is_head(config: Mapping[str, Any], model: ServingModel) -> bool:
     """Whether something says that the model classifies, though its classes have no names."""
     architecture = str(next(iter(config.get("architectures") or []), ""))
-    return str(model.additions.get("task", "") or task_of(architecture)) in _OF_NOTES
+    return str(model.additions.get("task", "") or get_task(architecture)) in _OF_NOTES
 
 
 def _config(folders: Sequence[Path]) -> dict[str, Any]:
@@ -240,11 +240,11 @@ def _config(folders: Sequence[Path]) -> dict[str, Any]:
     for folder in folders:
         for name in CONFIGS:
             if (folder / name).is_file():
-                return _read(folder / name)
+                return _read_json(folder / name)
     return {}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             config = json.loads(file.read(_MOST_BYTES))

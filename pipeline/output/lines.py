@@ -57,7 +57,7 @@ def _pieces(line: str) -> Iterator[str]:
             yield piece
 
 
-def level_of(text: str, stream: str) -> int:
+def guess_level(text: str, stream: str) -> int:
     """The level that a line seems to have; without a sign of one INFO on `stdout`, WARNING on `stderr`."""
     if found := _LETTER.match(text):
         return _LETTERS[found[1] or found[2]]

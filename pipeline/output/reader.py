@@ -16,7 +16,7 @@ import sys
 import time
 from types import SimpleNamespace
 
-from pipeline.output.lines import Lines, level_of
+from pipeline.output.lines import Lines, guess_level
 from pipeline.process.log import lines_written, one_line, set_up_logging
 
 STREAMS = ("stdout", "stderr")
@@ -39,7 +39,9 @@ class Pipe:
     def take(self, data: bytes) -> None:
         """Log the lines that are whole with these bytes; without any, what is left."""
         for text in self._lines.add(data) if data else self._lines.end():
-            self._log.log(level_of(text, self._stream), "%s", one_line(text, len(text)), extra=self._origin)
+            self._log.log(
+                guess_level(text, self._stream), "%s", one_line(text, len(text)), extra=self._origin
+            )
 
 
 class Reader:
@@ -56,7 +58,7 @@ class Reader:
         while over is None or (self._pipes and time.monotonic() < over):
             for key, _ in self._selector.select(None if over is None else GRACE_S):
                 if key.data is not None:
-                    self._read(key.fd, key.data)
+                    self._read_pipe(key.fd, key.data)
                 elif not self._take_pipes():
                     over = time.monotonic() + GRACE_S
 
@@ -72,7 +74,7 @@ class Reader:
             self._pipes += 1
         return True
 
-    def _read(self, fd: int, pipe: Pipe) -> None:
+    def _read_pipe(self, fd: int, pipe: Pipe) -> None:
         data = os.read(fd, _READ_BYTES)
         pipe.take(data)
         if not data:

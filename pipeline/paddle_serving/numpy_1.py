@@ -105,7 +105,7 @@ def install_numpy_1_names() -> None:
 def _former_name(name: str) -> Any:
     if name not in NAMES:
         return _numpy_getattr(name)
-    _tell(f"numpy.{name}", sys._getframe(1))
+    _warn_once(f"numpy.{name}", sys._getframe(1))
     return NAMES[name]
 
 
@@ -113,12 +113,12 @@ def _fromstring(string: Any, dtype: Any = float, count: int = -1, *, sep: str = 
     """`np.fromstring`, also of the bytes that NumPy 2 wants `np.frombuffer` for; a copy, as it was."""
     if sep:
         return _numpy_fromstring(string, dtype, count, sep=sep, **options)
-    _tell("numpy.fromstring of bytes", sys._getframe(1))
+    _warn_once("numpy.fromstring of bytes", sys._getframe(1))
     data = string.encode() if isinstance(string, str) else string
     return np.frombuffer(data, dtype, count).copy()
 
 
-def _tell(what: str, user: FrameType) -> None:
+def _warn_once(what: str, user: FrameType) -> None:
     global _told
     if not _told:
         _told = True

@@ -24,7 +24,7 @@ _OF_MODEL = (
 )
 
 
-def settings_of(config: OpConfig, client: LocalClient | None) -> dict[str, Any]:
+def get_op_settings(config: OpConfig, client: LocalClient | None) -> dict[str, Any]:
     """The attributes by name: where the model is, on what it runs; `with_serving`: whether there is one.
 
     client: of a model in this process, which is its `local_predictor` as well.

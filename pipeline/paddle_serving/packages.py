@@ -17,28 +17,28 @@ from pipeline.dialects.key_value.tensors import add_tensors, to_message
 from pipeline.paddle_serving.channel_data import ChannelData
 
 
-def inputs_of(request: Request) -> dict[str, Any]:
+def unpack_inputs(request: Request) -> dict[str, Any]:
     """Value i under key i, and each tensor under its name. Raises BadPackage and TooLarge."""
     inputs: dict[str, Any] = dict(zip(request.key, request.value, strict=False))
     add_tensors(inputs, request.tensors, Limits())
     return inputs
 
 
-def outputs_of(response: Response) -> dict[str, Any]:
+def unpack_outputs(response: Response) -> dict[str, Any]:
     """A good answer's value i under key i, and each tensor under its name. Raises BadPackage and TooLarge."""
     outputs: dict[str, Any] = dict(zip(response.key, response.value, strict=False))
     add_tensors(outputs, response.tensors, Limits())
     return outputs
 
 
-def array_and_lod_of(tensor: Tensor) -> tuple[Any, Any]:
+def unpack_tensor(tensor: Tensor) -> tuple[Any, Any]:
     """A tensor's array or str, and its lod, int32 [2, n], or None. Raises BadPackage and TooLarge."""
     inputs: dict[str, Any] = {}
     add_tensors(inputs, [tensor], Limits())
     return inputs[tensor.name], inputs.get(f"{tensor.name}.lod")
 
 
-def response_of(channel_data: ChannelData, *, as_tensors: bool) -> Response:
+def build_response(channel_data: ChannelData, *, as_tensors: bool) -> Response:
     """What the service answers with, or the same with every value as a `Tensor`."""
     if channel_data.refusal is not None:
         err_no, message = channel_data.refusal

@@ -95,7 +95,7 @@ def set_up_logging(
     encoding = getattr(sys.stdout, "encoding", "utf-8")
     outputs: list[Callable[[], logging.Handler]] = [partial(StandardOutput, log_fd, encoding)]
     if config.directory:
-        outputs.append(partial(_file_of, config, service, process, late))
+        outputs.append(partial(_create_file_handler, config, service, process, late))
     _handlers.clear()
     no_file: OSError | None = None
     for output in outputs:
@@ -174,7 +174,7 @@ def _attach(ours: logging.Logger) -> None:
     ours.setLevel(min(handler.level for handler in _handlers))
 
 
-def _file_of(config: LoggingConfig, service: str, process: str, late: bool) -> logging.Handler:
+def _create_file_handler(config: LoggingConfig, service: str, process: str, late: bool) -> logging.Handler:
     """The log file of this process: two processes that rotate one file lose lines."""
     assert config.directory is not None
     Path(config.directory).mkdir(parents=True, exist_ok=True)

@@ -49,7 +49,7 @@ class LogQueue(QueueHandler):
             if self._untold == 1:
                 self.mark()  # the thread, which may have written the last line just now, looks once more
             return
-        self._chars += _chars_of(record)
+        self._chars += _count_chars(record)
         self.queue.put_nowait(record)
         if self._patience_s and self._awaited.is_set():
             self._awaited = self.mark()
@@ -116,12 +116,12 @@ class _Writer(QueueListener):
     def handle(self, record: logging.LogRecord | threading.Event) -> None:
         if isinstance(record, logging.LogRecord):
             super().handle(record)
-            self.chars += _chars_of(record)
+            self.chars += _count_chars(record)
         if (told := self._lines.told_dropped()) is not None:
             super().handle(told)
         if isinstance(record, threading.Event):
             record.set()
 
 
-def _chars_of(record: logging.LogRecord) -> int:
+def _count_chars(record: logging.LogRecord) -> int:
     return len(record.msg) + _RECORD_CHARS

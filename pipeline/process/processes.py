@@ -154,7 +154,9 @@ def running_services() -> list[RunningService]:
     """Every service on this machine whose process this user sees, the oldest first."""
     sockets = listening_sockets()
     return [
-        RunningService(pid, _home(pid), ports_of(pid, sockets)) for pid in pids() if runs_module(pid, SERVER)
+        RunningService(pid, _home(pid), find_ports(pid, sockets))
+        for pid in pids()
+        if runs_module(pid, SERVER)
     ]
 
 
@@ -167,7 +169,7 @@ def listeners(port: int) -> Iterator[tuple[int, str]]:
     """(process, its command line) of what listens on the port, as far as this user may see."""
     sockets = {name: number for name, number in listening_sockets().items() if number == port}
     for pid in pids() if sockets else ():
-        if ports_of(pid, sockets):
+        if find_ports(pid, sockets):
             yield pid, " ".join(command_line(pid)) or "which has just ended"
 
 
@@ -183,7 +185,7 @@ def listening_sockets() -> dict[str, int]:
     return found
 
 
-def ports_of(pid: int, sockets: Mapping[str, int]) -> tuple[int, ...]:
+def find_ports(pid: int, sockets: Mapping[str, int]) -> tuple[int, ...]:
     """Those of the listening sockets that the process has open."""
     ports = set()
     with contextlib.suppress(OSError):  # the process ended, or is another user's

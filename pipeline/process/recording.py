@@ -21,14 +21,14 @@ MOST_SECONDS = 3600.0
 _FLOCK = struct.Struct("hh4xqqi4x")  # of fcntl(2): type, whence, start, length, process
 
 
-def file_of(pid: int) -> Path:
+def get_recording_path(pid: int) -> Path:
     """Where the service of this process writes."""
     return Path(tempfile.gettempdir(), f"paddlewheel-record-{pid}.jsonl")
 
 
 def create(pid: int) -> int:
     """The empty file, for the user of the service; returns its descriptor. Raises OSError."""
-    descriptor = os.open(file_of(pid), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(get_recording_path(pid), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     owner = Path(f"/proc/{pid}").stat()
     if owner.st_uid != os.geteuid():
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
@@ -38,7 +38,7 @@ def create(pid: int) -> int:
 def open_locked(pid: int) -> int:
     """The file that the command has made, in the service. Raises OSError where it is not there, or is not
     this user's alone: another could have put it there."""
-    descriptor = os.open(file_of(pid), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(get_recording_path(pid), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
         if (
@@ -47,7 +47,7 @@ def open_locked(pid: int) -> int:
             or found.st_nlink != 1
             or found.st_mode & 0o077
         ):
-            raise PermissionError(f"{file_of(pid)} is not a file of this user alone")
+            raise PermissionError(f"{get_recording_path(pid)} is not a file of this user alone")
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)

@@ -23,14 +23,14 @@ def end_plainly() -> None:
     ends it in a container, too, where process 1 would not heed it.
     """
     if sys.excepthook is sys.__excepthook__:
-        sys.excepthook = _tell
+        sys.excepthook = _log_uncaught
     beside = threading.current_thread() is not threading.main_thread()
     if beside or os.getpid() != 1 or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
 
-def _tell(kind: type[BaseException], exc: BaseException, trace: TracebackType | None) -> None:
+def _log_uncaught(kind: type[BaseException], exc: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt):
         sys.stderr.write(f"{TOLD}\n")
     elif issubclass(kind, ImportError) and _came_of_interrupt(exc):

@@ -9,7 +9,7 @@ from client.protos.kserve_v2_pb2 import ModelConfig, ModelInput, ModelOutput
 from pipeline.errors import ConfigError
 from pipeline.models.dtypes import BY_NAME
 from pipeline.models.signature import Variable
-from pipeline.triton.model_folder import data_type_of, datatype_of
+from pipeline.triton.model_folder import get_data_type, get_datatype
 from pipeline.triton.program_facts import ProgramFacts
 
 _ENDINGS = (
@@ -91,7 +91,7 @@ def _fill(one: ModelInput | ModelOutput, own: Variable, batched: bool) -> None:
 
 def _of_tensor(field: str, one: ModelInput | ModelOutput, own: Variable, batched: bool) -> list[str]:
     flaws = []
-    if (given := datatype_of(one.data_type)) != (expected := BY_NAME[own.dtype].datatype):
+    if (given := get_datatype(one.data_type)) != (expected := BY_NAME[own.dtype].datatype):
         flaws.append(f"{field} '{one.name}' is {given} in the configuration, and {expected} in the model")
     inner = one.reshape.shape if one.HasField("reshape") else one.dims
     shape = ((-1,) if batched else ()) + tuple(inner)
@@ -113,4 +113,4 @@ def _of_tensor(field: str, one: ModelInput | ModelOutput, own: Variable, batched
 def _number(variable: Variable) -> int:
     if variable.dtype not in BY_NAME:
         raise ConfigError(f"tensor {variable.alias!r} of the model is of type {variable.dtype}")
-    return data_type_of(BY_NAME[variable.dtype].datatype)
+    return get_data_type(BY_NAME[variable.dtype].datatype)

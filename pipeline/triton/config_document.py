@@ -12,7 +12,7 @@ _NEWER = ("max_inflight_requests",)  # than the version of Triton whose answers 
 _FILE_NAMES = {"python": "model.py", "onnxruntime": "model.onnx", "openvino": "model.xml"}
 
 
-def document_of(message: Message) -> dict[str, Any]:
+def message_to_dict(message: Message) -> dict[str, Any]:
     """The message by its fields' names: numbers as numbers, enums by name, and what is not set as its
     default, unless it is a message or the choice of one."""
     told: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def _is_map(field: Any) -> bool:
 
 def _value(field: Any, value: Any) -> Any:
     if field.message_type is not None:
-        return document_of(value)
+        return message_to_dict(value)
     if field.enum_type is not None:
         return field.enum_type.values_by_number[value].name
     return value

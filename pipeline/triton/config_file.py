@@ -50,13 +50,13 @@ def parse_config(text: str, source: str) -> ModelConfig:
     try:
         text_format.Parse(text, config)
     except text_format.ParseError as exc:
-        raise ConfigError(f"{source}, line {exc.GetLine()}: {_told(exc)}") from None
+        raise ConfigError(f"{source}, line {exc.GetLine()}: {_describe_parse_error(exc)}") from None
     except RecursionError:
         raise ConfigError(f"{source}: messages are nested too deeply") from None
     return config
 
 
-def backend_of(config: ModelConfig) -> str:
+def get_backend(config: ModelConfig) -> str:
     """The backend that runs the model, whichever key names it; "ensemble" for one; empty where none does, or
     the one that is named leaves it to the files."""
     if config.platform == "ensemble" or config.WhichOneof("scheduling_choice") == "ensemble_scheduling":
@@ -65,19 +65,19 @@ def backend_of(config: ModelConfig) -> str:
     return "" if named in _BY_FILES else named
 
 
-def _told(exc: text_format.ParseError) -> str:
+def _describe_parse_error(exc: text_format.ParseError) -> str:
     """What protobuf says of the mistake, without the place, and the field that was probably meant."""
     _, _, words = str(exc).partition(" : ")
     words = words.replace('Message type "inference.', 'message "')
     kind, _, field = words.partition(" has no field named ")
     if field:
         message, name = kind.rpartition('"inference.')[2].split('"')[1], field.strip('".')
-        near = difflib.get_close_matches(name, _fields_of(message), n=1)
+        near = difflib.get_close_matches(name, _list_fields(message), n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"unknown field {name!r} in {message}{hint}"
     return words
 
 
-def _fields_of(message: str) -> list[str]:
+def _list_fields(message: str) -> list[str]:
     kind = ModelConfig.DESCRIPTOR.file.pool.FindMessageTypeByName(f"inference.{message}")
     return list(kind.fields_by_name)

@@ -19,13 +19,13 @@ class Defaults(NamedTuple):
 
     def max_batch_size(self, backend: str) -> int:
         """Rows of a model that takes any number of them; 0: it is given no batches."""
-        return self._of(backend, _MAX_BATCH_SIZE, DEFAULT_MAX_BATCH_SIZE)
+        return self._get_value(backend, _MAX_BATCH_SIZE, DEFAULT_MAX_BATCH_SIZE)
 
     def threads(self, backend: str) -> int:
         """Threads of one run."""
-        return self._of(backend, _THREADS, DEFAULT_THREADS) or DEFAULT_THREADS
+        return self._get_value(backend, _THREADS, DEFAULT_THREADS) or DEFAULT_THREADS
 
-    def _of(self, backend: str, name: str, otherwise: int) -> int:
+    def _get_value(self, backend: str, name: str, otherwise: int) -> int:
         told = {of: value for of, known, value in self.settings if known == name}
         return told.get(backend, told.get("", otherwise))
 
@@ -33,20 +33,20 @@ class Defaults(NamedTuple):
 NO_DEFAULTS = Defaults()
 
 
-def defaults_of(given: Sequence[str]) -> tuple[Defaults, list[str]]:
+def parse_defaults(given: Sequence[str]) -> tuple[Defaults, list[str]]:
     """What `--backend-config=BACKEND,NAME=VALUE` and `=NAME=VALUE` say, and a line for each that has no
     effect.
 
     Raises ConfigError.
     """
-    read = list(map(_read, given))
+    read = list(map(_split_setting, given))
     settings = [
         (backend, name, int(value)) for backend, name, value in read if name in (_MAX_BATCH_SIZE, _THREADS)
     ]
     return Defaults(tuple(settings)), list(_without_effect(read))
 
 
-def _read(text: str) -> tuple[str, str, str]:
+def _split_setting(text: str) -> tuple[str, str, str]:
     backend, _, setting = text.rpartition(",")
     name, equals, value = setting.partition("=")
     if not name or not equals:

@@ -50,7 +50,7 @@ def move_to_cpu(config: ModelConfig) -> None:
             del group.gpus[:]
 
 
-def keys_of(config: ModelConfig, backend: str) -> dict[str, Any]:
+def get_device_keys(config: ModelConfig, backend: str) -> dict[str, Any]:
     """What `local_service_conf` says of the device; nothing for the CPU."""
     if not asks_for_gpu(config) or why_not(backend):
         return {}

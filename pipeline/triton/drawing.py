@@ -56,7 +56,7 @@ def _model(
     assert signature is not None  # of a repository each has one
     places: dict[str, tuple[float, float]] = {}
     parts: list[str] = []
-    request = _box(_MARGIN, top, "request", list(map(_told, signature.inputs)), GRID)
+    request = _box(_MARGIN, top, "request", list(map(_describe_tensor, signature.inputs)), GRID)
     heights = [request[0]]
     parts += request[1]
     places[REQUEST_OP] = (_MARGIN + _WIDTH, top + 12)
@@ -73,7 +73,7 @@ def _model(
         _MARGIN + (len(columns) + 1) * (_WIDTH + _GAP),
         top,
         "answer",
-        list(map(_told, signature.outputs)),
+        list(map(_describe_tensor, signature.outputs)),
         GRID,
     )
     heights.append(answer[0])
@@ -149,5 +149,5 @@ def _wrapped(line: str, most: int) -> list[str]:
     return lines
 
 
-def _told(spec: TensorSpec) -> str:
+def _describe_tensor(spec: TensorSpec) -> str:
     return f"{spec.name} {spec.datatype} {list(spec.shape)}{' (optional)' if spec.optional else ''}"

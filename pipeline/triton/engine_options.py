@@ -17,7 +17,7 @@ _BASIC_LEVELS = (-1, 2)  # of `optimization.graph`: basic ones, and none, which 
 _PARALLEL = "1"  # of `execution_mode`
 
 
-def options_of(config: ModelConfig, backend: str, threads: int) -> dict[str, Any]:
+def get_engine_options(config: ModelConfig, backend: str, threads: int) -> dict[str, Any]:
     """threads: of a run, where the configuration does not say how many."""
     parameters = {key: config.parameters[key].string_value for key in config.parameters}
     named = [parameters.get(key, "") for key in _THREADS.get(backend, ())]

@@ -38,7 +38,7 @@ class Made(NamedTuple):
         return self._replace(batched=batched, axes=(*self.axes, BatchAxis(tuple(dims), batched)))
 
 
-def flaws_of(config: ModelConfig) -> list[str]:
+def check_ensemble(config: ModelConfig) -> list[str]:
     """What is wrong with the steps of an ensemble, whatever its models are."""
     name, steps = config.name, config.ensemble_scheduling.step
     if not steps:
@@ -82,7 +82,7 @@ def models_in(config: ModelConfig) -> list[str]:
     return list(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
 
 
-def dag_of(config: ModelConfig, find: Find) -> Dag:
+def build_ensemble_dag(config: ModelConfig, find: Find) -> Dag:
     """The Dag of an ensemble without flaws. Raises ConfigError for a step that does not fit its model."""
     nodes: list[Node] = []
     told = EnsembleTensors(config)
@@ -204,10 +204,10 @@ def rejoined(models: Sequence[ServedModel], changed: str) -> list[ServedModel]:
     def current(model: ServedModel) -> ServedModel:
         if model.key not in made:
             made[model.key] = model
-            config = None if model.op else _config_of(model)
+            config = None if model.op else _get_config(model)
             if config is not None and _needs(config, changed, models):
                 with contextlib.suppress(ConfigError):
-                    made[model.key] = model._replace(graph=dag_of(config, find))
+                    made[model.key] = model._replace(graph=build_ensemble_dag(config, find))
         return made[model.key]
 
     return list(map(current, models))
@@ -217,12 +217,12 @@ def _needs(config: ModelConfig, name: str, models: Sequence[ServedModel]) -> boo
     """Whether the ensemble has a step of this model, or of an ensemble that has one."""
     steps = models_in(config)
     inner = [
-        inner for model in models if model.name in steps and not model.op and (inner := _config_of(model))
+        inner for model in models if model.name in steps and not model.op and (inner := _get_config(model))
     ]
     return name in steps or any(_needs(one, name, models) for one in inner)
 
 
-def _config_of(model: ServedModel) -> ModelConfig | None:
+def _get_config(model: ServedModel) -> ModelConfig | None:
     """The configuration of an ensemble; None for a script's DAG."""
     if model.config is None or "ensemble_scheduling" not in model.config:
         return None

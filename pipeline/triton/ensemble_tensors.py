@@ -9,7 +9,7 @@ from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.api.served_models import ServedModel
 from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import TensorSpec
-from pipeline.triton.model_folder import specs_of
+from pipeline.triton.model_folder import build_specs
 
 
 class _Told(NamedTuple):
@@ -39,7 +39,7 @@ class EnsembleTensors:
         self._known = {
             spec.name: _Told.by(config.name, spec, batched=batched)
             for tensors in (config.input, config.output)
-            for spec in specs_of(tensors, config.max_batch_size)
+            for spec in build_specs(tensors, config.max_batch_size)
         }
 
     def take(self, model: ServedModel, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:

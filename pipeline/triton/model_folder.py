@@ -14,7 +14,7 @@ _DATA_TYPES = ModelConfig.DESCRIPTOR.file.enum_types_by_name["DataType"]
 NO_VERSION = "at least one version must be available under the version policy of model '{}'"
 
 
-def versions_of(folder: Path, config: ModelConfig) -> list[str]:
+def select_versions(folder: Path, config: ModelConfig) -> list[str]:
     """The versions that the policy wants to be served, of those in the folder; ascending."""
     there = sorted(
         int(path.name)
@@ -32,17 +32,17 @@ def versions_of(folder: Path, config: ModelConfig) -> list[str]:
     return list(map(str, chosen))
 
 
-def program_of(folder: Path, name: str) -> Path:
+def find_program(folder: Path, name: str) -> Path:
     """The program in a version's folder: a file, or the file of the same name in a folder of this name, where
     its weights are beside it."""
     path = folder / name
     return path / name if path.is_dir() else path
 
 
-def signature_of(config: ModelConfig, folder: Path) -> Signature:
+def build_signature(config: ModelConfig, folder: Path) -> Signature:
     """The tensors as clients send and get them. Raises ConfigError for a file of labels that is not there."""
     most = config.max_batch_size
-    inputs, outputs = specs_of(config.input, most), specs_of(config.output, most)
+    inputs, outputs = build_specs(config.input, most), build_specs(config.output, most)
     return Signature(
         tuple(spec._replace(optional=one.optional) for spec, one in zip(inputs, config.input, strict=True)),
         tuple(
@@ -53,19 +53,19 @@ def signature_of(config: ModelConfig, folder: Path) -> Signature:
     )
 
 
-def specs_of(tensors: Sequence[ModelInput] | Sequence[ModelOutput], most: int) -> list[TensorSpec]:
+def build_specs(tensors: Sequence[ModelInput] | Sequence[ModelOutput], most: int) -> list[TensorSpec]:
     """Inputs or outputs as they are declared. most: rows; 0: they have none."""
     rows = (-1,) if most else ()
-    return [TensorSpec(one.name, datatype_of(one.data_type), (*rows, *one.dims)) for one in tensors]
+    return [TensorSpec(one.name, get_datatype(one.data_type), (*rows, *one.dims)) for one in tensors]
 
 
-def datatype_of(number: int) -> str:
+def get_datatype(number: int) -> str:
     """KServe's name of a data_type."""
     name = _DATA_TYPES.values_by_number[number].name.removeprefix("TYPE_")
     return "BYTES" if name == "STRING" else name
 
 
-def data_type_of(datatype: str) -> int:
+def get_data_type(datatype: str) -> int:
     """The number of a data_type, by KServe's name."""
     name = "STRING" if datatype == "BYTES" else datatype
     return int(_DATA_TYPES.values_by_name[f"TYPE_{name}"].number)

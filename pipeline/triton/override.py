@@ -84,7 +84,7 @@ def _remove(folder: Path, lock: int) -> None:
     os.close(lock)
 
 
-def override_of(name: str, parameters: Mapping[str, Any]) -> Override | None:
+def parse_override(name: str, parameters: Mapping[str, Any]) -> Override | None:
     """What the parameters of a load say, "config" and those that begin with `FILE`; None for nothing.
 
     Raises ConfigError.

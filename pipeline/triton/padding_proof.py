@@ -43,7 +43,7 @@ class Proof(NamedTuple):
         }
 
 
-def padding_of(program: Path, engine: str) -> Proof:
+def load_padding_proof(program: Path, engine: str) -> Proof:
     """The proof of this file, as it was kept or made anew. Does not raise."""
     kept = _kept_at(program, engine)
     try:
@@ -61,7 +61,7 @@ def padding_of(program: Path, engine: str) -> Proof:
     except (OSError, ValueError, TypeError, IndexError) as exc:
         return _untried(f"the trial failed ({type(exc).__name__})")
     if proof.lasting:
-        _keep(kept, told)
+        _store_proof(kept, told)
     return proof
 
 
@@ -78,7 +78,7 @@ def _kept_at(program: Path, engine: str) -> Path:
     return cache_folder("padding") / f"{digest.hexdigest()}.json"
 
 
-def _keep(path: Path, text: str) -> None:
+def _store_proof(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

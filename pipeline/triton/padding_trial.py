@@ -17,7 +17,7 @@ from pipeline.engines.feeds import IMAGE_RANK
 from pipeline.models.serving_model import load_serving_model
 from pipeline.padding.proof import MAX_LENGTH, Budget, PaddedModel, prove_padding
 from pipeline.triton.padding_proof import EQUAL, Proof
-from pipeline.triton.program_facts import facts_of, find_id_limits, unknown_operators
+from pipeline.triton.program_facts import find_id_limits, read_program_facts, unknown_operators
 from pipeline.tuning.timed_runs import Grid, time_runs
 
 GRID = Grid((1, 2, 4, 8), (16, 64, 256))  # of the runs that are timed
@@ -28,7 +28,7 @@ _UNCHECKED_LENGTH = 512  # positions beyond a table may be read from any memory 
 
 def prove(program: Path, engine: str) -> Proof:
     """Return what may be padded, and what runs of the model cost."""
-    facts = facts_of(program, engine)
+    facts = read_program_facts(program, engine)
     if any(variable.shape[:2] != (-1, -1) for variable in facts.feeds):
         return Proof({}, (), f"not every input has an open second axis{EQUAL}")
     if any(len(variable.shape) >= IMAGE_RANK for variable in facts.feeds):

@@ -37,7 +37,7 @@ class ProgramFacts(NamedTuple):
     folder: Path
 
 
-def facts_of(program: Path, backend: str) -> ProgramFacts:
+def read_program_facts(program: Path, backend: str) -> ProgramFacts:
     """Of the program in a version's folder. Raises ConfigError for one that can't be read."""
     engine = engine_named(backend)
     if (program.parent / SERVER_CONF).is_file():
@@ -74,7 +74,11 @@ def _described(program: Path, engine: Engine) -> Path:
     folder = cache_folder("programs") / _key(paths) / SERVER_FOLDER
     if (folder / SERVER_CONF).is_file():
         return folder
-    text = signature_text(*engine.signature_of(program)) if engine.self_described else _told(program.parent)
+    text = (
+        signature_text(*engine.signature_of(program))
+        if engine.self_described
+        else _find_prototxt(program.parent)
+    )
     try:
         folder.parent.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=folder.parent.parent))
@@ -89,7 +93,7 @@ def _described(program: Path, engine: Engine) -> Path:
     return folder
 
 
-def _told(folder: Path) -> str:
+def _find_prototxt(folder: Path) -> str:
     """The prototxt of the program in a folder."""
     feeds, fetches = (
         [Variable(name, name, dtype, tuple(shape)) for name, dtype, shape in side]

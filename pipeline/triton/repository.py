@@ -19,19 +19,19 @@ from pipeline.models.serving_model import find_model_files
 from pipeline.plugins import ENGINES, find
 from pipeline.triton import ensemble
 from pipeline.triton.completion import backend_of_files, complete_by_file
-from pipeline.triton.config_document import complete, document_of
-from pipeline.triton.config_file import FILE, backend_of, read_config
+from pipeline.triton.config_document import complete, message_to_dict
+from pipeline.triton.config_file import FILE, get_backend, read_config
 from pipeline.triton.defaults import NO_DEFAULTS, Defaults
-from pipeline.triton.devices import asks_for_gpu, keys_of, move_to_cpu, why_not
-from pipeline.triton.engine_options import options_of, without_effect
-from pipeline.triton.model_folder import NO_VERSION, program_of, signature_of, versions_of
-from pipeline.triton.padding_proof import padding_of
-from pipeline.triton.program_facts import facts_of
+from pipeline.triton.devices import asks_for_gpu, get_device_keys, move_to_cpu, why_not
+from pipeline.triton.engine_options import get_engine_options, without_effect
+from pipeline.triton.model_folder import NO_VERSION, build_signature, find_program, select_versions
+from pipeline.triton.padding_proof import load_padding_proof
+from pipeline.triton.program_facts import read_program_facts
 from pipeline.triton.python_backend.auto_complete import completed, completes
 from pipeline.triton.python_backend.environment import NOT_INSTALLED, find_requirements
 from pipeline.triton.repository_agents import find_agent_error
-from pipeline.triton.rules import flaws_of, flaws_of_tensors
-from pipeline.triton.warmup import flaw_of as flaw_of_warmup
+from pipeline.triton.rules import check_config, flaws_of_tensors
+from pipeline.triton.warmup import find_sample_error as flaw_of_warmup
 from pipeline.tuning.choice import Choice, Timed
 
 _RUN_HERE = ("python", "identity", "ensemble")
@@ -100,7 +100,7 @@ class ModelRepository:
             reading.add(name)
         return reading.served
 
-    def folder_of(self, name: str) -> Path:
+    def find_folder(self, name: str) -> Path:
         """The folder of a model. Raises ConfigError where there is none, or more than one."""
         given, _ = self.given.get(name, (None, None))
         if given is not None:
@@ -126,7 +126,7 @@ class _Reading:
             return
         self._under_way.append(name)
         try:
-            self._by_name[name] = list(self._models_of(name))
+            self._by_name[name] = list(self._read_model(name))
             self.served.models.extend(self._by_name[name])
         except _Unavailable as exc:
             self.served.unavailable[name] = exc.model
@@ -137,9 +137,9 @@ class _Reading:
         finally:
             self._under_way.pop()
 
-    def _models_of(self, name: str) -> Iterator[ServedModel]:
+    def _read_model(self, name: str) -> Iterator[ServedModel]:
         check_name(name)
-        folder = self._repository.folder_of(name)
+        folder = self._repository.find_folder(name)
         _, given = self._repository.given.get(name, (None, None))
         config = ModelConfig() if given is not None else read_config(folder)
         if given is not None:
@@ -147,10 +147,10 @@ class _Reading:
         if config.name not in ("", name):
             raise ConfigError(f"{folder / FILE}: name is {config.name!r}, and the folder's is {name!r}")
         config.name = name
-        backend = backend_of(config) or self._backend_of_files(folder, config)
-        if flaws := flaws_of(config, backend):
+        backend = get_backend(config) or self._backend_of_files(folder, config)
+        if flaws := check_config(config, backend):
             raise ConfigError("; ".join(flaws))
-        versions = versions_of(folder, config)
+        versions = select_versions(folder, config)
         if not versions:
             raise _Unavailable(Unavailable("", NO_VERSION.format(name)))
         if error := find_agent_error(config, folder):  # before any file of the model is run
@@ -159,7 +159,7 @@ class _Reading:
         self._complete(config, folder, backend, versions)
         if flaws := flaws_of_tensors(config, backend):
             raise _Unavailable(Unavailable(versions[-1], f"Invalid argument: {'; '.join(flaws)}"))
-        document = document_of(config)
+        document = message_to_dict(config)
         if flaw := flaw_of_warmup(document, folder):
             raise _Unavailable(Unavailable(versions[-1], flaw))
         yield from self._versions(config, document, backend, folder, versions)
@@ -179,17 +179,17 @@ class _Reading:
         complete(config, backend)
         if backend in _RUN_HERE or backend not in find(ENGINES):  # flaws_of_tensors tells of that
             return
-        program = program_of(folder / versions[-1], config.default_model_filename)
+        program = find_program(folder / versions[-1], config.default_model_filename)
         if not config.default_model_filename:
             self._name_program(config, folder / versions[-1], backend)
-            program = program_of(folder / versions[-1], config.default_model_filename)
+            program = find_program(folder / versions[-1], config.default_model_filename)
         if not program.is_file():
             raise _Unavailable(
                 Unavailable(versions[-1], f"Internal: unable to find '{program}' for model '{config.name}'")
             )
         most = self._repository.defaults.max_batch_size(backend)
         try:
-            facts = facts_of(program, backend)
+            facts = read_program_facts(program, backend)
         except ConfigError as exc:
             raise _Unavailable(Unavailable(versions[-1], f"Internal: {exc.message}")) from exc
         flaws = complete_by_file(config, facts, most, strict=self._repository.strict)
@@ -214,7 +214,7 @@ class _Reading:
             return  # spares a process
         try:
             install = self._repository.install_requirements
-            made, lines = completed(program, document_of(config), install_requirements=install)
+            made, lines = completed(program, message_to_dict(config), install_requirements=install)
             config.Clear()
             json_format.ParseDict(made, config, ignore_unknown_fields=True)
         except (ConfigError, json_format.ParseError) as exc:
@@ -225,7 +225,7 @@ class _Reading:
     def _backend_of_files(self, folder: Path, config: ModelConfig) -> str:
         if self._repository.strict:
             raise ConfigError(f"{folder / FILE} names no backend, and completing it is disabled")
-        for version in versions_of(folder, config):
+        for version in select_versions(folder, config):
             if backend := backend_of_files(folder / version):
                 return backend
         raise ConfigError(
@@ -241,7 +241,7 @@ class _Reading:
         versions: Sequence[str],
     ) -> Iterator[ServedModel]:
         try:
-            signature = signature_of(config, folder)
+            signature = build_signature(config, folder)
         except ConfigError as exc:
             raise _Unavailable(Unavailable(versions[-1], exc.message)) from exc
         graph = None if backend != "ensemble" else self._graph(config)
@@ -255,7 +255,7 @@ class _Reading:
             yield ServedModel(config.name, own, signature, version, document, str(folder))
             if graph is None:
                 threads = self._repository.defaults.threads(backend)
-                section = section_of(config, backend, folder / version, threads)
+                section = build_section(config, backend, folder / version, threads)
                 self.served.sections[op] = section
                 self._add_padding(op, config, backend, folder / version)
 
@@ -275,7 +275,7 @@ class _Reading:
         declared = _padded(told, [one.name for one in config.input]) if told else {}
         if not told and not any(-1 in one.dims for one in config.input):
             return
-        proof = padding_of(program_of(folder, config.default_model_filename), backend)
+        proof = load_padding_proof(find_program(folder, config.default_model_filename), backend)
         padding = {"feeds": declared} if told else proof.section
         served.padding[op] = f"padded, as parameter {PADDING} says" if told else proof.why
         if padding is not None:
@@ -285,7 +285,7 @@ class _Reading:
                 served.choices[op] = Choice((Timed(backend, precision, points=proof.points),))
 
     def _graph(self, config: ModelConfig) -> Dag:
-        if flaws := ensemble.flaws_of(config):
+        if flaws := ensemble.check_ensemble(config):
             raise ConfigError("; ".join(flaws))
         missing = []
         for name in ensemble.models_in(config):
@@ -300,7 +300,7 @@ class _Reading:
             told = f"ensemble {config.name} contains models that are not available or ambiguous: "
             raise _Unavailable(Unavailable("", told + ", ".join(missing)))
         try:
-            return ensemble.dag_of(config, self._find)
+            return ensemble.build_ensemble_dag(config, self._find)
         except ConfigError as exc:
             raise _Unavailable(Unavailable("", exc.message)) from exc
 
@@ -331,7 +331,7 @@ class _Unavailable(ConfigError):
         self.model = told
 
 
-def section_of(config: ModelConfig, backend: str, folder: Path, threads: int) -> dict[str, Any]:
+def build_section(config: ModelConfig, backend: str, folder: Path, threads: int) -> dict[str, Any]:
     """The Op's section of config.yml that the configuration comes to."""
     batching = config.WhichOneof("scheduling_choice") == "dynamic_batching"
     most = config.max_batch_size
@@ -343,13 +343,13 @@ def section_of(config: ModelConfig, backend: str, folder: Path, threads: int) ->
     if most:
         section["max_batch_rows"] = most
     if backend not in _RUN_HERE:
-        program = program_of(folder, config.default_model_filename)
+        program = find_program(folder, config.default_model_filename)
         section["local_service_conf"] = {
-            "model_config": str(facts_of(program, backend).folder),
+            "model_config": str(read_program_facts(program, backend).folder),
             "engine": backend,
             "fetch_list": [one.name for one in config.output],
-            **options_of(config, backend, threads),
-            **keys_of(config, backend),
+            **get_engine_options(config, backend, threads),
+            **get_device_keys(config, backend),
         }
     return section
 

@@ -9,9 +9,9 @@ from typing import Any
 from pipeline.api.op import Op, OpRequest
 from pipeline.api.served_models import ServedModel
 from pipeline.engines.reshaped import Reshape, Reshapes
-from pipeline.errors import ConfigError, ServingError, text_of
+from pipeline.errors import ConfigError, ServingError, get_error_text
 from pipeline.triton.python_backend.other_models import OtherModels
-from pipeline.triton.warmup import samples_of
+from pipeline.triton.warmup import load_samples
 
 
 class RepositoryOp(Op):
@@ -27,7 +27,7 @@ class RepositoryOp(Op):
         self._others = others
         assert model.config is not None
         if model.config["backend"] not in ("python", "identity"):
-            self.reshapes = _reshapes_of(model.config)
+            self.reshapes = _get_reshapes(model.config)
 
     def init_op(self) -> None:
         served = self._served
@@ -53,12 +53,14 @@ class RepositoryOp(Op):
 
     def _warm_up(self, config: Mapping[str, Any], folder: Path) -> None:
         """Run the samples of `model_warmup`. Raises ConfigError for one that fails."""
-        for sample in samples_of(config, folder):
+        for sample in load_samples(config, folder):
             for _ in range(sample.times):
                 try:
                     self._run(sample.feed)
                 except Exception as exc:
-                    raise ConfigError(f"model_warmup: sample '{sample.name}' fails: {text_of(exc)}") from exc
+                    raise ConfigError(
+                        f"model_warmup: sample '{sample.name}' fails: {get_error_text(exc)}"
+                    ) from exc
 
     def _run(self, feed: dict[str, Any]) -> None:
         if self.request_runner is None:
@@ -69,7 +71,7 @@ class RepositoryOp(Op):
             raise answer
 
 
-def _reshapes_of(config: Mapping[str, Any]) -> Reshapes | None:
+def _get_reshapes(config: Mapping[str, Any]) -> Reshapes | None:
     """What `reshape` says of the tensors; None where it says nothing."""
     inputs, outputs = (
         {

@@ -26,7 +26,7 @@ _NOT_YET = {
 }
 
 
-def flaws_of(config: ModelConfig, backend: str) -> list[str]:
+def check_config(config: ModelConfig, backend: str) -> list[str]:
     """What is wrong with the configuration, each in a sentence."""
     return [
         *_of_backend(config, backend),

@@ -15,7 +15,7 @@ from pipeline.api.app import App, RepositoryPlace
 from pipeline.api.examples import Examples
 from pipeline.api.op import Op
 from pipeline.api.restrictions import NO_RESTRICTIONS, Restrictions
-from pipeline.api.served_models import models_of
+from pipeline.api.served_models import collect_models
 from pipeline.api.service import Service
 from pipeline.config.config_file import ServiceConfig, load_config
 from pipeline.config.value_types import OFF
@@ -71,7 +71,7 @@ class RepositoryService(Service):
         super().__init__(name)
         self._options = options
 
-    def op_of(self, app: App, name: str) -> Op:
+    def create_op(self, app: App, name: str) -> Op:
         for model in app.models:
             if model.op == name:
                 headers = [(one.header, one.value) for one in app.restrictions.grpc]
@@ -84,7 +84,7 @@ class RepositoryService(Service):
         assert self._options is not None
         require_numpy_2(np.__version__)
         options = self._options
-        served = self._read(options)
+        served = self._read_models(options)
         ports: dict[str, Any] = {
             "http_port": options.http_port,
             "rpc_port": options.grpc_port or False,
@@ -111,7 +111,7 @@ class RepositoryService(Service):
         )
         return App(
             name=self.name,
-            models=models_of(_Read(served.models)) if served.models else (),
+            models=collect_models(_Read(served.models)) if served.models else (),
             config=config,
             script=str(Path(__file__).resolve()),
             arguments=(self.name,),
@@ -136,7 +136,7 @@ class RepositoryService(Service):
             unavailable={name: (why.version, why.reason) for name, why in served.unavailable.items()},
         )
 
-    def _read(self, options: Options) -> Served:
+    def _read_models(self, options: Options) -> Served:
         """The models to begin with. Raises ConfigError where there is none, or not all can be served."""
         source = ModelRepository(
             options.folders,

@@ -25,7 +25,7 @@ class Sample(NamedTuple):
     times: int
 
 
-def flaw_of(config: _Config, folder: Path) -> str:
+def find_sample_error(config: _Config, folder: Path) -> str:
     """Why the samples can't be run, as far as that shows without the model, in Triton's words; empty: they
     can."""
     for sample in config["model_warmup"]:
@@ -44,7 +44,7 @@ def flaw_of(config: _Config, folder: Path) -> str:
     return ""
 
 
-def samples_of(config: _Config, folder: Path) -> Iterator[Sample]:
+def load_samples(config: _Config, folder: Path) -> Iterator[Sample]:
     """The samples with their tensors. Raises ConfigError for one that is not as the model declares it."""
     known = {one["name"]: one["data_type"] for one in config["input"]}
     for sample in config["model_warmup"]:

@@ -15,8 +15,8 @@ import msgspec
 
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import create_predictor
-from pipeline.errors import InvalidInput, ModelFailed, ServingError, text_of
-from pipeline.models.settings import with_settings_of
+from pipeline.errors import InvalidInput, ModelFailed, ServingError, get_error_text
+from pipeline.models.settings import merge_model_settings
 from pipeline.models.variants import load_for_engine
 from pipeline.process.processes import die_with
 from pipeline.tuning.agreement import require_agreement, require_equal_answers
@@ -32,7 +32,7 @@ def main(answer: Path, order: Order) -> None:
     conf = LocalServiceConf.model_validate(order.conf)
     try:
         model = load_for_engine(Path(conf.model_dir), conf.engine, conf.precision)
-        predictor = create_predictor(model, with_settings_of(model, conf))
+        predictor = create_predictor(model, merge_model_settings(model, conf))
         if order.agreeing:
             whole = load_for_engine(Path(conf.model_dir), conf.engine)
             fp32 = create_predictor(whole, conf.model_copy(update={"precision": "fp32"}))
@@ -40,7 +40,7 @@ def main(answer: Path, order: Order) -> None:
             fp32.close()
         if order.onednn:
             plain = conf.model_copy(update={"use_mkldnn": False})
-            native = create_predictor(model, with_settings_of(model, plain))
+            native = create_predictor(model, merge_model_settings(model, plain))
             require_equal_answers(native, predictor, model.directory, model.padding)
             native.close()
         grid = Grid(tuple(order.rows), tuple(order.lengths))
@@ -55,7 +55,7 @@ def main(answer: Path, order: Order) -> None:
         except (InvalidInput, ModelFailed) as exc:
             timed = Timed(order.engine, order.precision, refused=exc.message, unsuited=True)
     except Exception as exc:
-        reason = exc.message if isinstance(exc, ServingError) else text_of(exc)
+        reason = exc.message if isinstance(exc, ServingError) else get_error_text(exc)
         timed = Timed(order.engine, order.precision, refused=reason)
     timed = msgspec.structs.replace(timed, onednn=order.onednn)
     answer.write_bytes(msgspec.json.encode(timed))

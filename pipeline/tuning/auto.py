@@ -19,11 +19,11 @@ from pipeline.config.op_section import LocalServiceConf, OpConfig
 from pipeline.config.value_types import AUTO, AUTO_BATCH
 from pipeline.engines.device import Device, resolve_device
 from pipeline.errors import ConfigError
-from pipeline.models.digests import sample_of
+from pipeline.models.digests import hash_sample
 from pipeline.models.serving_model import SAMPLE_FILE, ServingModel, require_library
-from pipeline.models.settings import with_settings_of
+from pipeline.models.settings import merge_model_settings
 from pipeline.models.signature import sized
-from pipeline.models.variants import FP32, INT8, load_for_engine, variants_in, variants_of, ways_to_run
+from pipeline.models.variants import FP32, INT8, find_variants, load_for_engine, variants_in, ways_to_run
 from pipeline.models.versions import choose_version
 from pipeline.tuning import kept
 from pipeline.tuning.choice import USUAL_LENGTHS, Choice, Timed, choose
@@ -138,7 +138,7 @@ def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
 
 
 class _Subject(NamedTuple):
-    """What is chosen for: a model in a folder, run as `conf` says. key, facts: see `kept.key_of`."""
+    """What is chosen for: a model in a folder, run as `conf` says. key, facts: see `kept.get_choice_key`."""
 
     directory: Path
     model: ServingModel
@@ -150,12 +150,17 @@ class _Subject(NamedTuple):
 def _subject(directory: Path, conf: LocalServiceConf) -> _Subject:
     """Raises ConfigError where there is no such model."""
     model = load_for_engine(directory, None if conf.engine == AUTO else conf.engine)
-    conf = with_settings_of(model, conf)
-    besides = [_asked(conf), *(f"{one.name} {one.digest} {one.hindrance}" for one in variants_of(directory))]
+    conf = merge_model_settings(model, conf)
+    besides = [
+        _asked(conf),
+        *(f"{one.name} {one.digest} {one.hindrance}" for one in find_variants(directory)),
+    ]
     judges = conf.precision == AUTO or _leaves_onednn_open(conf)
     if judges and (rows := model.directory / SAMPLE_FILE).is_file():
-        besides.append(f"{SAMPLE_FILE} {sample_of(rows)}")  # by which a lower precision and oneDNN are judged
-    return _Subject(directory, model, conf, *kept.key_of(model, besides))
+        besides.append(
+            f"{SAMPLE_FILE} {hash_sample(rows)}"
+        )  # by which a lower precision and oneDNN are judged
+    return _Subject(directory, model, conf, *kept.get_choice_key(model, besides))
 
 
 def _choice(name: str, section: OpConfig) -> Choice | None:
@@ -252,7 +257,7 @@ def _not_run(subject: _Subject) -> Iterator[Timed]:
         if model is not None and not refusal and not _tries_onednn(name, model, subject.conf):
             reason = f"{SAMPLE_FILE} is not beside the model: oneDNN is proved on real rows of two sizes"
             yield Timed(_ONEDNN_ENGINE, FP32, refused=reason, onednn=True)
-    for variant in variants_of(subject.directory) if subject.conf.engine == AUTO else ():
+    for variant in find_variants(subject.directory) if subject.conf.engine == AUTO else ():
         if not variant.passed and variant.precision == FP32:  # a lower one is among those that are timed
             engines = ", ".join(variant.engines) or variant.name
             yield Timed(engines, FP32, refused=f"{variant.directory}: {variant.hindrance}")
@@ -272,7 +277,7 @@ def _lengths(model: ServingModel) -> list[int]:
     return [length for length in LENGTHS if length <= longest] or [longest]
 
 
-def _told(order: Order) -> str:
+def _describe_order(order: Order) -> str:
     """The engine, and a precision that is tried beside fp32."""
     if order.onednn:
         return f"{order.engine} with oneDNN"
@@ -281,7 +286,7 @@ def _told(order: Order) -> str:
 
 def _with_progress(name: str, orders: Sequence[Order]) -> Iterator[Order]:
     """The orders one by one, with a progress bar on a terminal and a line elsewhere."""
-    title = f"Op {name}: timing {', '.join(map(_told, orders))} (once for this machine)"
+    title = f"Op {name}: timing {', '.join(map(_describe_order, orders))} (once for this machine)"
     if sys.stderr is None or not sys.stderr.isatty():
         if sys.stderr is not None:
             sys.stderr.write(f"{title}\n")

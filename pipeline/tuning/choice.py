@@ -47,21 +47,21 @@ class Timed(msgspec.Struct, frozen=True):
 
     def alone_s(self) -> float:
         """Seconds of one row by itself: what a lone caller waits for."""
-        return _mean([min(s for _, s in self._of(length, 1)) for length in self._compared()])
+        return _mean([min(s for _, s in self._timings_at(length, 1)) for length in self._compared()])
 
     def row_s(self) -> float:
         """Seconds a row costs in the batch that suits it best: what counts under load."""
-        return _mean([min(s / rows for rows, s in self._of(length)) for length in self._compared()])
+        return _mean([min(s / rows for rows, s in self._timings_at(length)) for length in self._compared()])
 
     def best_rows(self) -> int:
         """Rows of the batch in which a row costs the least, at the shortest length that is compared."""
-        return min(self._of(min(self._compared())), key=lambda run: run[1] / run[0])[0]
+        return min(self._timings_at(min(self._compared())), key=lambda run: run[1] / run[0])[0]
 
     def _compared(self) -> Sequence[int]:
         lengths = sorted({length for _, length, _ in self.points})
         return [length for length in lengths if length in USUAL_LENGTHS] or lengths[:1]
 
-    def _of(self, length: int, most_rows: int | None = None) -> list[tuple[int, float]]:
+    def _timings_at(self, length: int, most_rows: int | None = None) -> list[tuple[int, float]]:
         return [
             (rows, s)
             for rows, at, s in self.points
@@ -72,7 +72,7 @@ class Timed(msgspec.Struct, frozen=True):
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was chosen for a model: `among` has all that were tried, the chosen one first.
 
-    key: of what it was chosen for, see `kept.key_of`. left_open: which of `engine`, `precision` and
+    key: of what it was chosen for, see `kept.get_choice_key`. left_open: which of `engine`, `precision` and
     `use_mkldnn` config.yml leaves to it.
     """
 

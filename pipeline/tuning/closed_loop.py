@@ -118,7 +118,7 @@ class _Connection(asyncio.Protocol):
         self._seen.error = self._seen.error or error
 
 
-def message_of(path: str, body: bytes) -> bytes:
+def build_http_request(path: str, body: bytes) -> bytes:
     """An HTTP request as it is sent."""
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -127,7 +127,7 @@ def message_of(path: str, body: bytes) -> bytes:
 async def ask(load: Load) -> Seen:
     """Raises OSError where the service can't be reached at all."""
     seen = Seen(load.seconds)
-    messages = [message_of(*request) for request in load.requests]
+    messages = [build_http_request(*request) for request in load.requests]
     loop = asyncio.get_running_loop()
     begin = time.perf_counter() + load.warm_s
     span = (begin, begin + load.seconds)

@@ -38,7 +38,7 @@ def draw(title: str, measured: Sequence[Measured], chosen: Chosen, p99_ms: float
     points = [point for one in measured if not one.refused for point in one.points()]
     limits = [point.p99_ms for point in points] + ([p99_ms] if p99_ms else [])
     scale = _Scale(max(point.per_s for point in points), min(limits), max(limits))
-    told = _told(chosen.settings.name, chosen.point)
+    told = _describe_point(chosen.settings.name, chosen.point)
     parts = [
         text(LEFT, 28, title, size=15),
         text(LEFT, 48, "p99 in ms over requests/s; the line is the frontier", FAINT),
@@ -52,7 +52,7 @@ def draw(title: str, measured: Sequence[Measured], chosen: Chosen, p99_ms: float
     best = frontier(measured)
     line = " ".join(f"{scale.x(point.per_s):.1f},{scale.y(point.p99_ms):.1f}" for _, point in best)
     parts.append(f'<polyline points="{line}" fill="none" stroke="{LINE}" stroke-width="1.5"/>')
-    parts += [_dot(scale, point, LINE, 4, _told(settings.name, point)) for settings, point in best]
+    parts += [_dot(scale, point, LINE, 4, _describe_point(settings.name, point)) for settings, point in best]
     return page(WIDTH, HEIGHT, [*parts, _dot(scale, chosen.point, MARK, 6, told)])
 
 
@@ -71,5 +71,5 @@ def _dot(scale: _Scale, point: Point, color: str, radius: float, told: str = "")
     return f'<circle {at} r="{radius:g}" fill="{color}"><title>{escape(told)}</title></circle>'
 
 
-def _told(name: str, point: Point) -> str:
+def _describe_point(name: str, point: Point) -> str:
     return f"{name}: {point.per_s:.0f}/s, p99 {point.p99_ms:.3g} ms at {point.connections} connections"

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from pipeline.errors import ConfigError
-from pipeline.models.digests import sample_of
+from pipeline.models.digests import hash_sample
 from pipeline.models.serving_model import ServingModel
 from pipeline.plugins import ENGINES, PROJECT, find
 from pipeline.process.cache_folder import cache_folder
@@ -40,14 +40,14 @@ class Kept(msgspec.Struct):
     machines: dict[str, str] = {}
 
 
-def key_of(model: ServingModel, besides: Sequence[str]) -> tuple[str, str]:
+def get_choice_key(model: ServingModel, besides: Sequence[str]) -> tuple[str, str]:
     """The key of a choice, and in words what it was made of.
 
     besides: what it depends on besides the model's own files and the machine.
     """
     files = [model.program, *([model.params] if model.params else [])]
     facts = "; ".join(
-        [machine(), *versions(), *besides, *(f"{file.name} {sample_of(file)}" for file in files)]
+        [machine(), *versions(), *besides, *(f"{file.name} {hash_sample(file)}" for file in files)]
     )
     return hashlib.sha256(facts.encode()).hexdigest()[:24], facts
 

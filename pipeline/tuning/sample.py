@@ -48,7 +48,7 @@ class Example(NamedTuple):
         return cls(name, dict(zip(example["key"], example["value"], strict=True)) if example else {})
 
 
-def lines_of(path: Path) -> list[tuple[int, str]]:
+def read_sample_lines(path: Path) -> list[tuple[int, str]]:
     """The lines of a sample with their numbers. Raises ConfigError for one that can't be read or has an
     empty or malformed line."""
     if path.suffix not in (".txt", ".jsonl"):
@@ -85,12 +85,12 @@ def _flaw(suffix: str, line: str) -> str:
         body = msgspec.json.decode(line)
     except msgspec.DecodeError as exc:
         return f"is no JSON ({exc})"
-    if not path_of(body, ""):
+    if not find_request_path(body, ""):
         return f"is no body of a request: an object with one of {', '.join(_PATHS)}"
     return ""
 
 
-def requests_of(
+def build_requests(
     lines: Sequence[tuple[int, str]], *, as_texts: bool, example: Example, key: str | None = None
 ) -> list[Asked]:
     """The requests of a sample's lines, or the service's own example where there are none.
@@ -104,7 +104,7 @@ def requests_of(
         return [Asked(0, path, _key_values(example.key_values))]
     if not as_texts:
         return [
-            Asked(number, path_of(msgspec.json.decode(line), example.name), line.encode())
+            Asked(number, find_request_path(msgspec.json.decode(line), example.name), line.encode())
             for number, line in lines
         ]
     key = key or next(iter(example.key_values), None)
@@ -116,7 +116,7 @@ def requests_of(
     return [Asked(number, path, _key_values({**example.key_values, key: line})) for number, line in lines]
 
 
-def path_of(body: Any, name: str) -> str:
+def find_request_path(body: Any, name: str) -> str:
     """Where the body of a request is sent to the service of this name; empty for what is no such body."""
     kinds = [path for key, path in _PATHS.items() if isinstance(body, dict) and key in body]
     return kinds[0].format(name=name) if kinds else ""

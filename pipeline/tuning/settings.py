@@ -47,7 +47,7 @@ class Settings(msgspec.Struct, frozen=True):
         return {**section, **self.of_op(), MODEL_SECTION: {**section[MODEL_SECTION], **self.of_model()}}
 
 
-def settings_of(section: dict[str, Any], engine: str) -> Settings:
+def parse_settings(section: dict[str, Any], engine: str) -> Settings:
     """What a resolved section of an Op says; `engine` is that of the model where none is named."""
     conf = section[MODEL_SECTION]
     named = conf.get("engine") or engine

@@ -14,7 +14,7 @@ from pipeline.api.dag import FEED, Names
 from pipeline.api.inputs import RequestInputs
 from pipeline.api.op import REQUEST_OP, Op, OpRequest
 from pipeline.api.request_options import NO_OPTIONS, RequestOptions
-from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, text_of
+from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, get_error_text
 from pipeline.messages.frames import Tail
 from pipeline.messages.messages import Share
 from pipeline.messages.values import decode
@@ -135,7 +135,7 @@ class Call(msgspec.Struct, eq=False):
 def _as_hook_failed(message: str, exc: BaseException) -> ServingError:
     if isinstance(exc, ServingError):
         return exc
-    error = HookFailed(f"{message}: {text_of(exc)}")
+    error = HookFailed(f"{message}: {get_error_text(exc)}")
     error.__cause__ = exc
     return error
 
@@ -187,7 +187,9 @@ def _rejoined(slices: list[Any]) -> Any:
     try:
         return {name: _joined([part[name] for part in slices]) for name in slices[0]}
     except Exception as exc:
-        raise ModelFailed(f"the slices of one request have fetches that don't join: {text_of(exc)}") from exc
+        raise ModelFailed(
+            f"the slices of one request have fetches that don't join: {get_error_text(exc)}"
+        ) from exc
 
 
 def _joined(rows: list[Any]) -> Any:

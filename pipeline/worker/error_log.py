@@ -11,7 +11,7 @@ import threading
 import time
 from typing import NamedTuple
 
-from pipeline.errors import text_of
+from pipeline.errors import get_error_text
 from pipeline.process.log import QUIET_S
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def find_place(exc: BaseException) -> Place:
     cause = exc.__cause__ or exc
     trace = cause.__traceback__
     if trace is None:
-        return Place(type(cause).__name__, text_of(cause)[:_MOST_CHARS])
+        return Place(type(cause).__name__, get_error_text(cause)[:_MOST_CHARS])
     while trace.tb_next is not None:
         trace = trace.tb_next
     return Place(type(cause).__name__, trace.tb_frame.f_code.co_filename, trace.tb_lineno)

@@ -16,14 +16,14 @@ from pipeline.messages.frames import Tail, stow
 from pipeline.messages.messages import Outcome, Refusal, Settled, Share, Timings
 from pipeline.messages.values import NotEncodable, Part, encode
 from pipeline.models.tensor_spec import TensorSpec
-from pipeline.paddle_serving.packages import outputs_of
+from pipeline.paddle_serving.packages import unpack_outputs
 from pipeline.process.isolation import isolated, log_fault
 from pipeline.process.log import one_line
 from pipeline.worker.call import Call, picked
 from pipeline.worker.error_log import ERRORS
 from pipeline.worker.hooks import Hooks
 from pipeline.worker.runner import Piece, Run, Runner
-from pipeline.worker.traces import cause_of
+from pipeline.worker.traces import format_cause
 
 _MOST_LOGGED = 1000  # characters of a message
 # Predictor batches that end within so long are answered one after the other: what a run has thrown out of the
@@ -347,7 +347,7 @@ def _mark_sent(calls: Iterable[Call]) -> None:
         call.sent = True
 
 
-def _tell(error: ServingError, data_id: int) -> bool:
+def _log_server_error(error: ServingError, data_id: int) -> bool:
     """Log what is the server's fault, with its traceback. Return whether the log has the error now: the front
     sums what is not logged here, the mistakes of clients and of remote services among them."""
     if error.told or not is_servers(error) or isinstance(error, RemoteRefused):
@@ -357,7 +357,7 @@ def _tell(error: ServingError, data_id: int) -> bool:
 
 @isolated(False)
 def _log_error(error: ServingError, data_id: int) -> bool:
-    trace = cause_of(error)
+    trace = format_cause(error)
     message = one_line(described(error).message, _MOST_LOGGED)
     return ERRORS.error(error, "request %d: %s%s", data_id, message, f"\n{trace}" if trace else "")
 
@@ -392,7 +392,7 @@ class Outputs:
 
     def _refusal(self, error: ServingError, request: OpRequest) -> Refusal:
         try:
-            return Refusal.of(error, told=_tell(error, request.data_id))
+            return Refusal.of(error, told=_log_server_error(error, request.data_id))
         except BaseException as exc:  # of an error of the app's own class
             return Refusal.of(self._hooks.failure(exc, "the error's printing", request))
 
@@ -417,7 +417,7 @@ class Outputs:
         if isinstance(output, Response):  # the app's ResponseOp made it
             if form.render_message is not None:
                 return Outcome.ANSWER, form.render_message(output)
-            output = outputs_of(output)
+            output = unpack_outputs(output)
         specs = self._fetches if model.signature is None else model.signature.outputs
         return Outcome.ANSWER, form.render(output, share.wish, share.model_version, specs)
 

@@ -21,13 +21,13 @@ from pipeline.errors import (
     ServingError,
     StartFailed,
     WrongResult,
-    text_of,
+    get_error_text,
 )
 from pipeline.paddle_serving.channel_data import ChannelData
 from pipeline.process.isolation import isolated
 from pipeline.worker.error_log import ERRORS
 from pipeline.worker.set_attributes import SetAttributes
-from pipeline.worker.traces import said_by, trace_of
+from pipeline.worker.traces import format_user_traceback, said_by
 
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 # What a hook may return, as its refusal says it.
@@ -46,7 +46,9 @@ def call_init_op(op: Op) -> None:
     except ServingError:
         raise
     except BaseException as exc:  # it may raise SystemExit as well
-        raise StartFailed(f"init_op of Op {op.name} raised {said_by(exc)}\n{trace_of(exc)}") from exc
+        raise StartFailed(
+            f"init_op of Op {op.name} raised {said_by(exc)}\n{format_user_traceback(exc)}"
+        ) from exc
     if inspect.isawaitable(result) or inspect.isgenerator(result):
         raise WrongResult(op.name, "init_op", result, "nothing")
 
@@ -168,7 +170,7 @@ class Hooks:
         if isinstance(exc, ServingError):
             return exc
         is_logged = self._log_exception(exc, hook, request)
-        said = text_of(exc) or type(exc).__name__ if isinstance(exc, Exception) else said_by(exc)
+        said = get_error_text(exc) or type(exc).__name__ if isinstance(exc, Exception) else said_by(exc)
         failed = HookFailed(
             f"Log_id: {request.log_id}  Raise_msg: {said}  "
             f"ClassName: {type(self.op).__name__}  FunctionName: {hook}"
@@ -179,7 +181,7 @@ class Hooks:
     @isolated(False)
     def _log_exception(self, exc: BaseException, hook: str, request: OpRequest) -> bool:
         """Return whether the exception is in the log."""
-        trace = trace_of(exc)  # made here: logging would print its own failure instead
+        trace = format_user_traceback(exc)  # made here: logging would print its own failure instead
         message = "request %d: %s of Op %s raised\n%s"
         return ERRORS.error(exc, message, request.data_id, hook, self.op.name, trace)
 

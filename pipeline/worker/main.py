@@ -54,8 +54,8 @@ from pipeline.process.processes import die_with, name_process
 from pipeline.process.run_module import PACKAGES
 from pipeline.worker.executor import Executor
 from pipeline.worker.lifeline import hold_lifeline
-from pipeline.worker.set_up import executors_of
-from pipeline.worker.traces import said_by, trace_of
+from pipeline.worker.set_up import create_executors
+from pipeline.worker.traces import format_user_traceback, said_by
 
 # Added to oom_score_adj (proc(5)): half of all memory. Where it runs out, the kernel looks for another victim
 # before the memory of the last one is free again, and without this it took the front.
@@ -69,14 +69,14 @@ class Front:
     def __init__(self, socket_fd: int, arena_fd: int) -> None:
         self._socket = socket.socket(fileno=socket_fd)
         self._arena = Arena(arena_fd)
-        self._frames = self._read()
+        self._frames = self._read_frames()
         self.own_metrics: Callable[[], list[Any] | None] = lambda: None  # what its model counts itself
 
     def receive(self) -> Frame | None:
         """The next frame; None when the front wants this worker to end."""
         return next(self._frames, None)
 
-    def _read(self) -> Iterator[Frame]:
+    def _read_frames(self) -> Iterator[Frame]:
         reader = FrameReader(self._arena)
         while data := self._socket.recv(_RECEIVE_BYTES):
             yield from reader.feed(data)
@@ -172,7 +172,7 @@ class Worker:
     def serve(self, web_service: service.Service) -> NoReturn:
         """Make the Op ready, say so, and answer hand-overs. Leaves the process at end of file."""
         keep_our_loggers()
-        op = self._op_of(web_service)
+        op = self._create_op(web_service)
         executors, ready = self.executors(op)
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
         settle_memory()
@@ -197,16 +197,16 @@ class Worker:
             logging.shutdown()
         os._exit(0)  # frameworks' exit handlers may hang or crash; there is nothing left to save
 
-    def _op_of(self, web_service: service.Service) -> Op:
+    def _create_op(self, web_service: service.Service) -> Op:
         if web_service.name != self._app.name:
             raise StartFailed(
                 f"{self._app.script} runs service {web_service.name} in a worker, not {self._app.name}"
             )
-        return web_service.op_of(self._app, self._op_name)
+        return web_service.create_op(self._app, self._op_name)
 
     def executors(self, op: Op) -> tuple[list[Executor], Ready]:
         """Make an executor for each instance; and what the front is told of that."""
-        return executors_of(
+        return create_executors(
             op,
             self._app,
             self._op_name,
@@ -245,7 +245,7 @@ def main(arguments: list[str]) -> None:
     try:
         Worker(fronts, app, start.op, start.first_instance, start.shares).run_script()
     except BaseException as exc:
-        _die_of(exc, fronts[0])
+        _exit_with(exc, fronts[0])
 
 
 def _answer(front: Front, executor: Executor) -> None:
@@ -266,15 +266,15 @@ def _answer_or_die(front: Front, executor: Executor) -> None:
     try:
         _answer(front, executor)
     except BaseException as exc:  # as in the main thread: an instance that is gone is told by a death
-        _die_of(exc, front)
+        _exit_with(exc, front)
 
 
-def _die_of(exc: BaseException, front: Front) -> NoReturn:
+def _exit_with(exc: BaseException, front: Front) -> NoReturn:
     """End this process, after telling the front why, and whether another try is useless."""
     if isinstance(exc, ServingError):
         reason = exc.message
     else:  # the script may also raise SystemExit
-        reason = f"{Path(sys.argv[0]).name} raised {said_by(exc)}\n{trace_of(exc)}"
+        reason = f"{Path(sys.argv[0]).name} raised {said_by(exc)}\n{format_user_traceback(exc)}"
     try:
         front.tell(Failed(reason, isinstance(exc, ConfigError)))
         lines_written()

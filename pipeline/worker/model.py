@@ -18,13 +18,13 @@ from pipeline.engines.feeds import Array, input_examples
 from pipeline.engines.remote.remote_predictor import RemotePredictor
 from pipeline.engines.reshaped import Reshaped
 from pipeline.engines.tensorrt import configured_shapes
-from pipeline.errors import ConfigError, InvalidInput, ModelFailed, text_of
+from pipeline.errors import ConfigError, InvalidInput, ModelFailed, get_error_text
 from pipeline.models.additions import PARITY_FILE, FeedPadding, Padding
 from pipeline.models.digests import SAMPLE, replaced_files
 from pipeline.models.dtypes import BY_NAME
 from pipeline.models.model_card import ModelCard
 from pipeline.models.serving_model import ServingModel, Variable
-from pipeline.models.settings import with_settings_of
+from pipeline.models.settings import merge_model_settings
 from pipeline.models.tensor_spec import Signature, TensorSpec
 from pipeline.models.variants import load_for_engine
 from pipeline.tuning.choice import Choice
@@ -72,7 +72,7 @@ class Model:
         """choice: what was measured of the model on this machine, where config.yml says `auto`."""
         self._config = config
         self._choice = choice
-        self._shapes = _shapes_of(op, config)
+        self._shapes = _get_dynamic_shapes(op, config)
         self.serving_model: ServingModel | None = None
         self._known_feeds: Mapping[str, Array] | None = None  # the smallest of those that the warm-up has run
         self._precision = FULL_PRECISION
@@ -86,7 +86,7 @@ class Model:
         self.serving_model = load_for_engine(Path(folder, conf.model_dir), conf.engine, conf.precision)
         _refuse_failed(self.serving_model, conf.allow_failed_parity)
         _tell_replaced(self.serving_model)
-        settings = with_settings_of(self.serving_model, conf)
+        settings = merge_model_settings(self.serving_model, conf)
         self._precision = settings.precision
         self.predictor = create_predictor(
             self.serving_model,
@@ -213,7 +213,7 @@ class Model:
         try:
             self.predictor.run(self._known_feeds)
         except Exception as exc:
-            return text_of(exc)
+            return get_error_text(exc)
         return ""
 
 
@@ -256,7 +256,7 @@ def _collected_rows(shapes: DynamicShapes | None, conf: LocalServiceConf | None)
     return max(conf.tensorrt.collect_batches)
 
 
-def _shapes_of(op: Op, config: OpConfig) -> DynamicShapes | None:
+def _get_dynamic_shapes(op: Op, config: OpConfig) -> DynamicShapes | None:
     """The shapes that the feeds may have: by `set_dynamic_shape_info`, or for TensorRT by config.yml.
 
     Flaws in the first end the start only where TensorRT needs it; elsewhere they are logged, for Paddle

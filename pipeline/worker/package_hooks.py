@@ -20,7 +20,7 @@ from pipeline.worker.hooks import Hooks, product_error
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
-def hooks_of(op: Op) -> Hooks:
+def get_hooks(op: Op) -> Hooks:
     """The hooks that a worker calls for its Op: an Op's own, or the one of an end of the DAG."""
     if isinstance(op, RequestOp):
         return RequestHooks(op)

@@ -29,7 +29,7 @@ from pipeline.errors import (
     ServingError,
     UnusableFeed,
     WrongResult,
-    text_of,
+    get_error_text,
 )
 from pipeline.models.additions import FeedPadding, Padding
 from pipeline.process.isolation import isolated, log_fault
@@ -355,7 +355,7 @@ class Runner:
             exc.args = (f"[{name}] {where}{exc.message}",)
             return exc
         else:
-            said = exc.of(piece.feed).message if isinstance(exc, FeedsRefused) else text_of(exc)
+            said = exc.of(piece.feed).message if isinstance(exc, FeedsRefused) else get_error_text(exc)
             unequal = isinstance(exc, FeedsRefused) and exc.unequal and asked is not None
             kind = UnusableFeed if unequal else ModelFailed
             error = kind(f"[{name}] failed to predict. {said}. Please check the input dict")

@@ -11,16 +11,16 @@ from pipeline.dialects.forms import Form
 from pipeline.messages.messages import Ready
 from pipeline.paddle_serving.local_client import LocalClient
 from pipeline.paddle_serving.numpy_1 import print_as_numpy_1
-from pipeline.paddle_serving.op_settings import settings_of
+from pipeline.paddle_serving.op_settings import get_op_settings
 from pipeline.process.log import keep_our_loggers
 from pipeline.worker.executor import Executor, Outputs
 from pipeline.worker.hooks import call_init_op
 from pipeline.worker.model import Model
-from pipeline.worker.package_hooks import hooks_of
+from pipeline.worker.package_hooks import get_hooks
 from pipeline.worker.runner import Runner
 
 
-def executors_of(
+def create_executors(
     op: Op, app: App, name: str, forms: Mapping[str, Form], *, count: int, first: int = 0, shares: bool
 ) -> tuple[list[Executor], Ready]:
     """An executor for each of `count` instances, of one Op and model; and what the front is told of that.
@@ -36,7 +36,7 @@ def executors_of(
     if model.predictor is not None and model.serving_model is not None:
         op.client = LocalClient(model.predictor)
         op._fetch_names = op.client.fetch_names_
-    op._settings = settings_of(config, op.client)
+    op._settings = get_op_settings(config, op.client)
     if op.model is not None:
         op.set_model_info(op.model)
         model.serving_model = op.model or model.serving_model  # as the Op itself describes it
@@ -44,7 +44,7 @@ def executors_of(
     keep_our_loggers()
     model.warm_up()
     print_as_numpy_1()
-    hooks = hooks_of(op)
+    hooks = get_hooks(op)
     signature = model.signature
     outputs = Outputs(
         hooks,

@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from pipeline.errors import text_of
+from pipeline.errors import get_error_text
 
 _OURS = str(Path(__file__).resolve().parents[1]) + "/"
 MOST_TRACE_CHARS = 16_000  # an exception's text may hold a whole request
@@ -15,11 +15,11 @@ _RUNNERS = ("<frozen runpy>", "<frozen importlib")
 
 def said_by(exc: BaseException) -> str:
     """The class of an exception and its text: many a text says nothing without, that of a KeyError say."""
-    text = text_of(exc)
+    text = get_error_text(exc)
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
 
 
-def trace_of(exc: BaseException) -> str:
+def format_user_traceback(exc: BaseException) -> str:
     """The exception's traceback, without the frames of ours that come before the first of the user's."""
     try:
         trace = exc.__traceback__
@@ -34,10 +34,10 @@ def trace_of(exc: BaseException) -> str:
     return f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"
 
 
-def cause_of(error: BaseException) -> str:
+def format_cause(error: BaseException) -> str:
     """The traceback of what an error came of, else its own; empty for one that was never raised."""
     exc = error.__cause__ or error
-    return trace_of(exc) if exc.__traceback__ is not None else ""
+    return format_user_traceback(exc) if exc.__traceback__ is not None else ""
 
 
 def _leads_there(trace: TracebackType) -> bool:

@@ -86,7 +86,7 @@ def accuracy(answers: Array, headlines: Sequence[Headline]) -> float:
     return float((answers.argmax(axis=1) == class_ids(headlines)).mean())
 
 
-def answers_of(model: Any, rows: Sequence[Array]) -> Array:
+def answer_rows(model: Any, rows: Sequence[Array]) -> Array:
     with paddle.no_grad():
         parts = [rows[at : at + _AT_ONCE] for at in range(0, len(rows), _AT_ONCE)]
         return np.concatenate([model(*map(paddle.to_tensor, pad(part).values())).numpy() for part in parts])
@@ -106,7 +106,7 @@ def run(options: argparse.Namespace, steps: Steps) -> dict[str, float]:
         "linear": accuracy(alone.probabilities(rows), tests),
         "linear_with_demo": accuracy(linear.probabilities(rows), tests),
         "linear_with_demo_even": accuracy(linear.probabilities(rows) / shares([*kept, *demo]), tests),
-        "accuracy": accuracy(answers_of(model, rows), tests),
+        "accuracy": accuracy(answer_rows(model, rows), tests),
     }
     if not options.held_out:
         sample = [pad([row]) for row in encode(tokenizer, kept[:512])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline import Op, RequestOp
-from pipeline.api.dag import Edge, Node, collect_ops, dag_of
+from pipeline.api.dag import Edge, Node, build_dag, collect_ops
 from pipeline.errors import ConfigError
 
 
@@ -18,7 +18,7 @@ def test_ops_are_collected_once_with_inputs_before_their_consumers() -> None:
     order = list(ops)
     assert sorted(order) == ["a", "b", "c", "d"]
     assert all(order.index(one) < order.index(other) for one, other in ("ab", "ac", "bd", "cd", "ad"))
-    dag = dag_of(ops, d)
+    dag = build_dag(ops, d)
     assert dag.response == "d"
     assert dag.nodes["c"] == Node("c", "c", (Edge("a"), Edge("@DAGExecutor")))
     assert set(dag.consumers["a"]) == {"b", "c", "d"}
@@ -113,7 +113,9 @@ def test_one_op_alone_need_not_be_in_a_list_and_both_kinds_of_edges_can_be_set_a
     assert (a.get_input_ops(), b.get_input_ops(), b.get_jump_to_ops()) == ([read], [a], [a])
     assert (a.is_jump_op(), b.is_jump_op()) == (False, True)
     b.set_input_ops([read, a])
-    assert dag_of(collect_ops(b), b).nodes["b"] == Node("b", "b", (Edge("@DAGExecutor"), Edge("a")), ("a",))
+    assert build_dag(collect_ops(b), b).nodes["b"] == Node(
+        "b", "b", (Edge("@DAGExecutor"), Edge("a")), ("a",)
+    )
 
 
 def test_an_op_may_jump_to_one_before_or_after_it() -> None:
@@ -122,5 +124,5 @@ def test_an_op_may_jump_to_one_before_or_after_it() -> None:
     c = Op("c", [b])
     a.set_jump_to_ops([b])
     c.set_jump_to_ops([a])
-    nodes = dag_of(collect_ops(c), c).nodes
+    nodes = build_dag(collect_ops(c), c).nodes
     assert (nodes["a"].jumps, nodes["b"].jumps, nodes["c"].jumps) == (("b",), (), ("a",))

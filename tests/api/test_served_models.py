@@ -12,8 +12,8 @@ import tritonclient.http as v2
 from tritonclient.utils import InferenceServerException
 
 from pipeline import Op, RequestOp
-from pipeline.api.dag import Dag, Edge, Node, collect_ops, dag_of
-from pipeline.api.served_models import ModelSource, ScriptModels, ServedModel, models_of
+from pipeline.api.dag import Dag, Edge, Node, build_dag, collect_ops
+from pipeline.api.served_models import ModelSource, ScriptModels, ServedModel, collect_models
 from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import Signature
 from tests.apps.ensembles import TWICE, Beside
@@ -27,7 +27,7 @@ FACTOR = np.float32(4500)
 def script_models() -> ScriptModels:
     """Of a script whose last Op is named as its service."""
     last = Op("test", [Op("first", [RequestOp()])])
-    return ScriptModels("test", dag_of(collect_ops(last), last), Signature())
+    return ScriptModels("test", build_dag(collect_ops(last), last), Signature())
 
 
 @pytest.fixture(params=["a script", "ensembles beside it"])
@@ -68,12 +68,12 @@ def tensors(**given: np.ndarray) -> list[v2.InferInput]:
 
 
 def test_the_names_of_models_are_their_own(source: ModelSource) -> None:
-    names = [model.name for model in models_of(source)]
+    names = [model.name for model in collect_models(source)]
     assert len(names) == len(set(names)) > 0
 
 
 def test_each_step_comes_after_those_whose_output_it_is_given(source: ModelSource) -> None:
-    for model in models_of(source):
+    for model in collect_models(source):
         order = model.graph.order
         assert sorted(order) == sorted(model.graph.nodes)
         assert model.graph.response in order
@@ -82,7 +82,7 @@ def test_each_step_comes_after_those_whose_output_it_is_given(source: ModelSourc
 
 
 def test_models_are_the_same_after_their_way_to_another_process(source: ModelSource) -> None:
-    for model in models_of(source):
+    for model in collect_models(source):
         again = ServedModel.of_data(_through_json(model.to_data()))
         assert _through_json(again.to_data()) == _through_json(model.to_data())
         assert (again.op, again.answering_op) == (model.op, model.answering_op)
@@ -97,7 +97,7 @@ def _through_json(data: Any) -> Any:
 
 
 def test_a_script_serves_its_dag_first_and_each_op_by_itself() -> None:
-    models = models_of(script_models())
+    models = collect_models(script_models())
     assert [(model.name, model.op) for model in models] == [
         ("test", ""),
         ("first", "first"),
@@ -135,7 +135,7 @@ def test_what_can_not_be_served_is_told(models: list[ServedModel], told: str) ->
             return models
 
     with pytest.raises(ConfigError, match=told):
-        models_of(Source())
+        collect_models(Source())
 
 
 # What is served of it:

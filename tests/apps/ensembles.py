@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pipeline import Op, WebService
 from pipeline.api.dag import Dag, Edge, Node
-from pipeline.api.served_models import ServedModel, models_of
+from pipeline.api.served_models import ServedModel, collect_models
 from pipeline.models.tensor_spec import Signature, TensorSpec
 
 REQUEST = "@request"
@@ -65,7 +65,7 @@ class Ensembles(WebService):
 
     def as_app(self):
         app = super().as_app()
-        return replace(app, models=models_of(Beside(app.models)))
+        return replace(app, models=collect_models(Beside(app.models)))
 
 
 if __name__ == "__main__":

@@ -120,6 +120,6 @@ def test_the_settings_of_a_sentence_encoder_come_along_and_are_proved(
     assert "sentence vectors" in (model.directory / "parity.json").read_text("utf-8")
     with monkeypatch.context() as patch:
         # A service that pools otherwise is caught by the proof.
-        patch.setattr("pipeline.ops.text_tasks.embeddings.pooling_of", lambda *_: "mean")
+        patch.setattr("pipeline.ops.text_tasks.embeddings.select_pooling", lambda *_: "mean")
         assert main(["serving", "exported", "otherwise", "--with-notes", *FEW]) == 1
     assert "sentence vectors: output 'embedding' is off by" in capsys.readouterr().err.replace("\n", " ")

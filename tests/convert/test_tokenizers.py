@@ -21,7 +21,7 @@ SLOW = "XLMRobertaTokenizer"  # by SentencePiece itself
 TEXTS = [*sentence_piece_models.headlines(), *HARD_TEXTS]
 
 
-def file_of(kind: str, folder: Path) -> Path:
+def get_recording_path(kind: str, folder: Path) -> Path:
     if kind == "ernie":
         (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "ErnieTokenizer"}', "utf-8")
     if kind in ("bert", "ernie"):
@@ -46,7 +46,7 @@ def test_ids_are_those_of_the_original(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.delenv(CONVERT_PYTHON, raising=False)
-    file = file_of(kind, tmp_path)
+    file = get_recording_path(kind, tmp_path)
     original: Any = run_isolated(
         "environment_steps:tokenizer_ids",
         {"library": library, "name": name, "file": str(file), "texts": TEXTS},

@@ -11,7 +11,7 @@ import transformers
 
 from convert.from_torch.torch_model import load_torch_model, torch_runner
 from convert.from_torch.torch_steps import onnx_step, paddle_step, torchscript_step
-from convert.proof.stored_reports import report_of
+from convert.proof.stored_reports import parse_report
 from convert.steps.progress import SilentSteps, Steps
 
 SIZES = {
@@ -57,7 +57,7 @@ def differences(steps: Steps, folder: str) -> dict[str, list[float]]:
             out = source / route.__name__
             out.mkdir()
             reports = route(SilentSteps(), str(source), "", str(out), [5, 17], 1e-4, 16, "json")
-            found[source.name].append(max(report_of(report).max_abs_diff for report in reports))
+            found[source.name].append(max(parse_report(report).max_abs_diff for report in reports))
     return found
 
 

@@ -15,9 +15,9 @@ from convert.precision.calibration import NEEDS
 from convert.steps.conversion_environment import missing_packages
 from pipeline.engines import create_predictor
 from pipeline.errors import ConfigError
-from pipeline.models.digests import digests_of
-from pipeline.models.settings import with_settings_of
-from pipeline.models.variants import RECORD, load_for_engine, variants_of
+from pipeline.models.digests import hash_files
+from pipeline.models.settings import merge_model_settings
+from pipeline.models.variants import RECORD, find_variants, load_for_engine
 from pipeline.tuning.agreement import LEAST_ROWS
 from tests.support import onnx_models
 from tests.support.models import local_conf
@@ -57,7 +57,7 @@ def real_rows(model: Path) -> dict[str, np.ndarray]:
 
 @needs_converter
 def test_the_form_has_its_own_report_and_stands_beside_the_model(converted: Path) -> None:
-    (variant,) = variants_of(converted)
+    (variant,) = find_variants(converted)
     assert (variant.name, variant.precision, variant.passed) == ("int8", "int8", True)
     assert variant.engines == ("onnxruntime", "openvino")
     reports = json.loads((form_in(converted) / "parity.json").read_text("utf-8"))
@@ -77,7 +77,7 @@ def test_it_is_run_where_int_8_is_asked_for_and_nowhere_else(converted: Path, en
     assert load_for_engine(converted, None, "int8").program.name == CLASSIFIER.name
     rows = real_rows(converted)
     conf = local_conf(precision="int8", strict_precision=True)
-    given = create_predictor(lower, with_settings_of(lower, conf)).run(rows)["logits"]
+    given = create_predictor(lower, merge_model_settings(lower, conf)).run(rows)["logits"]
     expected = create_predictor(load_for_engine(converted, engine), local_conf()).run(rows)["logits"]
     np.testing.assert_allclose(given, expected, atol=0.2 * np.abs(expected).max())
     assert not np.allclose(given, expected, atol=1e-6)
@@ -118,7 +118,7 @@ def test_what_does_not_answer_alike_is_never_chosen(converted: Path, tmp_path: P
     model = shutil.copytree(converted, tmp_path / "model")
     shutil.copy(onnx_models.onnx_file("ignores_mask"), form_in(model) / "model.onnx")
     record = json.loads((form_in(model) / RECORD).read_text("utf-8"))
-    record["digests"] = digests_of([form_in(model) / "model.onnx"])
+    record["digests"] = hash_files([form_in(model) / "model.onnx"])
     (form_in(model) / RECORD).write_text(json.dumps(record), "utf-8")
     conf = {"model_config": str(model), "engine": "onnxruntime", "precision": "auto", "thread_num": 1}
     with ServiceProcess(APPS / "model.py", {"op": {"model": {"local_service_conf": conf}}}) as service:
@@ -145,4 +145,4 @@ def test_where_there_is_none_to_be_had_the_model_is_converted_and_that_is_said(
     assert main(["all", str(CLASSIFIER), str(tmp_path / "out"), *options]) == 0
     told = " ".join(capsys.readouterr().err.split())
     assert "There is no int8 form beside the model: onnxruntime to int8-calibrated crashed." in told
-    assert variants_of(tmp_path / "out") == ()
+    assert find_variants(tmp_path / "out") == ()

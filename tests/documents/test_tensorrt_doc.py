@@ -20,7 +20,7 @@ def blocks_of(page: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("code", [code for kind, code in blocks_of(ENGLISH) if kind == "yaml"])
-def test_a_configuration_of_the_page_is_valid(code: str) -> None:
+def test_a_get_configuration_the_page_is_valid(code: str) -> None:
     conf = load_config({"http_port": 18082, **yaml.safe_load(code)}).op["ernie"].local_service_conf
     assert conf is not None
     assert (conf.device_type, conf.tensorrt.precision) == (2, "fp16")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pipeline import plugins
-from pipeline.engines import create_predictor, engine_named, engine_of, input_examples
+from pipeline.engines import create_predictor, engine_named, find_engine, input_examples
 from pipeline.engines.base import Engine
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, UnusableFeed
 from pipeline.models.serving_model import ServingModel, load_serving_model
@@ -76,8 +76,8 @@ def test_an_engine_is_found_by_the_files_that_it_runs(subject: Subject, tmp_path
     engine, model = subject
     assert model.engine == engine.name
     assert model.format == engine.format_of(model.program) != ""
-    assert engine_of(model.directory, engine.name) is engine
-    assert (engine_of(model.directory) is engine) is not only_named(engine)
+    assert find_engine(model.directory, engine.name) is engine
+    assert (find_engine(model.directory) is engine) is not only_named(engine)
     other = tmp_path / "tokenizer.json"
     other.write_text("{}", "utf-8")
     assert engine.format_of(other) == ""

@@ -304,7 +304,7 @@ CODECS = [
     Codec("value", seeds.value, _value, (ValueError, TypeError, SyntaxError, msgpack.UnpackException)),
     Codec("wire", seeds.wire, _wire, (ValueError, TypeError, msgpack.UnpackException)),
     Codec("prototxt", seeds.prototxt, _prototxt, (ConfigError,), seeds.PROTOTXT_WORDS),
-    Codec("grpc-timeout", lambda: [b"1S", b"500m", b"99999999H"], key_value.seconds_of, _REFUSED),
+    Codec("grpc-timeout", lambda: [b"1S", b"500m", b"99999999H"], key_value.parse_grpc_timeout, _REFUSED),
     Codec("compression", seeds.compressed, _compressed, _REFUSED),
     Codec("http", seeds.http, lambda data: feed(data, LIMITS), (ServingError,), seeds.HTTP_WORDS),
     Codec("worker", worker.seeds, worker.run_handover, (worker.AllRefused,)),

@@ -17,10 +17,10 @@ from convert.paddle_onnx.onnx_variant import add_onnx_variant, can_make_onnx
 from convert.result import ConversionOptions
 from convert.steps.progress import SilentSteps
 from pipeline.engines import create_predictor
-from pipeline.engines.base import engine_of
+from pipeline.engines.base import find_engine
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.serving_model import load_serving_model
-from pipeline.models.variants import RECORD, load_for_engine, variants_of, write_record
+from pipeline.models.variants import RECORD, find_variants, load_for_engine, write_record
 from tests.engines.test_onnx_predictor import texts
 from tests.support import models, onnx_models
 from tests.support.models import local_conf
@@ -63,18 +63,18 @@ def variant_folder(model: Path) -> Path:
 
 
 def test_a_variant_is_listed_with_the_engines_that_can_run_it(model: Path) -> None:
-    (variant,) = variants_of(model)
+    (variant,) = find_variants(model)
     assert (variant.name, variant.directory) == ("onnx", variant_folder(model))
     assert (variant.engines, variant.passed, variant.hindrance) == (("onnxruntime", "openvino"), True, "")
     assert (
         variant.digest
         == json.loads((variant.directory / RECORD).read_text())["digests"]["model.onnx"]["sha256"]
     )
-    assert variants_of(model / "serving_server") == (variant,)
+    assert find_variants(model / "serving_server") == (variant,)
 
 
 def test_a_model_without_others_has_none(model_folder: Path) -> None:
-    assert variants_of(models.classifier(model_folder)) == ()
+    assert find_variants(models.classifier(model_folder)) == ()
 
 
 def damaged(model: Path) -> None:
@@ -110,7 +110,9 @@ def other_file(model: Path) -> None:
         (lambda model: (variant_folder(model) / RECORD).unlink(), "variant.json can't be read"),
         (lambda model: (variant_folder(model) / RECORD).write_text("[]"), "variant.json can't be read"),
         (
-            lambda model: (variant_folder(model) / RECORD).write_text('{"digests": 1, "made_of": {}}'),
+            lambda model: (variant_folder(model) / RECORD).write_text(
+                '{"digests": 1, "get_source_name": {}}'
+            ),
             "variant.json holds no digests",
         ),
         (other_file, "model.onnx is damaged, or not the file that was proved"),
@@ -130,7 +132,7 @@ def test_one_that_is_not_what_was_proved_is_never_run(
     model: Path, change: Callable[[Path], object], told: str
 ) -> None:
     change(model)
-    (variant,) = variants_of(model)
+    (variant,) = find_variants(model)
     assert not variant.passed
     assert told in variant.hindrance
     with pytest.raises(ConfigError) as caught:
@@ -142,7 +144,7 @@ def test_one_that_is_not_what_was_proved_is_never_run(
 
 def test_a_folder_without_a_program_is_no_form_of_any_engine(model: Path) -> None:
     emptied(model)
-    (variant,) = variants_of(model)
+    (variant,) = find_variants(model)
     assert (variant.engines, variant.hindrance) == ((), "it holds no program that an engine here runs")
     with pytest.raises(ConfigError, match=r"engine: openvino does not run .*inference\.json: remove the key"):
         load_for_engine(model, "openvino")
@@ -160,11 +162,11 @@ def test_the_variant_is_taken_by_the_engine_that_is_named_and_does_not_run_the_p
         assert (taken.directory, taken.feeds, taken.padding, taken.labels) == (
             own.directory, own.feeds, own.padding, own.labels,
         )  # fmt: skip
-        assert engine_of(model, engine).name == engine
+        assert find_engine(model, engine).name == engine
     for engine in (None, "paddle"):
         taken = load_for_engine(model, engine)
         assert (taken.engine, taken.program, taken.variant) == ("paddle", own.program, "")
-    assert engine_of(model).name == "paddle"
+    assert find_engine(model).name == "paddle"
 
 
 def test_of_a_model_that_it_runs_itself_an_engine_takes_the_models_own_program(tmp_path: Path) -> None:
@@ -179,7 +181,7 @@ def test_of_a_model_that_it_runs_itself_an_engine_takes_the_models_own_program(t
 
 @needs_converter
 def test_the_form_that_is_made_answers_as_the_program_does(twin: Path) -> None:
-    (variant,) = variants_of(twin)
+    (variant,) = find_variants(twin)
     assert variant.passed
     feeds = texts(ROWS)
     expected = create_predictor(load_serving_model(twin), local_conf()).run(feeds)["logits"]
@@ -188,7 +190,7 @@ def test_the_form_that_is_made_answers_as_the_program_does(twin: Path) -> None:
         np.testing.assert_allclose(predictor.run(feeds)["logits"], expected, atol=1e-5)
 
 
-def program_of(model_folder: Path, folder: Path) -> Path:
+def find_program(model_folder: Path, folder: Path) -> Path:
     """The classifier's program alone."""
     target = folder / "program"
     target.mkdir()
@@ -202,13 +204,13 @@ def test_all_writes_it_beside_a_paddle_program(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["all", str(program_of(model_folder, tmp_path)), "out"]) == 0
-    (variant,) = variants_of("out")
+    assert main(["all", str(find_program(model_folder, tmp_path)), "out"]) == 0
+    (variant,) = find_variants("out")
     assert variant.passed
     files = json.loads(Path("out/convert.json").read_text())["files"]
     assert "serving_server/variants/onnx/model.onnx" in files
     assert main(["check", "out"]) == 0
-    assert variants_of("out") == (variant,)
+    assert find_variants("out") == (variant,)
 
 
 @needs_converter
@@ -216,11 +218,11 @@ def test_a_sample_of_texts_proves_it_by_the_tokenizer_of_the_source(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    program = program_of(model_folder, tmp_path)
+    program = find_program(model_folder, tmp_path)
     (program / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\ngood\nbad\n", "utf-8")
     Path("texts.txt").write_text("good\nbad good\nbad bad bad\n", "utf-8")
     assert main(["all", str(program), "out", "--sample", "texts.txt"]) == 0
-    (variant,) = variants_of("out")
+    (variant,) = find_variants("out")
     assert variant.passed
 
 
@@ -232,9 +234,9 @@ def test_where_the_converter_is_missing_the_model_is_converted_and_what_it_lacks
 
     monkeypatch.setattr(onnx_variant, "conversion_python", none)
     monkeypatch.setattr(onnx_variant, "missing_packages", lambda needs: ["paddle2onnx"])
-    program = program_of(model_folder, tmp_path)
+    program = find_program(model_folder, tmp_path)
     assert main(["all", str(program), str(tmp_path / "out")]) == 0
-    assert variants_of(tmp_path / "out") == ()
+    assert find_variants(tmp_path / "out") == ()
     told = " ".join(capsys.readouterr().err.split())
     assert "ONNX Runtime and OpenVINO often run a model faster than Paddle" in told
     assert "(paddle2onnx is missing: make convert-env)" in told

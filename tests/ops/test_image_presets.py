@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from pipeline.models.description import ImageInput, describe
 from pipeline.models.serving_model import Variable
 from pipeline.ops.images import ImageReader
-from tests.support.image_files import file_of, held_sideways, photo
+from tests.support.image_files import get_recording_path, held_sideways, photo
 
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 STD = np.array([0.229, 0.224, 0.225], np.float32)
@@ -81,17 +81,19 @@ def paddleclas(image: Image.Image, resize_short: int, crop: int) -> Array:
 def test_torchvision_s_evaluation_transform_exactly(size: tuple[int, int]) -> None:
     image = photo(*size)
     expected = torchvision(image, 256, 224, Image.Resampling.BILINEAR)
-    assert np.array_equal(read(file_of(image), feed_of(3, 224, 224), preset="torchvision"), expected)
+    assert np.array_equal(
+        read(get_recording_path(image), feed_of(3, 224, 224), preset="torchvision"), expected
+    )
 
 
 def test_torchvision_with_other_sides_as_its_newer_weights_have_them() -> None:
     image = photo(640, 427)
     expected = torchvision(image, 232, 224, Image.Resampling.BILINEAR)
-    assert np.array_equal(read(file_of(image), feed_of(3, -1, -1), resize=232), expected)
+    assert np.array_equal(read(get_recording_path(image), feed_of(3, -1, -1), resize=232), expected)
     expected = torchvision(image, 384, 384, Image.Resampling.BILINEAR)
-    assert np.array_equal(read(file_of(image), feed_of(3, 384, 384), resize=384), expected)
+    assert np.array_equal(read(get_recording_path(image), feed_of(3, 384, 384), resize=384), expected)
     expected = torchvision(image, 40, 64, Image.Resampling.BILINEAR)  # black around what is smaller
-    assert np.array_equal(read(file_of(image), feed_of(3, -1, -1), resize=40, crop=64), expected)
+    assert np.array_equal(read(get_recording_path(image), feed_of(3, -1, -1), resize=40, crop=64), expected)
 
 
 @EACH_SIZE
@@ -99,38 +101,46 @@ def test_timm_s_evaluation_transform_exactly(size: tuple[int, int]) -> None:
     image = photo(*size)
     for side in (224, 299):
         expected = torchvision(image, math.floor(side / 0.875), side, Image.Resampling.BICUBIC)
-        assert np.array_equal(read(file_of(image), feed_of(3, side, side), preset="timm"), expected)
+        assert np.array_equal(
+            read(get_recording_path(image), feed_of(3, side, side), preset="timm"), expected
+        )
 
 
 @EACH_SIZE
 def test_paddleclas_s_evaluation_transform_to_the_last_bits(size: tuple[int, int]) -> None:
     image = photo(*size)
     expected = paddleclas(image, 256, 224)
-    made = read(file_of(image), feed_of(3, 224, 224), preset="paddle")
+    made = read(get_recording_path(image), feed_of(3, 224, 224), preset="paddle")
     np.testing.assert_allclose(made, expected, rtol=0, atol=1e-6)
 
 
 def test_plain_resizes_both_sides_and_ends_at_1() -> None:
     image = photo(57, 91, "L")
     expected = np.asarray(image.resize((28, 28), Image.Resampling.BILINEAR))[None] / np.float32(255)
-    made = read(file_of(image), feed_of(1, 28, 28), preset="plain")
+    made = read(get_recording_path(image), feed_of(1, 28, 28), preset="plain")
     assert np.array_equal(made, expected.astype(np.float32))
-    assert read(file_of(image), feed_of(1, -1, -1), preset="plain").shape == (1, 91, 57)
+    assert read(get_recording_path(image), feed_of(1, -1, -1), preset="plain").shape == (1, 91, 57)
 
 
 def test_channels_and_layout_are_the_feed_s() -> None:
     image = photo(64, 64)
-    rgb = read(file_of(image), feed_of(3, 64, 64), preset="plain")
-    assert np.array_equal(read(file_of(image), feed_of(64, 64, 3), preset="plain"), rgb.transpose(1, 2, 0))
-    assert np.array_equal(read(file_of(image), feed_of(3, 64, 64), preset="plain", channels="bgr"), rgb[::-1])
-    whole = read(file_of(image), feed_of(64, 64, 3, dtype="uint8"), preset="torchvision", resize=64)
+    rgb = read(get_recording_path(image), feed_of(3, 64, 64), preset="plain")
+    assert np.array_equal(
+        read(get_recording_path(image), feed_of(64, 64, 3), preset="plain"), rgb.transpose(1, 2, 0)
+    )
+    assert np.array_equal(
+        read(get_recording_path(image), feed_of(3, 64, 64), preset="plain", channels="bgr"), rgb[::-1]
+    )
+    whole = read(
+        get_recording_path(image), feed_of(64, 64, 3, dtype="uint8"), preset="torchvision", resize=64
+    )
     assert whole.dtype == np.uint8 and np.array_equal(whole, np.asarray(image))
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "LA"])
 def test_other_kinds_of_pixels_become_colours_as_pillow_converts_them(mode: str) -> None:
     image = photo(80, 60, mode)
-    file = file_of(image, "JPEG" if mode == "CMYK" else "PNG")
+    file = get_recording_path(image, "JPEG" if mode == "CMYK" else "PNG")
     shown = Image.open(io.BytesIO(file)).convert("RGB")
     made = read(file, feed_of(60, 80, 3, dtype="uint8"), preset="plain")
     assert np.array_equal(made, np.asarray(shown))

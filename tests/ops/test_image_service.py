@@ -17,7 +17,7 @@ from PIL import Image
 
 from client.values import parse_value
 from tests.support import onnx_models
-from tests.support.image_files import file_of, held_sideways, photo, png_that_says
+from tests.support.image_files import get_recording_path, held_sideways, photo, png_that_says
 from tests.support.new_services import NewService, new_service
 from tests.support.service_process import HttpAnswer, ServiceProcess
 
@@ -26,7 +26,7 @@ MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 STD = np.array([0.229, 0.224, 0.225], np.float32)
 V1, V2 = "/v1/models/photos:predict", "/v2/models/photos/infer"
 PHOTO = photo(50, 40)
-JPEG, PNG, SIDEWAYS = file_of(PHOTO, "JPEG"), file_of(PHOTO), held_sideways(PHOTO)
+JPEG, PNG, SIDEWAYS = get_recording_path(PHOTO, "JPEG"), get_recording_path(PHOTO), held_sideways(PHOTO)
 TYPE = {"content-type": "image/jpeg"}
 
 
@@ -108,7 +108,7 @@ class TestEveryDoor:
     @pytest.mark.parametrize(("module", "port"), [(v2_http, "http_port"), (v2_grpc, "rpc_port")])
     def test_several_files_as_bytes_over_v2(self, service: ServiceProcess, module: Any, port: str) -> None:
         images = [PHOTO, photo(64, 64, seed=2), photo(33, 90, seed=3)]
-        files = np.array([file_of(image) for image in images], object)
+        files = np.array([get_recording_path(image) for image in images], object)
         with module.InferenceServerClient(f"127.0.0.1:{getattr(service, port)}") as client:
             given = module.InferInput("image", [3], "BYTES")
             given.set_data_from_numpy(files)
@@ -149,9 +149,13 @@ class TestWhatIsRefused:
             (PNG[:30], 400, "no image"),
             (png_that_says(30_000, 30_000), 413, "too large"),
             (png_that_says(8_000, 8_000), 413, "8000 x 8000 pixels; 50000000 are allowed"),
-            (file_of(Image.new("RGB", (1, 40_000))), 413, "which are 37 x 1480000 with a shorter side of 37"),
+            (
+                get_recording_path(Image.new("RGB", (1, 40_000))),
+                413,
+                "which are 37 x 1480000 with a shorter side of 37",
+            ),
             (png_that_says(0, 10), 400, "image"),
-            (file_of(PHOTO, "TIFF"), 400, "no image: send one of JPEG"),
+            (get_recording_path(PHOTO, "TIFF"), 400, "no image: send one of JPEG"),
         ],
         ids=[
             "empty",
@@ -202,7 +206,7 @@ def test_a_service_without_images_says_so_where_one_is_sent(tmp_path: Path) -> N
 def test_a_model_for_one_image_at_once_answers_several_one_by_one(tmp_path: Path) -> None:
     model = onnx_models.bare(tmp_path / "models", "photos_of_one")
     images = [PHOTO, photo(64, 64, seed=2)]
-    rows = [{"image": base64.b64encode(file_of(image)).decode()} for image in images]
+    rows = [{"image": base64.b64encode(get_recording_path(image)).decode()} for image in images]
     with new_service(tmp_path, model, "one", "--input", "image", "--labels", ",".join(NAMES)) as new:
         told = predictions(new.service.http("/v1/models/one:predict", json.dumps({"instances": rows})))
         assert predictions(new.ask())

@@ -106,7 +106,7 @@ def _rpc(service: ServiceProcess) -> Callable[[Mapping[str, str]], dict[str, str
     return ask
 
 
-def array_of(text: str) -> np.ndarray:
+def get_array(text: str) -> np.ndarray:
     """The array that its repr prints."""
     printed = text.removeprefix("array(").removesuffix(")").partition(", dtype=")[0]
     return np.array(ast.literal_eval(printed.partition("\n      dtype")[0].rstrip(", ")))
@@ -121,7 +121,7 @@ def ids_of(number: int) -> list[int]:
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 
 
-def text_of(ids: Ids) -> str:
+def get_error_text(ids: Ids) -> str:
     return " ".join(VOCABULARY[i] for i in ids)
 
 
@@ -134,11 +134,11 @@ def test_the_seed_application_answers_every_client_with_its_own_prediction(
     seed: ServiceProcess, new: Predictor
 ) -> None:
     texts = [ids_of(number) for number in range(120)]
-    answers = ask_all(seed, [{"0": text_of(ids), "1": text_of(ids[:1])} for ids in texts])
+    answers = ask_all(seed, [{"0": get_error_text(ids), "1": get_error_text(ids[:1])} for ids in texts])
     for ids, answer in zip(texts, answers, strict=True):
         rows = [logits(new, [2, *row, 3])[0] for row in (ids, ids[:1])]
-        np.testing.assert_allclose(array_of(answer["logits"]), rows, atol=1e-5)
-        assert answer["length"] == repr(np.array([len(text_of(ids)), 1]))
+        np.testing.assert_allclose(get_array(answer["logits"]), rows, atol=1e-5)
+        assert answer["length"] == repr(np.array([len(get_error_text(ids)), 1]))
 
 
 @pytest.mark.parametrize("script", ["http_client.py", "rpc_client.py"])
@@ -162,7 +162,7 @@ def test_the_seed_applications_clients_get_the_answers(
             outputs = dict(zip(answer["key"], answer["value"], strict=True))
         else:
             outputs = ast.literal_eval(line.removesuffix(" 0"))
-        np.testing.assert_allclose(array_of(outputs["logits"]), logits(new, [2, *ids, 3]), atol=1e-5)
+        np.testing.assert_allclose(get_array(outputs["logits"]), logits(new, [2, *ids, 3]), atol=1e-5)
 
 
 def test_the_seed_application_keeps_its_own_log_and_ours_stays_ours(seed: ServiceProcess) -> None:
@@ -201,7 +201,7 @@ def test_an_op_jumps_until_its_condition_holds(started: Any, model_folder: Path)
         values, rounds = np.array(pixels), 0
         while rounds == 0 or values.max() < 10 * number:
             values, rounds = values * 2 + np.arange(3), rounds + 1
-        np.testing.assert_allclose(array_of(answer["image"]).ravel(), values)
+        np.testing.assert_allclose(get_array(answer["image"]).ravel(), values)
         assert answer["rounds"] == f"array({rounds})"
         counts.add(rounds)
     assert len(counts) > 2
@@ -213,10 +213,10 @@ def test_the_imdb_ensemble_averages_two_branches_and_packs_its_own_answers(
     op_models = {"bow": pdmodel.directory, "cnn": classifier.directory}
     service = started("imdb", op_models, {"imdb.vocab": "\n".join(VOCABULARY)})
     inputs = [ids_of(number) for number in range(120)]
-    answers = ask_all(service, [{"words": f"{text_of(ids)}|1", "colour": "none"} for ids in inputs])
+    answers = ask_all(service, [{"words": f"{get_error_text(ids)}|1", "colour": "none"} for ids in inputs])
     for ids, answer in zip(inputs, answers, strict=True):
         expected = (logits(old, ids) + logits(new, ids, type_id=1)) / 2
         assert list(answer) == ["prediction"]
-        np.testing.assert_allclose(array_of(answer["prediction"]), expected, atol=1e-5)
+        np.testing.assert_allclose(get_array(answer["prediction"]), expected, atol=1e-5)
     refused = service.ask({"words": "|1"})
     assert (refused["err_no"], refused["err_msg"]) == (50, "")  # 60 is in prod_error_code, as it was there

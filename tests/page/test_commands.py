@@ -14,14 +14,14 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.page.conftest import ShowPage
 from tests.support.curl_commands import run_curl
-from tests.support.image_files import file_of, photo
+from tests.support.image_files import get_recording_path, photo
 from tests.support.service_process import APPS, ROOT, HttpAnswer, ServiceProcess
 
 QUOTED = 'it\'s "so" — \\n 上涨 $HOME `ls`'
 KEY = "alice-0123456789abcdef"
 
 
-def text_of(box: Locator, name: str) -> str:
+def get_error_text(box: Locator, name: str) -> str:
     """What the box gives to copy for curl or Python."""
     box.get_by_role("button", name=name, exact=True).click()
     return box.locator("pre").text_content() or ""
@@ -64,48 +64,48 @@ def test_both_commands_get_what_the_page_gets_whatever_is_typed(
     page.get_by_label("text", exact=True).fill(QUOTED)
     box = page.locator(".attempt .commands")
     expected = answered(page)
-    assert by_curl(text_of(box, "curl"), words, tmp_path).json == expected
-    assert json.loads(by_python(text_of(box, "Python"), tmp_path)) == expected
+    assert by_curl(get_error_text(box, "curl"), words, tmp_path).json == expected
+    assert json.loads(by_python(get_error_text(box, "Python"), tmp_path)) == expected
 
 
 def test_a_picked_image_is_a_file_in_both_commands(
     show: ShowPage, photos: ServiceProcess, tmp_path: Path
 ) -> None:
     file = tmp_path / "it's a photo.png"
-    file.write_bytes(file_of(photo(40, 60)))
+    file.write_bytes(get_recording_path(photo(40, 60)))
     page = show(photos)
     page.get_by_label("image").set_input_files(file)
     box = page.locator(".attempt .commands")
     expected = answered(page)
-    curl = text_of(box, "curl")
+    curl = get_error_text(box, "curl")
     assert "--data-binary @'it'\\''s a photo.png'" in curl
     assert by_curl(curl, photos, tmp_path).json == expected
-    assert json.loads(by_python(text_of(box, "Python"), tmp_path)) == expected
+    assert json.loads(by_python(get_error_text(box, "Python"), tmp_path)) == expected
 
 
 def test_the_example_image_needs_no_file(show: ShowPage, photos: ServiceProcess, tmp_path: Path) -> None:
     page = show(photos)
     box = page.locator(".attempt .commands")
     expected = answered(page)
-    assert by_curl(text_of(box, "curl"), photos, tmp_path).json == expected
-    assert json.loads(by_python(text_of(box, "Python"), tmp_path)) == expected
+    assert by_curl(get_error_text(box, "curl"), photos, tmp_path).json == expected
+    assert json.loads(by_python(get_error_text(box, "Python"), tmp_path)) == expected
 
 
 def test_an_image_among_other_inputs_is_read_by_both_commands(
     show: ShowPage, weighed: ServiceProcess, tmp_path: Path
 ) -> None:
     file = tmp_path / "a photo.png"
-    file.write_bytes(file_of(photo(8, 8)))
+    file.write_bytes(get_recording_path(photo(8, 8)))
     page = show(weighed)
     page.get_by_label("image").set_input_files(file)
     page.get_by_label("weight").fill("[2.5]")
     box = page.locator(".attempt .commands")
     expected = answered(page)
-    body, _, asked = text_of(box, "curl").partition(" |\n")
+    body, _, asked = get_error_text(box, "curl").partition(" |\n")
     made = subprocess.run(["/bin/sh", "-c", body], cwd=tmp_path, capture_output=True, check=True).stdout
     assert asked.endswith("-d @-")
     assert weighed.http(f"/v1/models/{weighed.name}:predict", made).json == expected
-    assert json.loads(by_python(text_of(box, "Python"), tmp_path)) == expected
+    assert json.loads(by_python(get_error_text(box, "Python"), tmp_path)) == expected
 
 
 def test_every_door_has_an_example_and_both_commands_of_it_work(
@@ -121,8 +121,8 @@ def test_every_door_has_an_example_and_both_commands_of_it_work(
         expected = json.loads(shown.text_content() or "")
         box = operation.locator(".commands")
         assert "error" not in expected and expected.get("err_no", 0) == 0
-        assert by_curl(text_of(box, "curl"), people, tmp_path).json == expected, name
-        assert json.loads(by_python(text_of(box, "Python"), tmp_path)) == expected, name
+        assert by_curl(get_error_text(box, "curl"), people, tmp_path).json == expected, name
+        assert json.loads(by_python(get_error_text(box, "Python"), tmp_path)) == expected, name
 
 
 def test_a_page_that_is_only_read_has_commands_without_a_body(
@@ -132,8 +132,8 @@ def test_a_page_that_is_only_read_has_commands_without_a_body(
     operation = door(page, "health").locator("details").first
     operation.locator("summary").click()
     box = operation.locator(".commands")
-    assert by_curl(text_of(box, "curl"), people, tmp_path).json == {"live": True}
-    assert json.loads(by_python(text_of(box, "Python"), tmp_path)) == {"live": True}
+    assert by_curl(get_error_text(box, "curl"), people, tmp_path).json == {"live": True}
+    assert json.loads(by_python(get_error_text(box, "Python"), tmp_path)) == {"live": True}
 
 
 def test_both_programs_for_grpc_are_answered(show: ShowPage, people: ServiceProcess, tmp_path: Path) -> None:
@@ -141,14 +141,14 @@ def test_both_programs_for_grpc_are_answered(show: ShowPage, people: ServiceProc
     boxes = door(page, "grpc").locator(".commands")
     expect(boxes).to_have_count(2)
     for box in boxes.all():
-        assert "label" in by_python(text_of(box, "Python"), tmp_path)
+        assert "label" in by_python(get_error_text(box, "Python"), tmp_path)
 
 
 def test_what_is_copied_is_what_stands_there(show: ShowPage, words: ServiceProcess) -> None:
     page = show(words, permissions=["clipboard-read", "clipboard-write"])
     box = page.locator(".attempt .commands")
     for name in ("curl", "Python"):
-        text = text_of(box, name)
+        text = get_error_text(box, name)
         box.get_by_role("button", name="Copy").click()
         expect(box.get_by_role("button", name="Copied")).to_be_visible()
         assert page.evaluate("navigator.clipboard.readText()") == text
@@ -189,12 +189,12 @@ def test_an_api_key_is_asked_for_and_never_written_down(
     page.get_by_role("button", name="Use").click()
     expected = answered(page)
     box = page.locator(".attempt .commands")
-    program = text_of(box, "Python")
+    program = get_error_text(box, "Python")
     assert json.loads(by_python(program, tmp_path, API_KEY=KEY)) == expected
-    curl = text_of(box, "curl")
+    curl = get_error_text(box, "curl")
     assert '-H "authorization: Bearer $API_KEY"' in curl
     assert by_curl(curl.replace("$API_KEY", KEY), guarded, tmp_path).json == expected
     for box in door(page, "grpc").locator(".commands").all():
-        assert by_python(text_of(box, "Python"), tmp_path, API_KEY=KEY)
+        assert by_python(get_error_text(box, "Python"), tmp_path, API_KEY=KEY)
     assert KEY not in page.evaluate("JSON.stringify(localStorage)")
     assert KEY not in (page.locator("main").text_content() or "")

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.page.conftest import ShowPage
-from tests.support.image_files import file_of, photo
+from tests.support.image_files import get_recording_path, photo
 from tests.support.service_process import ServiceProcess
 
 DROP = """(data) => {
@@ -96,7 +96,7 @@ def test_a_picked_image_is_shown_and_sent_as_the_file_that_it_is(
     show: ShowPage, photos: ServiceProcess, tmp_path: Path
 ) -> None:
     file = tmp_path / "my photo.jpg"
-    file.write_bytes(file_of(photo(50, 40), "JPEG"))
+    file.write_bytes(get_recording_path(photo(50, 40), "JPEG"))
     page = show(photos)
     page.get_by_label("image").set_input_files(file)
     expect(page.locator(".drop .caption")).to_have_text("my photo.jpg, 50 x 40 pixels")
@@ -112,7 +112,7 @@ def test_an_image_may_be_dropped_and_the_example_come_back(show: ShowPage, photo
     caption = page.locator(".drop .caption")
     expect(caption).to_contain_text("an example, 8 x 8 pixels")
     example = bars(send(page))
-    dropped = file_of(photo(33, 44))
+    dropped = get_recording_path(photo(33, 44))
     transfer = page.evaluate_handle(DROP, base64.b64encode(dropped).decode())
     page.dispatch_event(".drop", "drop", {"dataTransfer": transfer})
     expect(caption).to_have_text("dropped.png, 33 x 44 pixels")
@@ -128,7 +128,7 @@ def test_a_broken_image_is_refused_in_the_words_of_the_service(
     show: ShowPage, photos: ServiceProcess, tmp_path: Path
 ) -> None:
     file = tmp_path / "broken.png"
-    file.write_bytes(file_of(photo(50, 40))[:100])
+    file.write_bytes(get_recording_path(photo(50, 40))[:100])
     page = show(photos)
     page.get_by_label("image").set_input_files(file)
     expect(page.locator(".drop .caption")).to_contain_text("broken.png: this browser can't show it")

@@ -39,7 +39,7 @@ def images(model_folder: Path) -> Iterator[ServiceProcess]:
         yield service
 
 
-def text_of(length: int, seed: int = 0, rows: int = 1) -> dict[str, str]:
+def get_error_text(length: int, seed: int = 0, rows: int = 1) -> dict[str, str]:
     ids = np.random.default_rng(seed).integers(1, models.VOCABULARY, (rows, length)).tolist()
     same = json.dumps(np.ones((rows, length), int).tolist())
     types = json.dumps(np.zeros((rows, length), int).tolist())
@@ -57,7 +57,7 @@ def queued_together(
     """The answers to requests that were queued together, and the batches that were run: those of one row
     that held the worker busy, twice, among them."""
     before = batch_rows(service)
-    own = image_of(2, 2, 0) if "image" in requests[0] else text_of(200)
+    own = image_of(2, 2, 0) if "image" in requests[0] else get_error_text(200)
     held = {**(requests[0] if "im_shape" in requests[0] else own), "gate": str(gate)}
     answers = service.ask_together(requests, held, gate)
     after = batch_rows(service)
@@ -79,7 +79,7 @@ def fetched(answer: Mapping[str, Any], name: str) -> np.ndarray:
 def test_40_queued_requests_run_as_four_batches_of_the_10_rows_that_the_shapes_allow(
     texts: ServiceProcess, tmp_path: Path
 ) -> None:
-    requests = [text_of(12, seed) for seed in range(40)]
+    requests = [get_error_text(12, seed) for seed in range(40)]
     answers, batches = queued_together(texts, requests, tmp_path / "gate")
     assert all(answer["err_no"] == 0 for answer in answers)
     # two of one row, and four of more than 8 rows and at most 10
@@ -89,7 +89,9 @@ def test_40_queued_requests_run_as_four_batches_of_the_10_rows_that_the_shapes_a
 def test_texts_of_mixed_lengths_share_batches_and_are_answered_as_alone(
     texts: ServiceProcess, tmp_path: Path
 ) -> None:
-    requests = [text_of(length, seed) for seed, length in enumerate([1, 60, 3, 17, 5, 9, 33, 2, 41, 8])]
+    requests = [
+        get_error_text(length, seed) for seed, length in enumerate([1, 60, 3, 17, 5, 9, 33, 2, 41, 8])
+    ]
     alone = [fetched(texts.ask(request), "logits") for request in requests]
     together, batches = queued_together(texts, requests, tmp_path / "gate")
     assert batches["batches"] == 3
@@ -98,7 +100,7 @@ def test_texts_of_mixed_lengths_share_batches_and_are_answered_as_alone(
 
 
 def test_a_request_of_more_rows_than_a_batch_may_have_is_answered_whole(texts: ServiceProcess) -> None:
-    request = text_of(7, seed=3, rows=23)
+    request = get_error_text(7, seed=3, rows=23)
     rows = [
         {name: json.dumps([json.loads(text)[row]]) for name, text in request.items()} for row in range(23)
     ]
@@ -112,12 +114,12 @@ def test_a_request_of_more_rows_than_a_batch_may_have_is_answered_whole(texts: S
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        ({**text_of(6), "input_ids": "[[1, 2, 3, 4, 5, 1000000]]"}, "holds 1000000"),
-        ({**text_of(6), "attention_mask": "[[1, 1]]"}, "attention_mask"),
+        ({**get_error_text(6), "input_ids": "[[1, 2, 3, 4, 5, 1000000]]"}, "holds 1000000"),
+        ({**get_error_text(6), "attention_mask": "[[1, 1]]"}, "attention_mask"),
         ({"input_ids": "[[1]]", "token_type_ids": "[[0]]"}, "'attention_mask' is missing"),
         ({"input_id": "[[1]]", "token_type_ids": "[[0]]", "attention_mask": "[[1]]"}, "no feed 'input_id'"),
-        ({**text_of(6), "input_ids": "[1, 2]"}, "input_ids"),
-        ({**text_of(6), "input_ids": "[[]]"}, "input_ids"),
+        ({**get_error_text(6), "input_ids": "[1, 2]"}, "input_ids"),
+        ({**get_error_text(6), "input_ids": "[[]]"}, "input_ids"),
     ],
     ids=["the engine raises", "lengths differ", "a feed missing", "a misspelt feed", "rank", "no element"],
 )
@@ -125,7 +127,7 @@ def test_feeds_that_the_model_refuses_fail_alone(
     texts: ServiceProcess, tmp_path: Path, bad: dict[str, str], told: str
 ) -> None:
     workers = texts.worker_pids()
-    good = [text_of(6, seed) for seed in range(6)]
+    good = [get_error_text(6, seed) for seed in range(6)]
     alone = [fetched(texts.ask(request), "logits") for request in good]
     answers, _ = queued_together(texts, [*good[:3], bad, *good[3:]], tmp_path / "gate")
     refused = answers.pop(3)
@@ -168,7 +170,7 @@ def test_a_batch_held_back_leaves_when_its_time_is_over() -> None:
 def test_shapes_that_only_tensorrt_would_use_need_not_be_right_on_a_cpu(model_folder: Path) -> None:
     """Paddle Serving never looked at them there."""
     with serve(models.classifier(model_folder), 8, MAX_ROWS="0") as service:
-        assert fetched(service.ask(text_of(6)), "logits").shape == (1, 3)
+        assert fetched(service.ask(get_error_text(6)), "logits").shape == (1, 3)
         assert "set_dynamic_shape_info: dynamic_shape_info" in service.log
         assert "ignored, for the Op does not use TensorRT" in service.log
 

@@ -20,7 +20,7 @@ def broken(*args, **kwargs):
 figures.bisect_left = figures.RunFigures.add = figures.is_clients = broken
 access_log.one_line = batching.Pace.note = gauges.resident_bytes = broken
 timings._NO_TOKEN = None
-tracer._mean_ms = hooks.trace_of = executor.max = broken
+tracer._mean_ms = hooks.format_user_traceback = executor.max = broken
 """
 LEFT_OUT = (  # by the front, then by the worker
     "Scheduler._record_end",

@@ -22,7 +22,7 @@ def photo(width: int, height: int, mode: str = "RGB", seed: int = 1) -> Image.Im
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).convert(mode)
 
 
-def file_of(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+def get_recording_path(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     """The bytes of the image as a file."""
     file = io.BytesIO()
     image.save(file, kind, **options)
@@ -33,7 +33,7 @@ def held_sideways(image: Image.Image) -> bytes:
     """A file whose pixels lie on their side, and which says so."""
     exif = Image.Exif()
     exif[ORIENTATION] = 6
-    return file_of(image.transpose(Image.Transpose.ROTATE_90), exif=exif)
+    return get_recording_path(image.transpose(Image.Transpose.ROTATE_90), exif=exif)
 
 
 def png_that_says(width: int, height: int) -> bytes:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.process import recording
-from pipeline.tuning.sample import Example, lines_of, requests_of
+from pipeline.tuning.sample import Example, build_requests, read_sample_lines
 from tests.support.command_line import paddlewheel, refused
 from tests.support.service_process import APPS, ROOT, ServiceProcess, wait_until
 
@@ -56,7 +56,7 @@ def body(number: int) -> bytes:
 def test_what_is_answered_meanwhile_is_written_a_body_a_line(service: ServiceProcess, tmp_path: Path) -> None:
     assert service.http("/test/prediction", body(1)).status == 200
     command = begun(service, tmp_path / "asked.jsonl")
-    held = recording.file_of(service.process.pid)
+    held = recording.get_recording_path(service.process.pid)
     assert held.stat().st_mode & 0o777 == 0o600
     assert service.http("/test/prediction", body(2)).status == 200
     assert service.http(V1, b'{"instances": [{"number": "3"}]}').status == 200
@@ -70,7 +70,9 @@ def test_what_is_answered_meanwhile_is_written_a_body_a_line(service: ServicePro
     assert "2 requests recorded" in said and "--sample" in said
     written = [json.loads(line) for line in (tmp_path / "asked.jsonl").read_text("utf-8").splitlines()]
     assert written == [{"key": ["number"], "value": ["2"]}, {"instances": [{"number": "3"}]}]
-    asked = requests_of(lines_of(tmp_path / "asked.jsonl"), as_texts=False, example=Example("test", {}))
+    asked = build_requests(
+        read_sample_lines(tmp_path / "asked.jsonl"), as_texts=False, example=Example("test", {})
+    )
     assert [one.path for one in asked] == ["/test/prediction", V1]
     assert not held.exists()
     assert service.log.count("2 requests were recorded") == 1
@@ -100,7 +102,7 @@ def test_a_file_that_another_could_have_put_there_is_not_written_to(
 ) -> None:
     mine = tmp_path / "mine"
     mine.write_text("")
-    held = recording.file_of(service.process.pid)
+    held = recording.get_recording_path(service.process.pid)
     refusals = service.log.count("No request is recorded")
     for number, put in enumerate((lambda: held.symlink_to(mine), lambda: held.write_text("")), refusals + 1):
         put()
@@ -123,7 +125,7 @@ def test_a_mistake_is_told_in_one_sentence(service: ServiceProcess, tmp_path: Pa
     assert f"{tmp_path / 'no'} is no folder" in told("--record", tmp_path / "no" / "a.jsonl")
     assert "has another ending" in told("--record", tmp_path / "texts.txt")
     assert "record first, then tune with it" in told("--record", tmp_path / "a.jsonl", "--sample", there)
-    held = recording.file_of(service.process.pid)
+    held = recording.get_recording_path(service.process.pid)
     held.touch()
     try:
         assert "another recording is under way" in told("--record", tmp_path / "a.jsonl")
@@ -149,7 +151,7 @@ def test_a_client_that_asks_after_the_command_has_died_is_answered(
     command.kill()
     command.communicate()
     assert service.http("/test/prediction", body(1)).status == 200
-    recording.file_of(service.process.pid).unlink()  # as the next command tells to do
+    recording.get_recording_path(service.process.pid).unlink()  # as the next command tells to do
     ends = service.log.count("were recorded")
     service.process.send_signal(recording.SIGNAL)
     wait_until(lambda: service.log.count("were recorded") == ends + 1, "the recording ends")

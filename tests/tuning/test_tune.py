@@ -27,7 +27,7 @@ from pipeline.tuning.frontier import Measured, Point, Round, choose, frontier, s
 from pipeline.tuning.frontier_plot import HEIGHT, WIDTH, draw
 from pipeline.tuning.kept import machine
 from pipeline.tuning.marked_lines import other_machine, with_settings, without_settings
-from pipeline.tuning.sample import Example, lines_of, requests_of
+from pipeline.tuning.sample import Example, build_requests, read_sample_lines
 from pipeline.tuning.settings import Settings, most_candidates, shapes
 from pipeline.tuning.tune import KEPT, Search, Wanted
 from tests.support import onnx_models
@@ -223,7 +223,7 @@ def test_a_sample_with_a_flaw_is_refused_with_its_line(
     file = tmp_path / name
     file.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
-        lines_of(file)
+        read_sample_lines(file)
     assert str(file) in caught.value.message
     assert told in caught.value.message
 
@@ -231,22 +231,22 @@ def test_a_sample_with_a_flaw_is_refused_with_its_line(
 def test_a_mark_of_utf_8_at_the_beginning_is_no_part_of_the_first_line(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     file.write_text('{"key":["a"],"value":["b"]}\n', "utf-8-sig")
-    assert lines_of(file) == [(1, '{"key":["a"],"value":["b"]}')]
+    assert read_sample_lines(file) == [(1, '{"key":["a"],"value":["b"]}')]
 
 
 def test_a_text_takes_the_place_of_the_first_in_the_example(tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("国足\r\n two\n", "utf-8")
-    asked = requests_of(lines_of(file), as_texts=True, example=EXAMPLE)
+    asked = build_requests(read_sample_lines(file), as_texts=True, example=EXAMPLE)
     assert [one.path for one in asked] == ["/news/prediction"] * 2
     assert json.loads(asked[0].body) == {"key": ["text", "language"], "value": ["国足", "en"]}
-    (named,) = requests_of([(1, "de")], as_texts=True, example=EXAMPLE, key="language")
+    (named,) = build_requests([(1, "de")], as_texts=True, example=EXAMPLE, key="language")
     assert json.loads(named.body)["value"] == ["an example", "de"]
 
 
 def test_a_body_goes_where_its_form_is_asked(tmp_path: Path) -> None:
     bodies = ['{"key":[],"value":[]}', '{"inputs":[]}', '{"instances":[]}']
-    asked = requests_of(list(enumerate(bodies, 1)), as_texts=False, example=EXAMPLE)
+    asked = build_requests(list(enumerate(bodies, 1)), as_texts=False, example=EXAMPLE)
     assert [one.path for one in asked] == [
         "/news/prediction",
         "/v2/models/news/infer",
@@ -258,7 +258,7 @@ def test_a_body_goes_where_its_form_is_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("lines", "told"), [([], "--sample"), ([(1, "text")], "--key")])
 def test_without_an_example_the_remedy_is_told(lines: list[tuple[int, str]], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        requests_of(lines, as_texts=True, example=Example("news", {}))
+        build_requests(lines, as_texts=True, example=Example("news", {}))
 
 
 # config.yml:

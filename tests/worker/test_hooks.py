@@ -15,18 +15,18 @@ from pipeline.worker.hooks import Hooks
 INPUTS = {"@DAGExecutor": {"text": "a"}}
 
 
-def request_of(number: int = 7, inputs: Any = INPUTS) -> OpRequest:
+def build_request(number: int = 7, inputs: Any = INPUTS) -> OpRequest:
     return OpRequest(inputs, number, log_id=99)
 
 
 def preprocessed(op: Op, request: OpRequest | None = None) -> tuple[Any, bool]:
     hooks = Hooks(op)
-    return hooks.preprocess(hooks.own_copy(), request or request_of())
+    return hooks.preprocess(hooks.own_copy(), request or build_request())
 
 
 def postprocessed(op: Op, fetch: Any = None) -> Any:
     hooks = Hooks(op)
-    return hooks.postprocess(hooks.own_copy(), request_of(), fetch)
+    return hooks.postprocess(hooks.own_copy(), build_request(), fetch)
 
 
 def op_with(**hooks: Any) -> Op:
@@ -161,13 +161,13 @@ def test_where_postprocess_is_the_default_the_hook_before_it_is_blamed() -> None
 def test_check_jumping_says_true_or_false(result: Any) -> None:
     hooks = Hooks(op_with(check_jumping=lambda self, input_data: result))
     with pytest.raises(WrongResult, match=r"\[some\] check_jumping returned .*; expected True or False"):
-        hooks.jump(hooks.own_copy(), request_of(), {})
+        hooks.jump(hooks.own_copy(), build_request(), {})
 
 
 @pytest.mark.parametrize(("result", "jumps"), [(True, True), (np.bool_(True), True), (None, False)])
 def test_a_numpy_bool_and_none_are_taken_for_what_they_mean(result: Any, jumps: bool) -> None:
     hooks = Hooks(op_with(check_jumping=lambda self, input_data: result))
-    assert hooks.jump(hooks.own_copy(), request_of(), {}) is jumps
+    assert hooks.jump(hooks.own_copy(), build_request(), {}) is jumps
 
 
 @pytest.mark.parametrize("skip", [None, 1, "no", ["x"]])
@@ -209,7 +209,7 @@ def test_a_raised_serving_error_is_the_answer_and_any_other_names_op_and_hook() 
 def test_the_default_preprocess_passes_the_only_input_on_and_refuses_several() -> None:
     assert preprocessed(op_with()) == ({"text": "a"}, False)
     with pytest.raises(InvalidInput, match=r"\['a', 'b'\]"):
-        preprocessed(op_with(), request_of(inputs={"b": {}, "a": {}}))
+        preprocessed(op_with(), build_request(inputs={"b": {}, "a": {}}))
 
 
 def test_each_request_has_a_copy_of_the_op_and_shares_what_init_op_set() -> None:
@@ -299,7 +299,7 @@ def refuse_b(self: Op, requests: list[OpRequest]) -> list[Any]:
 
 
 def requests_of(texts: str) -> list[OpRequest]:
-    return [request_of(i, {"@DAGExecutor": {"text": text}}) for i, text in enumerate(texts)]
+    return [build_request(i, {"@DAGExecutor": {"text": text}}) for i, text in enumerate(texts)]
 
 
 def test_a_batch_hook_that_raises_is_traced_to_its_request() -> None:
@@ -358,7 +358,7 @@ def test_a_method_called_like_a_batch_wise_hook_beside_the_hook_of_single_reques
 
 
 def test_state_set_in_preprocess_batch_is_found_in_postprocess_batch() -> None:
-    request = request_of()
+    request = build_request()
     request.state.length = 3
     assert request.state.length == 3
-    assert not hasattr(request_of().state, "length")
+    assert not hasattr(build_request().state, "length")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from pipeline.errors import ServingError, described, text_of
+from pipeline.errors import ServingError, described, get_error_text
 
 if TYPE_CHECKING:
     from client.protos.pipeline_service_pb2 import Response
@@ -87,7 +87,7 @@ def ErrorCatch(function: Callable[P, R]) -> Callable[P, tuple[R | None, Response
             err_no, _, _, message = (
                 described(exc)
                 if isinstance(exc, ServingError)
-                else (CustomExceptionCode.UNKNOW.value, 0, "", text_of(exc))
+                else (CustomExceptionCode.UNKNOW.value, 0, "", get_error_text(exc))
             )
             return None, Response(
                 err_no=err_no,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pipeline.api.examples import message_of
+from pipeline.api.examples import build_message
 from pipeline.api.served_models import ServedModel
 from pipeline.dialects.key_value.texts import DeclaredTexts
 from pipeline.errors import BadPackage, TooLarge, UnknownService
@@ -29,7 +29,7 @@ class DeclaredModels:
     def address(self, request: Request, model: ServedModel) -> None:
         """Have the request ask the model, with the tensors that it declares. Raises BadPackage."""
         assert model.signature is not None  # of a repository each has one
-        request.inputs, request.rows = tensors_of(model.name, model.signature, request.inputs)
+        request.inputs, request.rows = match_inputs(model.name, model.signature, request.inputs)
         most = self._scheduler.app.config.limits.rows
         if request.rows > most:
             raise TooLarge(f"{request.rows} rows were sent; limits.rows is {most}")
@@ -52,12 +52,12 @@ class DeclaredModels:
     def usage(self) -> str:
         """What may be sent instead, as a refusal shows it."""
         for model in self._scheduler.app.models:
-            if example := example_of(model):
-                return f"POST /{model.name}/prediction with a body like {message_of(example)}"
+            if example := get_text_example(model):
+                return f"POST /{model.name}/prediction with a body like {build_message(example)}"
         return "POST /<model>/prediction"
 
 
-def example_of(model: ServedModel) -> Mapping[str, str]:
+def get_text_example(model: ServedModel) -> Mapping[str, str]:
     """A text under each key, for a model of a repository that takes nothing else; empty for another."""
     if model.config is None or model.signature is None:
         return {}
@@ -67,7 +67,7 @@ def example_of(model: ServedModel) -> Mapping[str, str]:
     return {spec.name: TEXT for spec in needed}
 
 
-def tensors_of(model: str, signature: Signature, given: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+def match_inputs(model: str, signature: Signature, given: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """The values of a message as the inputs that the model declares, and their rows. Raises BadPackage.
 
     Where a model takes one input, and one is given, the key may be any.

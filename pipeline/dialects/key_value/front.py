@@ -137,10 +137,10 @@ def _service_and_method(path: str) -> tuple[str, str] | None:
 def _timeout_s(request: HttpRequest) -> float:
     """How long the client waits, by the header that the original's gateway honoured."""
     given = request.headers.get(_TIMEOUT)
-    return math.inf if given is None else seconds_of(given)
+    return math.inf if given is None else parse_grpc_timeout(given)
 
 
-def seconds_of(value: bytes) -> float:
+def parse_grpc_timeout(value: bytes) -> float:
     """A Grpc-Timeout header as gRPC over HTTP/2 defines it: at most eight digits and a unit.
 
     Raises InvalidInput for any other.

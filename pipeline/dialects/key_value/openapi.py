@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pipeline.api.app import App
-from pipeline.dialects.key_value.declared import example_of
+from pipeline.dialects.key_value.declared import get_text_example
 from pipeline.front.http.openapi import Schema, content, operation, refusals
 
 _TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
@@ -37,7 +37,7 @@ def paths(app: App) -> dict[str, Any]:
     if app.repository is None:
         model = "" if app.default is None else app.default.name
         return {_path(app.name): {"post": _key_value(app, model, app.examples.key_values)}}
-    examples = {model.name: example_of(model) for model in app.models}
+    examples = {model.name: get_text_example(model) for model in app.models}
     return {_path(name): {"post": _key_value(app, name, given)} for name, given in examples.items() if given}
 
 

@@ -42,7 +42,7 @@ PARAMETERS = {bool: "bool_param", int: "int64_param", str: "string_param", float
 _WIDE = {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}  # of several datatypes
 
 
-def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> tuple[str, Array]:
+def convert_output(name: str, value: Any, spec: TensorSpec | None) -> tuple[str, Array]:
     """Datatype and array of what an Op has under this name in its output. Raises UnprintableAnswer."""
     if isinstance(value, np.ndarray):
         array = value

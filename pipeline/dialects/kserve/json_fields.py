@@ -79,7 +79,7 @@ def boolean(value: Any, name: str) -> bool:
     return value
 
 
-def parameters_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def get_parameters(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """The member `parameters`, an empty one where there is none. Raises KServeRefusal for no object."""
     given = document.get("parameters", {})
     if not isinstance(given, dict):

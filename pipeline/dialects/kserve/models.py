@@ -173,7 +173,7 @@ class KServeModels:
 
     # Loading and unloading:
 
-    def ops_of(self, name: str) -> list[str]:
+    def list_ops(self, name: str) -> list[str]:
         """The Ops that are loaded and unloaded under this name; none for a stranger."""
         return [op for key in self._known.keys.get(name, ()) for op in self._known.served[key].graph.ops]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.api.app import App
-from pipeline.api.examples import row_of
+from pipeline.api.examples import build_row
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.front.http.openapi import Schema
 
@@ -23,17 +23,17 @@ def example_row(app: App, model: KServeModel) -> Mapping[str, Any] | None:
     """An instance that the model takes, as far as one is known."""
     if model.signature.open:
         return app.examples.key_values
-    return row_of(model.signature, {} if model.op else app.examples.row)
+    return build_row(model.signature, {} if model.op else app.examples.row)
 
 
-def described_of(app: App) -> Mapping[str, Any]:
+def get_description(app: App) -> Mapping[str, Any]:
     """What is told of the model whose Op answers."""
     return {} if app.default is None else app.described.get(app.default.answering_op, {})
 
 
-def parameters_of(app: App, model: KServeModel) -> Schema:
+def get_parameter_schema(app: App, model: KServeModel) -> Schema:
     """What a request may say beside its inputs, each by what it means."""
-    meanings = {} if model.op else described_of(app).get("parameters", {})
+    meanings = {} if model.op else get_description(app).get("parameters", {})
     known = {name: {**_VALUE, "description": told} for name, told in meanings.items()}
     return {**_PARAMETERS, "properties": known} if known else _PARAMETERS
 

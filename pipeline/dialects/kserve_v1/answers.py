@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from pipeline.api.answer import Answer
-from pipeline.dialects.kserve.datatypes import BYTES, tensor_of
+from pipeline.dialects.kserve.datatypes import BYTES, convert_output
 from pipeline.dialects.kserve_v1.wish import V1Wish
 from pipeline.errors import UnprintableAnswer
 from pipeline.messages.values import Part
@@ -48,7 +48,7 @@ def _value(name: str, value: Any, spec: TensorSpec | None, wish: V1Wish) -> Any:
     """Nested lists, of rows where there are rows; a text or number by itself may stay so."""
     if not wish.rows and spec is None and isinstance(value, _PLAIN):
         return value
-    datatype, array = tensor_of(name, value, spec)
+    datatype, array = convert_output(name, value, spec)
     if wish.rows > 0 and array.shape[:1] != (wish.rows,):
         raise UnprintableAnswer(
             f"output {name!r} has the shape {list(array.shape)}, which is no row for each of the "

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.api.examples import LONGEST_EXAMPLE, row_of
+from pipeline.api.examples import LONGEST_EXAMPLE, build_row
 from pipeline.api.request_options import RequestOptions
 from pipeline.api.restrictions import HEALTH, INFERENCE, METADATA
 from pipeline.dialects.json_outline import Outline, outline_aside
@@ -62,7 +62,7 @@ class V1Http(HttpHandler):
             request.respond(200, JSON, _json({"models": names}))
         elif asked is not None and not asked["verb"]:
             check_method(request, "GET", "HEAD", tells=True)
-            self._tell_of(request, self._models.find(asked["model"], asked["version"] or ""))
+            self._describe_model(request, self._models.find(asked["model"], asked["version"] or ""))
         else:
             raise Refused(404, request, f"there is nothing at {request.path}; there are {_ROUTES}")
         return None
@@ -73,7 +73,7 @@ class V1Http(HttpHandler):
         model = _MODEL.fullmatch(path)
         return INFERENCE if model is None or model["verb"] else HEALTH
 
-    def _tell_of(self, request: HttpRequest, model: KServeModel) -> None:
+    def _describe_model(self, request: HttpRequest, model: KServeModel) -> None:
         ready = self._models.ready(model)
         request.respond(200 if ready else 503, JSON, _json({"name": model.name, "ready": ready}))
 
@@ -126,7 +126,7 @@ class V1Http(HttpHandler):
         if model.signature.open:
             row: dict[str, Any] | None = examples.key_values or {"...": "..."}
         else:
-            row = row_of(model.signature, {} if model.op else examples.row)
+            row = build_row(model.signature, {} if model.op else examples.row)
         whole = {"instances": [row]}
         body = row and json.dumps(whole if model.op else examples.beside(whole), ensure_ascii=False)
         if not body or len(body) > LONGEST_EXAMPLE:

@@ -12,9 +12,9 @@ from pipeline.dialects.kserve.openapi import (
     ERROR,
     called,
     called_zh,
-    described_of,
     example_row,
-    parameters_of,
+    get_description,
+    get_parameter_schema,
 )
 from pipeline.front.http.openapi import Schema, content, get, operation, refusals
 from pipeline.models.tensor_spec import Signature, TensorSpec
@@ -55,7 +55,7 @@ def _predict(app: App, model: KServeModel) -> dict[str, Any]:
     body = content(_request(app, model), _example(app, model, row), bodies)
     summary = f"Predict with {called(model)}: an object for each instance"
     zh = f"用{called_zh(model)}推理：每个实例一个对象"
-    row_schema = {} if model.op else described_of(app).get("row")
+    row_schema = {} if model.op else get_description(app).get("row")
     answer = _answer(model.signature, row_schema)
     told = operation("v1", summary, zh, body, answer, model=model.name)
     told["responses"] |= refusals(ERROR)
@@ -79,7 +79,7 @@ def _request(app: App, model: KServeModel) -> Schema:
         instances["maxItems"] = signature.max_batch_size or 1
     return {
         "type": "object",
-        "properties": {"instances": instances, "parameters": parameters_of(app, model)},
+        "properties": {"instances": instances, "parameters": get_parameter_schema(app, model)},
         "required": ["instances"],
     }
 

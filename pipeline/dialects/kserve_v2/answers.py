@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from client.protos.kserve_v2_pb2 import ModelInferResponse
-from pipeline.dialects.kserve.datatypes import BYTES, PARAMETERS, Array, no_tensor, tensor_of, to_raw
+from pipeline.dialects.kserve.datatypes import BYTES, PARAMETERS, Array, convert_output, no_tensor, to_raw
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve_v2.wish import WantedOutput, Wish
 from pipeline.dialects.message_fields import varint
@@ -85,7 +85,7 @@ def _wanted(output: Mapping[str, Any], wish: Wish, specs: Sequence[TensorSpec]) 
         if (wanted is not None and name not in wanted) or (declared and name not in declared):
             continue
         spec = declared.get(name)
-        datatype, array = tensor_of(str(name), value, spec)
+        datatype, array = convert_output(str(name), value, spec)
         binary, room = wish.binary, None
         if wanted is not None:
             how = wanted[name]

@@ -42,7 +42,7 @@ def parse_generate(body: bytes, model: KServeModel, limits: Limits, outline: Out
         elif name == "id":
             asked.request_id = json_fields.text(document, "id")
         elif name == "parameters":
-            for parameter, given in json_fields.parameters_of(document).items():
+            for parameter, given in json_fields.get_parameters(document).items():
                 asked.take_parameter(parameter, given)
         else:
             asked.take_parameter(name, value)

@@ -70,7 +70,7 @@ def parse_infer(
         outline = Outline(body[:end])
         if body.count(b"[", 0, end) + body.count(b"{", 0, end) > limits.json_depth:  # a bracket for a level
             check_depth(outline.text, limits.json_depth)
-    read = _read(outline.text)
+    read = _parse_document(outline.text)
     _check_counts(read, limits)
     asked = Asked(read.id)
     _take_parameters(asked, read.parameters)
@@ -140,7 +140,7 @@ def parse_raw(body: bytes, model: KServeModel) -> Asked:
     return asked
 
 
-def _read(document: bytes) -> _Document:
+def _parse_document(document: bytes) -> _Document:
     try:
         read = _decoder.decode(document)
         if all(length >= 0 for one in read.inputs for length in one.shape):
@@ -155,7 +155,7 @@ def _read_slowly(document: Any) -> _Document:
     inputs = json_fields.array(document, "inputs")
     if "id" in document:
         read.id = json_fields.text(document, "id")
-    read.parameters = dict(json_fields.parameters_of(document))
+    read.parameters = dict(json_fields.get_parameters(document))
     for given in inputs:
         if not isinstance(given, dict):
             raise KServeRefusal(

@@ -26,7 +26,7 @@ from pipeline.dialects.kserve.refusals import KServeRefusal, error_body, for_cli
 from pipeline.dialects.kserve_v2.http_extensions import HttpExtensions, find_extension_api
 from pipeline.dialects.kserve_v2.http_generate import AsEvent, parse_generate
 from pipeline.dialects.kserve_v2.http_infer import parse_infer, parse_raw
-from pipeline.dialects.kserve_v2.repository_api import asks_for_ready_alone, index, parameters_of
+from pipeline.dialects.kserve_v2.repository_api import asks_for_ready_alone, index, parse_parameters
 from pipeline.dialects.kserve_v2.server import V2Server
 from pipeline.dialects.kserve_v2.wish import GENERATED
 from pipeline.dialects.kserve_v2.wish import JSON as JSON_FORM
@@ -103,7 +103,7 @@ class V2Http(HttpHandler):
             refuse_cross_site(request)
             self._obey(request, order["model"], order["order"])
         else:
-            self._tell(request, self._document(request, asked))
+            self._answer_json(request, self._document(request, asked))
         return None
 
     def find_api(self, path: str) -> str:
@@ -116,7 +116,7 @@ class V2Http(HttpHandler):
             return MODEL_REPOSITORY
         return find_extension_api(path) or INFERENCE
 
-    def _tell(self, request: HttpRequest, document: Any) -> None:
+    def _answer_json(self, request: HttpRequest, document: Any) -> None:
         if document is None:  # as Triton: of a check the status is all, which is no JSON
             request.respond(200, JSON if request.method == "POST" else _TEXT, b"")
         else:
@@ -141,7 +141,7 @@ class V2Http(HttpHandler):
 
     def _obey(self, request: HttpRequest, name: str, order: str) -> None:
         """Load or unload, also when the client leaves meanwhile. Raises KServeRefusal for a false body."""
-        parameters = parameters_of(request.body)
+        parameters = parse_parameters(request.body)
         control = self._server.control
         obey = control.load if order == "load" else control.unload
 
@@ -166,7 +166,7 @@ class V2Http(HttpHandler):
                 return self._server.statistics(name, version)
             if what == "config":
                 return self._server.config(name, version)
-            return self._server.metadata_of(name, version)
+            return self._server.get_metadata(name, version)
         if version:
             version_number(version)
         if not self._server.models.is_ready(name, version):
@@ -278,13 +278,13 @@ class V2Http(HttpHandler):
         status, _, message = for_clients(error)
         if isinstance(error, Refused):
             message = error.phrase
-        head += _type_of(request.path, error) + refusal_headers(error)
+        head += _content_type(request.path, error) + refusal_headers(error)
         if status == 501:
             head += b"accept-encoding: gzip, deflate\r\n"
         request.respond(status, head, error_body(message))
 
 
-def _type_of(path: str, error: ServingError) -> bytes:
+def _content_type(path: str, error: ServingError) -> bytes:
     """The content type of a refusal, whose body is JSON all the same: Triton names it where it has begun to
     read a request, and answers other refusals, and errors of models, as text."""
     asked = _MODEL.fullmatch(path)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from pipeline.api.app import App
 from pipeline.api.examples import v2_inputs
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
-from pipeline.dialects.kserve.openapi import ERROR, called, called_zh, example_row, parameters_of
+from pipeline.dialects.kserve.openapi import ERROR, called, called_zh, example_row, get_parameter_schema
 from pipeline.front.http.openapi import OBJECT, Schema, content, get, operation, refusals
 from pipeline.models.dtypes import RAW_ALONE
 from pipeline.models.tensor_spec import Signature, TensorSpec
@@ -89,7 +89,7 @@ def _request(app: App, model: KServeModel) -> Schema:
         "type": "object",
         "properties": {
             "id": {"type": "string"},
-            "parameters": parameters_of(app, model),
+            "parameters": get_parameter_schema(app, model),
             "inputs": {"type": "array", "items": _tensor(signature.inputs)},
             "outputs": {
                 "type": "array",

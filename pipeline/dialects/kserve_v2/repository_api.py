@@ -13,7 +13,7 @@ from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import ConfigError
 from pipeline.front.model_loader import ModelLoader, NotPolled
 from pipeline.front.repository import LoadFailed, Repository
-from pipeline.triton.override import FILE, override_of
+from pipeline.triton.override import FILE, parse_override
 
 
 def index(models: KServeModels, *, ready_alone: bool) -> list[dict[str, Any]]:
@@ -44,10 +44,10 @@ def asks_for_ready_alone(body: bytes) -> bool:
     return isinstance(asked, dict) and json_fields.boolean(asked.get("ready", False), "ready")
 
 
-def parameters_of(body: bytes) -> Mapping[str, Any]:
+def parse_parameters(body: bytes) -> Mapping[str, Any]:
     """The parameters of a load or unload over HTTP. Raises KServeRefusal for a body that can't be read."""
     asked = json_fields.parse(body) if body.strip() else {}
-    return json_fields.parameters_of(asked) if isinstance(asked, dict) else {}
+    return json_fields.get_parameters(asked) if isinstance(asked, dict) else {}
 
 
 class Control:
@@ -66,7 +66,7 @@ class Control:
             return
         for parameter in parameters:
             _refuse_override(name, parameter)
-        ops = self._models.ops_of(name)
+        ops = self._models.list_ops(name)
         if not ops:
             raise KServeRefusal(f"failed to load '{name}', failed to poll from model repository", "INTERNAL")
         try:
@@ -86,11 +86,11 @@ class Control:
             dependents = _flag(parameters, "unload_dependents")
             await self._repository.unload_model(name, dependents=dependents)
             return
-        await self._repository.unload(self._models.ops_of(name))
+        await self._repository.unload(self._models.list_ops(name))
 
     async def _load_from(self, loader: ModelLoader, name: str, parameters: Mapping[str, Any]) -> None:
         try:
-            override = override_of(name, {key: _loaded(key, value) for key, value in parameters.items()})
+            override = parse_override(name, {key: _loaded(key, value) for key, value in parameters.items()})
             await loader.load_model(name, override)
         except NotPolled as exc:
             raise KServeRefusal(

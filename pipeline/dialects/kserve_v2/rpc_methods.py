@@ -126,7 +126,7 @@ class V2Rpc(RpcHandler):
         return messages.ModelReadyResponse(ready=self._server.models.is_ready(asked.name, asked.version))
 
     def _model_metadata(self, asked: messages.ModelMetadataRequest) -> Message:
-        document = self._server.metadata_of(asked.name, asked.version)
+        document = self._server.get_metadata(asked.name, asked.version)
         return ParseDict(document, messages.ModelMetadataResponse())
 
     def _model_config(self, asked: messages.ModelConfigRequest) -> Message:
@@ -170,9 +170,9 @@ class V2Rpc(RpcHandler):
     # Inference:
 
     def _request(self, data: bytes, context: Context) -> Request:
-        return self.request_of(infer_message(data, self._server.limits), context)
+        return self.build_request(infer_message(data, self._server.limits), context)
 
-    def request_of(self, message: InferMessage, context: Context) -> Request:
+    def build_request(self, message: InferMessage, context: Context) -> Request:
         """What the scheduler is given for a message. Raises KServeRefusal."""
         fields = message.fields
         model = self._server.models.find(fields.model_name, fields.model_version)
@@ -191,7 +191,7 @@ class V2Rpc(RpcHandler):
         return self._server.memory.span(context.peer(), region, offset, size)
 
     async def _stream(self, requests: Any, context: CallContext) -> None:
-        await Stream(self._scheduler, self.request_of, context, self.name).run()
+        await Stream(self._scheduler, self.build_request, context, self.name).run()
 
     async def _refuse_page(self, context: Context, error: ServingError) -> bytes:
         self._access_log.refused(self.name, error, caller(context.peer()))

@@ -45,9 +45,11 @@ class Stream:
     soon as the requests that it has read are answered.
     """
 
-    def __init__(self, scheduler: Scheduler, request_of: RequestOf, context: CallContext, door: str) -> None:
+    def __init__(
+        self, scheduler: Scheduler, build_request: RequestOf, context: CallContext, door: str
+    ) -> None:
         self._scheduler = scheduler
-        self._request_of = request_of
+        self._request_of = build_request
         self._context = context
         self._door = door
         self._dag_runs: set[DagRun] = set()
@@ -66,7 +68,7 @@ class Stream:
 
     async def run(self) -> None:
         """Until the client has said all and has all answers, or has left: then what is queued is dropped."""
-        reading = asyncio.create_task(self._read(), name="stream-reader")
+        reading = asyncio.create_task(self._receive_messages(), name="stream-reader")
         try:
             while (place := await self._places.get()) is not None:
                 if not place.done():
@@ -88,7 +90,7 @@ class Stream:
             for dag_run in list(self._dag_runs):
                 dag_run.leave()
 
-    async def _read(self) -> None:
+    async def _receive_messages(self) -> None:
         try:
             while (data := await self._next_message()) is not None:
                 await self._free.acquire()

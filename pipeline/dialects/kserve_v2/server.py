@@ -58,7 +58,7 @@ class V2Server:
             name = app.name  # as --id says it
         return {"name": name, "version": __version__, "extensions": offered}
 
-    def metadata_of(self, name: str, version: str) -> dict[str, Any]:
+    def get_metadata(self, name: str, version: str) -> dict[str, Any]:
         """What a model tells of itself. Raises KServeRefusal and UnknownVersion."""
         return self.models.find(name, version).metadata(() if version else self.models.versions(name))
 

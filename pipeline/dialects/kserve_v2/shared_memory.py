@@ -74,7 +74,9 @@ class Span:
         try:
             data = os.pread(self.region.fd, self.size, self._offset)
         except OSError as exc:
-            raise KServeRefusal(f"{self._told()} can't be read: {exc.strerror}", "INTERNAL") from None
+            raise KServeRefusal(
+                f"{self._describe_place()} can't be read: {exc.strerror}", "INTERNAL"
+            ) from None
         if len(data) < self.size:
             raise self._too_short()
         return data
@@ -89,14 +91,17 @@ class Span:
                 written = os.pwrite(self.region.fd, view, at)
                 view, at = view[written:], at + written
         except OSError as exc:
-            raise KServeRefusal(f"{self._told()} can't be written: {exc.strerror}", "INTERNAL") from None
+            raise KServeRefusal(
+                f"{self._describe_place()} can't be written: {exc.strerror}", "INTERNAL"
+            ) from None
 
-    def _told(self) -> str:
+    def _describe_place(self) -> str:
         return f"shared memory region '{self.region.name}'"
 
     def _too_short(self) -> KServeRefusal:
         return KServeRefusal(
-            f"Invalid offset + byte size for {self._told()}: the file behind it is shorter now than when it "
+            f"Invalid offset + byte size for {self._describe_place()}: "
+            "the file behind it is shorter now than when it "
             "was registered"
         )
 

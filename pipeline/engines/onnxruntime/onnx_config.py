@@ -9,7 +9,7 @@ from typing import NamedTuple
 import onnxruntime
 
 from pipeline.engines.base import PredictorConf
-from pipeline.engines.device import Device, card_of, tell_paddle_only
+from pipeline.engines.device import Device, select_card, tell_paddle_only
 from pipeline.engines.dynamic_shape import DynamicShapes, Shapes
 from pipeline.engines.tensorrt import WORKSPACE_BYTES, cache_folder, profile_shapes
 from pipeline.errors import ConfigError
@@ -69,7 +69,7 @@ def session_plans(
         _tell_arithmetic(model, conf, device)
     if device is Device.CPU:
         return [SessionPlan([(CPU, {})])]
-    card = {"device_id": str(card_of(conf, instance_index))}
+    card = {"device_id": str(select_card(conf, instance_index))}
     if device is Device.GPU:
         return [SessionPlan([(CUDA, card), (CPU, {})])]
     folder = cache_folder(model, conf)

@@ -42,7 +42,7 @@ def facts_of_onnx(model: ServingModel) -> GraphFacts:
     return GraphFacts(facts.feeds, facts.fetches, facts.finder, facts.id_limits)
 
 
-def facts_of(graph: Any, model: ServingModel) -> GraphFacts:
+def read_graph_facts(graph: Any, model: ServingModel) -> GraphFacts:
     """Of an `openvino.Model`. Raises ConfigError for tensors of types that can't be fed or fetched."""
     operators = list(graph.get_ops())
     limits: dict[str, int] = {}

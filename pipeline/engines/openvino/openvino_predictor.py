@@ -17,7 +17,7 @@ from pipeline.engines.feeds import Array, check_feeds, check_forms, shares_runs
 from pipeline.engines.fetches import select_fetches
 from pipeline.engines.measured import measured_fetches
 from pipeline.engines.openvino.compiled_models import compile_onnx
-from pipeline.engines.openvino.graph import GraphFacts, facts_of, facts_of_onnx
+from pipeline.engines.openvino.graph import GraphFacts, facts_of_onnx, read_graph_facts
 from pipeline.engines.openvino.openvino_config import CPU, properties
 from pipeline.engines.openvino.openvino_errors import error_sentence
 from pipeline.engines.openvino.openvino_import import openvino
@@ -51,7 +51,7 @@ class OpenVinoPredictor:
     ) -> None:
         core = openvino.Core()
         settings = properties(core, model, conf)
-        facts, compile_ = _read(core, model, settings)
+        facts, compile_ = _read_graph(core, model, settings)
         self.feeds = feeds_of_graph(model, facts.feeds, facts.fetches)
         _refuse_texts(model, self.feeds)
         self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
@@ -117,7 +117,7 @@ class OpenVinoPredictor:
         return self._request
 
 
-def _read(
+def _read_graph(
     core: openvino.Core, model: ServingModel, settings: dict[str, Any]
 ) -> tuple[GraphFacts, Callable[[], Any]]:
     """What the graph tells, and what compiles it. Raises ConfigError for a file that can't be read."""
@@ -129,7 +129,7 @@ def _read(
         graph = core.read_model(str(model.program))
     except RuntimeError as exc:
         raise ConfigError(_cant_be_loaded(model, exc)) from exc
-    return facts_of(graph, model), lambda: core.compile_model(graph, CPU, settings)
+    return read_graph_facts(graph, model), lambda: core.compile_model(graph, CPU, settings)
 
 
 def _cant_be_loaded(model: ServingModel, exc: Exception) -> str:

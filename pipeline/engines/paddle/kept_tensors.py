@@ -44,7 +44,7 @@ class KeptTensors:
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run feeds as a `Session` does: by alias in and out."""
-        shape, keeping = _shape_of(feeds), self._keeping
+        shape, keeping = _get_shape(feeds), self._keeping
         if keeping is not None and (shape in self._shapes or self._fits(shape)):
             return self._run_keeping(keeping, shape, feeds)
         if not self._begun and shape[0] == 1:  # as a warm-up has: of more rows nothing is known yet
@@ -66,10 +66,10 @@ class KeptTensors:
         fetches = keeping.run(feeds)
         grown = _allocated() - before
         if grown > 0 or shape not in self._shapes:
-            self._note(shape, max(0, grown))
+            self._record_growth(shape, max(0, grown))
         return fetches
 
-    def _note(self, shape: Shape, grown: int) -> None:
+    def _record_growth(self, shape: Shape, grown: int) -> None:
         """Note what a run has kept, after the first of its shape and where it has grown.
 
         Most programs grow with a new shape alone, one with loops may a little with each run.
@@ -93,7 +93,7 @@ class KeptTensors:
         )
 
 
-def _shape_of(feeds: Mapping[str, Array]) -> Shape:
+def _get_shape(feeds: Mapping[str, Array]) -> Shape:
     size = rows = 0
     for array in feeds.values():
         size += array.size

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engines.base import PredictorConf
-from pipeline.engines.device import Device, card_of, resolve_device
+from pipeline.engines.device import Device, resolve_device, select_card
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.paddle.paddle_import import inference, paddle
 from pipeline.engines.paddle.paddle_tensorrt import paddle_precision, use_tensorrt
-from pipeline.engines.paddle.paddle_texts import config_of
+from pipeline.engines.paddle.paddle_texts import build_text_config
 from pipeline.engines.paddle.program import run_natively_for, separate_params
 from pipeline.engines.paddle.text_program import Half
 from pipeline.errors import ConfigError
@@ -47,7 +47,7 @@ def build_config(
     refuse_unsupported(device, conf)
     precision = precision_in_force(device, model, conf)
     if rest is not None:
-        config = config_of(rest)
+        config = build_text_config(rest)
     elif separate_params(model):
         config = inference.Config(str(model.directory))
     else:
@@ -94,7 +94,7 @@ def configure(
             _use_onednn(config, conf, precision)
         return
     kind = paddle_precision(precision if device is Device.GPU else "fp32")
-    config.enable_use_gpu(GPU_POOL_MB, card_of(conf, instance_index), kind)
+    config.enable_use_gpu(GPU_POOL_MB, select_card(conf, instance_index), kind)
     if device is Device.TENSORRT:
         use_tensorrt(config, model, conf, dynamic_shapes)
 

@@ -20,10 +20,10 @@ from pipeline.engines.paddle.paddle_texts import Runs, Tokenizing, bears_padding
 from pipeline.engines.paddle.program import (
     ProgramFacts,
     corrected_feeds,
+    find_tokenizer_op,
     inspect_program,
     rows_found_by,
     text_program,
-    tokenizer_of,
 )
 from pipeline.engines.paddle.session import Session
 from pipeline.engines.refusals import refusal
@@ -52,7 +52,7 @@ class PaddlePredictor:
         # Paddle judges the batch itself: apps feed several rows to programs that were exported with one.
         self._fed = tuple(replace(v, shape=(-1, *v.shape[1:])) if v.shape else v for v in self.feeds)
         self._model, self._conf = model, conf
-        self._whole = text_program(model) if tokenizer_of(model) else None
+        self._whole = text_program(model) if find_tokenizer_op(model) else None
         self._texts = [v.alias for v in self.feeds if v.name in facts.texts]
         config = self._config(instance_index=instance_index, dynamic_shapes=dynamic_shapes)
         session = self._session(config)

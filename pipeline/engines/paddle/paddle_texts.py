@@ -21,7 +21,7 @@ class Runs(Protocol):
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]: ...
 
 
-def config_of(half: Half) -> inference.Config:
+def build_text_config(half: Half) -> inference.Config:
     """A configuration of Paddle Inference that loads this half of a program."""
     config = inference.Config()
     config.set_model_buffer(half.program, len(half.program), half.params, len(half.params))
@@ -38,7 +38,7 @@ class Tokenizing:
     def __init__(
         self, whole: TextProgram, texts: Mapping[str, str], fetched: Mapping[str, str], rest: Runs | None
     ) -> None:
-        config = config_of(whole.tokenizer)
+        config = build_text_config(whole.tokenizer)
         config.disable_gpu()
         config.disable_glog_info()
         config.switch_ir_optim(False)

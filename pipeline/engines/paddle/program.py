@@ -123,7 +123,7 @@ def ragged_variables(program: Path) -> frozenset[str]:
     return _pdmodel_facts(program).ragged
 
 
-def tokenizer_of(model: ServingModel) -> str | None:
+def find_tokenizer_op(model: ServingModel) -> str | None:
     """The operator by which a program takes texts; or None."""
     return _first_operator(model.program, _TOKENIZER) if model.format == "pdmodel" else None
 

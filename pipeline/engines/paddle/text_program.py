@@ -80,11 +80,11 @@ def cut_in_two(
     first, second = type(program)(), type(program)()
     first.CopyFrom(program)
     second.CopyFrom(program)
-    _keep(first, tokenizers, feeds=texts, fetches=tokens)
+    _prune_program(first, tokenizers, feeds=texts, fetches=tokens)
     feeds = [name for name in _outputs(block.ops, "feed") if name not in texts]
     given = [name for name in tokens if name in used]
     fetches = [name for name in _inputs(block.ops, "fetch") if name not in fetched]
-    _keep(second, others, feeds=[*feeds, *given], fetches=fetches)
+    _prune_program(second, others, feeds=[*feeds, *given], fetches=fetches)
     tokenizer = Half(first.SerializeToString(), parts[True])
     rest = Half(second.SerializeToString(), parts[False]) if fetches else None
     return TextProgram(tokenizer, rest, texts, tokens, fetched)
@@ -102,7 +102,7 @@ def _inputs(ops: Iterable[Any], kind: str) -> list[str]:
     return [name for op in ops if op.type == kind for name in _names(op.inputs)]
 
 
-def _keep(program: Any, ops: Sequence[Any], feeds: Sequence[str], fetches: Sequence[str]) -> None:
+def _prune_program(program: Any, ops: Sequence[Any], feeds: Sequence[str], fetches: Sequence[str]) -> None:
     """Leave these operators in the program, with these feeds and fetches, and the variables they need."""
     block = program.blocks[0]
     feed, fetch = (next(op for op in block.ops if op.type == kind) for kind in ("feed", "fetch"))

@@ -148,11 +148,11 @@ class Connection(asyncio.Protocol):
             self._unparsed += data
             self._reader.receiving_since = self._reader.receiving_since or self.seen_at
             return
-        self._read(data)
+        self._on_bytes(data)
         if self._waiting or self._reader.continue_due:
             self.go_on()
 
-    def _read(self, data: bytes) -> None:
+    def _on_bytes(self, data: bytes) -> None:
         try:
             self._unparsed = self._reader.read(data, self.seen_at)
         except ServingError as error:
@@ -253,7 +253,7 @@ class Connection(asyncio.Protocol):
         while self._unparsed and self._current is None and not self._waiting:
             data, self._unparsed = self._unparsed, b""
             reader.receiving_since = self.seen_at
-            self._read(data)
+            self._on_bytes(data)
         self._begin_waiting()
         if self._unparsed and self._current is None and not self._waiting:
             self._listener.postpone(self, served=True)

@@ -33,16 +33,16 @@ def raw_input(request: HttpRequest, raw_bodies: Mapping[str, str]) -> dict[str, 
         return None
     media = header(request, b"content-type").partition(";")[0].strip().lower()
     if media in _UNTOLD:
-        media, _ = _kind_of(request.body) or (media, "")
+        media, _ = _sniff_media_type(request.body) or (media, "")
     name = raw_bodies.get(media) or raw_bodies.get(f"{media.partition('/')[0]}/*")
     return None if name is None else {name: request.body}
 
 
 def other_kind(body: bytes) -> str:
     """What a body is that can be told to be no JSON: an image, say; empty for any other."""
-    _, told = _kind_of(body) or ("", "")
+    _, told = _sniff_media_type(body) or ("", "")
     return told
 
 
-def _kind_of(body: bytes) -> tuple[str, str] | None:
+def _sniff_media_type(body: bytes) -> tuple[str, str] | None:
     return next((kind for start, kind in _KINDS.items() if body.startswith(start)), None)

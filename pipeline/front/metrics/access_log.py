@@ -65,14 +65,14 @@ class AccessLog:
         kind = Kind(name, door, client, level)
         if kind not in self._sums and len(self._sums) >= MOST_SUMS:
             kind = Kind(name, door, OTHERS, level)
-        self._tell(kind, error.message)
+        self._log_case(kind, error.message)
 
     @isolated(None)
     def warn(self, kind: str, text: str) -> None:
         """A line for what no request is refused with."""
-        self._tell(Kind(kind, "", "", logging.WARNING), text)
+        self._log_case(Kind(kind, "", "", logging.WARNING), text)
 
-    def _tell(self, kind: Kind, text: str) -> None:
+    def _log_case(self, kind: Kind, text: str) -> None:
         """Tell of a case, or count it where one like it was told of late."""
         known = self._sums.get(kind)
         if known is not None:

@@ -99,7 +99,7 @@ class Outputs:
 
     async def _replace_ended(self) -> None:
         while True:
-            await _end_of(self._reader.pid)
+            await _wait_for_exit(self._reader.pid)
             log.error("The output reader ended with %s; another takes its place", self._reader.wait())
             self._control.close()
             while self._control.fileno() < 0:
@@ -147,7 +147,7 @@ class Outputs:
             socket.send_fds(self._control, [output.name.encode()], output.ours)
 
 
-async def _end_of(pid: int) -> None:
+async def _wait_for_exit(pid: int) -> None:
     """Returns when the child has ended."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.api.app import App
 from pipeline.config.config_file import LocalServiceConf
-from pipeline.engines.base import Engine, engine_of, shares_a_process
+from pipeline.engines.base import Engine, find_engine, shares_a_process
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import CACHE_FOLDER
 from pipeline.models.versions import choose_version
@@ -84,7 +84,7 @@ def _engine(app: App, conf: LocalServiceConf | None) -> Engine | None:
         return None
     try:
         directory, _ = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
-        return engine_of(directory, conf.engine)
+        return find_engine(directory, conf.engine)
     except (ConfigError, OSError):
         return None
 

@@ -365,7 +365,7 @@ class Instance:
 
     def _settle_on(self) -> None:
         """Settle what has arrived; after a large answer the loop has other work first, health included."""
-        if self._settle(self._settling, at_once=False):
+        if self._drain_settling(self._settling, at_once=False):
             self._watch_rest()
             if self._paused is not None:
                 self._paused = None
@@ -374,7 +374,7 @@ class Instance:
         self._loop.remove_reader(self._socket)
         self._paused = self._loop.call_soon(self._settle_on)
 
-    def _settle(self, settling: Iterator[None], at_once: bool = True) -> bool:
+    def _drain_settling(self, settling: Iterator[None], at_once: bool = True) -> bool:
         """Settle to the end, or to the next large answer; whether it was the end."""
         try:
             for _ in settling:
@@ -435,7 +435,7 @@ class Instance:
             if job is None:
                 continue
             if settled.outcome is _ERROR:
-                run_isolated(job.fail, _error_of(settled))
+                run_isolated(job.fail, _get_error(settled))
                 continue
             parts = tail.unstow(settled.parts)
             run_isolated(job.settle, settled.outcome, parts)
@@ -470,9 +470,9 @@ class Instance:
             self._paused.cancel()
         try:
             with contextlib.suppress(BlockingIOError, OSError):
-                self._settle(self._settling)
+                self._drain_settling(self._settling)
                 while data := self._socket.recv(_RECEIVE_BYTES):
-                    self._settle(self._settle_all(data))
+                    self._drain_settling(self._settle_all(data))
         finally:
             self._close()
 
@@ -496,7 +496,7 @@ class Instance:
             self._timer = None
 
 
-def _error_of(settled: Settled) -> ServingError:
+def _get_error(settled: Settled) -> ServingError:
     if settled.refusal is None:
         raise RuntimeError("a reply refuses a request without saying why")
     return settled.refusal.error()

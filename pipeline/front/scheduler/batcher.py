@@ -16,7 +16,14 @@ from typing import Any
 
 from pipeline.api.request_options import NO_OPTIONS
 from pipeline.config.config_file import ServiceConfig
-from pipeline.errors import DeadlineExceeded, NotReady, Overloaded, ServingError, UnknownVersion, text_of
+from pipeline.errors import (
+    DeadlineExceeded,
+    NotReady,
+    Overloaded,
+    ServingError,
+    UnknownVersion,
+    get_error_text,
+)
 from pipeline.front.metrics.figures import OpFigures
 from pipeline.front.pool import worker_instance
 from pipeline.front.pool.placement import Plan
@@ -43,7 +50,7 @@ from pipeline.front.scheduler.hung_runs import (
 )
 from pipeline.front.scheduler.in_order import InOrder
 from pipeline.front.scheduler.lost_jobs import refuse_blamed, tried_again
-from pipeline.front.scheduler.queue_policy import QueuePolicies, batching_of
+from pipeline.front.scheduler.queue_policy import QueuePolicies, get_model_batching
 from pipeline.messages.messages import Reply
 from pipeline.messages.values import Part
 from pipeline.process.isolation import isolated, run_isolated
@@ -176,7 +183,7 @@ class Batcher:
     ) -> None:
         """plan: how the Op's workers are started."""
         section = config.op[op]
-        batching = batching_of(plan.app, op)
+        batching = get_model_batching(plan.app, op)
         self._queue_policies = batching.policies
         self._in_order = InOrder() if batching.in_order else None
         self.op = op
@@ -326,7 +333,7 @@ class Batcher:
                 return
             pace = self.pace
             size = handover_size(len(self._line), len(free), self._policy, pace.usual_s, pace.most_jobs)
-            self._send(free[0], self._take(size), now)
+            self._send(free[0], self._pop_jobs(size), now)
 
     def _refuse_all(self) -> None:
         """Refuse all that waits: no worker is left, and the service ends."""
@@ -409,7 +416,7 @@ class Batcher:
         except Exception as exc:  # a fault of ours: better told to these requests than waited out by them
             log.exception("Op %s: a hand-over of %d requests can't be sent", self.op, len(jobs))
             for job in jobs:
-                job.fail(ServingError(f"the request can't be handed to Op {self.op}: {text_of(exc)}"))
+                job.fail(ServingError(f"the request can't be handed to Op {self.op}: {get_error_text(exc)}"))
 
     def _is_of_version(self, job: Job, version: str) -> bool:
         """Have the answer name the version of the model that is run, or refuse who asked for another."""
@@ -421,7 +428,7 @@ class Batcher:
             request.model_version = version
         return True
 
-    def _take(self, size: int) -> list[Job]:
+    def _pop_jobs(self, size: int) -> list[Job]:
         """Take the next jobs that are still wanted."""
         jobs = self._line.take(size)
         self._admission.fair_queue.serve(jobs[-1].dag_run.request.turn)

@@ -9,7 +9,7 @@ import urllib.parse
 from collections.abc import Callable, Collection, Iterable
 from contextvars import ContextVar
 
-from pipeline.config.api_keys import ApiKey, digest_of, open_to_others, read_api_keys
+from pipeline.config.api_keys import ApiKey, hash_key, open_to_others, read_api_keys
 from pipeline.config.config_file import SecurityConfig
 from pipeline.errors import Overloaded, Unauthenticated
 from pipeline.front.scheduler.admission import Client
@@ -109,7 +109,7 @@ class KeyRing:
         """
         if key is None:
             raise Unauthenticated(f"this service asks for an API key: {_HOW}")
-        digest = digest_of(key)
+        digest = hash_key(key)
         known, client = self._by_digest.get(digest, (b"", None))
         if client is None or not hmac.compare_digest(known, digest):
             raise Unauthenticated(f"the API key is not one of this service's: {_HOW}")

@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 
 from pipeline.api.dag import Dag
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP
-from pipeline.errors import DeadlineExceeded, HookFailed, ServingError, text_of
+from pipeline.errors import DeadlineExceeded, HookFailed, ServingError, get_error_text
 from pipeline.front.metrics.figures import Failures, RequestFigures
 from pipeline.front.pool import worker_instance
 from pipeline.front.scheduler.in_order import InOrder
@@ -113,7 +113,7 @@ class DagRun(msgspec.Struct, eq=False):
         dag = entry.dag
         outputs[node] = (label, parts)
         for consumer in dag.consumers[node]:
-            inputs = self._inputs_of(consumer, node)
+            inputs = self._ready_inputs(consumer, node)
             if inputs is not None:
                 given = self.awaited[consumer] = [outputs[name] for name in inputs]
                 entry.queues[consumer].put(self, consumer, given)
@@ -121,7 +121,7 @@ class DagRun(msgspec.Struct, eq=False):
             for name in superfluous(dag, self.awaited):
                 self.awaited[name] = []  # nobody's inputs: whatever it is still doing is not awaited
 
-    def _inputs_of(self, node: str, came: str) -> tuple[str, ...] | None:
+    def _ready_inputs(self, node: str, came: str) -> tuple[str, ...] | None:
         """What a node starts on now that the output `came` is there; None when it waits or has started."""
         dag = self.entry.dag
         if dag.first_arrival:
@@ -349,7 +349,9 @@ class Job(msgspec.Struct, eq=False):
     def _end_in_fault(self, exc: Exception) -> None:
         """Answer the request with an error of ours, for a step of its DAG run has raised."""
         log_fault(self._go_on)
-        self.dag_run.end(ServingError(f"the request can't go on after node {self.node}: {text_of(exc)}"))
+        self.dag_run.end(
+            ServingError(f"the request can't go on after node {self.node}: {get_error_text(exc)}")
+        )
 
 
 def given_back(jobs: Iterable[worker_instance.Job]) -> Iterable[Job]:

@@ -56,7 +56,7 @@ class ModelBatching(NamedTuple):
     policies: QueuePolicies | None = None
 
 
-def batching_of(app: App, op: str) -> ModelBatching:
+def get_model_batching(app: App, op: str) -> ModelBatching:
     """That of the model that this Op runs."""
     for model in app.models:
         if model.op == op and model.config is not None:

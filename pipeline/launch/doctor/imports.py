@@ -20,7 +20,7 @@ REMEDY = f"{REINSTALL}, and run its own Python."
 
 def check_imports(direct: Collection[str]) -> Finding:
     """`direct`: names of distributions. A module that is there and does not load is a miss."""
-    modules = sorted(module_of(name) for name in direct if name not in OWN_FINDING)
+    modules = sorted(get_module_name(name) for name in direct if name not in OWN_FINDING)
     try:
         done = subprocess.run(
             [*python_module("pipeline.launch.doctor.imports"), *modules],
@@ -41,7 +41,7 @@ def check_imports(direct: Collection[str]) -> Finding:
     return ok("Imports", f"{len(modules)} packages load")
 
 
-def module_of(distribution: str) -> str:
+def get_module_name(distribution: str) -> str:
     return MODULE_OF.get(distribution) or re.sub(r"[-.]", "_", distribution)
 
 

@@ -24,10 +24,10 @@ class ClassesTask(TextTask):
         labels, scores = "BYTES [-1, -1]", "FP32 [-1, -1]"
         return {"label": "BYTES [-1]", "score": "FP32 [-1]", "labels": labels, "scores": scores}
 
-    def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
+    def build_answer(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
         of_texts = pooled(self._scores(scores), asked.windows, self.output.pooling)
         wanted = {"top_k": self.output.top_k, "threshold": self.output.threshold, **asked.parameters}
-        return best(of_texts, self.names_of(of_texts.shape[1]), wanted["top_k"], wanted["threshold"])
+        return best(of_texts, self.get_class_names(of_texts.shape[1]), wanted["top_k"], wanted["threshold"])
 
     def _scores(self, scores: list[Array]) -> Array:
         return probabilities(joined(scores), self.output.activation)
@@ -39,11 +39,11 @@ class MultiLabelTask(ClassesTask):
     def declared(self) -> dict[str, str]:
         return {"labels": "BYTES [-1, -1]", "scores": "FP32 [-1, -1]"}
 
-    def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
+    def build_answer(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
         of_texts = pooled(self._scores(scores), asked.windows, self.output.pooling)
         wanted: dict[str, Any] = {"top_k": self.output.top_k, "threshold": self.output.threshold}
         wanted |= asked.parameters
-        names = self.names_of(of_texts.shape[1])
+        names = self.get_class_names(of_texts.shape[1])
         return over_threshold(of_texts, names, wanted["threshold"], wanted["top_k"])
 
     def _scores(self, scores: list[Array]) -> Array:

@@ -52,14 +52,14 @@ class EmbeddingTask(TextTask):
 
     def load(self) -> None:
         super().load()
-        self._pooling = pooling_of(self.output, self.fetch, self.model)
+        self._pooling = select_pooling(self.output, self.fetch, self.model)
 
     def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
         ids = token_ids(inputs.get(self.name))
         if ids:
             return self.rows_of_ids(ids, wanted)
         prompt = self._prompt(wanted)
-        texts = [[prompt + text for text in many] for many in self.texts_of(inputs)]
+        texts = [[prompt + text for text in many] for many in self.get_texts(inputs)]
         return Asked(wanted, *self.maker.of(texts))
 
     def _prompt(self, wanted: Mapping[str, Any]) -> str:
@@ -92,7 +92,7 @@ class EmbeddingTask(TextTask):
         ]
         return Asked(wanted, rows, cuts)
 
-    def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
+    def build_answer(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
         tokens = [len(row.ids) for row in asked.rows]
         counts = np.add.reduceat(tokens, np.cumsum([0, *asked.windows[:-1]]))
         return {"embedding": self.vectors(asked, scores), "tokens": counts, TRUNCATED: truncations(asked)}
@@ -100,7 +100,7 @@ class EmbeddingTask(TextTask):
     def vectors(self, asked: Asked, fetches: list[Array]) -> Array:
         """Of each text, float32 [texts, dimensions]."""
         rows = zip(fetches, asked.rows, strict=True)
-        of_rows = np.stack([vector_of(fetch[0], len(row.ids), self._pooling) for fetch, row in rows])
+        of_rows = np.stack([pool_vector(fetch[0], len(row.ids), self._pooling) for fetch, row in rows])
         of_texts = pooled(of_rows, asked.windows, "mean")
         output: EmbeddingOutput = self.output
         size = asked.parameters.get("dimensions", output.dimensions)
@@ -123,7 +123,7 @@ class SimilarityTask(EmbeddingTask):
 
     def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
         task = copy.copy(self)
-        first, second = task.texts_of(inputs)
+        first, second = task.get_texts(inputs)
         task.given = task.given.model_copy(update={"pair": ""})
         prompt = self._prompt(wanted)
         texts = [prompt + text for text in (*first, *second)]
@@ -148,7 +148,7 @@ def token_ids(given: Any) -> list[list[int]]:
     return given if isinstance(given, list) and given and isinstance(given[0], list) else []
 
 
-def vector_of(fetch: Array, tokens: int, pooling: str) -> Array:
+def pool_vector(fetch: Array, tokens: int, pooling: str) -> Array:
     """One text's vector of what the model gives for it: float32. tokens: how many it has, without padding."""
     if pooling == "none":
         return np.asarray(fetch, np.float32)
@@ -176,7 +176,7 @@ def shortened(vectors: Array, dimensions: int | None, normalize: bool) -> Array:
     return np.asarray(kept / np.maximum(lengths, np.float32(1e-12)))
 
 
-def pooling_of(output: EmbeddingOutput, fetch: Variable, model: ServingModel) -> str:
+def select_pooling(output: EmbeddingOutput, fetch: Variable, model: ServingModel) -> str:
     """What makes vectors of texts of those of tokens. Raises ConfigError where the fetch has no such."""
     folder = model.directory
     of_tokens = len(fetch.shape) != 2

@@ -56,7 +56,7 @@ class Found(NamedTuple):
         return {"pos": [first, end - 1], "entity": self.text, "label": self.label, "score": score}
 
 
-def tensors_of(found: Sequence[Sequence[Found]]) -> dict[str, Any]:
+def build_entity_tensors(found: Sequence[Sequence[Found]]) -> dict[str, Any]:
     """A row for each text. Rows with fewer entities end with empty ones."""
     longest = max(map(len, found), default=0)
     tensors: dict[str, Any] = {}
@@ -66,11 +66,11 @@ def tensors_of(found: Sequence[Sequence[Found]]) -> dict[str, Any]:
     return tensors
 
 
-def answer_of(found: Sequence[Sequence[Found]], classes: Sequence[Sequence[int]]) -> Answer:
+def build_entity_answer(found: Sequence[Sequence[Found]], classes: Sequence[Sequence[int]]) -> Answer:
     """The entities of each text. classes: of its tokens."""
     value = [[one.as_paddlenlp() for one in many] for many in found]
     return Answer(
-        tensors_of(found),
+        build_entity_tensors(found),
         rows=[{"entities": [one.document() for one in many]} for many in found],
         key_values={
             "value": json.dumps(value, ensure_ascii=False),

@@ -9,13 +9,13 @@ import numpy as np
 
 from pipeline.ops.labels import probabilities
 from pipeline.ops.text_tasks.entity_answer import Found
-from pipeline.ops.text_tasks.entity_spans import Tag, entities, span_of, words_of
+from pipeline.ops.text_tasks.entity_spans import Tag, entities, group_words, trim_span
 from pipeline.ops.text_tasks.text_windows import Span, nearest_window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def likely_of(spans: Sequence[Span], begins: Sequence[int], scores: Sequence[Array]) -> Array:
+def get_token_probabilities(spans: Sequence[Span], begins: Sequence[int], scores: Sequence[Array]) -> Array:
     """The probabilities of the tokens of a text that are read: [tokens, classes].
 
     spans: first and last token of each window. begins: where the text begins in the row of each. scores: of
@@ -33,10 +33,10 @@ def likely_of(spans: Sequence[Span], begins: Sequence[int], scores: Sequence[Arr
 def entities_in(text: str, offsets: Sequence[Span], likely: Array, tags: Sequence[Tag]) -> list[Found]:
     """The entities of a text. offsets: of each token that is read its characters; (0, 0) of a space alone,
     to which SentencePiece gives those behind it. tags: of each class."""
-    words = words_of(text, offsets)
+    words = group_words(text, offsets)
     many = []
     for first, last, kind, score in named_words(words, likely, tags):
-        start, end = span_of(text, offsets[words[first][0]][0], offsets[words[last][-1]][1])
+        start, end = trim_span(text, offsets[words[first][0]][0], offsets[words[last][-1]][1])
         many.append(Found(text[start:end], kind, score, start, end))
     return many
 

@@ -46,7 +46,7 @@ class Entity(NamedTuple):
     kind: str
 
 
-def tags_of(labels: Sequence[str], scheme: str, outside: str) -> list[Tag]:
+def parse_labels(labels: Sequence[str], scheme: str, outside: str) -> list[Tag]:
     """What each label says. Raises ConfigError for one that is not of the scheme."""
     own = [label for label in labels if label != outside]
     if scheme == "none":
@@ -81,7 +81,7 @@ def entities(tags: Sequence[Tag]) -> Iterator[Entity]:
         yield Entity(begun, len(tags) - 1, tags[-1].kind)
 
 
-def words_of(text: str, offsets: Sequence[tuple[int, int]]) -> list[list[int]]:
+def group_words(text: str, offsets: Sequence[tuple[int, int]]) -> list[list[int]]:
     """The pieces of each word, by their offsets in the text: those that touch in a run of letters are one.
 
     In scripts without spaces each piece is a word. What has no characters of its own is left out.
@@ -101,7 +101,7 @@ def words_of(text: str, offsets: Sequence[tuple[int, int]]) -> list[list[int]]:
     return words
 
 
-def span_of(text: str, first: int, last: int) -> tuple[int, int]:
+def trim_span(text: str, first: int, last: int) -> tuple[int, int]:
     """The characters of an entity without spaces at its ends, and with all that its last sign is made of."""
     while first < last and text[first].isspace():
         first += 1

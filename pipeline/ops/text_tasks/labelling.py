@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from pipeline.errors import ConfigError
 from pipeline.ops.text_tasks import entity_answer
 from pipeline.ops.text_tasks.entity_answer import Found
-from pipeline.ops.text_tasks.entity_scores import entities_in, likely_of, named_words
-from pipeline.ops.text_tasks.entity_spans import joined_tokens, tags_of
+from pipeline.ops.text_tasks.entity_scores import entities_in, get_token_probabilities, named_words
+from pipeline.ops.text_tasks.entity_spans import joined_tokens, parse_labels
 from pipeline.ops.text_tasks.parameters import Parameter, flag, share
 from pipeline.ops.text_tasks.split_tokens import checked_tokens, printed_texts, tokens_of_json
 from pipeline.ops.text_tasks.text_task import Array, Asked, TextTask
@@ -33,7 +33,7 @@ class EntitiesTask(TextTask):
         super().__init__(*given)
         if not len(self.labels):
             raise ConfigError(f"{self.model.directory}: entities need labels, and the model has none")
-        self._tags = tags_of(self.labels.tolist(), self.output.scheme, self.output.outside)
+        self._tags = parse_labels(self.labels.tolist(), self.output.scheme, self.output.outside)
 
     def declared(self) -> dict[str, str]:
         return dict(entity_answer.DECLARED)
@@ -60,19 +60,19 @@ class EntitiesTask(TextTask):
             return list(texts)
         return [tokens_of_json(one, f"text {n} of {self.name!r}", most) for n, one in enumerate(texts)]
 
-    def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
+    def build_answer(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
         least = asked.parameters.get("threshold", self.output.threshold)
-        self.names_of(scores[0].shape[-1])
+        self.get_class_names(scores[0].shape[-1])
         found, classes, row = [], [], 0
         for text, tokens, part in zip(asked.texts, asked.tokens, asked.cuts, strict=True):
             own = slice(row, row + len(part.spans))
             row = own.stop
             begins = [one.at for one in asked.rows[own]]
-            likely = likely_of(part.spans, begins, [of_row[0] for of_row in scores[own]])
+            likely = get_token_probabilities(part.spans, begins, [of_row[0] for of_row in scores[own]])
             many = self._in_tokens(text, tokens, likely) if tokens.words else self._in(text, tokens, likely)
             found.append([one for one in many if one.score >= least])
             classes.append(likely.argmax(1).tolist())
-        return entity_answer.answer_of(found, classes)
+        return entity_answer.build_entity_answer(found, classes)
 
     def _in(self, text: str, tokens: Tokens, likely: Array) -> list[Found]:
         space = self.tokenizer.space

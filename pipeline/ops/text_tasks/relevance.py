@@ -28,7 +28,7 @@ class RelevanceTask(TextTask):
     def declared(self) -> dict[str, str]:
         return {"score": "FP32 [-1]", TRUNCATED: "BOOL [-1]"}
 
-    def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
+    def build_answer(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
         # Of a long text the window that answers best: the others need not.
         logits = pooled(joined(scores), asked.windows, "max")
         output: RelevanceOutput = self.output

@@ -26,19 +26,19 @@ class TextRows:
         if len(texts) == 2 and len(texts[0]) < len(texts[1]):
             texts, tokens[0] = [list(texts[0]) * len(texts[1]), texts[1]], tokens[0] * len(texts[1])
         rows, cuts = self.of_texts(*tokens) if len(texts) == 1 else self.of_pairs(*tokens)
-        return rows, self._told(cuts, *texts)
+        return rows, self._find_cuts(cuts, *texts)
 
     def with_places(self, texts: Sequence[str]) -> tuple[list[Tokens], list[Row], list[Cut]]:
         """The tokens of texts with their offsets, and what `of` returns."""
         tokens = self._tokens(texts, places=True)
         rows, cuts = self.of_texts(tokens)
-        return tokens, rows, self._told(cuts, texts)
+        return tokens, rows, self._find_cuts(cuts, texts)
 
     def _tokens(self, texts: Sequence[str], *, places: bool = False) -> list[Tokens]:
         most = self._reading.most_chars
         return self._tokenizer.tokens([text[:most] for text in texts], places=places)
 
-    def _told(self, cuts: Sequence[Cut], *texts: Sequence[str]) -> list[Cut]:
+    def _find_cuts(self, cuts: Sequence[Cut], *texts: Sequence[str]) -> list[Cut]:
         """Texts whose last characters were not even tokenized are truncated, too."""
         most = self._reading.most_chars
         over = [any(len(text) > most for text in pair) for pair in zip(*texts, strict=True)]

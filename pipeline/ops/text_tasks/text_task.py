@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.api.answer import Answer
 from pipeline.errors import InvalidInput, ServingError, TooLarge
-from pipeline.models.description import Output, labels_of
+from pipeline.models.description import Output, get_class_labels
 from pipeline.models.serving_model import ServingModel, Variable
 from pipeline.models.text_description import TextInput
 from pipeline.ops.text_tasks.parameters import Parameter, flag, read_parameters
@@ -73,7 +73,7 @@ class TextTask:
         self.output = output
         self.fetch = fetch
         self.model = model
-        self.labels = np.array(labels_of(output, model.labels))
+        self.labels = np.array(get_class_labels(output, model.labels))
         self.max_tokens = longest_text(given, model.feeds)
         self._dtypes = {feed.alias: feed.numpy_dtype for feed in model.feeds}
 
@@ -121,9 +121,9 @@ class TextTask:
 
     def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
         """The rows of a request's texts."""
-        return Asked(wanted, *self.maker.of(self.texts_of(inputs)))
+        return Asked(wanted, *self.maker.of(self.get_texts(inputs)))
 
-    def texts_of(self, inputs: Mapping[str, Any]) -> list[list[str]]:
+    def get_texts(self, inputs: Mapping[str, Any]) -> list[list[str]]:
         """The texts of each input, as many of each; of pairs one first text may stand for all of them."""
         texts = [self.texts(inputs, name) for name in self.names]
         if len({len(many) for many in texts}) > 1 and not (self.one_for_all and len(texts[0]) == 1):
@@ -165,15 +165,15 @@ class TextTask:
 
     def answer(self, asked: Asked, fetches: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
         """The answer of the fetches of each row."""
-        answer = self.answer_of(asked, [fetch[self.fetch.alias] for fetch in fetches])
+        answer = self.build_answer(asked, [fetch[self.fetch.alias] for fetch in fetches])
         if self.given.too_long != "refuse":
             _tell_of_length(answer, [part.truncated for part in asked.cuts], asked.windows)
         return answer
 
-    def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
+    def build_answer(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
         raise NotImplementedError
 
-    def names_of(self, classes: int) -> Array:
+    def get_class_names(self, classes: int) -> Array:
         """The names of so many classes, their numbers where they have none. Raises ServingError where there
         are as many names as there are no classes."""
         if not len(self.labels):

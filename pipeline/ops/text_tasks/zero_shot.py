@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pipeline.errors import InvalidInput, TooLarge
-from pipeline.models.label_names import entailment_of
+from pipeline.models.label_names import find_entailment
 from pipeline.models.text_description import SLOT
 from pipeline.ops.labels import best, probabilities
 from pipeline.ops.text_tasks.classification import THRESHOLD, TOP_K, joined
@@ -41,7 +41,7 @@ class ZeroShotTask(TextTask):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         names = self.labels.tolist()
-        found = entailment_of(names) if self.output.entailment is None else self.output.entailment
+        found = find_entailment(names) if self.output.entailment is None else self.output.entailment
         assert found is not None  # the description was checked
         self._entailment = found
         against = (at for at, name in enumerate(names) if _CONTRADICTION.fullmatch(name.strip()))
@@ -87,10 +87,10 @@ class ZeroShotTask(TextTask):
             raise InvalidInput(f"{LABELS!r} is missing: send the labels to choose from")
         return tuple(self.output.candidates)
 
-    def answer_of(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
+    def build_answer(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
         names = np.array(asked.parameters[LABELS])
         logits = joined(scores)
-        self.names_of(logits.shape[1])
+        self.get_class_names(logits.shape[1])
         by_window = logits.reshape(-1, len(names), logits.shape[1])
         # Of one label the share among all would be 1, whatever the text says.
         alone = len(names) == 1 or asked.parameters.get("multi_label", self.output.multi_label)

@@ -40,7 +40,7 @@ def sentence_piece_tokenizer(path: Path, *, lowercase: bool = True, keep_accents
 
     lowercase, keep_accents: of ALBERT, as its tokenizer_config.json says.
     """
-    model = _read(path)
+    model = _parse_model(path)
     if (model.trainer_spec.model_type or _UNIGRAM) != _UNIGRAM:
         raise ConfigError(
             f"{path} is no unigram model of SentencePiece: save its tokenizer as tokenizer.json"
@@ -118,7 +118,7 @@ def _ends_with_comma(piece: str) -> bool:
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
 
-def _read(path: Path) -> Any:
+def _parse_model(path: Path) -> Any:
     if path.stat().st_size > _MOST_BYTES:
         raise ConfigError(f"{path} has over {_MOST_BYTES} bytes: it is no model of SentencePiece")
     model = _message_class()()

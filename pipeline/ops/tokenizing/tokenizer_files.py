@@ -85,7 +85,7 @@ def load_tokenizer(given: TextInput, path: Path) -> Any:
                 handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
             )
             tokenizer = Tokenizer.from_str(words.to_str())  # what it wraps can do more
-            if _class_of(settings).startswith(_SYMBOLS_APART):
+            if _tokenizer_class(settings).startswith(_SYMBOLS_APART):
                 apart = pre_tokenizers.Split(Regex(_SYMBOL), "isolated")
                 tokenizer.pre_tokenizer = pre_tokenizers.Sequence([apart, tokenizer.pre_tokenizer])
     except ConfigError:
@@ -99,7 +99,7 @@ def load_tokenizer(given: TextInput, path: Path) -> Any:
 
 def _refuse_others(path: Path) -> None:
     """Raises ConfigError where the folder says that its tokenizer is another than this file alone is."""
-    name = _class_of(_settings(path))
+    name = _tokenizer_class(_settings(path))
     families = _FAMILIES.get(path.name)
     if families is None:
         if path.suffix in (".json", ".txt"):
@@ -111,7 +111,7 @@ def _refuse_others(path: Path) -> None:
         raise ConfigError(f"{path} belongs to {told_name}, which is not known here: {_REMEDY}")
 
 
-def _class_of(settings: Mapping[str, Any]) -> str:
+def _tokenizer_class(settings: Mapping[str, Any]) -> str:
     return str(settings.get("tokenizer_class") or settings.get("init_class") or "")
 
 

@@ -15,8 +15,8 @@ from pipeline.models.onnx_file import OnnxFacts
 from pipeline.models.serving_model import Variable
 from pipeline.ops.text_tasks.text_task import MOST_ROWS, TRUNCATED, WINDOWS, TextTask
 from pipeline.triton.export.postprocess import LENGTHS, PLACES, Postprocess
-from pipeline.triton.model_folder import data_type_of
-from pipeline.triton.padding_proof import padding_of
+from pipeline.triton.model_folder import get_data_type
+from pipeline.triton.padding_proof import load_padding_proof
 from pipeline.triton.repository import PADDING
 
 SCORES = "scores"
@@ -33,7 +33,7 @@ class Graph(NamedTuple):
     """What each feed is padded with, by what it is of the tokenizer; nothing where that is not proven."""
 
 
-def graph_of(task: TextTask, facts: OnnxFacts, program: Path) -> Graph:
+def build_graph(task: TextTask, facts: OnnxFacts, program: Path) -> Graph:
     """Raises ConfigError for a model that takes more than a tokenizer makes, or a fixed number of rows."""
     given, model = task.given, task.model
     kinds = {given.ids: IDS, given.types: TYPES, given.mask: MASK}
@@ -54,7 +54,7 @@ def graph_of(task: TextTask, facts: OnnxFacts, program: Path) -> Graph:
         padded = {alias: one.value for alias, one in model.padding.feeds.items()}
         reached = model.padding.max_length
     else:
-        proof = padding_of(program, "onnxruntime")
+        proof = load_padding_proof(program, "onnxruntime")
         proven, reached = proof.feeds, proof.max_length
         padded = {alias_of.get(name, name): value for name, value in proven.items()}
     if reached is not None and reached < task.reading.max_tokens:
@@ -78,7 +78,7 @@ def tokenizer(name: str, task: TextTask, graph: Graph, extra: Sequence[str]) -> 
         _add(config.input, one, "BYTES", (-1,))
     for kind, feed in graph.feeds.items():
         _add(config.output, kind, _datatype(feed), (-1, -1))
-    for one in (WINDOWS, *_told(task), *extra):
+    for one in (WINDOWS, *_list_tokenizer_outputs(task), *extra):
         _add(config.output, one, *_ROWS[one])
     return config
 
@@ -103,7 +103,7 @@ def postprocess(name: str, task: TextTask, graph: Graph, post: Postprocess) -> M
     for one in (WINDOWS, *post.rows):
         _add(config.input, one, *_ROWS[one])
     for one, told in task.declared().items():
-        if one not in _told(task):
+        if one not in _list_tokenizer_outputs(task):
             _add(config.output, post.renamed.get(one, one), *_parsed(told))
     return config
 
@@ -115,8 +115,11 @@ def ensemble(name: str, task: TextTask, graph: Graph, post: Postprocess) -> Mode
     answers = {post.renamed.get(one, one): told for one, told in task.declared_all().items()}
     for one, told in answers.items():
         _add(config.output, one, *_parsed(told))
-    own = [*_told(task), *(one for one in (WINDOWS,) if one in answers)]
-    rows = {one: one if one in own else f"tokenizer_{one}" for one in (WINDOWS, *_told(task), *post.rows)}
+    own = [*_list_tokenizer_outputs(task), *(one for one in (WINDOWS,) if one in answers)]
+    rows = {
+        one: one if one in own else f"tokenizer_{one}"
+        for one in (WINDOWS, *_list_tokenizer_outputs(task), *post.rows)
+    }
     feeds = {feed.name: f"tokenizer_{kind}" for kind, feed in graph.feeds.items()}
     texts = {one: one for one in task.names}
     made = {kind: f"tokenizer_{kind}" for kind in graph.feeds}
@@ -138,7 +141,7 @@ _ROWS: Mapping[str, tuple[str, tuple[int, ...]]] = {
 }
 
 
-def _told(task: TextTask) -> tuple[str, ...]:
+def _list_tokenizer_outputs(task: TextTask) -> tuple[str, ...]:
     """What the tokenizer alone knows of an answer."""
     return tuple(one for one in (TRUNCATED,) if one in task.declared_all())
 
@@ -158,7 +161,7 @@ def _step(config: ModelConfig, model: str, inputs: Mapping[str, str], outputs: M
 
 
 def _add(tensors: Any, name: str, datatype: str, dims: Sequence[int]) -> None:
-    tensors.add(name=name, data_type=data_type_of(datatype), dims=dims)
+    tensors.add(name=name, data_type=get_data_type(datatype), dims=dims)
 
 
 def _datatype(variable: Variable) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.errors import ConfigError
-from pipeline.ops.text_tasks.embeddings import pooling_of
-from pipeline.ops.text_tasks.entity_spans import tags_of
+from pipeline.ops.text_tasks.embeddings import select_pooling
+from pipeline.ops.text_tasks.entity_spans import parse_labels
 from pipeline.ops.text_tasks.text_task import TextTask
 
 LENGTHS, PLACES = "lengths", "places"
@@ -31,7 +31,7 @@ class Postprocess:
     renamed: Mapping[str, str] = field(default_factory=dict)
 
 
-def postprocess_of(task: TextTask) -> Postprocess:
+def create_postprocess(task: TextTask) -> Postprocess:
     """Raises ConfigError for a task that no exported model does."""
     kind = task.output.kind
     if kind not in _MAKERS:
@@ -53,14 +53,14 @@ def _classes(task: TextTask) -> Postprocess:
     classes = task.fetch.shape[-1]
     if not len(task.labels) and classes < 1:
         raise ConfigError(f"{task.model.directory}: neither labels nor the number of classes is known")
-    labels = task.names_of(len(task.labels) or classes)
+    labels = task.get_class_names(len(task.labels) or classes)
     module = {"classes": "classes", "multilabel": "multi_label"}[output.kind]
     return Postprocess(module, settings, {"labels.json": labels.tolist()})
 
 
 def _entities(task: TextTask) -> Postprocess:
     output = task.output
-    tags = tags_of(task.labels.tolist(), output.scheme, output.outside)
+    tags = parse_labels(task.labels.tolist(), output.scheme, output.outside)
     settings = {"threshold": output.threshold, "text": task.name}
     # No ensemble has an input and an output of one name.
     renamed = {"text": "entity"}
@@ -70,7 +70,7 @@ def _entities(task: TextTask) -> Postprocess:
 def _embedding(task: TextTask) -> Postprocess:
     output = task.output
     settings = {
-        "pooling": pooling_of(output, task.fetch, task.model),
+        "pooling": select_pooling(output, task.fetch, task.model),
         "normalize": output.normalize,
         "dimensions": output.dimensions or 0,  # 0: all
     }

@@ -23,7 +23,7 @@ from pipeline.models.variants import load_for_engine
 from pipeline.ops.text_tasks.tasks import text_task
 from pipeline.ops.text_tasks.text_task import TextTask
 from pipeline.triton.export import configs
-from pipeline.triton.export.postprocess import Postprocess, postprocess_of
+from pipeline.triton.export.postprocess import Postprocess, create_postprocess
 from pipeline.triton.export.standalone import standalone
 
 TOKENIZER, MODEL, POSTPROCESS = "_tokenizer", "_model", "_postprocess"
@@ -46,26 +46,26 @@ def export_repository(
             f"{name} is no service of texts with one answer: its inputs and outputs in "
             f"{model.directory / 'serving.yml'} do not say how texts become labels"
         )
-    post = postprocess_of(task)
-    program = onnx or _onnx_of(model)
+    post = create_postprocess(task)
+    program = onnx or _find_onnx(model)
     refuse_present(out, name, force=force)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export.", dir=out) as work:
         _write(Path(work), name, task, post, program)
-        for one in names_of(name):
+        for one in get_model_names(name):
             shutil.rmtree(out / one, ignore_errors=True)
             (Path(work) / one).rename(out / one)
-    return names_of(name)
+    return get_model_names(name)
 
 
-def names_of(name: str) -> list[str]:
+def get_model_names(name: str) -> list[str]:
     """The models of a service of this name; the first is the ensemble."""
     return [name, *(name + end for end in (TOKENIZER, MODEL, POSTPROCESS))]
 
 
 def _write(work: Path, name: str, task: TextTask, post: Postprocess, program: Path) -> None:
     facts = inspect_onnx(program)
-    graph = configs.graph_of(task, facts, program)
+    graph = configs.build_graph(task, facts, program)
     extra = post.rows
     tokenizer = _model(
         work / f"{name}{TOKENIZER}", configs.tokenizer(f"{name}{TOKENIZER}", task, graph, extra), "tokenizer"
@@ -96,7 +96,7 @@ def _model(folder: Path, config: ModelConfig, module: str = "") -> Path:
     return version
 
 
-def _onnx_of(model: ServingModel) -> Path:
+def _find_onnx(model: ServingModel) -> Path:
     """The model's ONNX form. Raises ConfigError where it has none."""
     try:
         return load_for_engine(model.directory, "onnxruntime").program
@@ -109,6 +109,6 @@ def _onnx_of(model: ServingModel) -> Path:
 
 def refuse_present(out: Path, name: str, *, force: bool) -> None:
     """Raises ConfigError where the repository has one of the models, and it is not to be replaced."""
-    present = [str(out / one) for one in names_of(name) if (out / one).exists()]
+    present = [str(out / one) for one in get_model_names(name) if (out / one).exists()]
     if present and not force:
         raise ConfigError(f"there already: {', '.join(present)}; --force replaces what is there")

@@ -41,9 +41,9 @@ class _Module:
                 origin = node.module or "" if isinstance(node, ast.ImportFrom) else ""
                 self.imported.update((one.asname or one.name, (origin, one.name)) for one in node.names)
             else:
-                self.defined.update(dict.fromkeys(_names_of(node), node))
+                self.defined.update(dict.fromkeys(_defined_names(node), node))
 
-    def source_of(self, node: ast.stmt) -> str:
+    def get_source(self, node: ast.stmt) -> str:
         """Its lines, with those of comments over it, and its text below it where it is an assignment."""
         decorators = getattr(node, "decorator_list", [])
         first = min([node.lineno, *(one.lineno for one in decorators)]) - 1
@@ -65,13 +65,13 @@ class _Collected:
             if not isinstance(node, ast.Import | ast.ImportFrom):
                 self._follow(name, node)
         self._own = [
-            self._main.source_of(node)
+            self._main.get_source(node)
             for node in self._main.tree.body[1:]
             if not isinstance(node, ast.Import | ast.ImportFrom)
         ]
 
     def source(self) -> str:
-        docstring = self._main.source_of(self._main.tree.body[0])
+        docstring = self._main.get_source(self._main.tree.body[0])
         parts = [docstring, f"{_FUTURE}\n\n{self._import_lines()}"]
         parts += ["\n".join(self._values)] if self._values else []
         code = "\n\n\n".join([*self._own, *(one.rstrip() for one in self._code)])
@@ -110,7 +110,7 @@ class _Collected:
         place = self._values if is_value else self._code
         at = len(place)
         self._follow(module, node)
-        source = known.source_of(node)
+        source = known.get_source(node)
         if source not in place:  # two modules may name a type alike
             place.insert(len(place) if is_value else at, source)
 
@@ -142,7 +142,7 @@ def _module(name: str) -> _Module:
     return _Module(name)
 
 
-def _names_of(node: ast.stmt) -> list[str]:
+def _defined_names(node: ast.stmt) -> list[str]:
     """What a statement at the top level defines."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]

@@ -47,7 +47,7 @@ def offer_packages(
     """
     told = config["parameters"].get(PARAMETER, {}).get("string_value", "")
     if told:
-        _offer(_packages_of(Path(told.replace(MODEL_FOLDER, str(folder)))))
+        _offer(_unpack_packages(Path(told.replace(MODEL_FOLDER, str(folder)))))
     requirements = find_requirements(folder, version)
     if not install_requirements:
         return requirements
@@ -61,7 +61,7 @@ def _offer(packages: Path | None) -> None:
         sys.path.insert(0, str(packages))
 
 
-def _packages_of(path: Path) -> Path:
+def _unpack_packages(path: Path) -> Path:
     """The packages of an environment: a folder, or the archive of one as conda-pack makes it."""
     if path.is_file():
         path = _made(path.read_bytes(), lambda made: _unpack(path, made))

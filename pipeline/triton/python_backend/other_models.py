@@ -34,9 +34,11 @@ class OtherModels:
         from pipeline.triton.python_backend.utils import InferenceResponse, TritonError
 
         try:
-            answer = ModelInferResponse.FromString(self._call("ModelInfer", _message_of(request), timeout_s))
-            told = {name: _value_of(one) for name, one in answer.parameters.items()}
-            return InferenceResponse(_tensors_of(answer), parameters=told)
+            answer = ModelInferResponse.FromString(
+                self._call("ModelInfer", _encode_request(request), timeout_s)
+            )
+            told = {name: _get_value(one) for name, one in answer.parameters.items()}
+            return InferenceResponse(_decode_tensors(answer), parameters=told)
         except Refused as exc:
             return InferenceResponse(error=TritonError(exc.told, _CODES.get(exc.code, 1)))
         except (ServingError, ValueError) as exc:
@@ -106,7 +108,7 @@ _CODES = {
 }
 
 
-def _message_of(request: InferenceRequest) -> bytes:
+def _encode_request(request: InferenceRequest) -> bytes:
     from client.protos.kserve_v2_pb2 import ModelInferRequest
     from pipeline.dialects.kserve.datatypes import PARAMETERS, to_raw
 
@@ -139,11 +141,11 @@ def _beside(request: InferenceRequest) -> dict[str, Any]:
     return {**request.given_parameters(), **{name: value for name, value in told.items() if value}}
 
 
-def _value_of(parameter: Any) -> Any:
+def _get_value(parameter: Any) -> Any:
     return getattr(parameter, parameter.WhichOneof("parameter_choice"))
 
 
-def _tensors_of(answer: Any) -> list[Any]:
+def _decode_tensors(answer: Any) -> list[Any]:
     from pipeline.dialects.kserve.datatypes import from_raw
     from pipeline.triton.python_backend.utils import Tensor
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.api.op import OpRequest
-from pipeline.errors import ConfigError, InvalidInput, ServingError, text_of
+from pipeline.errors import ConfigError, InvalidInput, ServingError, get_error_text
 from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.process.app_modules import lead_import_path
 from pipeline.process.run_module import PACKAGES
@@ -74,7 +74,7 @@ class PythonModel:
     ) -> None:
         self._config = config
         self._instance = instance_name(config, instance)
-        self._card = card_of(config, instance)
+        self._card = select_gpu(config, instance)
         self._datatypes = {one["name"]: _datatype(one) for one in config["input"]}
         self._required = [one["name"] for one in config["input"] if not one["optional"]]
         self._outputs = [one["name"] for one in config["output"]]
@@ -150,9 +150,13 @@ class PythonModel:
             if inspect.iscoroutine(answers):
                 answers = self._loop.run_until_complete(answers)
         except TritonModelException as exc:
-            raise ModelRaised(self._failed(text_of(exc) + where_of(exc, self._path))) from exc
+            raise ModelRaised(
+                self._failed(get_error_text(exc) + format_model_lines(exc, self._path))
+            ) from exc
         except BaseException as exc:  # it may raise SystemExit as well
-            raise ModelRaised(self._failed(said_of(exc) + where_of(exc, self._path))) from exc
+            raise ModelRaised(
+                self._failed(format_exception(exc) + format_model_lines(exc, self._path))
+            ) from exc
         if not isinstance(answers, list):
             raise ModelRaised(
                 self._failed(f"Expected a list in the execute return, found type '{type(answers).__name__}'.")
@@ -265,7 +269,7 @@ def load_module(path: Path, missing: Sequence[Path] = ()) -> ModuleType:
 def failure(exc: BaseException, path: Path, missing: Sequence[Path] = ()) -> str:
     """Describe what a model's code raised. missing: each requirements.txt that is not installed."""
     hint = f". {NOT_INSTALLED.format(missing[0])}" if missing and isinstance(exc, ImportError) else ""
-    return f"Internal: {said_of(exc)}{hint}{where_of(exc, path)}"
+    return f"Internal: {format_exception(exc)}{hint}{format_model_lines(exc, path)}"
 
 
 def as_serving_error(error: TritonError) -> ServingError:
@@ -278,16 +282,16 @@ def as_serving_error(error: TritonError) -> ServingError:
 def as_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Texts as objects of bytes, which is what the next model finds."""
     made = np.empty(array.size, object)
-    made[:] = [utils.bytes_of(one) for one in array.ravel().tolist()]
+    made[:] = [utils.encode_element(one) for one in array.ravel().tolist()]
     return made.reshape(array.shape)
 
 
-def said_of(exc: BaseException) -> str:
+def format_exception(exc: BaseException) -> str:
     """The type of an exception and its text."""
-    return f"{type(exc).__name__}: {text_of(exc)}"
+    return f"{type(exc).__name__}: {get_error_text(exc)}"
 
 
-def where_of(exc: BaseException, path: Path) -> str:
+def format_model_lines(exc: BaseException, path: Path) -> str:
     """The lines of the model's own files that an exception passed, the innermost first, as in Triton."""
     frames = traceback.extract_tb(exc.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).parent == path.parent] or frames[-1:]
@@ -304,7 +308,7 @@ def instance_name(config: Mapping[str, Any], instance: int) -> str:
     return f"{config['name']}_{instance}"
 
 
-def card_of(config: Mapping[str, Any], instance: int) -> int | None:
+def select_gpu(config: Mapping[str, Any], instance: int) -> int | None:
     """The GPU that an instance is meant for; None for the CPU, where there is none, too."""
     for group in config["instance_group"]:
         if instance < group["count"]:

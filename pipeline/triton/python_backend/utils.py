@@ -390,7 +390,7 @@ def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> Any:
         return ()
     if input_tensor.dtype.kind not in "OSU":
         return None
-    return raw_texts.written(map(bytes_of, input_tensor.ravel().tolist()))
+    return raw_texts.written(map(encode_element, input_tensor.ravel().tolist()))
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
@@ -401,7 +401,7 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
     return array
 
 
-def bytes_of(element: Any) -> bytes:
+def encode_element(element: Any) -> bytes:
     """For the worker: an element of a tensor of texts."""
     return element if isinstance(element, bytes) else str(element).encode("utf-8", "surrogatepass")
 

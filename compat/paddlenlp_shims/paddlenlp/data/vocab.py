@@ -79,10 +79,10 @@ class Vocab:
     def to_tokens(self, indices: int | Sequence[int] | np.ndarray[Any, Any]) -> Any:
         """The token of a number, or those of several. ValueError for a number that is not there."""
         if not isinstance(indices, (list, tuple, np.ndarray)):
-            return self._token_of(indices)
-        return [self._token_of(index) for index in indices]
+            return self._lookup_token(indices)
+        return [self._lookup_token(index) for index in indices]
 
-    def _token_of(self, index: Any) -> str:
+    def _lookup_token(self, index: Any) -> str:
         try:
             return self._idx_to_token[int(index)]
         except KeyError:
@@ -90,10 +90,10 @@ class Vocab:
 
     def __getitem__(self, tokens: str | Sequence[str]) -> Any:
         if isinstance(tokens, (list, tuple)):
-            return [self._number_of(token) for token in tokens]
-        return self._number_of(tokens)
+            return [self._lookup_index(token) for token in tokens]
+        return self._lookup_index(tokens)
 
-    def _number_of(self, token: Any) -> int:
+    def _lookup_index(self, token: Any) -> int:
         return self._token_to_idx[token]
 
     def __len__(self) -> int:

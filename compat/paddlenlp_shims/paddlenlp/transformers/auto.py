@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ..utils.log import logger
 from .byte_pairs import RobertaBPETokenizer
-from .pretrained_names import tokenizer_of
+from .pretrained_names import find_tokenizer
 from .saved_files import CONFIG, candidate_folders, missing_files
 from .wordpiece import RobertaChineseTokenizer
 
@@ -39,7 +39,7 @@ class AutoTokenizer:
             logger.debug(
                 f"the tokenizer of {name} is PaddleNLP's own; use_fast and use_faster change nothing here"
             )
-        chosen = tokenizer_of(name) or cls._class_of_files(name, kwargs.get("subfolder") or "")
+        chosen = find_tokenizer(name) or cls._class_of_files(name, kwargs.get("subfolder") or "")
         return tokenizer_class(chosen).from_pretrained(name, *args, **kwargs)
 
     @classmethod
@@ -108,7 +108,7 @@ class RobertaTokenizer(AutoTokenizer):
         name = str(pretrained_model_name_or_path)
         kwargs.pop("use_fast", None)
         kwargs.pop("use_faster", None)
-        chosen = tokenizer_of(name) or cls._class_of_files(name, kwargs.get("subfolder") or "")
+        chosen = find_tokenizer(name) or cls._class_of_files(name, kwargs.get("subfolder") or "")
         by_vocabulary = any(next(iter(place.glob("*vocab.txt")), None) for place in _folders(name))
         fallback = RobertaChineseTokenizer if by_vocabulary else RobertaBPETokenizer
         return cls._CLASSES.get(chosen, fallback).from_pretrained(name, *args, **kwargs)

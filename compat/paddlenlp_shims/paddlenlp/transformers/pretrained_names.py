@@ -189,19 +189,19 @@ PRETRAINED = (
 _BY_NAME = {name: models for models in PRETRAINED for name in models.names.split()}
 
 
-def tokenizer_of(name: str) -> str | None:
+def find_tokenizer(name: str) -> str | None:
     """The tokenizer of a model that PaddleNLP has by this name; None for other names."""
     models = _BY_NAME.get(name)
     return None if models is None else models.tokenizer
 
 
-def configuration_of(name: str) -> dict[str, Any]:
+def get_configuration(name: str) -> dict[str, Any]:
     """The arguments of the tokenizer of the model of this name; none for other names."""
     models = _BY_NAME.get(name)
     return {} if models is None else dict(models.arguments)
 
 
-def longest_text_of(name: str) -> int | None:
+def get_max_text_length(name: str) -> int | None:
     """The most tokens that the model of this name takes; None where that is unknown."""
     models = _BY_NAME.get(name)
     return None if models is None else models.longest

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..utils.log import logger
-from .pretrained_names import configuration_of, longest_text_of
+from .pretrained_names import get_configuration, get_max_text_length
 from .special_tokens import AddedToken
 
 if TYPE_CHECKING:
@@ -84,12 +84,12 @@ def missing_files(what: str, name: str, files: Sequence[str], places: Sequence[P
     )
 
 
-def config_of(folder: Path, name: str) -> dict[str, Any]:
+def load_config(folder: Path, name: str) -> dict[str, Any]:
     """What PaddleNLP knows of a model of this name, and the folder's own tokenizer_config.json before that.
 
     Raises ValueError for a file that is no JSON object.
     """
-    known = configuration_of(name)
+    known = get_configuration(name)
     return known | _json_object(folder / CONFIG) if (folder / CONFIG).is_file() else known
 
 
@@ -100,13 +100,13 @@ def load_tokenizer(
     for ignored in ("cache_dir", "from_hf_hub", "from_aistudio"):
         kwargs.pop(ignored, None)
     folder, files = find_files(cls, name, kwargs.pop("subfolder", None) or "")
-    config = config_of(folder, name)
+    config = load_config(folder, name)
     for stored in ("init_class", "tokenizer_class"):
         config.pop(stored, None)
     positional = list(args) or list(config.pop("init_args", ()))
     config.pop("init_args", None)
     arguments = {key: _with_added_tokens(value) for key, value in (config | kwargs).items()}
-    longest = longest_text_of(name)
+    longest = get_max_text_length(name)
     if longest is not None:
         arguments["model_max_length"] = min(arguments.get("model_max_length") or longest, longest)
     for argument, path in files.items():

@@ -127,8 +127,8 @@ class PretrainedTokenizer(TextToTokens):
             max_length=max_length, stride=stride, is_split_into_words=is_split_into_words,
             pad_to_multiple_of=pad_to_multiple_of,
         )  # fmt: skip
-        ids = self._ids_of(text, is_split_into_words)
-        pair_ids = None if text_pair is None else self._ids_of(text_pair, is_split_into_words)
+        ids = self._to_ids(text, is_split_into_words)
+        pair_ids = None if text_pair is None else self._to_ids(text_pair, is_split_into_words)
         encoded = self._one(ids, pair_ids, wanted, text, text_pair)
         if wanted.padding is not PaddingStrategy.DO_NOT_PAD or wanted.return_attention_mask:
             self._pad(
@@ -166,10 +166,10 @@ class PretrainedTokenizer(TextToTokens):
         )  # fmt: skip
         rows: list[dict[str, Any]] = []
         for number, entry in enumerate(batch_text_or_text_pairs):
-            text, text_pair = _pair_of(entry, is_split_into_words)
-            ids = self._ids_of(text, is_split_into_words)
+            text, text_pair = _split_pair(entry, is_split_into_words)
+            ids = self._to_ids(text, is_split_into_words)
             if text_pair is None or not stride > 0:
-                pair_ids = None if text_pair is None else self._ids_of(text_pair, is_split_into_words)
+                pair_ids = None if text_pair is None else self._to_ids(text_pair, is_split_into_words)
                 rows.append(self._one(ids, pair_ids, wanted, text, text_pair, with_length=True))
             else:
                 rows += self._windows(number, text, text_pair, wanted)
@@ -240,7 +240,7 @@ class PretrainedTokenizer(TextToTokens):
             raise ValueError("the tokenizer has no pad_token to pad with; set tokenizer.pad_token")
         return pad, cut, max_length
 
-    def _ids_of(self, text: Any, is_split_into_words: bool | str) -> Ids:
+    def _to_ids(self, text: Any, is_split_into_words: bool | str) -> Ids:
         """The numbers of a text, of its words, of its tokens, or of these numbers."""
         if isinstance(text, str):
             ids: Ids = self.convert_tokens_to_ids(self.tokenize(text))
@@ -325,8 +325,8 @@ class PretrainedTokenizer(TextToTokens):
 
         Raises ValueError where the first text leaves no room.
         """
-        ids = self._ids_of(text, wanted.is_split_into_words)
-        pair_ids = self._ids_of(text_pair, wanted.is_split_into_words)
+        ids = self._to_ids(text, wanted.is_split_into_words)
+        pair_ids = self._to_ids(text_pair, wanted.is_split_into_words)
         around = self.num_special_tokens_to_add(pair=True) if wanted.add_special_tokens else 0
         room = (wanted.max_length or ENDLESS) - len(ids) - around
         if room <= 0:
@@ -485,7 +485,7 @@ def _check_text(given: Any) -> None:
         )
 
 
-def _pair_of(entry: Any, is_split_into_words: bool | str) -> tuple[Any, Any]:
+def _split_pair(entry: Any, is_split_into_words: bool | str) -> tuple[Any, Any]:
     """The texts of an entry of a batch; the second is None where there is one."""
     if not isinstance(entry, (list, tuple)):
         return entry, None

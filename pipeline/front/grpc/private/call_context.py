@@ -77,7 +77,7 @@ class CallContext(_ServicerContext):  # type: ignore[misc]
         self.bounds.untaken.let_go(self)
 
 
-def context_of(call: Any, loop: Any, bounds: Bounds) -> CallContext:
+def create_context(call: Any, loop: Any, bounds: Bounds) -> CallContext:
     context = CallContext(call, None, None, loop)
     context.bounds = bounds
     return context

@@ -26,7 +26,7 @@ from grpc.aio._server import Server
 from pipeline.config.config_file import Limits
 from pipeline.front.grpc.guard import RpcGuard
 from pipeline.front.grpc.private.arriving import Arriving
-from pipeline.front.grpc.private.call_context import Bounds, CallContext, context_of
+from pipeline.front.grpc.private.call_context import Bounds, CallContext, create_context
 from pipeline.front.grpc.private.unary_calls import Place, UnderWay, refuse, refuse_on_metadata
 from pipeline.front.grpc.private.untaken import Untaken
 from pipeline.front.metrics.access_log import AccessLog
@@ -125,7 +125,7 @@ class _NamedCalls(AioServer):  # type: ignore[misc]
         self.under_way.keep(asyncio.get_running_loop().create_task(taking, name="rpc-calls"))
 
     async def _take_calls(self, method: _Method) -> None:
-        answer = self._answer_of(method)
+        answer = self._make_responder(method)
         try:
             while self.is_running() and method.free < _MOST_FREE:
                 await answer(await self._next_call(method))  # kept in no variable: it lives on in that
@@ -146,7 +146,7 @@ class _NamedCalls(AioServer):  # type: ignore[misc]
             self._begin_taking(method)
         return call
 
-    def _answer_of(self, method: _Method) -> Callable[[Any], Awaitable[None]]:
+    def _make_responder(self, method: _Method) -> Callable[[Any], Awaitable[None]]:
         handler, guard = method.handler, self.guard
         if method.name is None or handler is None:
             return partial(refuse, bounds=self.bounds)
@@ -156,7 +156,7 @@ class _NamedCalls(AioServer):  # type: ignore[misc]
 
         async def begin(call: Any) -> None:
             loop = asyncio.get_running_loop()
-            context = context_of(call, loop, self.bounds)
+            context = create_context(call, loop, self.bounds)
             if guard is not None and (error := guard.refusal(name, context)) is not None:
                 await refuse_on_metadata(call, error, self.bounds)
                 return

@@ -37,7 +37,7 @@ class Connection:
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.closed = False  # by us
-        self._address = _address_of(peer)
+        self._address = _parse_peer(peer)
         self._number: int | None = None
 
     def taken_bytes(self) -> int | None:
@@ -56,7 +56,7 @@ class Connection:
     def _ask(self, question: Callable[[socket.socket], _Answer]) -> _Answer | None:
         if self._number is not None:
             with contextlib.suppress(OSError), _copy(self._number) as copy:
-                if _client_of(copy) == self._address:
+                if _peer_address(copy) == self._address:
                     return question(copy)
             self._number = None
         return None
@@ -71,21 +71,21 @@ class Connection:
         with contextlib.suppress(OSError):  # there may be no descriptor left for it
             for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a Path for each of thousands
                 with contextlib.suppress(OSError), _copy(int(name)) as copy:
-                    found = lost.get(_client_of(copy))
+                    found = lost.get(_peer_address(copy))
                     if found is not None and copy.getsockname()[1] in ports:
                         found._number = int(name)
 
 
 def _taken_bytes(sock: socket.socket) -> int:
     queued = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0" * 4))[0]
-    return int(queued) + _told(sock, _BYTES_ACKED)
+    return int(queued) + _format_offset(sock, _BYTES_ACKED)
 
 
 def _received_bytes(sock: socket.socket) -> int:
-    return _told(sock, _BYTES_RECEIVED)
+    return _format_offset(sock, _BYTES_RECEIVED)
 
 
-def _told(sock: socket.socket, offset: int) -> int:
+def _format_offset(sock: socket.socket, offset: int) -> int:
     told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, offset + 8)
     return int(struct.unpack_from("Q", told, offset)[0])
 
@@ -95,7 +95,7 @@ def _shut(sock: socket.socket) -> bool:
     return True
 
 
-def _address_of(peer: str) -> _Address:
+def _parse_peer(peer: str) -> _Address:
     host, _, port = urllib.parse.unquote(peer).partition(":")[2].rpartition(":")
     return (_plain(host.strip("[]")), int(port)) if port.isdigit() else _NOWHERE
 
@@ -112,7 +112,7 @@ def _copy(number: int) -> Iterator[socket.socket]:
         yield sock
 
 
-def _client_of(sock: socket.socket) -> _Address:
+def _peer_address(sock: socket.socket) -> _Address:
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return _NOWHERE
     host, port = sock.getpeername()[:2]

@@ -30,7 +30,7 @@ from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
 
 from pipeline.errors import OUR_FAULT, ServingError
 from pipeline.front.grpc.guard import RpcGuard
-from pipeline.front.grpc.private.call_context import Bounds, CallContext, context_of
+from pipeline.front.grpc.private.call_context import Bounds, CallContext, create_context
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Place:
     async def answer(self, call: Any) -> None:
         """Give the call to the handler, and the client what that returns."""
         self._call = call
-        self._context = context = context_of(call, self._loop, self._bounds)
+        self._context = context = create_context(call, self._loop, self._bounds)
         self._stage = _Stage.ARRIVING
         self._slow = self._watched = self._left = self._late = False
         self._under_way.begin(self)
@@ -234,7 +234,7 @@ def _refused(error: ServingError) -> tuple[Any, ...]:
 
 async def _send_status(call: Any, operations: tuple[Any, ...], bounds: Bounds) -> None:
     loop = asyncio.get_running_loop()
-    context = context_of(call, loop, bounds)
+    context = create_context(call, loop, bounds)
     bounds.untaken.hold(context, 0)
     try:
         await _perform(call, operations, loop)

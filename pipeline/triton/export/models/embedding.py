@@ -11,26 +11,26 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InvalidInput
-from pipeline.ops.text_tasks.embeddings import shortened, vector_of
+from pipeline.ops.text_tasks.embeddings import pool_vector, shortened
 from pipeline.ops.text_tasks.parameters import flag, size
 from pipeline.ops.text_tasks.text_windows import pooled
-from pipeline.triton.export.models.requests import answered, array_of, parameter_of, settings_of
+from pipeline.triton.export.models.requests import answered, get_array, get_parameter, get_settings
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        self.settings = settings_of(args)
+        self.settings = get_settings(args)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [answered(request, self.answer) for request in requests]
 
     def answer(self, request: Any) -> dict[str, Any]:
         told = self.settings
-        kept = parameter_of(request, "dimensions", size, int(told["dimensions"]) or None)
-        normalize = parameter_of(request, "normalize", flag, told["normalize"] == "True")
-        lengths, windows = array_of(request, "lengths"), array_of(request, "windows").tolist()
-        rows = zip(array_of(request, "scores"), lengths.tolist(), strict=True)
-        of_rows = np.stack([vector_of(fetch, length, told["pooling"]) for fetch, length in rows])
+        kept = get_parameter(request, "dimensions", size, int(told["dimensions"]) or None)
+        normalize = get_parameter(request, "normalize", flag, told["normalize"] == "True")
+        lengths, windows = get_array(request, "lengths"), get_array(request, "windows").tolist()
+        rows = zip(get_array(request, "scores"), lengths.tolist(), strict=True)
+        of_rows = np.stack([pool_vector(fetch, length, told["pooling"]) for fetch, length in rows])
         of_texts = pooled(of_rows, windows, "mean")
         if kept is not None and kept > of_texts.shape[1]:
             raise InvalidInput(f"'dimensions' is {kept}; the model's vectors have {of_texts.shape[1]}")

@@ -10,36 +10,36 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.ops.text_tasks.entity_answer import Found, tensors_of
-from pipeline.ops.text_tasks.entity_scores import entities_in, likely_of
+from pipeline.ops.text_tasks.entity_answer import Found, build_entity_tensors
+from pipeline.ops.text_tasks.entity_scores import entities_in, get_token_probabilities
 from pipeline.ops.text_tasks.entity_spans import Tag
 from pipeline.ops.text_tasks.parameters import share
 from pipeline.triton.export.models.requests import (
     answered,
-    array_of,
+    get_array,
+    get_parameter,
+    get_settings,
     json_beside,
-    parameter_of,
-    settings_of,
 )
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        self.settings = settings_of(args)
+        self.settings = get_settings(args)
         self.tags = [Tag(*one) for one in json_beside(args, "tags.json")]
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [answered(request, self.answer) for request in requests]
 
     def answer(self, request: Any) -> dict[str, Any]:
-        least = parameter_of(request, "threshold", share, float(self.settings["threshold"]))
-        windows = array_of(request, "windows")
+        least = get_parameter(request, "threshold", share, float(self.settings["threshold"]))
+        windows = get_array(request, "windows")
         scores, places = (
-            np.split(array_of(request, name), np.cumsum(windows)[:-1]) for name in ("scores", "places")
+            np.split(get_array(request, name), np.cumsum(windows)[:-1]) for name in ("scores", "places")
         )
-        texts = [text.decode() for text in array_of(request, self.settings["text"]).ravel()]
+        texts = [text.decode() for text in get_array(request, self.settings["text"]).ravel()]
         found = [self.found(*one) for one in zip(texts, scores, places, strict=True)]
-        made = tensors_of([[one for one in many if one.score >= least] for many in found])
+        made = build_entity_tensors([[one for one in many if one.score >= least] for many in found])
         return {"entity": made.pop("text"), **made}
 
     def found(self, text: str, scores: Any, places: Any) -> list[Found]:
@@ -51,5 +51,5 @@ class TritonPythonModel:
             spans.append((numbers[0], numbers[-1] + 1) if numbers else (0, 0))
             begins.append(int(own[0]) if numbers else 0)
             offsets.update((number, (start, end)) for number, start, end in of_window[own].tolist())
-        likely = likely_of(spans, begins, list(scores))
+        likely = get_token_probabilities(spans, begins, list(scores))
         return entities_in(text, [offsets[number] for number in range(len(likely))], likely, self.tags)

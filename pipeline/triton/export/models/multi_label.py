@@ -15,16 +15,16 @@ from pipeline.ops.text_tasks.parameters import count, share
 from pipeline.ops.text_tasks.text_windows import pooled
 from pipeline.triton.export.models.requests import (
     answered,
-    array_of,
+    get_array,
+    get_parameter,
+    get_settings,
     json_beside,
-    parameter_of,
-    settings_of,
 )
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        self.settings = settings_of(args)
+        self.settings = get_settings(args)
         self.labels = np.array(json_beside(args, "labels.json"))
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -32,9 +32,9 @@ class TritonPythonModel:
 
     def answer(self, request: Any) -> dict[str, Any]:
         told = self.settings
-        top_k = parameter_of(request, "top_k", count, int(told["top_k"]) or None)
-        threshold = parameter_of(request, "threshold", share, float(told["threshold"]))
-        scores = sigmoids(array_of(request, "scores").astype(np.float32), told["activation"])
-        of_texts = pooled(scores, array_of(request, "windows").tolist(), told["pooling"])
+        top_k = get_parameter(request, "top_k", count, int(told["top_k"]) or None)
+        threshold = get_parameter(request, "threshold", share, float(told["threshold"]))
+        scores = sigmoids(get_array(request, "scores").astype(np.float32), told["activation"])
+        of_texts = pooled(scores, get_array(request, "windows").tolist(), told["pooling"])
         made = over_threshold(of_texts, self.labels, threshold, top_k)
         return {**made, "labels": made["labels"].astype(object)}

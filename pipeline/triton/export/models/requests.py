@@ -12,7 +12,7 @@ import triton_python_backend_utils as pb_utils
 from pipeline.errors import InvalidInput
 
 
-def settings_of(args: dict[str, str]) -> dict[str, str]:
+def get_settings(args: dict[str, str]) -> dict[str, str]:
     """The parameters of config.pbtxt."""
     parameters = json.loads(args["model_config"])["parameters"]
     return {name: one["string_value"] for name, one in parameters.items()}
@@ -23,11 +23,11 @@ def json_beside(args: dict[str, str], name: str) -> Any:
     return json.loads(Path(args["model_repository"], args["model_version"], name).read_text("utf-8"))
 
 
-def array_of(request: Any, name: str) -> Any:
+def get_array(request: Any, name: str) -> Any:
     return pb_utils.get_input_tensor_by_name(request, name).as_numpy()
 
 
-def parameter_of(request: Any, name: str, read: Callable[[str, Any], Any], usual: Any) -> Any:
+def get_parameter(request: Any, name: str, read: Callable[[str, Any], Any], usual: Any) -> Any:
     """What the request says under a name, else what is usual."""
     asked = json.loads(request.parameters() or "{}")
     return read(name, asked[name]) if name in asked else usual

@@ -20,12 +20,12 @@ from pipeline.ops.text_tasks.text_rows import TextRows
 from pipeline.ops.text_tasks.text_windows import Cut, Reading
 from pipeline.ops.texts import named_texts
 from pipeline.ops.tokenizing.text_tokenizer import Row, TextTokenizer, Tokens
-from pipeline.triton.export.models.requests import answered, array_of, settings_of
+from pipeline.triton.export.models.requests import answered, get_array, get_settings
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        config, told = json.loads(args["model_config"]), settings_of(args)
+        config, told = json.loads(args["model_config"]), get_settings(args)
         self.names = [one["name"] for one in config["input"]]
         self.types = {
             one["name"]: pb_utils.triton_string_to_numpy(one["data_type"]) for one in config["output"]
@@ -53,7 +53,7 @@ class TritonPythonModel:
     def texts(self, request: Any) -> list[list[str]]:
         """The texts of each input, as many of each."""
         most = None if self.reading.too_long == "truncate" else self.reading.most_chars
-        texts = [named_texts({name: array_of(request, name)}, name, most) for name in self.names]
+        texts = [named_texts({name: get_array(request, name)}, name, most) for name in self.names]
         if len({len(many) for many in texts}) > 1:
             told = ", ".join(f"{name} {len(many)}" for name, many in zip(self.names, texts, strict=True))
             raise InvalidInput(f"the texts of pairs differ in number: {told}")
