@@ -31,8 +31,7 @@ from convert.proof.target import named_padding, target_of_model
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import Predictor, create_predictor
 from pipeline.errors import ServingError
-from pipeline.models.serving_model import load_serving_model, write_serving_model
-from pipeline.models.settings import merge_model_settings
+from pipeline.models.serving_model import load_serving_model, merge_model_settings, write_serving_model
 
 FP32, FP32_ONNX = "fp32, Paddle", "fp32, ONNX Runtime"
 CALIBRATION_TEXTS = 256

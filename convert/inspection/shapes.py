@@ -66,8 +66,8 @@ def _collect(
     program: InferenceProgram, batches: Sequence[Feeds], out: Path, head: str, options: ConversionOptions
 ) -> None:
     # Here, for it imports Paddle.
+    from pipeline.engines.dynamic_shape import ranges_text
     from pipeline.engines.shape_collection import collect_ranges, feed_ranges, likeliest, write_whole
-    from pipeline.engines.shape_file import ranges_text
 
     options.steps.step("Running the batches", total=len(batches))
     feeds = {feed.name: feed.shape for feed in program.feeds}
@@ -103,7 +103,7 @@ def _try(program: InferenceProgram, batches: Sequence[Feeds], options: Conversio
 
 
 def _shown(out: Path, program: InferenceProgram) -> tuple[object, ...]:
-    from pipeline.engines.shape_file import read_ranges
+    from pipeline.engines.dynamic_shape import read_ranges
 
     try:
         ranges = read_ranges(out)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from rich.table import Table
 
-from pipeline.engines.shape_file import TensorRange, is_place
+from pipeline.engines.dynamic_shape import TensorRange, is_place
 
 BOUNDS = ("min", "opt", "max")
 

@@ -30,7 +30,7 @@ from pipeline.models.serving_model import (
     ServingModel,
     write_serving_model,
 )
-from pipeline.models.settings import KEY as SETTINGS
+from pipeline.models.serving_model import KEY as SETTINGS
 
 _OWN = {"labels", "padding", "parity", DIGESTS, SETTINGS}  # keys of serving.yml that are written anew
 

@@ -14,10 +14,9 @@ from convert.programs.input_spec import ProgramTensor
 from convert.programs.program_feeds import OTHER_INPUTS, Array
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines.feeds import LOD_SUFFIX
-from pipeline.engines.onnxruntime.onnx_errors import error_sentence, load_sentence
+from pipeline.engines.onnxruntime.onnx_predictor import error_sentence, load_sentence
 from pipeline.errors import ConversionError, ServingError
-from pipeline.models.serving_model import ServingModel, Variable, load_serving_model
-from pipeline.models.settings import merge_model_settings
+from pipeline.models.serving_model import ServingModel, Variable, load_serving_model, merge_model_settings
 
 Runner = Callable[[Mapping[str, Array]], Sequence[Array]]
 """Runs a model: feeds by name in, outputs in the order of its fetches out."""

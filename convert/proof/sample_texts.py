@@ -10,8 +10,8 @@ import numpy as np
 from convert.programs.program_feeds import Feeds
 from convert.proof.target import Target
 from pipeline.errors import ConfigError, ConversionError
+from pipeline.models.description import TextInput
 from pipeline.models.serving_model import Variable
-from pipeline.models.text_description import TextInput
 from pipeline.ops.tokenizing.tokenizer_files import TOKENIZERS, load_tokenizer, tokenizer_file
 from pipeline.text_lines import read_lines
 

@@ -15,8 +15,7 @@ from convert.result import ConversionOptions
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import create_predictor
 from pipeline.errors import ConfigError
-from pipeline.models.serving_model import SERVER_FOLDER, load_serving_model
-from pipeline.models.settings import merge_model_settings
+from pipeline.models.serving_model import SERVER_FOLDER, load_serving_model, merge_model_settings
 from pipeline.ops.text_files import EMBEDDINGS, TextSettings, described_texts
 from pipeline.ops.text_tasks.embeddings import EmbeddingTask
 from pipeline.ops.text_tasks.tasks import text_task

@@ -25,7 +25,7 @@ class RepositoryPlace(NamedTuple):
     strict: a model's configuration may leave nothing out. strict_readiness: the server is not ready while a
     model can't be served. poll_s: seconds between looks at what has changed; 0: never. strict_devices: a
     model that can't have the GPU it asks for is not served. starts: workers that start at a time; 0: as many
-    as there are cores. defaults: those of models, see `pipeline.triton.defaults`.
+    as there are cores. defaults: those of models, see `pipeline.triton.config_file`.
     grpc_arguments: settings of the gRPC port, by gRPC's names. install_requirements: pip installs what the
     requirements.txt of Python models names.
     """

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from pipeline.errors import MissingKey
+
 
 class RequestOptions(NamedTuple):
     """Of KServe v2; v1 has `parameters` alone.
@@ -26,3 +28,40 @@ class RequestOptions(NamedTuple):
 
 
 NO_OPTIONS = RequestOptions()
+
+
+_MOST_NAMED = 20  # keys in a message
+
+
+class RequestInputs(dict[str, Any]):
+    """The values of a request by key. To ask for one that was not sent is its client's mistake."""
+
+    def __missing__(self, key: object) -> Any:
+        """Raises MissingKey, which is a KeyError, too."""
+        sent = [repr(name) for name in list(self)[:_MOST_NAMED]]
+        if len(self) > _MOST_NAMED:
+            sent.append(f"{len(self) - _MOST_NAMED} more")
+        raise MissingKey(f"key {key!r} is missing; the request has {', '.join(sent) or 'no key'}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As a plain dict: what an Op passes on is no request any more."""
+        return dict, (dict(self),)
+
+
+class Answer(dict[str, Any]):
+    """Tensors by name, as KServe v2 answers them.
+
+    rows: what KServe v1 answers in place of them, an object of plain values for each instance. key_values:
+    the texts that key/value answers. Each tells the same.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Any],
+        *,
+        rows: Sequence[Mapping[str, Any]] | None = None,
+        key_values: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(tensors)
+        self.rows = rows
+        self.key_values = key_values

@@ -17,7 +17,6 @@ import numpy as np
 from pipeline.api.app import App, write_app
 from pipeline.api.dag import build_dag, build_signature, collect_ops, get_raw_bodies
 from pipeline.api.examples import collect_examples
-from pipeline.api.missing_models import notes_of_missing_models
 from pipeline.api.op import Op, RequestOp, ResponseOp, overrides
 from pipeline.api.served_models import ScriptModels, collect_models
 from pipeline.config.api_keys import flaws_of_keys
@@ -35,10 +34,8 @@ from pipeline.config.tls import FILES as TLS_FILES
 from pipeline.config.tls import check_tls
 from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError, StartFailed
-from pipeline.models.serving_model import ServingModel
-from pipeline.models.settings import merge_model_settings
+from pipeline.models.serving_model import ServingModel, choose_version, merge_model_settings
 from pipeline.models.variants import load_for_engine
-from pipeline.models.versions import choose_version
 from pipeline.process.environment import FRONT_PROCESS
 from pipeline.process.log import flaw_of_directory
 from pipeline.process.numpy_version import require_numpy_2
@@ -47,6 +44,30 @@ from pipeline.process.run_module import import_installed_packages
 from pipeline.process.start_signals import end_plainly, hold, left_at_once, survive_hangups
 from pipeline.tuning import auto
 from pipeline.tuning.marked_lines import other_machine
+
+_HOOKS = ("preprocess", "process", "postprocess", "preprocess_batch", "postprocess_batch")
+
+
+def notes_of_missing_models(source: str, ops: Mapping[str, Op], config: ServiceConfig) -> list[str]:
+    """A sentence for each Op that seems to lack its model; source: where the configuration is from."""
+    targets = {target.name for op in ops.values() for target in op.jump_to_ops}  # may pass on what they get
+    notes = []
+    for name, op in ops.items():
+        section = config.op[name]
+        conf = section.local_service_conf
+        if section.has_model:
+            continue
+        own = [hook for hook in _HOOKS if overrides(op, hook)]
+        key = f"{source}: op.{name}.local_service_conf"
+        if conf is not None and "process" not in own:
+            notes.append(f"{key} has no model_config, so that the Op runs no model; name its directory there")
+        elif not own and name not in targets and not isinstance(op, RequestOp | ResponseOp):
+            notes.append(
+                f"{key}.model_config is missing, and {type(op).__name__} overrides no hook: the Op passes "
+                "its input on; name the directory of its model there"
+            )
+    return notes
+
 
 log = logging.getLogger(__name__)
 

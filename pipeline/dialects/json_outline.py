@@ -20,7 +20,7 @@ from pipeline.config.limits import Limits
 from pipeline.errors import TooLarge
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import HttpHandler
-from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.dag_run import Request
 from pipeline.messages.values import Part
 from pipeline.process.isolation import log_fault
 

@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.engines.base import PredictorConf
+from pipeline.engines.dynamic_shape import Ranges, TensorRange, place_in_program, ranges_text, read_ranges
 from pipeline.engines.feeds import Array, input_examples
-from pipeline.engines.paddle.paddle_errors import error_sentence
-from pipeline.engines.paddle.paddle_import import inference, paddle
+from pipeline.engines.paddle.paddle_import import error_sentence, inference, paddle
 from pipeline.engines.paddle.program import corrected_feeds, inspect_program
-from pipeline.engines.shape_file import Ranges, TensorRange, place_in_program, ranges_text, read_ranges
 from pipeline.engines.tensorrt import cache_folder
 from pipeline.errors import ConfigError, ModelFailed
 from pipeline.models.serving_model import ServingModel

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import uvloop
 
 from pipeline.api.app import App, read_app
@@ -20,21 +24,182 @@ from pipeline.api.restrictions import MODEL_REPOSITORY
 from pipeline.config.config_file import ServiceConfig
 from pipeline.config.value_types import is_loopback
 from pipeline.dialects.front_parts import Dialects
-from pipeline.errors import ConfigError, StartFailed
-from pipeline.front import heaps
-from pipeline.front.hangup import Hangup
+from pipeline.errors import ConfigError, NotReady, StartFailed
 from pipeline.front.listeners import Listeners
 from pipeline.front.metrics.metrics import Metrics
 from pipeline.front.model_loader import ModelLoader
 from pipeline.front.pool.outputs import Outputs
-from pipeline.front.pool.placement import placement, wants_processes
-from pipeline.front.recorder import Recorder
+from pipeline.front.pool.worker_process import placement, wants_processes
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.plugins import DIALECTS, find
-from pipeline.process import start_signals
+from pipeline.process import recording, start_signals
+from pipeline.process.isolation import isolated
 from pipeline.process.log import lines_written, set_up_logging
 from pipeline.process.memory import settle_memory
+from pipeline.process.start_signals import has_terminal
+from pipeline.tuning.sample import find_request_path
+
+
+class Recorder:
+    """Begins and ends at a signal, see `pipeline.process.recording`; ends by itself at the bounds there.
+
+    What is written are the bodies of JSON that were sent to the service's own path of a dialect over HTTP.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._file = -1
+        self._requests = self._bytes = 0
+        self._until: asyncio.TimerHandle | None = None
+
+    def listen(self) -> None:
+        """Take the signal from now on."""
+        asyncio.get_running_loop().add_signal_handler(recording.SIGNAL, self._toggle)
+
+    def _toggle(self) -> None:
+        if self._file >= 0:
+            self._end()
+            return
+        try:
+            self._file = recording.open_locked(os.getpid())
+        except OSError as exc:
+            log.error("No request is recorded: %s", exc)
+            return
+        self._requests = self._bytes = 0
+        self._until = asyncio.get_running_loop().call_later(recording.MOST_SECONDS, self._end)
+        self._scheduler.recorded = self._write
+        log.warning("Requests are recorded to %s", recording.get_recording_path(os.getpid()))
+
+    @isolated(None)
+    def _write(self, path: str, body: bytes) -> None:
+        """Write the body of a request that was answered, unless it can't be asked again by itself."""
+        try:
+            asked = msgspec.json.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError):  # of tensors in bytes, say, or compressed
+            return
+        if find_request_path(asked, self._scheduler.app.name) != path:
+            return
+        line = msgspec.json.encode(asked) + b"\n"
+        if self._bytes + len(line) > recording.MOST_BYTES:
+            self._end()
+            return
+        try:
+            os.write(self._file, line)
+        except OSError as exc:
+            log.error("No more requests are recorded: %s", exc)
+            self._end()
+            return
+        self._bytes += len(line)
+        self._requests += 1
+        if self._requests == recording.MOST_REQUESTS:
+            self._end()
+
+    def _end(self) -> None:
+        self._scheduler.recorded = None
+        os.close(self._file)
+        self._file = -1
+        if self._until is not None:
+            self._until.cancel()
+            self._until = None
+        log.warning("%d requests were recorded", self._requests)
+
+
+class Hangup:
+    """Takes the signal from `listen` on. stop: ends the service in order."""
+
+    def __init__(
+        self, scheduler: Scheduler, repository: Repository, listeners: Listeners, stop: Callable[[], None]
+    ) -> None:
+        self._scheduler = scheduler
+        self._repository = repository
+        self._listeners = listeners
+        self._stop = stop
+        # Under nohup the end of the terminal is to be survived.
+        self._needs_terminal = has_terminal() and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+        self._reloads: set[asyncio.Task[None]] = set()
+
+    def listen(self) -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._accept_signal)
+
+    def _accept_signal(self) -> None:
+        if self._needs_terminal and not has_terminal():
+            log.info("The terminal is gone")
+            self._stop()
+            return
+        task = asyncio.create_task(self._reload())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def _reload(self) -> None:
+        self._reload_keys()
+        self._reload_certificates()
+        try:
+            await self._repository.reload_changed()
+        except NotReady as exc:
+            log.error("Nothing is loaded anew: %s", exc.message)
+
+    def _reload_keys(self) -> None:
+        if self._scheduler.keys is None:
+            return
+        try:
+            self._scheduler.keys.reload()
+        except ConfigError as exc:
+            log.error("The API keys stay as they were. %s", exc.message)
+        else:
+            log.info("API keys are read again")
+
+    def _reload_certificates(self) -> None:
+        if self._listeners.certificates is None:
+            return
+        try:
+            self._listeners.reload_certificates()
+        except ConfigError as exc:
+            log.error("The certificates stay as they were. %s", exc.message)
+        else:
+            log.info("The files of tls are read again")
+
+
+LARGE_BLOCK_BYTES = 4 << 20  # mapping afresh, a tensor of 1 MB costs the front twice as much
+_M_MMAP_THRESHOLD = -3
+TRIM_EVERY_S = 10.0
+TRIM_OVER_BYTES = 8 << 20  # more than when the service was ready; a front grows by as much under an even load
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def give_back_large_blocks() -> None:
+    """Have glibc map each large block by itself: a large body is gone once it is freed.
+
+    Left alone, glibc raises the threshold to the largest block it saw freed (mallopt(3)) and keeps more.
+    """
+    ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+
+
+@contextlib.asynccontextmanager
+async def trimmed() -> AsyncIterator[None]:
+    """Inside the block glibc gives back what is free, every TRIM_EVERY_S in which the process is larger.
+
+    By itself it shortens its heaps at their ends alone, and what thousands of gRPC's connections needed is
+    free in pieces between others (malloc_trim(3), called in a thread).
+    """
+    trimming = asyncio.create_task(_trim(_resident_bytes() + TRIM_OVER_BYTES))
+    try:
+        yield
+    finally:
+        trimming.cancel()
+
+
+async def _trim(over_bytes: int) -> None:
+    while True:
+        await asyncio.sleep(TRIM_EVERY_S)
+        if _resident_bytes() > over_bytes:
+            with contextlib.suppress(RuntimeError):  # no new thread to be had: in a while, perhaps
+                await asyncio.to_thread(ctypes.CDLL(None).malloc_trim, 0)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +239,7 @@ async def serve(app: App, outputs: Outputs) -> int:
             log.info("%s", "\n".join([*app.notes, "Models of the repository:", repository.table()]))
             await stack.enter_async_context(repository.polling())
         settle_memory()
-        await stack.enter_async_context(heaps.trimmed())
+        await stack.enter_async_context(trimmed())
         log.info("Service %s is ready: %s", app.name, _told_ports(config))
         _warn_of_open_control(app)
         fault = await _stopped_or_fatal(scheduler, stop_requested)
@@ -202,7 +367,7 @@ def main(arguments: list[str]) -> None:
     app = read_app(int(arguments[0]))
     outputs = Outputs(app.config.logging, app.name)
     set_up_logging(app.config.logging, app.name, "front", beside_app=False, log_fd=outputs.log_fd)
-    heaps.give_back_large_blocks()
+    give_back_large_blocks()
     status = _exit_status(app, outputs)
     are_written = lines_written()
     outputs.close()

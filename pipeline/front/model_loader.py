@@ -14,12 +14,12 @@ from pipeline.api.app import App, RepositoryPlace
 from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import OpConfig
 from pipeline.errors import ConfigError, NotReady, StartFailed
-from pipeline.front.pool.placement import FileState, plan
 from pipeline.front.pool.worker_pool import WorkerPool
+from pipeline.front.pool.worker_process import FileState, plan
 from pipeline.front.repository import LoadFailed, Repository, Standing
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Scheduler
-from pipeline.triton.defaults import Defaults
+from pipeline.triton.config_file import Defaults
 from pipeline.triton.ensemble import rejoined
 from pipeline.triton.override import Override, OverrideFolders
 from pipeline.triton.repository import ModelRepository, Served, Unavailable

@@ -34,8 +34,7 @@ def export(options: argparse.Namespace) -> None:
 
 def _of_service(place: Path) -> tuple[str, ServingModel]:
     """The name of a script's service, and the model of its only Op as that describes it."""
-    from pipeline.models.serving_model import load_serving_model
-    from pipeline.models.versions import choose_version
+    from pipeline.models.serving_model import choose_version, load_serving_model
     from pipeline.offline.script_service import script_in, service_of_script
     from pipeline.ops.described import DescribedOp
 
@@ -60,8 +59,7 @@ def _of_service(place: Path) -> tuple[str, ServingModel]:
 def _of_model(folder: Path) -> tuple[str, ServingModel]:
     """A name for a model's service, and the model as its files describe it."""
     from pipeline.launch.text_command import find_model_folder, get_service_name
-    from pipeline.models.serving_model import load_serving_model
-    from pipeline.models.versions import choose_version
+    from pipeline.models.serving_model import choose_version, load_serving_model
     from pipeline.ops.text_files import TextSettings, described_texts
 
     found = load_serving_model(choose_version(find_model_folder(folder)).directory)

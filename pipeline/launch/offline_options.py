@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.launch.commands import add_command
-from pipeline.offline.windows import REQUEST_ROWS
+from pipeline.offline.score import REQUEST_ROWS
 
 if TYPE_CHECKING:
     from pipeline.launch.commands import Commands

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.api.restrictions import Restrictions, parse_restrictions
 from pipeline.errors import ConfigError
 from pipeline.launch.serve_options import GRPC_ARGUMENTS, REFUSED, RESTRICTIONS, get_option, notes
-from pipeline.triton.defaults import parse_defaults
+from pipeline.triton.config_file import parse_defaults
 from pipeline.triton.service import Options, RepositoryService
 
 

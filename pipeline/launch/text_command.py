@@ -86,8 +86,7 @@ def _print_summary(folder: Path, name: str, settings: TextSettings, options: arg
     from pipeline.api.examples import build_example_requests, collect_examples
     from pipeline.api.op import RequestOp
     from pipeline.launch.new_service import padding_remark
-    from pipeline.models.serving_model import load_serving_model
-    from pipeline.models.versions import choose_version
+    from pipeline.models.serving_model import choose_version, load_serving_model
     from pipeline.ops.text_files import KINDS
     from pipeline.ops.text_ops import TextOp
 

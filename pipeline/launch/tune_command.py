@@ -23,9 +23,8 @@ from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError
 from pipeline.launch.commands import require_place
 from pipeline.launch.record_command import record
-from pipeline.models.settings import merge_model_settings
+from pipeline.models.serving_model import choose_version, merge_model_settings
 from pipeline.models.variants import load_for_engine, ways_to_run
-from pipeline.models.versions import choose_version
 from pipeline.plugins import ENGINES, find
 from pipeline.process.control_group import usable_cores
 from pipeline.tuning.candidate import Candidate, NotStarted, Script, opened

@@ -10,15 +10,19 @@ itself. Importing this module imports no framework.
 
 from __future__ import annotations
 
+import logging
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import yaml
+from pydantic import ValidationError
 
+from pipeline.config.config_file import LocalServiceConf
 from pipeline.errors import ConfigError
 from pipeline.models.additions import (
     MAX_LENGTHS,
@@ -360,3 +364,78 @@ def _put_into_place(staging: Path, target: Path) -> None:
     target.rename(old)
     staging.rename(target)
     shutil.rmtree(old)
+
+
+UNVERSIONED = "1"  # what a model without versions is called by
+
+
+class ChosenVersion(NamedTuple):
+    """The version of a model that is to be served."""
+
+    directory: Path  # of the serving model, without symbolic links, so that it stays the same
+    version: str
+
+
+def choose_version(directory: Path, wanted: int | None = None) -> ChosenVersion:
+    """The version that is to be served: the one wanted, or the highest. Raises ConfigError.
+
+    A directory that is a serving model itself has no others.
+    """
+    directory = directory.resolve()
+    if is_serving_model(directory):
+        if wanted is not None:
+            raise ConfigError(
+                f"{directory} is a serving model without versions: remove model_version {wanted}, or move "
+                f"the model to {directory / str(wanted)}"
+            )
+        return ChosenVersion(directory, UNVERSIONED)
+    versions = _versions_in(directory)
+    if wanted is not None and wanted not in versions:
+        there = ", ".join(map(str, versions)) or "none"
+        raise ConfigError(f"{directory} has no version {wanted}, model_version asks for it; there: {there}")
+    if not versions:
+        return ChosenVersion(directory, UNVERSIONED)  # loading it tells what is missing
+    version = str(wanted or versions[-1])
+    return ChosenVersion(directory / version, version)
+
+
+def _versions_in(directory: Path) -> list[int]:
+    if not directory.is_dir():
+        return []
+    names = (path.name for path in directory.iterdir() if path.is_dir())
+    return sorted(int(name) for name in names if re.fullmatch(r"[1-9]\d{0,17}", name))
+
+
+log = logging.getLogger(__name__)
+
+KEY = "local_service_conf"
+SETTINGS = ("ir_optim", "precision")
+
+
+def merge_model_settings(model: ServingModel, conf: LocalServiceConf) -> LocalServiceConf:
+    """`conf` with the settings in the model's serving.yml; a key that config.yml has goes first.
+
+    A form of the model in a lower precision has that in its program: its engine computes what is written
+    there, and fuses operators for it. Raises ConfigError for other keys than SETTINGS, and for values that
+    config.yml could not have.
+    """
+    if model.lowered:
+        return conf.model_copy(update={"precision": "fp32", "ir_optim": True})
+    given = model.additions.get(KEY)
+    if given is None:
+        return conf
+    where = f"{model.directory / ADDITIONS}: {KEY}"
+    if not isinstance(given, dict) or given.keys() - set(SETTINGS):
+        raise ConfigError(f"{where} may have {' and '.join(SETTINGS)}: put other keys in config.yml")
+    try:
+        checked = LocalServiceConf.model_validate(given)
+    except ValidationError as exc:
+        error = exc.errors()[0]
+        raise ConfigError(f"{where}.{error['loc'][0]}: {error['input']!r}: {error['msg']}") from exc
+    wanted = {key: getattr(checked, key) for key in given}
+    for key, value in wanted.items():
+        if key in conf.model_fields_set and getattr(conf, key) != value:
+            log.warning(
+                "%s.%s is %s, but config.yml has %s, which goes first", where, key, value, getattr(conf, key)
+            )
+    return conf.model_copy(update={key: wanted[key] for key in wanted.keys() - conf.model_fields_set})

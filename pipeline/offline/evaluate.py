@@ -16,9 +16,8 @@ from pipeline.errors import ConfigError
 from pipeline.offline.answers import ENTITIES, LABEL, Task, Things, Unlike, detect_task, told_by
 from pipeline.offline.confusion_plot import draw
 from pipeline.offline.measures import ClassFigures, by_class, macro_f1, overall, percentile
-from pipeline.offline.rows import Row, RowFile
+from pipeline.offline.rows import JSONL, Row, RowFile
 from pipeline.offline.scored_file import ANSWER, ERROR
-from pipeline.offline.tables import JSONL
 
 NO_ANSWER = "(no answer)"
 _PERCENTILES = (50, 90, 99)

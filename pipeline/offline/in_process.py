@@ -22,13 +22,12 @@ from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
 from pipeline.dialects.kserve_v1.instances import parse
 from pipeline.dialects.kserve_v1.wish import JSON, V1Wish
 from pipeline.errors import ConfigError, ServingError
-from pipeline.front.pool.placement import plan
+from pipeline.front.pool.worker_process import plan
 from pipeline.messages.frames import Tail, stow
 from pipeline.messages.messages import Outcome, Settled, Share, Timings
 from pipeline.messages.values import Part, encode
-from pipeline.models.serving_model import load_serving_model
+from pipeline.models.serving_model import choose_version, load_serving_model
 from pipeline.models.tensor_spec import Signature
-from pipeline.models.versions import choose_version
 from pipeline.offline.script_service import script_in, service_of_script
 from pipeline.offline.target import Refused
 from pipeline.ops.described import DescribedOp

@@ -18,8 +18,7 @@ from typing import Any, Self
 import msgspec
 
 from pipeline.errors import ConfigError
-from pipeline.offline.rows import Row
-from pipeline.offline.tables import CSV, JSONL, detect_format, get_separator, pyarrow
+from pipeline.offline.rows import CSV, JSONL, Row, detect_format, get_separator, pyarrow
 
 ANSWER, ERROR = "answer", "error"
 _BATCH_ROWS = 4096  # of Parquet

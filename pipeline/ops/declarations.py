@@ -16,10 +16,10 @@ from pipeline.models.description import (
     Output,
     TableInput,
     TensorOutput,
+    TextInput,
 )
 from pipeline.models.dtypes import BY_NAME
 from pipeline.models.serving_model import ServingModel, Variable
-from pipeline.models.text_description import TextInput
 from pipeline.ops.labels import answer_shapes, label_shapes
 from pipeline.ops.tables import CSV
 

@@ -15,8 +15,7 @@ from typing import Any
 from pipeline.errors import ConfigError
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, describe
 from pipeline.models.embedding_description import read_sentence
-from pipeline.models.label_files import LABEL_FILES, labels_beside
-from pipeline.models.label_names import find_entailment
+from pipeline.models.label_names import LABEL_FILES, find_entailment, labels_beside
 from pipeline.models.pretrained_config import get_labels, get_max_length, get_task, is_multi_label
 from pipeline.models.score_fetches import find_producer
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InvalidInput
+from pipeline.models.description import TextInput
 from pipeline.models.serving_model import ServingModel
-from pipeline.models.text_description import TextInput
 from pipeline.ops.text_tasks.text_task import longest_text
 from pipeline.ops.text_tasks.text_windows import Reading
 from pipeline.ops.texts import named_texts

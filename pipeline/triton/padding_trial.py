@@ -16,8 +16,8 @@ from pipeline.engines.base import engine_named
 from pipeline.engines.feeds import IMAGE_RANK
 from pipeline.models.serving_model import load_serving_model
 from pipeline.padding.proof import MAX_LENGTH, Budget, PaddedModel, prove_padding
+from pipeline.triton.model_folder import find_id_limits, read_program_facts, unknown_operators
 from pipeline.triton.padding_proof import EQUAL, Proof
-from pipeline.triton.program_facts import find_id_limits, read_program_facts, unknown_operators
 from pipeline.tuning.timed_runs import Grid, time_runs
 
 GRID = Grid((1, 2, 4, 8), (16, 64, 256))  # of the runs that are timed

@@ -18,20 +18,33 @@ from pipeline.errors import ConfigError
 from pipeline.models.serving_model import find_model_files
 from pipeline.plugins import ENGINES, find
 from pipeline.triton import ensemble
-from pipeline.triton.completion import backend_of_files, complete_by_file
-from pipeline.triton.config_document import complete, message_to_dict
-from pipeline.triton.config_file import FILE, get_backend, read_config
-from pipeline.triton.defaults import NO_DEFAULTS, Defaults
+from pipeline.triton.config_file import (
+    FILE,
+    NO_DEFAULTS,
+    Defaults,
+    check_config,
+    complete,
+    flaws_of_tensors,
+    get_backend,
+    message_to_dict,
+    read_config,
+)
 from pipeline.triton.devices import asks_for_gpu, get_device_keys, move_to_cpu, why_not
 from pipeline.triton.engine_options import get_engine_options, without_effect
-from pipeline.triton.model_folder import NO_VERSION, build_signature, find_program, select_versions
+from pipeline.triton.model_folder import (
+    NO_VERSION,
+    backend_of_files,
+    build_signature,
+    complete_by_file,
+    find_program,
+    read_program_facts,
+    select_versions,
+)
 from pipeline.triton.padding_proof import load_padding_proof
-from pipeline.triton.program_facts import read_program_facts
 from pipeline.triton.python_backend.auto_complete import completed, completes
 from pipeline.triton.python_backend.environment import NOT_INSTALLED, find_requirements
 from pipeline.triton.repository_agents import find_agent_error
-from pipeline.triton.rules import check_config, flaws_of_tensors
-from pipeline.triton.warmup import find_sample_error as flaw_of_warmup
+from pipeline.triton.repository_op import find_sample_error as flaw_of_warmup
 from pipeline.tuning.choice import Choice, Timed
 
 _RUN_HERE = ("python", "identity", "ensemble")

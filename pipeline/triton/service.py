@@ -21,7 +21,7 @@ from pipeline.config.config_file import ServiceConfig, load_config
 from pipeline.config.value_types import OFF
 from pipeline.errors import ConfigError, StartFailed
 from pipeline.process.numpy_version import require_numpy_2
-from pipeline.triton.defaults import NO_DEFAULTS, Defaults
+from pipeline.triton.config_file import NO_DEFAULTS, Defaults
 from pipeline.triton.python_backend.other_models import OtherModels
 from pipeline.triton.repository import ModelRepository, Served
 from pipeline.triton.repository_op import RepositoryOp

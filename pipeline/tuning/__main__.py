@@ -16,7 +16,7 @@ import msgspec
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import create_predictor
 from pipeline.errors import InvalidInput, ModelFailed, ServingError, get_error_text
-from pipeline.models.settings import merge_model_settings
+from pipeline.models.serving_model import merge_model_settings
 from pipeline.models.variants import load_for_engine
 from pipeline.process.processes import die_with
 from pipeline.tuning.agreement import require_agreement, require_equal_answers

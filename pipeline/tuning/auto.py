@@ -20,11 +20,15 @@ from pipeline.config.value_types import AUTO, AUTO_BATCH
 from pipeline.engines.device import Device, resolve_device
 from pipeline.errors import ConfigError
 from pipeline.models.digests import hash_sample
-from pipeline.models.serving_model import SAMPLE_FILE, ServingModel, require_library
-from pipeline.models.settings import merge_model_settings
+from pipeline.models.serving_model import (
+    SAMPLE_FILE,
+    ServingModel,
+    choose_version,
+    merge_model_settings,
+    require_library,
+)
 from pipeline.models.signature import sized
 from pipeline.models.variants import FP32, INT8, find_variants, load_for_engine, variants_in, ways_to_run
-from pipeline.models.versions import choose_version
 from pipeline.tuning import kept
 from pipeline.tuning.choice import USUAL_LENGTHS, Choice, Timed, choose
 from pipeline.tuning.order import Order, timed

@@ -11,9 +11,8 @@ import numpy as np
 
 from pipeline.api.batch_axis import BatchAxes, adapt_array
 from pipeline.api.dag import FEED, Names
-from pipeline.api.inputs import RequestInputs
 from pipeline.api.op import REQUEST_OP, Op, OpRequest
-from pipeline.api.request_options import NO_OPTIONS, RequestOptions
+from pipeline.api.request_options import NO_OPTIONS, RequestInputs, RequestOptions
 from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, get_error_text
 from pipeline.messages.frames import Tail
 from pipeline.messages.messages import Share

@@ -21,9 +21,8 @@ from pipeline.process.isolation import isolated, log_fault
 from pipeline.process.log import one_line
 from pipeline.worker.call import Call, picked
 from pipeline.worker.error_log import ERRORS
-from pipeline.worker.hooks import Hooks
+from pipeline.worker.hooks import Hooks, format_cause
 from pipeline.worker.runner import Piece, Run, Runner
-from pipeline.worker.traces import format_cause
 
 _MOST_LOGGED = 1000  # characters of a message
 # Predictor batches that end within so long are answered one after the other: what a run has thrown out of the

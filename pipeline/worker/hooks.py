@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from operator import index
+from pathlib import Path
+from types import MemberDescriptorType, TracebackType
+from typing import Any, SupportsIndex
 
 import numpy as np
 
-from pipeline.api.op import Op, OpRequest, overrides
+from client.protos.pipeline_service_pb2 import Request, Response
+from pipeline.api.dag import MESSAGE
+from pipeline.api.op import Op, OpRequest, RequestOp, ResponseOp, overrides
 from pipeline.engines.feeds import LOD_SUFFIX, is_texts
 from pipeline.errors import (
     ConfigError,
@@ -21,13 +28,112 @@ from pipeline.errors import (
     ServingError,
     StartFailed,
     WrongResult,
+    described,
     get_error_text,
 )
+from pipeline.messages.messages import REFUSAL, Refusal
 from pipeline.paddle_serving.channel_data import ChannelData
 from pipeline.process.isolation import isolated
 from pipeline.worker.error_log import ERRORS
-from pipeline.worker.set_attributes import SetAttributes
-from pipeline.worker.traces import format_user_traceback, said_by
+
+_OURS = str(Path(__file__).resolve().parents[1]) + "/"
+MOST_TRACE_CHARS = 16_000  # an exception's text may hold a whole request
+_RUNNERS = ("<frozen runpy>", "<frozen importlib")
+
+
+def said_by(exc: BaseException) -> str:
+    """The class of an exception and its text: many a text says nothing without, that of a KeyError say."""
+    text = get_error_text(exc)
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+
+
+def format_user_traceback(exc: BaseException) -> str:
+    """The exception's traceback, without the frames of ours that come before the first of the user's."""
+    try:
+        trace = exc.__traceback__
+        while trace is not None and _leads_there(trace):
+            trace = trace.tb_next
+        text = "".join(traceback.format_exception(type(exc), exc, trace or exc.__traceback__)).rstrip()
+    except BaseException:  # of the exception's own methods
+        return f"{type(exc).__name__}, of which no traceback can be printed"
+    if len(text) <= MOST_TRACE_CHARS:
+        return text
+    half = MOST_TRACE_CHARS // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"
+
+
+def format_cause(error: BaseException) -> str:
+    """The traceback of what an error came of, else its own; empty for one that was never raised."""
+    exc = error.__cause__ or error
+    return format_user_traceback(exc) if exc.__traceback__ is not None else ""
+
+
+def _leads_there(trace: TracebackType) -> bool:
+    file = trace.tb_frame.f_code.co_filename
+    return file.startswith((_OURS, *_RUNNERS))
+
+
+_MISSING = object()
+
+
+class SetAttributes:
+    """Notes which attributes are set on an object of one class while it is watched.
+
+    An attribute is set also by the very value that it had, which comparing before and after would not tell:
+    so the class is given a `__setattr__` that notes the name, around its own.
+    """
+
+    def __init__(self, kind: type[Op]) -> None:
+        self._names: dict[int, set[str]] = {}  # by the id of an object while it is watched
+        self._slots = frozenset(
+            name
+            for base in kind.__mro__
+            for name, member in vars(base).items()
+            if isinstance(member, MemberDescriptorType)
+        )
+        set_plainly, noted = kind.__setattr__, self._names
+
+        def set_attribute(op: Op, name: str, value: Any) -> None:
+            set_plainly(op, name, value)
+            if (names := noted.get(id(op))) is not None:
+                names.add(name)
+
+        kind.__setattr__ = set_attribute  # type: ignore[method-assign, assignment]
+
+    @contextmanager
+    def on(self, op: Op) -> Iterator[set[str]]:
+        """Watch the object within the block; the names of what is set on it, complete when that is left."""
+        names: set[str] = set()
+        before = dict(vars(op))
+        self._names[id(op)] = names
+        try:
+            yield names
+        finally:
+            self._names.pop(id(op), None)
+            # Past __setattr__: by `vars(self)`, as functools.cached_property does it.
+            now = dict(vars(op))
+            names.update(name for name, value in now.items() if before.get(name, _MISSING) is not value)
+
+    def values(self, op: Op, names: set[str]) -> dict[str, Any]:
+        """The object's values of these names, without those that are properties or were deleted again."""
+        own = vars(op)
+        values = {name: own[name] for name in names if name in own}
+        for name in names & self._slots:
+            value = getattr(op, name, _MISSING)
+            if value is not _MISSING:
+                values[name] = value
+        return values
+
+    def put(self, op: Op, values: Mapping[str, Any], kept: Collection[str] = ()) -> None:
+        """Set these values on the object, but for those in `kept`, without its class being asked."""
+        for name, value in values.items():
+            if name in kept:
+                continue
+            if name in self._slots:
+                object.__setattr__(op, name, value)
+            else:
+                vars(op)[name] = value
+
 
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 # What a hook may return, as its refusal says it.
@@ -390,3 +496,86 @@ def _of_another_length(op: str, hook: str, result: tuple[Any, ...], expected: st
     error = WrongResult(op, hook, result, expected)
     error.err_no = HookFailed.err_no  # Paddle Serving could not unpack it, and called that an unknown error
     return error
+
+
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+def get_hooks(op: Op) -> Hooks:
+    """The hooks that a worker calls for its Op: an Op's own, or the one of an end of the DAG."""
+    if isinstance(op, RequestOp):
+        return RequestHooks(op)
+    return ResponseHooks(op) if isinstance(op, ResponseOp) else Hooks(op)
+
+
+class RequestHooks(Hooks):
+    """Calls `unpack_request_package` where `preprocess` of another Op is called, and no hook after it."""
+
+    unpacks = True
+
+    def preprocess(self, own: Op, request: OpRequest) -> tuple[Any, bool]:
+        assert isinstance(own, RequestOp)
+        message = Request.FromString(request.input_dicts[MESSAGE][MESSAGE])
+        try:
+            inputs, log_id, code, info = _unpacked(own.unpack_request_package(message), message.logid)
+        except BaseException as exc:
+            raise self.failure(exc, "unpack_request_package", request) from exc
+        if code is not None:
+            raise product_error(code, info)
+        if not isinstance(inputs, dict):
+            raise self._wrong(inputs, "a dict of inputs by name, or (dict, log_id, None, '')")
+        if not isinstance(log_id, SupportsIndex | None) or index(log_id or 0) not in _INT64:
+            raise self._wrong(log_id, "a 64-bit integer", part=" as log_id")
+        request.log_id = index(log_id or 0)
+        return inputs, True
+
+    def postprocess(self, own: Op, request: OpRequest, fetch: Any) -> Any:
+        return fetch
+
+    def _wrong(self, returned: Any, expected: str, part: str = "") -> WrongResult:
+        return WrongResult(self.op.name, "unpack_request_package", returned, expected, part=part)
+
+
+class ResponseHooks(Hooks):
+    """Calls `pack_response_package` where `preprocess` of another Op is called, and no hook after it."""
+
+    def preprocess(self, own: Op, request: OpRequest) -> tuple[Any, bool]:
+        """The message that the app has packed; one with an err_no and without values is raised as refusal."""
+        assert isinstance(own, ResponseOp)
+        ((name, value),) = request.input_dicts.items()
+        refusal = Refusal(*value).error() if name == REFUSAL else None
+        try:
+            response = own.pack_response_package(_channel_data(value, request, refusal))
+        except BaseException as exc:
+            raise self.failure(exc, "pack_response_package", request) from exc
+        if not isinstance(response, Response):
+            expected = "a Response of pipeline_service_pb2"
+            raise WrongResult(self.op.name, "pack_response_package", response, expected)
+        if response.err_no and not response.key and not response.value and not response.tensors:
+            error = refusal or product_error(response.err_no, "")
+            error.err_no, error.args = response.err_no, (response.err_msg,)
+            raise error
+        return response, True
+
+    def postprocess(self, own: Op, request: OpRequest, fetch: Any) -> Any:
+        return fetch
+
+
+def _unpacked(result: Any, log_id: int) -> tuple[Any, Any, Any, Any]:
+    """What `unpack_request_package` has returned, as (inputs, log_id, prod_errcode, prod_errinfo).
+
+    Hooks written for Paddle Serving 0.5 return no log_id: it is that of the message.
+    """
+    if not isinstance(result, tuple):
+        return result, log_id, None, ""
+    if len(result) == 3:
+        return result[0], log_id, result[1], result[2]
+    inputs, own_log_id, code, info = result
+    return inputs, own_log_id, code, info
+
+
+def _channel_data(value: Any, request: OpRequest, refusal: ServingError | None) -> ChannelData:
+    if refusal is None:
+        return ChannelData(value, data_id=request.data_id, log_id=request.log_id)
+    code, _, _, info = described(refusal)
+    return ChannelData.of_refusal(code, info, data_id=request.data_id, log_id=request.log_id)

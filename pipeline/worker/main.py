@@ -7,6 +7,7 @@ main thread.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import logging
 import os
@@ -16,6 +17,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
@@ -53,9 +55,31 @@ from pipeline.process.memory import settle_memory
 from pipeline.process.processes import die_with, name_process
 from pipeline.process.run_module import PACKAGES
 from pipeline.worker.executor import Executor
-from pipeline.worker.lifeline import hold_lifeline
+from pipeline.worker.hooks import format_user_traceback, said_by
 from pipeline.worker.set_up import create_executors
-from pipeline.worker.traces import format_user_traceback, said_by
+
+_CLOSE_RANGE_UNSHARE = 2
+_LAST_FD = 2**32 - 1
+
+
+def hold_lifeline(fd: int) -> None:
+    """Leave the descriptor to a thread, and to nobody else: neither this one nor what a hook forks.
+
+    All have it where the system can't do that; the front then learns of the death by its pidfd.
+    """
+    unshared: Future[bool] = Future()
+    threading.Thread(target=_hold, args=(fd, unshared), name="lifeline", daemon=True).start()
+    if unshared.result():
+        os.close(fd)
+
+
+def _hold(fd: int, unshared: Future[bool]) -> None:
+    # In glibc since 2.34. Not unshare(2), which containers are usually not allowed.
+    close_range = getattr(ctypes.CDLL(None), "close_range", None)
+    last = ctypes.c_uint(_LAST_FD)
+    unshared.set_result(close_range is not None and close_range(fd + 1, last, _CLOSE_RANGE_UNSHARE) == 0)
+    threading.Event().wait()
+
 
 # Added to oom_score_adj (proc(5)): half of all memory. Where it runs out, the kernel looks for another victim
 # before the memory of the last one is free again, and without this it took the front.

@@ -36,8 +36,7 @@ from pipeline.process.isolation import isolated, log_fault
 from pipeline.worker.call import Call
 from pipeline.worker.hooks import Hooks, wrong_feed
 from pipeline.worker.model import Joining
-from pipeline.worker.plan import BatchLimits, Item, bucket, plan
-from pipeline.worker.run_costs import RunCosts
+from pipeline.worker.plan import BatchLimits, Item, RunCosts, bucket, plan
 
 log = logging.getLogger(__name__)
 

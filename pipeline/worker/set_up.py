@@ -14,9 +14,8 @@ from pipeline.paddle_serving.numpy_1 import print_as_numpy_1
 from pipeline.paddle_serving.op_settings import get_op_settings
 from pipeline.process.log import keep_our_loggers
 from pipeline.worker.executor import Executor, Outputs
-from pipeline.worker.hooks import call_init_op
+from pipeline.worker.hooks import call_init_op, get_hooks
 from pipeline.worker.model import Model
-from pipeline.worker.package_hooks import get_hooks
 from pipeline.worker.runner import Runner
 
 

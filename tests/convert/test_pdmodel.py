@@ -15,8 +15,8 @@ from convert.programs.runners import serving_runner
 from convert.steps.conversion_environment import CONVERT_PYTHON, PDMODEL_PADDLE
 from convert.steps.isolation import run_isolated
 from pipeline.engines import create_predictor
+from pipeline.engines.dynamic_shape import read_ranges
 from pipeline.engines.paddle.paddle_config import configure
-from pipeline.engines.shape_file import read_ranges
 from pipeline.models.serving_model import load_serving_model
 from tests.support import models
 from tests.support.recording_config import RecordingConfig

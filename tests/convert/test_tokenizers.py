@@ -10,7 +10,7 @@ import pytest
 
 from convert.steps.conversion_environment import CONVERT_PYTHON
 from convert.steps.isolation import run_isolated
-from pipeline.models.text_description import TextInput
+from pipeline.models.description import TextInput
 from pipeline.ops.tokenizing.text_tokenizer import TextTokenizer
 from pipeline.ops.tokenizing.tokenizer_files import load_tokenizer, tokenizer_file
 from tests.support import sentence_piece_models

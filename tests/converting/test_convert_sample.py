@@ -13,7 +13,7 @@ from PIL import Image
 
 from convert.cli import main
 from convert.steps.conversion_environment import CONVERT_PYTHON
-from pipeline.engines.shape_file import read_ranges
+from pipeline.engines.dynamic_shape import read_ranges
 from tests.support import onnx_models
 from tests.support.service_process import APPS, ROOT, ServiceProcess
 

@@ -14,7 +14,7 @@ import pytest
 
 from convert.cli import main
 from pipeline.engines import DynamicShapes
-from pipeline.engines.shape_file import read_ranges
+from pipeline.engines.dynamic_shape import read_ranges
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import ServingModel
 from tests.support.models import local_conf

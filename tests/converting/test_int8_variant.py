@@ -16,7 +16,7 @@ from convert.steps.conversion_environment import missing_packages
 from pipeline.engines import create_predictor
 from pipeline.errors import ConfigError
 from pipeline.models.digests import hash_files
-from pipeline.models.settings import merge_model_settings
+from pipeline.models.serving_model import merge_model_settings
 from pipeline.models.variants import RECORD, find_variants, load_for_engine
 from pipeline.tuning.agreement import LEAST_ROWS
 from tests.support import onnx_models

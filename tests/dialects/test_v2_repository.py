@@ -18,7 +18,7 @@ import tritonclient.http as v2_http
 from tritonclient.utils import InferenceServerException
 
 from pipeline.errors import ConfigError
-from pipeline.models.versions import choose_version
+from pipeline.models.serving_model import choose_version
 from tests.support import onnx_models
 from tests.support.service_process import APPS, ServiceProcess, key_value, wait_until
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.engines import DynamicShapes
-from pipeline.engines.shape_file import TensorRange, ranges_text
+from pipeline.engines.dynamic_shape import TensorRange, ranges_text
 from pipeline.errors import ConfigError
 
 INFO = {

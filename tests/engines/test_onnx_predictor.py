@@ -19,8 +19,8 @@ from convert.cli import main
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import DynamicShapes, Predictor, create_predictor, input_examples
 from pipeline.engines.device import Device
-from pipeline.engines.onnxruntime.onnx_config import session_options, session_plans
-from pipeline.engines.shape_file import TensorRange, ranges_text
+from pipeline.engines.dynamic_shape import TensorRange, ranges_text
+from pipeline.engines.onnxruntime.onnx_predictor import session_options, session_plans
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, UnusableFeed
 from pipeline.models.serving_model import ServingModel, load_serving_model
 from pipeline.paddle_serving.local_client import LocalClient

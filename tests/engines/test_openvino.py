@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from pipeline.engines import Predictor, create_predictor, input_examples
-from pipeline.engines.openvino import compiled_models
-from pipeline.engines.openvino.openvino_config import properties
-from pipeline.engines.openvino.openvino_import import openvino
+from pipeline.engines.openvino import openvino_predictor
+from pipeline.engines.openvino.openvino_predictor import openvino, properties
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, UnusableFeed
 from pipeline.models.serving_model import ServingModel, find_model_files, load_serving_model
 from tests.engines.test_onnx_predictor import expected_logits, texts
@@ -273,7 +272,7 @@ def test_fp32_is_told_to_it_which_would_take_bf16_by_itself(
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(compiled_models, "LEAST_BYTES", 1)
+    monkeypatch.setattr(openvino_predictor, "LEAST_BYTES", 1)
     return tmp_path / "cache" / "paddlewheel" / "openvino"
 
 
@@ -347,7 +346,7 @@ def test_the_cache_is_bounded_and_goes_without_where_it_cant_be_written(
     names = ("images", "scaled", "mixes_rows")
     found = [bare(tmp_path / name, name) for name in names]
     largest = max(model.program.stat().st_size for model in found)
-    monkeypatch.setattr(compiled_models, "MAX_BYTES", 20 * largest)
+    monkeypatch.setattr(openvino_predictor, "MAX_BYTES", 20 * largest)
     for model in found:
         create_predictor(model, local_conf())
     assert 0 < len(list(cache.iterdir())) < len(names)

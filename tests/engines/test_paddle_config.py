@@ -13,9 +13,9 @@ from convert.cli import main
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import DynamicShapes, create_predictor, input_examples
 from pipeline.engines.device import Device
+from pipeline.engines.dynamic_shape import read_ranges
 from pipeline.engines.paddle.paddle_config import build_config, configure, precision_in_force
 from pipeline.engines.paddle.paddle_import import inference
-from pipeline.engines.shape_file import read_ranges
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import ServingModel, Variable, load_serving_model
 from tests.support import models

@@ -9,8 +9,7 @@ from typing import cast
 
 import pytest
 
-from pipeline.front.scheduler.dag_run import DagRun
-from pipeline.front.scheduler.in_order import InOrder
+from pipeline.front.scheduler.dag_run import DagRun, InOrder
 from pipeline.front.scheduler.scheduler import Deadlines
 from pipeline.process import isolation
 from pipeline.process.isolation import run_isolated

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.front.pool.starts import HOLD_S
+from pipeline.front.pool.worker_pool import HOLD_S
 from pipeline.process import control_group
 from tests.support.service_process import APPS, ServiceProcess, wait_until
 

@@ -22,35 +22,33 @@ from pipeline.dialects.key_value import front as key_value
 from pipeline.dialects.key_value.tensors import from_npy
 from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.compression import decompressed
-from pipeline.dialects.kserve.datatypes import from_raw
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal
-from pipeline.dialects.kserve.unread import UnreadTensor
+from pipeline.dialects.kserve.unread import UnreadTensor, from_raw
 from pipeline.dialects.kserve_v1 import instances
 from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
-from pipeline.dialects.kserve_v2 import http_infer, rpc_infer
-from pipeline.dialects.kserve_v2.http_extensions import registered_in
-from pipeline.dialects.kserve_v2.http_generate import parse_generate
+from pipeline.dialects.kserve_v2 import http_infer, rpc_methods
+from pipeline.dialects.kserve_v2.http_routes import parse_generate, registered_in
 from pipeline.dialects.kserve_v2.repository_api import asks_for_ready_alone
-from pipeline.dialects.kserve_v2.shared_memory import SharedMemory, Span
-from pipeline.dialects.kserve_v2.trace_settings import (
+from pipeline.dialects.kserve_v2.server import (
     LogSettings,
     TraceSettings,
     log_settings_in,
     trace_settings_in,
 )
+from pipeline.dialects.kserve_v2.shared_memory import SharedMemory, Span
 from pipeline.dialects.kserve_v2.wish import JSON, PROTO
 from pipeline.dialects.openai import http_route
 from pipeline.dialects.tei.http_routes import ROUTES
 from pipeline.dialects.text_models import TextModel, decoded
 from pipeline.dialects.unread_texts import UnreadTexts
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
-from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.dag_run import Request
 from pipeline.messages.frames import FrameReader, frame, stow
 from pipeline.messages.messages import HandOver, Share
 from pipeline.messages.values import decode, encode, will_read
 from pipeline.models.dtypes import BY_DATATYPE
-from pipeline.models.prototxt import format_prototxt, parse_prototxt
+from pipeline.models.signature import format_prototxt, parse_prototxt
 from pipeline.models.tensor_spec import Signature, TensorSpec
 from pipeline.triton.ensemble import dag_of_model
 from tests.fuzz import messages, seeds, worker
@@ -183,10 +181,10 @@ def _by_any(read: Callable[[Any], None], ways: Iterable[Any]) -> None:
 
 
 def _v2_proto(data: bytes) -> None:
-    message = rpc_infer.infer_message(data, LIMITS)
+    message = rpc_methods.infer_message(data, LIMITS)
     for model in (_SIMPLE, _OPEN, _OF_MESSAGES):
         try:
-            asked = rpc_infer.parse_infer(message, model, _find)
+            asked = rpc_methods.parse_infer(message, model, _find)
             _deadline(asked.timeout_s)
             _passed_on(asked.request(model, PROTO, _ENGINE))
         except KServeRefusal:

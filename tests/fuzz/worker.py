@@ -35,8 +35,7 @@ from pipeline.worker import runner as runner_module
 from pipeline.worker.executor import Executor, Outputs
 from pipeline.worker.hooks import Hooks
 from pipeline.worker.model import Joining
-from pipeline.worker.plan import BatchLimits, Item, plan
-from pipeline.worker.run_costs import RunCosts
+from pipeline.worker.plan import BatchLimits, Item, RunCosts, plan
 from pipeline.worker.runner import Runner
 from tests.fuzz.hostile_values import ARRAYS, EMPTY, EXCEPTIONS, OBJECTS
 

@@ -11,7 +11,7 @@ import pytest
 import sentencepiece
 
 from pipeline.errors import ConfigError
-from pipeline.models.text_description import TextInput
+from pipeline.models.description import TextInput
 from pipeline.ops.tokenizing.text_tokenizer import TextTokenizer, shortened
 from pipeline.ops.tokenizing.tokenizer_files import load_tokenizer, tokenizer_file
 from tests.support import sentence_piece_models

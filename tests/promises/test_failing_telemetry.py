@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.service_process import APPS, ROOT, ServiceProcess
 
 BROKEN = """
-from pipeline.front.metrics import access_log, figures, timings, tracer
+from pipeline.front.metrics import access_log, metrics, timings, tracer
 from pipeline.front.scheduler import batching, gauges
 from pipeline.worker import executor, hooks
 
@@ -17,7 +17,7 @@ def broken(*args, **kwargs):
     raise RuntimeError("telemetry is broken")
 
 
-figures.bisect_left = figures.RunFigures.add = figures.is_clients = broken
+metrics.bisect_left = metrics.RunFigures.add = metrics.is_clients = broken
 access_log.one_line = batching.Pace.note = gauges.resident_bytes = broken
 timings._NO_TOKEN = None
 tracer._mean_ms = hooks.format_user_traceback = executor.max = broken

@@ -11,8 +11,7 @@ import grpc
 import pytest
 
 from client.protos.pipeline_service_pb2 import Request, Response
-from pipeline.front.scheduler.admission import Client, FairQueue
-from pipeline.front.scheduler.clients import MOST_PEERS, Peers
+from pipeline.front.scheduler.admission import MOST_PEERS, Client, FairQueue, Peers
 from tests.support.service_process import (
     APPS,
     PATIENCE_S,

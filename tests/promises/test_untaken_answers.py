@@ -14,7 +14,7 @@ import pytest
 
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 from client.protos.pipeline_service_pb2 import Request
-from pipeline.front.grpc.private.sockets import Connection
+from pipeline.front.grpc.private.untaken import Connection
 from tests.fuzz import http2
 from tests.support.kernel_connections import is_connected
 from tests.support.service_process import APPS, PATIENCE_S, RPC_METHOD, ServiceProcess, wait_until

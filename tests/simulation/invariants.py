@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import ServingError
 from pipeline.front.pool.worker_instance import Instance
 from pipeline.front.pool.worker_pool import WorkerPool
-from pipeline.front.scheduler.batcher import Batcher
+from pipeline.front.scheduler.batcher import UNSEEN_DEATHS, Batcher
 from pipeline.front.scheduler.dag_run import Answer, Job
 from pipeline.front.scheduler.hung_runs import STUCK_RUNS
-from pipeline.front.scheduler.lost_jobs import UNSEEN_DEATHS
 from pipeline.messages.frames import arena_fds
 from tests.simulation.clients import FILLS, Death, Order, Sent
 from tests.simulation.workers import REFUSAL, Worker, answer_body

@@ -15,17 +15,14 @@ from typing import Any
 from unittest import mock
 
 from pipeline.front.pool import worker_instance, worker_pool, worker_process
-from pipeline.front.pool.back_off import BackOff
-from pipeline.front.pool.starts import Starts
 from pipeline.front.pool.upkeep import Upkeep
 from pipeline.front.pool.worker_instance import Instance, Outbox
-from pipeline.front.pool.worker_pool import WorkerPool
+from pipeline.front.pool.worker_pool import BackOff, Starts, WorkerPool
 from pipeline.front.pool.worker_process import WorkerProcess
-from pipeline.front.scheduler import batcher, lost_jobs
+from pipeline.front.scheduler import batcher
 from pipeline.front.scheduler.admission import FairQueue
 from pipeline.front.scheduler.batcher import Batcher, Line
-from pipeline.front.scheduler.dag_run import DagRun, Job
-from pipeline.front.scheduler.in_order import InOrder
+from pipeline.front.scheduler.dag_run import DagRun, InOrder, Job
 from pipeline.front.scheduler.scheduler import Deadlines, Scheduler
 from pipeline.messages.frames import FrameReader
 from tests.simulation.run import simulate
@@ -74,7 +71,7 @@ def real_time_signals_have_no_name(replace: Replace) -> None:
     replace(worker_process, "signal_name", lambda number: signal.Signals(number).name)
     replace(worker_process, "run_isolated", _call)
     replace(worker_pool, "run_isolated", _call)
-    replace(lost_jobs, "run_isolated", _call)
+    replace(batcher, "run_isolated", _call)
 
 
 @bug
@@ -105,7 +102,7 @@ def queue_policy_timers_stay(replace: Replace) -> None:
 @bug
 def dead_workers_keep_refused_jobs(replace: Replace) -> None:
     """A dead process still refers to the jobs that it may have died of."""
-    refuse = lost_jobs.refuse_blamed
+    refuse = batcher.refuse_blamed
 
     def refuse_and_keep(process: WorkerProcess) -> None:
         jobs = list(process.refused)
@@ -172,7 +169,7 @@ def crash_retry_is_ignored(replace: Replace) -> None:
 @bug
 def jobs_of_other_threads_are_lost(replace: Replace) -> None:
     """Requests of a dead process are not tried again, but for those of its first instance."""
-    tried_again = lost_jobs.tried_again
+    tried_again = batcher.tried_again
 
     def tried_again_in_part(process: WorkerProcess, crash_retry: bool) -> Any:
         for instance in process.instances[1:]:

@@ -12,8 +12,7 @@ import pytest
 
 from pipeline.models.serving_model import FeedPadding, Padding
 from pipeline.worker.model import Joining
-from pipeline.worker.plan import RUN_OVERHEAD_S, BatchLimits, Item, bucket, plan
-from pipeline.worker.run_costs import RunCosts
+from pipeline.worker.plan import RUN_OVERHEAD_S, BatchLimits, Item, RunCosts, bucket, plan
 from pipeline.worker.runner import describe, join, slices, split
 
 TEXT = "text"

@@ -15,7 +15,7 @@ from tests.support.service_process import PATIENCE_S, ROOT, is_running
 
 PARENT = """
 import os, signal, sys
-from pipeline.worker.lifeline import hold_lifeline
+from pipeline.worker.main import hold_lifeline
 hold_lifeline(int(sys.argv[1]))
 if child := os.fork():
     print(child, flush=True)

@@ -19,8 +19,7 @@ from pipeline.models.signature import Variable
 from pipeline.worker.executor import Executor, Outputs
 from pipeline.worker.hooks import Hooks
 from pipeline.worker.model import Joining
-from pipeline.worker.plan import BatchLimits
-from pipeline.worker.run_costs import RunCosts
+from pipeline.worker.plan import BatchLimits, RunCosts
 from pipeline.worker.runner import Runner
 
 LONG = 1000

@@ -16,7 +16,7 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict
 
 from client.protos.pipeline_service_pb2 import Response
-from pipeline.api.answer import Answer
+from pipeline.api.request_options import Answer
 from pipeline.dialects.key_value.array_text import array_repr
 from pipeline.dialects.key_value.texts import as_texts
 from pipeline.errors import ServingError, UnprintableAnswer

@@ -12,7 +12,7 @@ from pipeline.api.examples import build_message
 from pipeline.api.served_models import ServedModel
 from pipeline.dialects.key_value.texts import DeclaredTexts
 from pipeline.errors import BadPackage, TooLarge, UnknownService
-from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.dag_run import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.models.tensor_spec import Signature, TensorSpec

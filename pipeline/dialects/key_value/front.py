@@ -48,10 +48,9 @@ from pipeline.errors import (
 )
 from pipeline.front.grpc.rpc_handler import Context, RpcHandler
 from pipeline.front.http.connection import HttpRequest
-from pipeline.front.http.http_handler import JSON, HttpHandler, NotAllowed, refusal_headers
-from pipeline.front.http.raw_bodies import raw_input
-from pipeline.front.scheduler.clients import CALLER
-from pipeline.front.scheduler.request import Request
+from pipeline.front.http.http_handler import JSON, HttpHandler, NotAllowed, raw_input, refusal_headers
+from pipeline.front.scheduler.admission import CALLER
+from pipeline.front.scheduler.dag_run import Request
 from pipeline.front.scheduler.scheduler import TICKS_PER_S, Scheduler
 
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from client.protos.pipeline_service_pb2 import Tensor
 from pipeline.errors import MalformedBody, TooLarge
-from pipeline.front.http.raw_bodies import other_kind
+from pipeline.front.http.http_handler import other_kind
 
 Number = int | float | str | None
 Integer = int | str | None

@@ -12,8 +12,8 @@ from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import UnknownVersion
 from pipeline.front.repository import LoadFailed, Repository, Standing
 from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.models.serving_model import UNVERSIONED
 from pipeline.models.tensor_spec import Signature
-from pipeline.models.versions import UNVERSIONED
 
 _MOST_VERSION = (1 << 63) - 1
 _NUMBER = re.compile(r"[ \t-\r]*([+-]?0*[0-9]{1,19})(?![0-9])")

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from pipeline.api.answer import Answer
-from pipeline.dialects.kserve.datatypes import BYTES, convert_output
+from pipeline.api.request_options import Answer
+from pipeline.dialects.kserve.unread import BYTES, convert_output
 from pipeline.dialects.kserve_v1.wish import V1Wish
 from pipeline.errors import UnprintableAnswer
 from pipeline.messages.values import Part

@@ -27,10 +27,10 @@ from pipeline.front.http.http_handler import (
     HttpHandler,
     Refused,
     check_method,
+    raw_input,
     refusal_headers,
 )
-from pipeline.front.http.raw_bodies import raw_input
-from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.dag_run import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 
 _MODEL = re.compile(r"/v1/models/(?P<model>[^/]+?)(?:/versions/(?P<version>\d+))?(?P<verb>:[a-z]+)?")

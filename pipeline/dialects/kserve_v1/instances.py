@@ -17,7 +17,7 @@ from pipeline.dialects.json_outline import ELEMENTS_PER_TENSOR, Outline
 from pipeline.dialects.kserve.unread import check_texts
 from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 from pipeline.errors import InvalidInput, TooLarge
-from pipeline.front.http.raw_bodies import other_kind
+from pipeline.front.http.http_handler import other_kind
 from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import Signature, TensorSpec
 

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from client.protos.kserve_v2_pb2 import ModelInferResponse
-from pipeline.dialects.kserve.datatypes import BYTES, PARAMETERS, Array, convert_output, no_tensor, to_raw
 from pipeline.dialects.kserve.refusals import KServeRefusal
+from pipeline.dialects.kserve.unread import BYTES, PARAMETERS, Array, convert_output, no_tensor, to_raw
 from pipeline.dialects.kserve_v2.wish import WantedOutput, Wish
 from pipeline.dialects.message_fields import varint
 from pipeline.errors import UnprintableAnswer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from collections.abc import Callable
@@ -14,20 +15,26 @@ import msgspec
 from pipeline.api.restrictions import (
     HEALTH,
     INFERENCE,
+    LOGGING,
     METADATA,
     MODEL_CONFIG,
     MODEL_REPOSITORY,
+    SHARED_MEMORY,
     STATISTICS,
+    TRACE,
 )
+from pipeline.config.limits import Limits
+from pipeline.dialects.json_nesting import check_depth
 from pipeline.dialects.json_outline import Outline, outline_aside
+from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.compression import chosen, compressed, decompressed
 from pipeline.dialects.kserve.models import KServeModel, version_number
 from pipeline.dialects.kserve.refusals import KServeRefusal, error_body, for_clients
-from pipeline.dialects.kserve_v2.http_extensions import HttpExtensions, find_extension_api
-from pipeline.dialects.kserve_v2.http_generate import AsEvent, parse_generate
+from pipeline.dialects.kserve.unread import Written
+from pipeline.dialects.kserve_v2.asked import Asked, Given, refuse_in_json
 from pipeline.dialects.kserve_v2.http_infer import parse_infer, parse_raw
 from pipeline.dialects.kserve_v2.repository_api import asks_for_ready_alone, index, parse_parameters
-from pipeline.dialects.kserve_v2.server import V2Server
+from pipeline.dialects.kserve_v2.server import V2Server, log_settings_in, trace_settings_in
 from pipeline.dialects.kserve_v2.wish import GENERATED
 from pipeline.dialects.kserve_v2.wish import JSON as JSON_FORM
 from pipeline.errors import OUR_FAULT, Overloaded, ServingError
@@ -42,8 +49,154 @@ from pipeline.front.http.http_handler import (
     header,
     refusal_headers,
 )
-from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.dag_run import Request
 from pipeline.messages.values import Part
+
+
+def parse_generate(body: bytes, model: KServeModel, limits: Limits, outline: Outline | None = None) -> Asked:
+    """Read the body: a key that is no input is a parameter; `id` and `parameters` are as in other requests.
+
+    A value is one element or a flat list of them, of one row where the model has rows. Raises KServeRefusal,
+    and TooLarge for a document that nests deeper than limits.json_depth. outline: of a large body.
+    """
+    if outline is not None:
+        body = outline.text
+    elif body.count(b"[") + body.count(b"{") > limits.json_depth:  # each level of nesting has a bracket
+        check_depth(body, limits.json_depth)
+    document = json_fields.parse(body)
+    if not isinstance(document, dict):
+        raise json_fields.unparsed("document", "attempt to access JSON non-object as object")
+    if len(document) > limits.tensors:
+        raise KServeRefusal(f"{len(document)} members were given; limits.tensors is {limits.tensors}")
+    asked = Asked()
+    datatypes = {spec.name: spec.datatype for spec in model.signature.inputs}
+    # Where a row is one element, a list has several rows.
+    in_rows = {spec.name for spec in model.signature.inputs if len(spec.shape) > 1}
+    for name, value in document.items():
+        datatype = datatypes.get(name)
+        if datatype is not None or (model.signature.open and _is_text(value)):
+            rows = [1] if model.signature.max_batch_size and name in in_rows else []
+            asked.give(_given(name, datatype or "BYTES", value, rows))
+        elif name == "id":
+            asked.request_id = json_fields.text(document, "id")
+        elif name == "parameters":
+            for parameter, given in json_fields.get_parameters(document).items():
+                asked.take_parameter(parameter, given)
+        else:
+            asked.take_parameter(name, value)
+    return asked
+
+
+def _given(name: str, datatype: str, value: Any, rows: list[int]) -> Given:
+    if value is None or isinstance(value, dict):
+        raise KServeRefusal(f"input '{name}' is neither an element nor a list of them")
+    refuse_in_json(name, datatype)
+    elements = value if isinstance(value, list) else [value]
+    data = json.dumps(elements, separators=(",", ":")).encode()
+    return Given(name, datatype, [*rows, len(elements)], data, Written.JSON)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, list) and bool(value) and all(isinstance(element, str) for element in value)
+    )
+
+
+class AsEvent:
+    """The answer as the only event of a stream; what is a refusal stays one. `Request.finish`."""
+
+    def begin(self) -> None:
+        pass
+
+    def end(self, answer: Any) -> Any:
+        return [b"data: %b\n\n" % answer[0]] if isinstance(answer, list) else answer
+
+
+_SHARED_MEMORY = re.compile(
+    r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?/"
+    r"(?P<action>status|register|unregister)"
+)
+_TRACE = re.compile(r"/v2(?:/models/(?P<model>[^/]+))?/trace/setting")
+_LOG_SETTINGS = "/v2/logging"
+
+
+def find_extension_api(path: str) -> str | None:
+    """Return the API of an extension's path; None for other paths."""
+    if _SHARED_MEMORY.fullmatch(path):
+        return SHARED_MEMORY
+    if _TRACE.fullmatch(path):
+        return TRACE
+    return LOGGING if path == _LOG_SETTINGS else None
+
+
+class HttpExtensions:
+    """Answers what lies outside of models and repository."""
+
+    def __init__(self, server: V2Server) -> None:
+        self._server = server
+
+    def document(self, request: HttpRequest) -> Any:
+        """What is answered, None for an empty body. Raises ServingError, Refused for other paths."""
+        shared_memory = _SHARED_MEMORY.fullmatch(request.path)
+        if shared_memory is not None:
+            return self._shared_memory(request, **shared_memory.groupdict())
+        trace = _TRACE.fullmatch(request.path)
+        if trace is not None:
+            return self._trace(request, trace["model"] or "")
+        if request.path == _LOG_SETTINGS:
+            return self._logging(request)
+        raise Refused(404, request)
+
+    def _shared_memory(self, request: HttpRequest, kind: str, region: str | None, action: str) -> Any:
+        check_method(request, *(("GET", "HEAD") if action == "status" else ("POST",)))
+        memory, name = self._server.memory, region or ""
+        if action != "status":
+            refuse_cross_site(request)
+        memory.admit(request.peer)
+        if action == "status":
+            return memory.status(name) if kind == "system" else memory.cuda_status(name)
+        if action == "unregister":
+            if kind == "system":
+                memory.unregister(name)
+        elif kind == "system":
+            memory.register(name, *registered_in(json_fields.parse(request.body)))
+        else:
+            _check_fields(json_fields.parse(request.body), "raw_handle", "byte_size", "device_id")
+            memory.refuse_cuda(name)
+        return None
+
+    def _trace(self, request: HttpRequest, model: str) -> Any:
+        check_method(request, "GET", "HEAD", "POST")
+        if model and not self._server.models.is_ready(model):
+            raise KServeRefusal(f"Request for unknown model : {model}")
+        if request.method == "POST":
+            refuse_cross_site(request)
+            given = trace_settings_in(json_fields.parse(request.body))
+            self._server.trace.update(given, model)
+        return self._server.trace.told(model)
+
+    def _logging(self, request: HttpRequest) -> Any:
+        check_method(request, "GET", "HEAD", "POST")
+        settings = self._server.logging
+        if request.method == "POST":
+            refuse_cross_site(request)
+            settings.update(log_settings_in(json_fields.parse(request.body), settings.kinds()))
+        return settings.told()
+
+
+def registered_in(document: Any) -> tuple[str, int, int]:
+    """Key, offset and size of a JSON request. Raises KServeRefusal."""
+    _check_fields(document, "key", "byte_size")
+    key = json_fields.as_text(document["key"])
+    offset, size = (json_fields.unsigned(document.get(name, 0), "") for name in ("offset", "byte_size"))
+    return key, offset, size
+
+
+def _check_fields(document: Any, *names: str) -> None:
+    for name in names:
+        if not isinstance(document, dict) or name not in document:
+            raise KServeRefusal(f"Shared memory register request has no '{name}' field")
+
 
 log = logging.getLogger(__name__)
 

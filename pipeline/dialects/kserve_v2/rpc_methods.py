@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
+import grpc.aio
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError, Message
 
 from client.protos import kserve_v2_pb2 as messages
+from client.protos.kserve_v2_pb2 import (
+    InferParameter,
+    InferTensorContents,
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+)
 from pipeline.api.restrictions import HEALTH as HEALTH_API
 from pipeline.api.restrictions import (
     INFERENCE,
@@ -24,22 +33,313 @@ from pipeline.api.restrictions import (
     STATISTICS,
     TRACE,
 )
-from pipeline.dialects.kserve.models import version_number
+from pipeline.config.config_file import Limits
+from pipeline.dialects.kserve.models import KServeModel, version_number
 from pipeline.dialects.kserve.refusals import KServeRefusal, for_clients
+from pipeline.dialects.kserve.unread import BYTES, CONTENTS, LENGTH, Written, from_contents
+from pipeline.dialects.kserve_v2.asked import SEQUENCE_FLAGS, Asked, Given
 from pipeline.dialects.kserve_v2.repository_api import index
-from pipeline.dialects.kserve_v2.rpc_extensions import SHARED_MEMORY_METHODS, RpcExtensions, RpcPage
-from pipeline.dialects.kserve_v2.rpc_infer import InferMessage, infer_message, parse_infer
-from pipeline.dialects.kserve_v2.rpc_stream import Stream
-from pipeline.dialects.kserve_v2.server import V2Server
-from pipeline.dialects.kserve_v2.shared_memory import Span
-from pipeline.dialects.kserve_v2.wish import PROTO
-from pipeline.errors import DeadlineExceeded, ServingError
+from pipeline.dialects.kserve_v2.server import LOG_FORMATS, V2Server
+from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
+from pipeline.dialects.kserve_v2.wish import PROTO, WantedOutput
+from pipeline.dialects.message_fields import check_nested, split, varint
+from pipeline.errors import OUR_FAULT, DeadlineExceeded, ServingError
 from pipeline.front.grpc.rpc_handler import Context, RpcHandler
-from pipeline.front.scheduler.clients import CALLER, caller
-from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.admission import CALLER, caller
+from pipeline.front.scheduler.dag_run import Answer, DagRun, Request
+from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.messages.values import Part
+from pipeline.models.dtypes import BY_DATATYPE
 
 if TYPE_CHECKING:
     from pipeline.front.grpc.private.call_context import CallContext
+
+
+_KINDS = {  # of the parameters that the protocol gives a meaning
+    "priority": ("int64_param", "uint64_param"),
+    "timeout": ("int64_param",),
+    "sequence_id": ("int64_param", "string_param"),
+    "sequence_start": ("bool_param",),
+    "sequence_end": ("bool_param",),
+    "triton_enable_empty_final_response": ("bool_param",),
+}
+_TYPE_OF = {  # of typed contents, as Triton names them
+    "bool_contents": "BOOL",
+    "int_contents": "INT32",
+    "int64_contents": "INT64",
+    "uint_contents": "UINT32",
+    "uint64_contents": "UINT64",
+    "fp32_contents": "FP32",
+    "fp64_contents": "FP64",
+    "bytes_contents": "BYTES",
+}
+_SHARED_MEMORY = {  # parameters of a tensor that lies there, with the fields of their values
+    "shared_memory_region": "string_param",
+    "shared_memory_offset": "int64_param",
+    "shared_memory_byte_size": "int64_param",
+}
+_Tensor = ModelInferRequest.InferInputTensor
+_RAWS = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+_INPUTS = ModelInferRequest.INPUTS_FIELD_NUMBER
+_OUTPUTS = ModelInferRequest.OUTPUTS_FIELD_NUMBER
+_SHAPE = _Tensor.SHAPE_FIELD_NUMBER
+_CONTENTS = _Tensor.CONTENTS_FIELD_NUMBER
+
+
+class InferMessage(NamedTuple):
+    """A ModelInferRequest, and beside it the raw contents of its inputs."""
+
+    fields: ModelInferRequest
+    raws: Sequence[Part]  # its raw_input_contents; of a large message views of what was received
+    contents: Mapping[int, Part] = {}  # large typed contents, which the worker parses, by the input's number
+
+
+def infer_message(data: bytes, limits: Limits) -> InferMessage:
+    """Parse a serialized ModelInferRequest. Raises KServeRefusal for other bytes, and TooLarge."""
+    rest, raws = split(data, _RAWS, limits)
+    rest, contents = check_nested(rest, _INPUTS, limits, cut=_CONTENTS, short=_SHAPE)
+    check_nested(rest, _OUTPUTS, limits)
+    try:
+        fields = ModelInferRequest.FromString(rest)
+    except DecodeError:
+        raise KServeRefusal("Unable to parse request", "INTERNAL") from None
+    return InferMessage(fields, raws or fields.raw_input_contents, contents)
+
+
+def parse_infer(asked_for: InferMessage, model: KServeModel, find: FindSpan) -> Asked:
+    """Read the message's inputs, outputs and parameters. find: in shared memory. Raises KServeRefusal."""
+    message, raws, contents = asked_for
+    asked = Asked(message.id)
+    if message.parameters:
+        _take_parameters(asked, message)
+    number = 0  # of the inputs that are not in shared memory
+    for place, tensor in enumerate(message.inputs):
+        if tensor.parameters and (span := _span(tensor, find)) is not None:
+            if place in contents or tensor.contents.ListFields():
+                raise KServeRefusal(
+                    "unexpected 'content' provided when using shared memory for input tensor "
+                    f"'{tensor.name}' for model '{model.name}'"
+                )
+            asked.give_shared(tensor.name, tensor.datatype, list(tensor.shape), span)
+            continue
+        if not raws and place in contents:
+            shape = list(tensor.shape)
+            given = Given(tensor.name, tensor.datatype, shape, contents[place], Written.CONTENTS)
+        elif not raws:
+            given = _typed(tensor, model)
+        elif place in contents or (tensor.HasField("contents") and tensor.contents.ListFields()):
+            raise KServeRefusal(
+                "contents field must not be specified when using raw_input_contents for "
+                f"'{tensor.name}' for model '{model.name}'"
+            )
+        elif number >= len(raws):
+            raise _without_data(tensor, model)
+        else:
+            given = Given(tensor.name, tensor.datatype, tensor.shape[:], raws[number], Written.RAW)
+        number += 1
+        asked.give(given)
+    # More raw contents than inputs are passed over, as Triton does.
+    for output in message.outputs:
+        wanted = _wanted(output)
+        if wanted.classes and "shared_memory_region" in output.parameters:
+            raise KServeRefusal("output can't set both 'shared_memory_region' and 'classification'")
+        span = _span(output, find) if output.parameters else None
+        asked.want(wanted, span)
+    return asked
+
+
+def _take_parameters(asked: Asked, message: ModelInferRequest) -> None:
+    for name, parameter in message.parameters.items():
+        field = parameter.WhichOneof("parameter_choice")
+        if name in _KINDS and field not in _KINDS[name]:
+            raise _wrong_type(name, " or ".join(_KINDS[name]))
+        if name == "priority":
+            asked.priority = _value(parameter)
+            if asked.priority < 0:
+                raise KServeRefusal("invalid value for 'priority', expected value >= 0.")
+        elif name == "timeout":
+            asked.timeout_us = _value(parameter) % (1 << 64)
+        elif name == "sequence_id":
+            asked.correlation_id = _value(parameter)
+        elif name in SEQUENCE_FLAGS:
+            asked.flags |= SEQUENCE_FLAGS[name] * _value(parameter)
+        elif field is None and not name.startswith("triton_"):
+            raise _wrong_type(name, "int64_param, bool_param, or string_param")
+        else:
+            asked.take_parameter(name, _value(parameter))
+
+
+def _value(parameter: InferParameter) -> Any:
+    field = parameter.WhichOneof("parameter_choice")
+    return None if field is None else getattr(parameter, field)
+
+
+def _wrong_type(name: str, expected: str) -> KServeRefusal:
+    return KServeRefusal(f"invalid value type for '{name}' parameter, expected {expected}.")
+
+
+def _span(tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor, find: FindSpan) -> Span | None:
+    """Where the tensor lies in shared memory; None where it does not. Raises KServeRefusal."""
+    parameters = tensor.parameters
+    shared = "shared_memory_region" in parameters
+    values: dict[str, Any] = {}
+    for name, kind in _SHARED_MEMORY.items():
+        if name not in parameters:
+            continue
+        if not shared:
+            raise KServeRefusal(
+                f"'{name}' can not be specified without 'shared_memory_region' parameter for tensor "
+                f"'{tensor.name}'"
+            )
+        if parameters[name].WhichOneof("parameter_choice") != kind:
+            raise KServeRefusal(
+                f"invalid value type for '{name}' parameter for tensor '{tensor.name}', expected {kind}."
+            )
+        values[name] = getattr(parameters[name], kind)
+    if not shared:
+        return None
+    if "shared_memory_byte_size" not in values:
+        raise KServeRefusal(
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for "
+            f"tensor '{tensor.name}'"
+        )
+    return find(
+        values["shared_memory_region"],
+        values.get("shared_memory_offset", 0),
+        values["shared_memory_byte_size"],
+    )
+
+
+def _typed(tensor: _Tensor, model: KServeModel) -> Given:
+    fields = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
+    shape = list(tensor.shape)
+    if not fields:
+        if 0 in shape and tensor.datatype in BY_DATATYPE:
+            return Given(tensor.name, tensor.datatype, shape, b"", Written.RAW)
+        raise _without_data(tensor, model)
+    if fields != [CONTENTS.get(tensor.datatype)]:
+        raise KServeRefusal(
+            f"unexpected explicit tensor data for input tensor '{tensor.name}' for model '{model.name}' of "
+            f"type '{_TYPE_OF[fields[0]]}', expected datatype "
+            f"'{tensor.datatype if tensor.datatype in BY_DATATYPE else '<invalid>'}'"
+        )
+    return Given(tensor.name, tensor.datatype, shape, _raw(tensor.contents, tensor.datatype), Written.RAW)
+
+
+def _raw(contents: InferTensorContents, datatype: str) -> bytes | memoryview:
+    if datatype == BYTES:
+        return b"".join(part for text in contents.bytes_contents for part in (LENGTH.pack(len(text)), text))
+    elements = getattr(contents, CONTENTS[datatype])
+    try:
+        return from_contents(contents, datatype, [len(elements)]).tobytes()
+    except ValueError as exc:
+        raise KServeRefusal(str(exc)) from None
+
+
+def _without_data(tensor: _Tensor, model: KServeModel) -> KServeRefusal:
+    return KServeRefusal(
+        f"unable to find data for input tensor '{tensor.name}' for model '{model.name}' in request."
+    )
+
+
+def _wanted(output: ModelInferRequest.InferRequestedOutputTensor) -> WantedOutput:
+    classes = 0
+    if "classification" in output.parameters:
+        parameter = output.parameters["classification"]
+        if parameter.WhichOneof("parameter_choice") != "int64_param":
+            raise KServeRefusal("invalid value type for 'classification' parameter, expected int64_param")
+        classes = parameter.int64_param
+        if classes <= 0:
+            raise KServeRefusal("invalid value for 'classification' parameter, expected >= 0")
+    return WantedOutput(output.name, True, classes)
+
+
+RpcPage = tuple[Any, Callable[[Any], Message]]  # the request's message, and what answers it
+SHARED_MEMORY_METHODS = tuple(
+    f"{kind}SharedMemory{action}"
+    for kind in ("System", "Cuda")
+    for action in ("Status", "Register", "Unregister")
+)
+_FIELD_OF = {bool: ("bool_param", "boolean"), int: ("uint32_param", "int32"), str: ("string_param", "string")}
+
+
+class RpcExtensions:
+    """Answers the methods outside of models and repository."""
+
+    def __init__(self, server: V2Server) -> None:
+        self._server = server
+
+    def settings_pages(self) -> dict[str, RpcPage]:
+        """What answers the methods of trace and log settings, by name."""
+        return {
+            "TraceSetting": (messages.TraceSettingRequest, self._trace_setting),
+            "LogSettings": (messages.LogSettingsRequest, self._log_settings),
+        }
+
+    def shared_memory_pages(self) -> dict[str, RpcPage]:
+        """What answers the methods of shared memory, by name; for clients that SharedMemory admits."""
+        return {
+            "SystemSharedMemoryStatus": (messages.SystemSharedMemoryStatusRequest, self._status),
+            "SystemSharedMemoryRegister": (messages.SystemSharedMemoryRegisterRequest, self._register),
+            "SystemSharedMemoryUnregister": (messages.SystemSharedMemoryUnregisterRequest, self._unregister),
+            "CudaSharedMemoryStatus": (messages.CudaSharedMemoryStatusRequest, self._cuda_status),
+            "CudaSharedMemoryRegister": (messages.CudaSharedMemoryRegisterRequest, self._cuda_register),
+            "CudaSharedMemoryUnregister": (
+                messages.CudaSharedMemoryUnregisterRequest,
+                lambda _: messages.CudaSharedMemoryUnregisterResponse(),
+            ),
+        }
+
+    def _status(self, asked: messages.SystemSharedMemoryStatusRequest) -> Message:
+        regions = {region["name"]: region for region in self._server.memory.status(asked.name)}
+        return ParseDict({"regions": regions}, messages.SystemSharedMemoryStatusResponse())
+
+    def _register(self, asked: messages.SystemSharedMemoryRegisterRequest) -> Message:
+        self._server.memory.register(asked.name, asked.key, asked.offset, asked.byte_size)
+        return messages.SystemSharedMemoryRegisterResponse()
+
+    def _unregister(self, asked: messages.SystemSharedMemoryUnregisterRequest) -> Message:
+        self._server.memory.unregister(asked.name)
+        return messages.SystemSharedMemoryUnregisterResponse()
+
+    def _cuda_status(self, asked: messages.CudaSharedMemoryStatusRequest) -> Message:
+        self._server.memory.cuda_status(asked.name)
+        return messages.CudaSharedMemoryStatusResponse()
+
+    def _cuda_register(self, asked: messages.CudaSharedMemoryRegisterRequest) -> Message:
+        self._server.memory.refuse_cuda(asked.name)
+        return messages.CudaSharedMemoryRegisterResponse()
+
+    def _trace_setting(self, asked: messages.TraceSettingRequest) -> Message:
+        model = asked.model_name
+        if model and not self._server.models.is_ready(model):
+            raise KServeRefusal(f"Request for unknown model : {model}")
+        if asked.settings:
+            given = {name: list(setting.value) or None for name, setting in asked.settings.items()}
+            self._server.trace.update(given, model)
+        answer = messages.TraceSettingResponse()
+        for name, value in self._server.trace.told(model).items():
+            answer.settings[name].value.extend(value if isinstance(value, list) else [value])
+        return answer
+
+    def _log_settings(self, asked: messages.LogSettingsRequest) -> Message:
+        kinds = self._server.logging.kinds()
+        given: dict[str, Any] = {}
+        for name, setting in asked.settings.items():
+            if name not in kinds:
+                continue
+            field, told = _FIELD_OF[kinds[name]]
+            if setting.WhichOneof("parameter_choice") != field and name != "log_file":
+                raise KServeRefusal(f"expect {told} for '{name}'")
+            given[name] = getattr(setting, field)
+        if given.get("log_format", LOG_FORMATS[0]) not in LOG_FORMATS:
+            raise KServeRefusal(f"invalid argument for log_format, got: {given['log_format'][:100]}")
+        self._server.logging.update(given)
+        answer = messages.LogSettingsResponse()
+        for name, value in self._server.logging.told().items():
+            setattr(answer.settings[name], _FIELD_OF[type(value)][0], value)
+        return answer
+
 
 SERVICE = "/inference.GRPCInferenceService/"
 HEALTH = "/grpc.health.v1.Health/Check"
@@ -215,3 +515,140 @@ def parsed(kind: Any, data: bytes) -> Any:
         return kind.FromString(data)
     except DecodeError:
         raise KServeRefusal("Unable to parse request", "INTERNAL") from None
+
+
+log = logging.getLogger(__name__)
+
+_STRICT = ("triton_grpc_error", "true")  # metadata of clients that want a refusal as the end of the stream
+IN_FLIGHT = 256  # most requests of one stream; further ones are not read before one of these is answered
+_INFER_RESPONSE = b"\x12"  # field 2 of ModelStreamInferResponse
+_FINAL = ModelInferResponse()
+_FINAL.parameters["triton_final_response"].bool_param = True
+_FINAL_BYTES = _FINAL.SerializeToString()  # behind an answer's own fields they add to it
+
+Place = asyncio.Future[bytes | ServingError]  # of a request's answer in the stream
+RequestOf = Callable[[InferMessage, Context], Request]
+
+
+class Stream:
+    """Reads requests while others are answered; a refusal is a message of the stream, which stays open.
+
+    Messages come in the order of the requests, as Triton's do: what is answered early waits for its turn.
+    A client may ask for its end instead, with the refusal's code. When the server stops, the stream ends as
+    soon as the requests that it has read are answered.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, build_request: RequestOf, context: CallContext, door: str
+    ) -> None:
+        self._scheduler = scheduler
+        self._request_of = build_request
+        self._context = context
+        self._door = door
+        self._dag_runs: set[DagRun] = set()
+        self._strict = _STRICT in tuple(context.invocation_metadata() or ())
+        self._places: asyncio.Queue[Place | None] = asyncio.Queue()
+        self._free = asyncio.Semaphore(IN_FLIGHT)
+        self._reader: asyncio.Task[None] | None = None  # while it waits for a message
+        self._stopping = False
+        self._stopped = False  # the server's stop has ended the reading
+        context.on_stop = self._stop
+
+    def _stop(self) -> None:
+        self._stopping = True
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def run(self) -> None:
+        """Until the client has said all and has all answers, or has left: then what is queued is dropped."""
+        reading = asyncio.create_task(self._receive_messages(), name="stream-reader")
+        try:
+            while (place := await self._places.get()) is not None:
+                if not place.done():
+                    await asyncio.wait((place, reading), return_when=asyncio.FIRST_COMPLETED)
+                    if not place.done():
+                        break  # reading ends before the last answer only where the client has left
+                answer = place.result()
+                if isinstance(answer, ServingError):
+                    _, code, told = for_clients(answer)
+                    await self._context.abort(getattr(grpc.StatusCode, code), told)
+                else:
+                    await self._context.write(answer)
+                self._free.release()
+            reading.result()
+            if self._stopped:
+                await self._context.abort(grpc.StatusCode.UNAVAILABLE, "the service is stopping")
+        finally:
+            reading.cancel()
+            for dag_run in list(self._dag_runs):
+                dag_run.leave()
+
+    async def _receive_messages(self) -> None:
+        try:
+            while (data := await self._next_message()) is not None:
+                await self._free.acquire()
+                self._begin(data)
+            for _ in range(IN_FLIGHT):  # all places are free once every answer is written
+                await self._free.acquire()
+        finally:
+            self._places.put_nowait(None)
+
+    async def _next_message(self) -> Any:
+        """The next message; None at the client's end of the stream, and once the server stops."""
+        if not self._stopping:
+            self._reader = asyncio.current_task()
+            try:
+                data = await self._context.read()
+                return None if data is grpc.aio.EOF else data  # type: ignore[attr-defined]
+            except asyncio.CancelledError:
+                if self._reader is None or not self._stopping:
+                    raise
+                self._reader.uncancel()
+            finally:
+                self._reader = None
+        self._stopped = True
+        return None
+
+    def _begin(self, data: Any) -> None:
+        request_id = ""
+        place: Place = asyncio.get_running_loop().create_future()
+        self._places.put_nowait(place)
+        try:
+            message = infer_message(data, self._scheduler.app.config.limits)
+            request_id = message.fields.id
+            request = self._request_of(message, self._context)
+            request.door = self._door
+            dag_run = self._scheduler.begin(
+                request, lambda answer: self._answered(place, request_id, answer, dag_run)
+            )
+        except ServingError as exc:
+            self._answered(place, request_id, exc)
+        except Exception:
+            log.exception("A fault of ours in ModelStreamInfer")
+            self._answered(place, request_id, OUR_FAULT)
+        else:
+            self._dag_runs.add(dag_run)
+
+    def _answered(self, place: Place, request_id: str, answer: Answer, dag_run: DagRun | None = None) -> None:
+        if dag_run is not None:
+            self._dag_runs.discard(dag_run)
+        if isinstance(answer, ServingError):
+            self._scheduler.access_log.refused(self._door, answer, caller(self._context.peer()))
+            if self._strict:
+                self._fill(place, answer)
+                return
+            refusal = ModelStreamInferResponse(error_message=for_clients(answer)[2])
+            refusal.infer_response.id = request_id
+            self._fill(place, refusal.SerializeToString())
+            return
+        self._scheduler.access_log.answered(self._door)
+        size = len(answer[0]) + len(_FINAL_BYTES)
+        parts = [_INFER_RESPONSE, varint(size), answer[0], _FINAL_BYTES]
+        self._fill(place, b"".join(parts))
+
+    def _fill(self, place: Place, answer: bytes | ServingError) -> None:
+        if place.done():  # cancelled with the call that waited for it
+            return
+        place.set_result(answer)
+        if isinstance(answer, bytes):
+            self._context.ready(len(answer))

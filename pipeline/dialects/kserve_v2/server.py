@@ -2,17 +2,370 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from pipeline import __version__
-from pipeline.dialects.kserve.models import KServeModels
-from pipeline.dialects.kserve_v2.model_config import model_config
+from pipeline.config.config_file import OpConfig, ServiceConfig
+from pipeline.dialects.kserve import json_fields
+from pipeline.dialects.kserve.models import KServeModel, KServeModels, version_number
+from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve_v2.repository_api import Control
 from pipeline.dialects.kserve_v2.shared_memory import SharedMemory
-from pipeline.dialects.kserve_v2.statistics import model_stats
-from pipeline.dialects.kserve_v2.trace_settings import LogSettings, TraceSettings
+from pipeline.errors import UnknownVersion
+from pipeline.front.metrics.metrics import OpFigures, RunFigures
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.models.tensor_spec import TensorSpec
+
+_CHANNELS = (1, 3)  # of grey and coloured images
+
+
+def model_config(model: KServeModel, config: ServiceConfig, answering_op: str) -> dict[str, Any]:
+    """ModelConfig as JSON; `answering_op` stands for the service where the model is the service."""
+    op = config.op[model.op or answering_op]
+    most = model.signature.max_batch_size
+    document: dict[str, Any] = {
+        "name": model.name,
+        "platform": "",
+        "backend": "python",
+        "runtime": "",
+        "version_policy": _version_policy(op),
+        "max_batch_size": most,
+        "input": [_input(spec, most) for spec in model.signature.inputs],
+        "output": [_output(spec, most) for spec in model.signature.outputs],
+        "batch_input": [],
+        "batch_output": [],
+        "optimization": {
+            "priority": "PRIORITY_DEFAULT",
+            "input_pinned_memory": {"enable": True},
+            "output_pinned_memory": {"enable": True},
+            "gather_kernel_buffer_threshold": 0,
+            "eager_batching": False,
+        },
+    }
+    if op.batch_size > 1:
+        document["dynamic_batching"] = {
+            "preferred_batch_size": [],
+            "max_queue_delay_microseconds": int(op.auto_batching_timeout * 1000),
+            "preserve_ordering": False,
+            "priority_levels": 0,
+            "default_priority_level": 0,
+            "priority_queue_policy": {},
+        }
+    group = {
+        "name": model.name,
+        "kind": "KIND_CPU",
+        "count": op.concurrency,
+        "gpus": [],
+        "secondary_devices": [],
+        "profile": [],
+        "passive": False,
+        "host_policy": "",
+    }
+    return {
+        **document,
+        "instance_group": [group],
+        "default_model_filename": "model.py",
+        "cc_model_filenames": {},
+        "metric_tags": {},
+        "parameters": {},
+        "model_warmup": [],
+    }
+
+
+def _version_policy(op: OpConfig) -> dict[str, Any]:
+    conf = op.local_service_conf
+    if conf is None or conf.model_version is None:
+        return {"latest": {"num_versions": 1}}
+    return {"specific": {"versions": [conf.model_version]}}
+
+
+def _input(spec: TensorSpec, most: int) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "data_type": _type(spec),
+        "format": _format(spec, most),
+        "dims": _dims(spec, most),
+        "is_shape_tensor": False,
+        "allow_ragged_batch": False,
+        "optional": False,
+        "is_non_linear_format_io": False,
+    }
+
+
+def _output(spec: TensorSpec, most: int) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "data_type": _type(spec),
+        "dims": _dims(spec, most),
+        "label_filename": "labels.txt" if spec.labels else "",
+        "is_shape_tensor": False,
+        "is_non_linear_format_io": False,
+    }
+
+
+def _format(spec: TensorSpec, most: int) -> str:
+    """How pixels lie in what looks like an image: clients of image models don't go on with FORMAT_NONE."""
+    dims = _dims(spec, most)
+    if len(dims) != 3 or spec.datatype == "BYTES":
+        return "FORMAT_NONE"
+    first, last = (length in _CHANNELS for length in (dims[0], dims[-1]))
+    if first == last:
+        return "FORMAT_NONE"
+    return "FORMAT_NCHW" if first else "FORMAT_NHWC"
+
+
+def _dims(spec: TensorSpec, most: int) -> list[int]:
+    return list(spec.shape[1:] if most else spec.shape)
+
+
+def _type(spec: TensorSpec) -> str:
+    return "TYPE_STRING" if spec.datatype == "BYTES" else f"TYPE_{spec.datatype}"
+
+
+def model_stats(
+    scheduler: Scheduler, models: KServeModels, name: str = "", version: str = ""
+) -> dict[str, Any]:
+    """The statistics of one model, or of all that are loaded. Raises KServeRefusal, in words of its own."""
+    if not name:
+        return {"model_stats": [statistics(scheduler, models, model) for model in models.loaded()]}
+    if version:
+        version_number(version)
+    try:
+        model = models.find(name, version)
+    except UnknownVersion:
+        raise KServeRefusal(f"requested model version is not available for model '{name}'") from None
+    except KServeRefusal:
+        raise KServeRefusal(f"requested model '{name}' is not available") from None
+    return {"model_stats": [statistics(scheduler, models, model)]}
+
+
+def statistics(scheduler: Scheduler, models: KServeModels, model: KServeModel) -> dict[str, Any]:
+    """One element of `model_stats`."""
+    of_ops, requests = scheduler.metrics.of_ops, scheduler.requests(model.key)
+    if requests is None:
+        return _of_op(model, of_ops[model.op])
+    answering, ops = of_ops[models.answering_op(model)], [of_ops[op] for op in models.ops(model)]
+    total = RunFigures()
+    for op in ops:
+        total.input_ns += op.shares.input_ns
+        total.infer_ns += op.shares.infer_ns
+        total.output_ns += op.shares.output_ns
+    total.count = requests.succeeded
+    return {
+        "name": model.name,
+        "version": model.version,
+        "last_inference": int(requests.last_s * 1e3),
+        "inference_count": requests.rows,
+        "execution_count": answering.runs,
+        "inference_stats": {
+            "success": _duration(requests.succeeded, int(requests.succeeded_s * 1e9)),
+            "fail": _duration(requests.failed, int(requests.failed_s * 1e9)),
+            "queue": _duration(requests.succeeded, sum(op.queued_ns for op in ops)),
+            **_computed(total),
+            **_NO_CACHE,
+        },
+        "response_stats": {},
+        "batch_stats": _batches(answering),
+        "memory_usage": [],
+    }
+
+
+def _of_op(model: KServeModel, op: OpFigures) -> dict[str, Any]:
+    shares = op.shares
+    succeeded = shares.count - op.failed
+    took_ns = op.queued_ns + shares.input_ns + shares.infer_ns + shares.output_ns
+    return {
+        "name": model.name,
+        "version": model.version,
+        "last_inference": op.last_ms,
+        "inference_count": op.rows,
+        "execution_count": op.runs,
+        "inference_stats": {
+            "success": _duration(succeeded, took_ns),
+            "fail": _duration(op.failed, 0),
+            "queue": _duration(op.queued, op.queued_ns),
+            **_computed(shares),
+            **_NO_CACHE,
+        },
+        "response_stats": {},
+        "batch_stats": _batches(op),
+        "memory_usage": [],
+    }
+
+
+def _duration(count: int, ns: int) -> dict[str, int]:
+    return {"count": count, "ns": ns}
+
+
+_NO_CACHE = {"cache_hit": _duration(0, 0), "cache_miss": _duration(0, 0)}
+
+
+def _computed(run: RunFigures) -> dict[str, Any]:
+    return {
+        "compute_input": _duration(run.count, run.input_ns),
+        "compute_infer": _duration(run.count, run.infer_ns),
+        "compute_output": _duration(run.count, run.output_ns),
+    }
+
+
+def _batches(op: OpFigures) -> list[dict[str, Any]]:
+    return [{"batch_size": rows, **_computed(run)} for rows, run in sorted(op.by_rows.items())]
+
+
+_NUMBER = re.compile(r"\s*([+-]?\d{1,20})")
+_INT32_MAX, _UINT32_MAX = (1 << 31) - 1, (1 << 32) - 1
+_RANGES = {  # of the trace settings that are numbers
+    "trace_rate": (0, _UINT32_MAX),
+    "trace_count": (-1, _INT32_MAX),
+    "log_frequency": (0, _UINT32_MAX),
+}
+_LEVELS = ("OFF", "TIMESTAMPS", "TENSORS")
+LOG_FORMATS = ("default", "ISO8601")
+
+TraceValue = str | list[str]
+
+
+class TraceSettings:
+    """What is traced, of all models and of each: nothing, for there is no file to trace to."""
+
+    def __init__(self) -> None:
+        self._of_all: dict[str, TraceValue] = {}
+        self._of_model: dict[str, dict[str, TraceValue]] = {}
+
+    def told(self, model: str = "") -> dict[str, TraceValue]:
+        """The settings as Triton's HTTP writes them, numbers as texts; a model's before those of all."""
+        start: dict[str, TraceValue] = {
+            "trace_level": ["OFF"],
+            "trace_rate": "1000",
+            "trace_count": "-1",
+            "log_frequency": "0",
+            "trace_file": "",
+            "trace_mode": "triton",
+        }
+        return {**start, **self._of_all, **self._of_model.get(model, {})}
+
+    def update(self, given: Mapping[str, list[str] | None], model: str = "") -> None:
+        """Change settings; None takes one back. model: one that there is, or empty for all.
+
+        Raises KServeRefusal, and then nothing is changed; a setting that Triton does not know is passed over.
+        """
+        if "trace_file" in given:
+            raise KServeRefusal(
+                "trace file location can not be updated through network protocol", "UNIMPLEMENTED"
+            )
+        levels = given.get("trace_level")
+        if levels is not None:
+            _check_levels(levels)
+        values: dict[str, TraceValue] = {}
+        for name in _RANGES:
+            given_texts = given.get(name)
+            if given_texts is not None:
+                values[name] = _number(name, given_texts)
+        settings = dict(self._of_model.get(model, {}) if model else self._of_all)
+        settings.update(values)
+        for name in _RANGES:
+            if name in given and given[name] is None:
+                settings.pop(name, None)
+        if model:
+            self._of_model[model] = settings
+        else:
+            self._of_all = settings
+
+
+def _check_levels(levels: list[str]) -> None:
+    if "OFF" in levels and len(levels) > 1:
+        raise KServeRefusal("Expect only one trace level 'OFF' is specified")
+    if any(level in _LEVELS[1:] for level in levels):
+        raise KServeRefusal("Attempting to set invalid trace setting :trace file name is not given")
+
+
+def _number(name: str, texts: list[str]) -> str:
+    if len(texts) > 1:
+        raise KServeRefusal(f"expect only 1 value for '{name}'")
+    text = texts[0]
+    number = _NUMBER.match(text)
+    if number is None:
+        raise KServeRefusal(f"Unable to parse '{name}', got: {text[:100]}")
+    least, most = _RANGES[name]
+    if not least <= int(number[1]) <= most:
+        raise KServeRefusal(
+            f"Unable to parse '{name}', value is out of range [ {least}, {most} ], got: {text[:100]}"
+        )
+    return str(int(number[1]))
+
+
+class LogSettings:
+    """What a Triton would log with: nothing here logs by these settings."""
+
+    def __init__(self) -> None:
+        self._settings: dict[str, bool | int | str] = {
+            "log_file": "",
+            "log_info": True,
+            "log_warning": True,
+            "log_error": True,
+            "log_verbose_level": 0,
+            "log_format": "default",
+        }
+
+    def told(self) -> dict[str, bool | int | str]:
+        return dict(self._settings)
+
+    def kinds(self) -> dict[str, type]:
+        """The type of each setting's value."""
+        return {name: type(value) for name, value in self._settings.items()}
+
+    def update(self, given: Mapping[str, bool | int | str]) -> None:
+        """Change settings to values of the right types. Raises KServeRefusal, and then nothing is changed."""
+        if "log_file" in given:
+            raise KServeRefusal(
+                "log file location can not be updated through network protocol", "UNIMPLEMENTED"
+            )
+        form = given.get("log_format", "default")
+        if form not in LOG_FORMATS:
+            raise KServeRefusal(f"invalid argument for --log_format, got: {str(form)[:100]}", "UNAVAILABLE")
+        level = given.get("log_verbose_level", 0)
+        if not 0 <= int(level) <= _INT32_MAX:
+            raise KServeRefusal(f"log_verbose_level is {level}, and {_INT32_MAX} at most")
+        self._settings.update({name: value for name, value in given.items() if name in self._settings})
+
+
+def trace_settings_in(document: Any) -> dict[str, list[str] | None]:
+    """The settings in a JSON request, for `TraceSettings.update`. Raises KServeRefusal for other types."""
+    if not isinstance(document, dict):
+        raise json_fields.unparsed("", "attempt to access JSON non-object as object")
+    given: dict[str, list[str] | None] = {}
+    for name, value in document.items():
+        if value is None:
+            given[name] = None
+        elif name == "trace_level":
+            given[name] = [json_fields.as_text(level) for level in json_fields.array(document, name)]
+        elif name in _RANGES:
+            given[name] = [json_fields.as_text(value)]
+        else:
+            given[name] = []
+    return given
+
+
+def log_settings_in(document: Any, kinds: Mapping[str, type]) -> dict[str, bool | int | str]:
+    """The settings in a JSON request, for `LogSettings.update`. Raises KServeRefusal for other types."""
+    if not isinstance(document, dict):
+        raise json_fields.unparsed("", "attempt to access JSON non-object as object")
+    given: dict[str, bool | int | str] = {}
+    for name, kind in kinds.items():
+        value = document.get(name)
+        if value is None:
+            continue
+        if kind is bool:
+            given[name] = json_fields.boolean(value, "")
+        elif kind is int:
+            given[name] = json_fields.unsigned(value, "")
+        else:
+            given[name] = json_fields.as_text(value)
+    return given
+
 
 SERVER_NAME = "triton"  # its own example programs stop at any other name
 _NO_SHARED_MEMORY = (  # as Triton says it

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
-from pipeline.dialects.kserve_v2.statistics import statistics
+from pipeline.dialects.kserve_v2.server import statistics
 from pipeline.front.scheduler.scheduler import Scheduler
 
 Stats = dict[str, Any]  # an element of `model_stats`

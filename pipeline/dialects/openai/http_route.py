@@ -8,13 +8,12 @@ import msgspec
 
 from pipeline.config.config_file import Limits
 from pipeline.dialects.openai.wish import BASE64, EMBEDDINGS, FLOAT, OpenAIWish
-from pipeline.dialects.text_http import TextHttp
 from pipeline.dialects.text_models import EMBEDDINGS as KIND
-from pipeline.dialects.text_models import decoded
+from pipeline.dialects.text_models import TextHttp, decoded
 from pipeline.errors import InvalidInput, ServingError
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import check_method
-from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.dag_run import Request
 from pipeline.models.embedding_description import MOST_DIMENSIONS
 
 EMBEDDINGS_PATH = "/v1/embeddings"

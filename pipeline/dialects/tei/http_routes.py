@@ -9,18 +9,18 @@ import msgspec
 
 from pipeline.config.config_file import Limits
 from pipeline.dialects.tei.wish import EMBED, PREDICT, RERANK, SIMILARITY, TeiWish
-from pipeline.dialects.text_http import TextHttp
 from pipeline.dialects.text_models import (
     CLASSES,
     EMBEDDINGS,
     RANKING,
+    TextHttp,
     TextModel,
     decoded,
 )
 from pipeline.errors import InvalidInput, ServingError
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import check_method
-from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.dag_run import Request
 
 ALL_CLASSES = 1000  # TEI tells every class with its score
 _NOTHING = msgspec.Raw()

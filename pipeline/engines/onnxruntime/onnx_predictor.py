@@ -2,24 +2,209 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnxruntime
 
 from pipeline.engines.base import PredictorConf
-from pipeline.engines.described import feeds_of_graph
-from pipeline.engines.device import resolve_device
+from pipeline.engines.device import Device, resolve_device, select_card, tell_paddle_only
 from pipeline.engines.dynamic_shape import DynamicShapes, Shapes
 from pipeline.engines.feeds import Array, as_texts, check_feeds, check_forms, shares_runs
-from pipeline.engines.fetches import select_fetches
-from pipeline.engines.measured import measured_fetches
-from pipeline.engines.onnxruntime.onnx_config import refuse_unavailable, session_options, session_plans
-from pipeline.engines.onnxruntime.onnx_errors import error_sentence, load_sentence, looked_up
-from pipeline.engines.refusals import refusal
+from pipeline.engines.fetches import feeds_of_graph, measured_fetches, select_fetches
+from pipeline.engines.refusals import Beyond, refusal
+from pipeline.engines.tensorrt import WORKSPACE_BYTES, cache_folder, profile_shapes
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import ServingModel
+
+log = logging.getLogger(__name__)
+
+CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
+Provider = tuple[str, dict[str, str]]
+
+_FATAL = 4  # everything below comes as an exception, too, and would be on standard error besides
+_PRECISION_OPTIONS = {"fp16": "trt_fp16_enable", "bf16": "trt_bf16_enable", "int8": "trt_int8_enable"}
+
+
+def session_options(conf: PredictorConf) -> onnxruntime.SessionOptions:
+    """Options of one session. Threads sleep while they wait: spinning ones starve the front."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = conf.thread_num
+    options.inter_op_num_threads = conf.inter_op_thread_num
+    modes = onnxruntime.ExecutionMode
+    options.execution_mode = modes.ORT_PARALLEL if conf.inter_op_thread_num > 1 else modes.ORT_SEQUENTIAL
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    levels = onnxruntime.GraphOptimizationLevel
+    # Basic ones compute the same numbers; the others fuse operators, and results differ in their last bits.
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if conf.ir_optim else levels.ORT_ENABLE_BASIC
+    options.enable_mem_reuse = conf.mem_optim
+    options.enable_cpu_mem_arena = conf.mem_optim
+    options.enable_mem_pattern = False  # one is kept for each shape ever fed, without a bound
+    options.log_severity_level = _FATAL
+    return options
+
+
+class SessionPlan(NamedTuple):
+    """A session that a model needs: its execution providers, the one asked for first, and the TensorRT shapes
+    that it is for; None where it takes all."""
+
+    providers: list[Provider]
+    shapes: DynamicShapes | None = None
+
+
+def session_plans(
+    model: ServingModel,
+    conf: PredictorConf,
+    device: Device,
+    *,
+    instance_index: int = 0,
+    dynamic_shapes: DynamicShapes | None = None,
+) -> list[SessionPlan]:
+    """One session, or one for each length class of TensorRT. Raises ConfigError.
+
+    An engine may hold several profiles, but ONNX Runtime runs the first alone
+    (https://github.com/microsoft/onnxruntime/pull/31624), so that a session has one.
+    """
+    tell_paddle_only(conf, "on an ONNX model")
+    if device is not Device.TENSORRT and (conf.precision != "fp32" or conf.use_calib):
+        _tell_arithmetic(model, conf, device)
+    if device is Device.CPU:
+        return [SessionPlan([(CPU, {})])]
+    card = {"device_id": str(select_card(conf, instance_index))}
+    if device is Device.GPU:
+        return [SessionPlan([(CUDA, card), (CPU, {})])]
+    folder = cache_folder(model, conf)
+    shapes = _checked_shapes(model, conf, dynamic_shapes)
+    profiles = shapes.profiles if shapes is not None else (None,)
+    plans = []
+    for number, profile in enumerate(profiles, 1):
+        # Engines of the same model have the same file name, whatever their shapes.
+        kept_in = folder / f"profile-{number}" if len(profiles) > 1 else folder
+        kept_in.mkdir(exist_ok=True)
+        options = card | _tensorrt(conf, kept_in) | (_profile(model, profile) if profile else {})
+        plans.append(SessionPlan([(TENSORRT, options), (CUDA, card), (CPU, {})], profile))
+    return plans
+
+
+def refuse_unavailable(device: Device) -> None:
+    """Raise ConfigError, with the remedy, for a device that this build has no provider for."""
+    wanted = {Device.CPU: CPU, Device.GPU: CUDA, Device.TENSORRT: TENSORRT}[device]
+    if wanted not in onnxruntime.get_available_providers():
+        raise ConfigError(
+            f"device_type {1 if device is Device.GPU else 2} needs {wanted}, which this build of ONNX "
+            f"Runtime {onnxruntime.__version__} lacks: install onnxruntime-gpu in place of onnxruntime, or "
+            "set device_type: 0"
+        )
+
+
+def _checked_shapes(
+    model: ServingModel, conf: PredictorConf, dynamic_shapes: DynamicShapes | None
+) -> DynamicShapes | None:
+    if conf.use_calib:
+        raise ConfigError(
+            "use_calib is Paddle's own: for int8 serve an ONNX model with QuantizeLinear in it, and remove it"
+        )
+    if conf.tensorrt.auto_collect and dynamic_shapes is None and not conf.tensorrt.shapes:
+        raise ConfigError(
+            "tensorrt.auto_collect is for .pdmodel programs: give min, opt and max of the feeds in "
+            "set_dynamic_shape_info or tensorrt.shapes"
+        )
+    return profile_shapes(model, conf, dynamic_shapes)
+
+
+def _tensorrt(conf: PredictorConf, folder: Path) -> dict[str, str]:
+    precision = conf.tensorrt.precision or conf.precision
+    options = {
+        "trt_max_workspace_size": str(WORKSPACE_BYTES),
+        "trt_min_subgraph_size": str(conf.min_subgraph_size),
+        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_path": str(folder),
+        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_path": str(folder),
+    }
+    if precision in _PRECISION_OPTIONS:
+        options[_PRECISION_OPTIONS[precision]] = "1"
+    return options
+
+
+def _profile(model: ServingModel, shapes: DynamicShapes) -> dict[str, str]:
+    # A file is a Paddle program's, whose inner tensors go by other names here.
+    names = {feed.name for feed in model.feeds} if shapes.file else shapes.min.keys()
+    bounds = {"min": shapes.min, "opt": shapes.opt, "max": shapes.max}
+    return {
+        f"trt_profile_{bound}_shapes": _as_text({n: of_tensors[n] for n in of_tensors if n in names})
+        for bound, of_tensors in bounds.items()
+    }
+
+
+def _as_text(shapes: Shapes) -> str:
+    """`input_ids:1x16,attention_mask:1x16`, as ONNX Runtime reads it."""
+    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def _tell_arithmetic(model: ServingModel, conf: PredictorConf, device: Device) -> None:
+    """`precision` and `use_calib` have no effect here: a warning, or ConfigError with `strict_precision`."""
+    what = "use_calib: true" if conf.use_calib else f"precision {conf.precision}"
+    why = (
+        f"{what} is not for ONNX Runtime on {device.value}: the arithmetic of an ONNX model is in its file, "
+        "so serve one that was converted to it, or set device_type: 2"
+    )
+    if conf.strict_precision:
+        raise ConfigError(f"{why}; local_service_conf.strict_precision is set")
+    log.warning("%s; %s runs as it is", why, model.program)
+
+
+MAX_ERROR_CHARS = 400
+
+# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : the sentence", and the source file's place before a sentence.
+_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_PLACE = re.compile(r"/\S+:\d+ [^()]*\([^)]*\) (const )?")
+_LATER_OPSET = re.compile(r"Opset (\d+) is under development.* till opset (\d+)")
+_NO_OPERATOR = re.compile(
+    r"No Op registered for (\S+) with|([\w.]*:?\w+)\(-?\d+\) is not a registered function"
+)
+# Gather's own words, and those of GatherElements.
+_BEYOND = (
+    re.compile(
+        r"idx=(?P<given>-?\d+) must be within the inclusive range \[(?P<least>-?\d+),(?P<most>-?\d+)\]"
+    ),
+    re.compile(r"within bounds \[(?P<least>-?\d+) ?, ?(?P<most>-?\d+)\].*?Actual value is (?P<given>-?\d+)"),
+)
+
+
+def looked_up(exc: Exception) -> Beyond | None:
+    """The number that a run looked up in vain; None where it failed of something else."""
+    found = next((match for pattern in _BEYOND if (match := pattern.search(str(exc)))), None)
+    return found and Beyond(int(found["given"]), int(found["least"]), int(found["most"]))
+
+
+def error_sentence(exc: Exception) -> str:
+    """ONNX Runtime's own sentence."""
+    text = " ".join(_PLACE.sub("", _CODE.sub("", str(exc))).split())
+    return (text or type(exc).__name__)[:MAX_ERROR_CHARS].strip()
+
+
+def load_sentence(program: Path, exc: Exception) -> str:
+    """Why a model can't be loaded."""
+    import onnxruntime
+
+    engine, text = f"ONNX Runtime {onnxruntime.__version__}", " ".join(str(exc).split())
+    if found := _LATER_OPSET.search(text):
+        return (
+            f"{program} is of opset {found[1]}, but {engine} takes up to {found[2]}: export it again at that"
+        )
+    if found := _NO_OPERATOR.search(text):
+        return (
+            f"{program} has the operator {found[1] or found[2]}, which {engine} lacks: export the model with "
+            "operators of the standard"
+        )
+    return f"{program} can't be loaded by {engine}: {error_sentence(exc)}"
 
 
 class OnnxPredictor:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engines.base import Predictor, PredictorConf
-from pipeline.engines.openvino.ir_file import inspect_ir
+from pipeline.engines.openvino.graph import inspect_ir
 from pipeline.errors import ConfigError
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import ServingModel

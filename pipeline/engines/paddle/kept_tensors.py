@@ -14,8 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from pipeline.engines.feeds import Array
-from pipeline.engines.paddle.paddle_errors import error_sentence
-from pipeline.engines.paddle.paddle_import import paddle
+from pipeline.engines.paddle.paddle_import import error_sentence, paddle
 from pipeline.engines.paddle.session import Session
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,7 @@ from pipeline.engines.feeds import Array, as_texts, check_feeds, check_forms, sh
 from pipeline.engines.fetches import select_fetches
 from pipeline.engines.paddle.kept_tensors import KeptTensors
 from pipeline.engines.paddle.paddle_config import build_config
-from pipeline.engines.paddle.paddle_errors import error_sentence, looked_up
-from pipeline.engines.paddle.paddle_import import inference
+from pipeline.engines.paddle.paddle_import import error_sentence, inference, looked_up
 from pipeline.engines.paddle.paddle_texts import Runs, Tokenizing, bears_padding
 from pipeline.engines.paddle.program import (
     ProgramFacts,

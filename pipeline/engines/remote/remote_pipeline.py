@@ -16,8 +16,7 @@ from pipeline.api.op import Op
 from pipeline.config.config_file import Limits
 from pipeline.dialects.key_value.array_text import array_repr
 from pipeline.dialects.key_value.tensors import STRING, add_tensors, to_message
-from pipeline.engines.remote.endpoints import Endpoints
-from pipeline.engines.remote.remote_predictor import RemoteConf, RemotePredictor
+from pipeline.engines.remote.remote_predictor import Endpoints, RemoteConf, RemotePredictor
 from pipeline.errors import BadPackage, InvalidInput, ModelFailed, RemoteRefused, TooLarge
 from pipeline.models.serving_model import Variable
 

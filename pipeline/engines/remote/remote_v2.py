@@ -17,11 +17,10 @@ from client.protos.kserve_v2_pb2 import (
     ModelMetadataRequest,
     ModelMetadataResponse,
 )
-from pipeline.dialects.kserve.datatypes import from_contents, from_raw, to_raw
+from pipeline.dialects.kserve.unread import from_contents, from_raw, to_raw
 from pipeline.engines.feeds import Array, check_promised
 from pipeline.engines.fetches import select_fetches
-from pipeline.engines.remote.endpoints import Endpoints
-from pipeline.engines.remote.remote_predictor import RemoteConf, RemotePredictor
+from pipeline.engines.remote.remote_predictor import Endpoints, RemoteConf, RemotePredictor
 from pipeline.errors import (
     ConfigError,
     DeadlineExceeded,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pipeline.errors import RestrictedApi, ServingError, Unauthenticated
 from pipeline.front.grpc.rpc_handler import Context
 from pipeline.front.metrics.access_log import AccessLog
-from pipeline.front.scheduler.clients import CALLER, KeyRing, caller, shown_key
+from pipeline.front.scheduler.admission import CALLER, KeyRing, caller, shown_key
 from pipeline.front.scheduler.restricted_apis import RestrictedApis
 
 

@@ -33,8 +33,7 @@ from pipeline.front.http.request_head import (
     check_transfer_encoding,
     check_version,
 )
-from pipeline.front.scheduler.admission import Client
-from pipeline.front.scheduler.clients import named
+from pipeline.front.scheduler.admission import Client, named
 from pipeline.messages.values import Part
 
 log = logging.getLogger(__name__)

@@ -4,17 +4,177 @@ from __future__ import annotations
 
 import itertools
 import resource
+import time
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import INF, floatToGoString
 
-from pipeline.front.metrics.figures import SECONDS, Distribution, OpFigures
+from pipeline.errors import DeadlineExceeded, Overloaded, ServingError, is_clients
+from pipeline.messages.messages import OwnFamily, Timings
 from pipeline.process.isolation import isolated
 from pipeline.process.log import lines_dropped
+
+_NS_PER_S = 1_000_000_000
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Distribution:
+    """Values counted by their size. bounds: the most that each bucket holds; the last one has no bound."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def note(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def note_all(self, values: Iterable[float]) -> None:
+        bounds, counts = self.bounds, self.counts
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+            self.total += value
+
+
+@dataclass(slots=True)
+class Failures:
+    """What was not answered. rejected: for want of time or room; canceled: the client left; broken: the app's
+    code or its model failed; other: the request could not be read or used. steps: of an ensemble those that
+    it failed at, each by its name and its Op's.
+    """
+
+    rejected: int = 0
+    canceled: int = 0
+    broken: int = 0
+    other: int = 0
+    steps: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    @isolated(None)
+    def note(self, error: ServingError) -> None:
+        if error.err_no in _OF_TIME_AND_ROOM:
+            self.rejected += 1
+        elif is_clients(error):
+            self.other += 1
+        else:
+            self.broken += 1
+
+
+_OF_TIME_AND_ROOM = Overloaded.err_no, DeadlineExceeded.err_no
+
+
+@dataclass(slots=True)
+class RequestFigures:
+    """The requests of the service, whole DAG runs. last_s: when the latest ended, since 1970.
+
+    failed: of those that were admitted, while their clients waited.
+    """
+
+    succeeded: int = 0
+    succeeded_s: float = 0.0
+    failed: int = 0
+    failed_s: float = 0.0
+    rows: int = 0
+    last_s: float = 0.0
+    failures: Failures = field(default_factory=Failures)
+
+    def note(self, took_s: float, rows: int, *, failed: bool) -> None:
+        self.last_s = time.time()
+        if failed:
+            self.failed += 1
+            self.failed_s += took_s
+        else:
+            self.succeeded += 1
+            self.succeeded_s += took_s
+            self.rows += rows
+
+
+@dataclass(slots=True)
+class RunFigures:
+    """Predictor batches of one size: how many, and what was done before, in and after the predictor."""
+
+    count: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+
+    def add(self, input_ns: int, infer_ns: int, output_ns: int, times: int = 1) -> None:
+        self.count += times
+        self.input_ns += input_ns * times
+        self.infer_ns += infer_ns * times
+        self.output_ns += output_ns * times
+
+
+@dataclass(slots=True)
+class OpFigures:
+    """What an Op did. shares: as each request sees it, the whole of every batch that it was part of.
+
+    by_rows: the batches that were answered, by their rows; of an Op without a model by their requests.
+    batch_rows: of all predictor batches. tokens: their rows x own length; padding: what was added to them.
+    retried: requests that were queued again because their worker had died. moved: requests that another
+    instance runs because theirs seemed to hang. abandoned: hand-overs that were
+    over the Op's timeout.
+    """
+
+    queue_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
+    predictor_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
+    batch_rows: Distribution = field(default_factory=lambda: Distribution(ROWS))
+    tokens: int = 0
+    padding: int = 0
+    failed: int = 0
+    failures: Failures = field(default_factory=Failures)
+    retried: int = 0
+    moved: int = 0
+    abandoned: int = 0
+    preprocess_ns: int = 0
+    postprocess_ns: int = 0
+    shares: RunFigures = field(default_factory=RunFigures)
+    by_rows: dict[int, RunFigures] = field(default_factory=dict)
+    last_ms: int = 0
+
+    def note_run(self, timings: Timings, settled: int) -> None:
+        """timings: of a reply. settled: its requests."""
+        input_ns, infer_ns, output_ns = timings.preprocess_ns, timings.process_ns, timings.postprocess_ns
+        self.last_ms = time.time_ns() // 1_000_000
+        self.preprocess_ns += input_ns
+        self.postprocess_ns += output_ns
+        self.shares.add(input_ns, infer_ns, output_ns, settled)
+        if timings.answered:
+            run = self.by_rows.get(timings.answered)
+            if run is None:
+                run = self.by_rows[timings.answered] = RunFigures()
+            run.add(input_ns, infer_ns, output_ns)
+        if timings.batches:
+            self.predictor_s.note(infer_ns / _NS_PER_S)
+            self.batch_rows.note(timings.rows)
+            self.tokens += timings.tokens
+            self.padding += timings.padded_tokens - timings.tokens
+
+    @property
+    def queued(self) -> int:
+        return sum(self.queue_s.counts)
+
+    @property
+    def queued_ns(self) -> int:
+        return int(self.queue_s.total * _NS_PER_S)
+
+    @property
+    def runs(self) -> int:
+        return sum(run.count for run in self.by_rows.values())
+
+    @property
+    def rows(self) -> int:
+        return sum(rows * run.count for rows, run in self.by_rows.items())
+
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _NS = 1e-9
@@ -175,3 +335,71 @@ def resident_bytes(pid: int | str = "self") -> float:
             return float(statm.read().split()[1]) * resource.getpagesize()
     except OSError:
         return 0.0
+
+
+_COUNTERS: dict[str, tuple[str, Callable[[Metrics], float]]] = {
+    "pd_query_request_success_total": (
+        "Requests that were answered.",
+        lambda metrics: sum(count for (_, err_no), count in metrics.outcomes.items() if not err_no),
+    ),
+    "pd_query_request_failure_total": (
+        "Requests that were refused or failed.",
+        lambda metrics: sum(count for (_, err_no), count in metrics.outcomes.items() if err_no),
+    ),
+    "pd_inference_count_total": (
+        "Runs of predictors.",
+        lambda metrics: sum(sum(op.predictor_s.counts) for op in metrics.of_ops.values()),
+    ),
+    "pd_query_request_duration_us_total": (
+        "Microseconds that requests took.",
+        lambda metrics: round(sum(took.total for took in metrics.request_s.values()) * 1e6),
+    ),
+    "pd_inference_duration_us_total": (
+        "Microseconds that runs of predictors took.",
+        lambda metrics: round(sum(op.predictor_s.total for op in metrics.of_ops.values()) * 1e6),
+    ),
+}
+
+
+def serving_metrics(metrics: Metrics) -> bytes:
+    """In Prometheus' text format, each request counted once."""
+    lines = [
+        f"# HELP {name} {told}\n# TYPE {name} counter\n{name} {float(read(metrics))}\n"
+        for name, (told, read) in _COUNTERS.items()
+    ]
+    return "".join(lines).encode()
+
+
+_Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@isolated(b"")
+def own_metrics(told: Iterable[Iterable[OwnFamily]]) -> bytes:
+    """told: by worker. What several count under the same labels is added up; of gauges the last counts."""
+    families: dict[str, OwnFamily] = {}
+    samples: dict[str, _Samples] = {}
+    for of_worker in told:
+        for family in of_worker:
+            known = families.setdefault(family.name, family)
+            if known.kind == family.kind:
+                _add(samples.setdefault(family.name, {}), family)
+    return "".join(_gauge_text(family, samples[name]) for name, family in families.items()).encode()
+
+
+def _add(samples: _Samples, family: OwnFamily) -> None:
+    for suffix, labels, value in family.samples:
+        key = suffix, tuple(sorted(labels.items()))
+        samples[key] = value if family.kind == "gauge" else samples.get(key, 0.0) + value
+
+
+def _gauge_text(family: OwnFamily, samples: _Samples) -> str:
+    told = family.description.replace("\\", r"\\").replace("\n", r"\n")
+    lines = [f"# HELP {family.name} {told}\n# TYPE {family.name} {family.kind}\n"]
+    for (suffix, labels), value in samples.items():
+        pairs = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
+        lines.append(f"{family.name}{suffix}{f'{{{pairs}}}' if pairs else ''} {value:.17g}\n")
+    return "".join(lines)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

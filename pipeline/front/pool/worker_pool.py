@@ -6,23 +6,151 @@ import asyncio
 import itertools
 import json
 import logging
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pipeline.api.served_models import ServedModel, answered_by
 from pipeline.errors import StartFailed
-from pipeline.front.pool.back_off import MAX_BACKOFF_S, BackOff
 from pipeline.front.pool.outputs import Outputs
-from pipeline.front.pool.placement import Plan
-from pipeline.front.pool.starts import Starts
 from pipeline.front.pool.worker_instance import HandOverEvents, Instance, State
-from pipeline.front.pool.worker_process import WorkerProcess
+from pipeline.front.pool.worker_process import Plan, WorkerProcess
 from pipeline.messages.messages import Models
 from pipeline.models.model_card import ModelCard
 from pipeline.models.tensor_spec import Signature
 from pipeline.process.isolation import run_isolated
+
+# A start that takes longer makes room for the next one: it may wait for something else than a core, perhaps
+# for a worker that has not been started yet. `start_timeout` ends it.
+HOLD_S = 10.0
+
+
+class _Turn(NamedTuple):
+    colleagues: Callable[[], int]
+    begin: Callable[[], WorkerProcess | None]
+
+
+class Starts:
+    """The starts of all Ops of a service, each in its turn.
+
+    Processes that all start at once import the same frameworks on the same cores, and none is ready before
+    the last. First comes the Op with the fewest processes, so that each Op has one soon.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._turns: list[_Turn] = []
+        self._starting: set[WorkerProcess] = set()
+        self._holding: dict[WorkerProcess, asyncio.TimerHandle] = {}
+        self._ready = 0  # of those that have started since nothing waited
+        self._choosing = False
+
+    def ask(self, colleagues: Callable[[], int], begin: Callable[[], WorkerProcess | None]) -> None:
+        """Have `begin` called when there is room, not before the next turn of the loop.
+
+        It returns the process it has started, or None where there is no need of one any more; `over` has to
+        follow. colleagues: how many processes that can work the Op has by then.
+        """
+        self._turns.append(_Turn(colleagues, begin))
+        self._choose_soon()
+
+    def over(self, process: WorkerProcess) -> None:
+        """Note the end of a start: the process is ready, or dead."""
+        if process not in self._starting:
+            return
+        self._starting.remove(process)
+        self._ready += process.ready_at > 0
+        self._make_room(process)
+        if self._turns:
+            log.info(
+                "Workers: %d ready, %d starting, %d waiting for one of %d cores",
+                self._ready, len(self._starting), len(self._turns), self._at_once,
+            )  # fmt: skip
+
+    def _make_room(self, process: WorkerProcess) -> None:
+        timer = self._holding.pop(process, None)
+        if timer is not None:
+            timer.cancel()
+            self._choose_soon()
+
+    def _choose_soon(self) -> None:
+        if not self._choosing:
+            self._choosing = True
+            asyncio.get_running_loop().call_soon(self._choose)
+
+    def _choose(self) -> None:
+        self._choosing = False
+        loop = asyncio.get_running_loop()
+        while self._turns and len(self._holding) < self._at_once:
+            turn = min(self._turns, key=lambda waiting: waiting.colleagues())
+            self._turns.remove(turn)
+            process = turn.begin()
+            if process is not None:
+                self._starting.add(process)
+                self._holding[process] = loop.call_later(HOLD_S, self._make_room, process)
+        if not self._starting and not self._turns:
+            self._ready = 0
+
+
+FAILED_STARTS_ALLOWED = 3
+STABLE_AFTER_S = 10.0  # a process that lived this long starts the back-off anew
+LOOP_AFTER_DEATHS = 3  # of processes that were ready and died before their first answer
+BACKOFF_S = 0.1
+MAX_BACKOFF_S = 10.0
+
+
+class BackOff:
+    """Counts the starts and deaths of one Op's processes, and draws the conclusion for the next start."""
+
+    def __init__(self) -> None:
+        self._failed_starts = 0
+        self._quick_deaths = 0
+        self._fruitless_deaths = 0  # since a process has answered anything
+        self._was_ready = False
+
+    def started(self) -> None:
+        """Note that a process has become ready."""
+        self._failed_starts = 0
+        self._was_ready = True
+
+    def died(self, process: WorkerProcess) -> None:
+        """Note the death of a process that was ready."""
+        self._fruitless_deaths = 0 if process.served else self._fruitless_deaths + 1
+
+    def note_failed_start(self, process: WorkerProcess) -> bool:
+        """Note that a process has ended before it was ready; returns whether another try is of no use."""
+        self._failed_starts += 1
+        final = process.failure is not None and process.failure.final
+        # What raises on the very first start raises on every one; later a reason may pass (a full disk, say).
+        raises = process.failure is not None and not self._was_ready
+        return final or raises or self._failed_starts >= FAILED_STARTS_ALLOWED
+
+    def pause_s(self, process: WorkerProcess) -> float:
+        """Seconds until the successor of a process: none for the first death in a while, then ever longer.
+
+        Not longer and longer after one that has answered requests: callers wait for its successor.
+        """
+        if process.ready_at and time.monotonic() - process.ready_at > STABLE_AFTER_S:
+            self._quick_deaths = 0
+            return 0.0
+        if process.served:
+            self._quick_deaths = 0
+        self._quick_deaths += 1
+        return min(MAX_BACKOFF_S, BACKOFF_S * 2.0 ** (self._quick_deaths - 1))
+
+    def in_crash_loop(self, processes: Iterable[WorkerProcess]) -> bool:
+        """Whether one process after the other becomes ready and dies before it has answered anything.
+
+        processes: those that are there now. The loop is over once one of them has answered a request, or has
+        lived for STABLE_AFTER_S.
+        """
+        if self._fruitless_deaths < LOOP_AFTER_DEATHS:
+            return False
+        stable_since = time.monotonic() - STABLE_AFTER_S
+        return not any(p.served or 0 < p.ready_at < stable_since for p in processes)
+
 
 log = logging.getLogger(__name__)
 

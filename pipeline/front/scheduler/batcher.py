@@ -10,7 +10,7 @@ import sys
 import time
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -20,16 +20,17 @@ from pipeline.errors import (
     DeadlineExceeded,
     NotReady,
     Overloaded,
+    PoisonRequest,
     ServingError,
     UnknownVersion,
+    WorkerLost,
     get_error_text,
 )
-from pipeline.front.metrics.figures import OpFigures
+from pipeline.front.metrics.metrics import OpFigures
 from pipeline.front.pool import worker_instance
-from pipeline.front.pool.placement import Plan
 from pipeline.front.pool.worker_instance import InFlight, Instance, State
 from pipeline.front.pool.worker_pool import Service, WorkerPool
-from pipeline.front.pool.worker_process import WorkerProcess, time_limits
+from pipeline.front.pool.worker_process import Plan, WorkerProcess, time_limits
 from pipeline.front.scheduler.admission import Admission, LastInLine
 from pipeline.front.scheduler.batching import (
     BatchPolicy,
@@ -40,7 +41,7 @@ from pipeline.front.scheduler.batching import (
     may_queue_behind,
     ripe_in,
 )
-from pipeline.front.scheduler.dag_run import DagRun, Inputs, Job, given_back
+from pipeline.front.scheduler.dag_run import DagRun, InOrder, Inputs, Job, given_back
 from pipeline.front.scheduler.hung_runs import (
     STOPPED_LIMIT_S,
     STUCK_AFTER_S,
@@ -48,12 +49,45 @@ from pipeline.front.scheduler.hung_runs import (
     HungRuns,
     Verdict,
 )
-from pipeline.front.scheduler.in_order import InOrder
-from pipeline.front.scheduler.lost_jobs import refuse_blamed, tried_again
 from pipeline.front.scheduler.queue_policy import QueuePolicies, get_model_batching
 from pipeline.messages.messages import Reply
 from pipeline.messages.values import Part
 from pipeline.process.isolation import isolated, run_isolated
+
+UNSEEN_DEATHS = 5  # so often a request is tried again whose worker died before it began with it
+
+
+def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Job]:
+    """The jobs of a dying process that are to be queued again: as suspects those that an instance had begun.
+
+    Those that must not be go to `process.refused`, until it is known how it died.
+    """
+    for instance in process.instances:
+        for age, handover in enumerate(instance.in_flight):
+            for job in given_back(handover.open_jobs()):
+                if job.moved:  # another instance has it already
+                    continue
+                job.deaths += age == 0
+                blamed = age == 0 and (instance.began(handover) or job.deaths > UNSEEN_DEATHS)
+                if blamed and (job.suspect or not crash_retry):
+                    process.refused.append(job)
+                elif job.wanted:
+                    job.suspect = job.suspect or blamed
+                    yield job
+        instance.in_flight.clear()
+
+
+def refuse_blamed(process: WorkerProcess) -> None:
+    """Refuse the jobs that are not tried again, and say how the process died."""
+    why = f"the worker of Op {process.op} died under this request ({process.describe_death()})"
+    for job in given_back(process.refused):
+        if job.suspect:
+            error: ServingError = PoisonRequest(f"{why} twice, the second time alone; it is not tried again")
+        else:
+            error = WorkerLost(f"{why}; crash_retry is off for this Op, so it was not tried again")
+        run_isolated(job.fail, error)
+    process.refused.clear()  # the process itself may be known for longer
+
 
 log = logging.getLogger(__name__)
 

@@ -4,24 +4,119 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import partial
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 from msgspec.structs import astuple
 
 from pipeline.api.dag import Dag
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP
+from pipeline.api.request_options import RequestOptions
 from pipeline.errors import DeadlineExceeded, HookFailed, ServingError, get_error_text
-from pipeline.front.metrics.figures import Failures, RequestFigures
+from pipeline.front.metrics.metrics import Failures, RequestFigures
+from pipeline.front.metrics.timings import Timings
 from pipeline.front.pool import worker_instance
-from pipeline.front.scheduler.in_order import InOrder
-from pipeline.front.scheduler.request import Request
+from pipeline.front.scheduler.admission import Client
 from pipeline.messages.frames import stow
 from pipeline.messages.messages import REFUSAL, Outcome, Refusal, Share
 from pipeline.messages.values import Part, encode
-from pipeline.process.isolation import log_fault
+from pipeline.process.isolation import log_fault, run_isolated
+
+
+class Finish(Protocol):
+    """What is to be done around a request besides, such as writing its outputs into shared memory."""
+
+    def begin(self) -> None:
+        """Called once, when the request is admitted. Does not raise."""
+        ...
+
+    def end(self, answer: Any) -> Any:
+        """Returns what is sent in place of the worker's answer, or of an error; given None, the client has
+        left. Called once, whatever becomes of the request. Does not raise."""
+        ...
+
+
+class Request(msgspec.Struct, eq=False):
+    """A request, as a dialect has read it.
+
+    inputs: str, bytes, ndarray or list by name, in the order given. log_id: the client's own, 0 without.
+    deadline: an instant of time.monotonic(), math.inf for none. priority: smaller leaves first.
+    timings: where its time goes, kept where the answer shall tell (dag.use_profile). model: the one that is
+    asked, by its name; empty for the service's first. rows: what statistics count it for.
+    version: the one of the model that the client asks for; empty: the one that is served.
+    model_version: the one that makes the answer, known when a worker is given the request.
+    form: of the answer, by its name in the dialect. wish: what that form leaves open, known to the dialect
+    alone: what msgpack can carry.
+    finish: makes what is sent of the worker's answer.
+    options: what the client said of it, for the hooks; None when nothing.
+    client: who asks, and door: the name of the way it came, for the door to set. turn: its place in line, see
+    `pipeline.front.scheduler.admission.FairQueue`.
+    """
+
+    service: str
+    method: str
+    inputs: dict[str, Any]
+    log_id: int = 0
+    client_ip: str = ""
+    form: str = ""
+    deadline: float = math.inf
+    priority: int = 0
+    timings: Timings | None = None
+    model: str = ""
+    rows: int = 1
+    version: str = ""
+    model_version: str = ""
+    wish: Any = None
+    finish: Finish | None = None
+    options: RequestOptions | None = None
+    client: Client | None = None
+    door: str = ""
+    turn: int = 0
+
+
+class Ordered(Protocol):
+    """A job, as its order sees it. number: the same in each of its tries."""
+
+    number: int
+
+    @property
+    def wanted(self) -> bool: ...
+
+
+class InOrder:
+    """Holds what becomes of a job until those before it are settled, or wanted no more."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[int, Ordered] = {}  # by number, in the order in which they were sent
+        self._settled: dict[int, Callable[[], None]] = {}
+
+    def sent(self, job: Ordered) -> None:
+        """A worker is given the job, perhaps again: then it keeps its place."""
+        self._under_way[job.number] = job
+
+    def settle(self, job: Ordered, go_on: Callable[[], None]) -> None:
+        """Call `go_on` when it is the job's turn."""
+        # It was refused in the queue, or it is an abandoned try, and the next one has its place.
+        if job.number not in self._under_way or not job.wanted:
+            go_on()
+            return
+        self._settled[job.number] = go_on
+        self.advance()
+
+    def advance(self) -> None:
+        """Settle those whose turn has come."""
+        while self._under_way:
+            number, job = next(iter(self._under_way.items()))
+            go_on = self._settled.pop(number, None)
+            if go_on is None and job.wanted:
+                return
+            del self._under_way[number]
+            if go_on is not None:
+                run_isolated(go_on)
+
 
 _ANSWER, _VALUE, _JUMP = Outcome.ANSWER, Outcome.VALUE, Outcome.JUMP
 _data_ids = itertools.count(1)

@@ -9,8 +9,8 @@ from pipeline.config.config_file import ServiceConfig
 from pipeline.front.metrics.metrics import Metrics, Rows, resident_bytes
 from pipeline.front.pool.gpu_memory import GpuMemory, open_gpu_memory
 from pipeline.front.pool.worker_process import WorkerProcess
+from pipeline.front.scheduler.admission import KeyRing
 from pipeline.front.scheduler.batcher import Batcher
-from pipeline.front.scheduler.clients import KeyRing
 
 
 def register_gauges(

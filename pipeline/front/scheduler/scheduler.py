@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,27 +17,43 @@ from pipeline.api.dag import MESSAGE
 from pipeline.api.served_models import ServedModel
 from pipeline.errors import NotReady, ServingError, StartFailed, UnknownService, UnprintableAnswer
 from pipeline.front.metrics.access_log import AccessLog
-from pipeline.front.metrics.figures import Failures, OpFigures, RequestFigures
-from pipeline.front.metrics.metrics import Metrics
-from pipeline.front.metrics.own_metrics import own_metrics
+from pipeline.front.metrics.metrics import Failures, Metrics, OpFigures, RequestFigures, own_metrics
 from pipeline.front.metrics.timings import Timings
 from pipeline.front.metrics.tracer import Tracer
-from pipeline.front.pool.abandoned_calls import AbandonedCalls
 from pipeline.front.pool.outputs import Outputs
-from pipeline.front.pool.placement import plan
-from pipeline.front.pool.starts import Starts
-from pipeline.front.pool.upkeep import Upkeep
-from pipeline.front.pool.worker_pool import WorkerPool
-from pipeline.front.scheduler.admission import Admission, Client
-from pipeline.front.scheduler.awaited_ends import AwaitedEnds
+from pipeline.front.pool.upkeep import AbandonedCalls, Upkeep
+from pipeline.front.pool.worker_pool import Starts, WorkerPool
+from pipeline.front.pool.worker_process import plan
+from pipeline.front.scheduler.admission import Admission, Client, KeyRing, Peers
 from pipeline.front.scheduler.batcher import Batcher
-from pipeline.front.scheduler.clients import KeyRing, Peers
-from pipeline.front.scheduler.dag_run import Answer, DagRun, Entry
+from pipeline.front.scheduler.dag_run import Answer, DagRun, Entry, Request
 from pipeline.front.scheduler.gauges import register_gauges
-from pipeline.front.scheduler.request import Request
-from pipeline.models.versions import UNVERSIONED
+from pipeline.models.serving_model import UNVERSIONED
 from pipeline.process.control_group import usable_cores
 from pipeline.process.isolation import run_isolated
+
+
+class AwaitedEnds:
+    """The requests of some models that began before an instant (time.monotonic)."""
+
+    def __init__(self, began_before: float, entries: Iterable[Entry]) -> None:
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._began_before = began_before
+        self._entries = set(entries)
+        self._open = sum(entry.pending for entry in self._entries)  # requests that have not ended yet
+
+    def record(self, dag_run: DagRun) -> None:
+        """Count a request that has ended."""
+        if dag_run.began < self._began_before and dag_run.entry in self._entries:
+            self._open -= 1
+            if self._open == 0 and not self._over.done():
+                self._over.set_result(None)
+
+    async def over(self, timeout_s: float) -> None:
+        """Return when all have ended, or after `timeout_s`."""
+        if self._open:
+            await asyncio.wait({self._over}, timeout=timeout_s)
+
 
 log = logging.getLogger(__name__)
 

@@ -47,8 +47,8 @@ def _missing_libraries(config: ServiceConfig, path: Path) -> list[Finding]:
     """A miss for each Op whose model needs a library that is not installed. Other flaws the start tells."""
     try:
         from pipeline.config.value_types import AUTO
+        from pipeline.models.serving_model import choose_version
         from pipeline.models.variants import load_for_engine
-        from pipeline.models.versions import choose_version
         from pipeline.tuning.auto import require_engine
     except ImportError:  # told under Imports
         return []

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.api.answer import Answer
+from pipeline.api.request_options import Answer
 
 DECLARED = {
     "text": "BYTES [-1, -1]",

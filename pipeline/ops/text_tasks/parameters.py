@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.errors import InvalidInput
+from pipeline.models.description import LONGEST_LABEL, LONGEST_TEMPLATE, MOST_LABELS, SLOT
 from pipeline.models.embedding_description import MOST_DIMENSIONS
-from pipeline.models.text_description import LONGEST_LABEL, LONGEST_TEMPLATE, MOST_LABELS, SLOT
 from pipeline.ops.text_tasks.split_tokens import printed_texts
 
 MOST_TOLD = 1000  # of `top_k`

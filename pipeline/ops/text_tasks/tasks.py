@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pipeline.errors import ConfigError
-from pipeline.models.description import OUTPUTS_KEY, TensorOutput
+from pipeline.models.description import OUTPUTS_KEY, TensorOutput, TextInput
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
-from pipeline.models.text_description import TextInput
 from pipeline.ops.text_tasks.classification import ClassesTask, MultiLabelTask
 from pipeline.ops.text_tasks.embeddings import EmbeddingTask, SimilarityTask
 from pipeline.ops.text_tasks.labelling import EntitiesTask

@@ -14,11 +14,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from pipeline.api.answer import Answer
+from pipeline.api.request_options import Answer
 from pipeline.errors import InvalidInput, ServingError, TooLarge
-from pipeline.models.description import Output, get_class_labels
+from pipeline.models.description import Output, TextInput, get_class_labels
 from pipeline.models.serving_model import ServingModel, Variable
-from pipeline.models.text_description import TextInput
 from pipeline.ops.text_tasks.parameters import Parameter, flag, read_parameters
 from pipeline.ops.text_tasks.text_rows import TextRows
 from pipeline.ops.text_tasks.text_windows import Cut, Reading

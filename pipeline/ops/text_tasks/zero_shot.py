@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pipeline.errors import InvalidInput, TooLarge
+from pipeline.models.description import SLOT
 from pipeline.models.label_names import find_entailment
-from pipeline.models.text_description import SLOT
 from pipeline.ops.labels import best, probabilities
 from pipeline.ops.text_tasks.classification import THRESHOLD, TOP_K, joined
 from pipeline.ops.text_tasks.parameters import Parameter, flag, labels_sent, template

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
-from pipeline.models.text_description import TextInput
+from pipeline.models.description import TextInput
 from pipeline.ops.tokenizing.sentence_pieces import ALBERT, XLM_R, sentence_piece_tokenizer
 
 WHOLE, WORDS = "tokenizer.json", "vocab.txt"

@@ -110,7 +110,7 @@ _CODES = {
 
 def _encode_request(request: InferenceRequest) -> bytes:
     from client.protos.kserve_v2_pb2 import ModelInferRequest
-    from pipeline.dialects.kserve.datatypes import PARAMETERS, to_raw
+    from pipeline.dialects.kserve.unread import PARAMETERS, to_raw
 
     name, version = request.named()
     message = ModelInferRequest(model_name=name, model_version=version, id=request.request_id())
@@ -146,7 +146,7 @@ def _get_value(parameter: Any) -> Any:
 
 
 def _decode_tensors(answer: Any) -> list[Any]:
-    from pipeline.dialects.kserve.datatypes import from_raw
+    from pipeline.dialects.kserve.unread import from_raw
     from pipeline.triton.python_backend.utils import Tensor
 
     return [

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
 from pipeline.process.log import NAME
-from pipeline.triton import raw_texts
+from pipeline.triton.config_file import join_texts, split_texts
 from pipeline.triton.python_backend.other_models import SEQUENCE_END, SEQUENCE_START, OtherModels, Refused
 from pipeline.triton.python_backend.own_metrics import Metric, MetricFamily  # noqa: F401 - models import them here
 
@@ -390,12 +390,12 @@ def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> Any:
         return ()
     if input_tensor.dtype.kind not in "OSU":
         return None
-    return raw_texts.written(map(encode_element, input_tensor.ravel().tolist()))
+    return join_texts(map(encode_element, input_tensor.ravel().tolist()))
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
     """The texts of such bytes. Raises ValueError."""
-    texts = raw_texts.read(encoded_tensor)
+    texts = split_texts(encoded_tensor)
     array = np.empty(len(texts), object)
     array[:] = texts
     return array

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from grpc._cython.cygrpc import _ServicerContext  # type: ignore[import-not-found]
 
-from pipeline.front.grpc.private.arriving import Arriving
-from pipeline.front.grpc.private.untaken import Untaken
+from pipeline.front.grpc.private.untaken import Arriving, Untaken
 
 # Of a refusal's text, as gRPC writes it (in percent-encoding): it is a header, and of more than 8 KiB of them
 # a client's gRPC may lose the call without a word of the reason.

@@ -8,13 +8,132 @@ looks; only of the others it is asked whose they are.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
+import functools
+import ipaddress
+import os
+import socket
+import struct
+import termios
 import time
-from collections.abc import Collection
-from typing import Protocol
+import urllib.parse
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from typing import Protocol, TypeVar
 
 from pipeline.config.config_file import Limits
-from pipeline.front.grpc.private.sockets import REST, Connection
 from pipeline.front.metrics.access_log import UNREAD, AccessLog
+from pipeline.front.metrics.metrics import resident_bytes
+
+REST = 5  # times what a look took: then there may be another, so that no client can have us look for ever
+
+_Address = tuple[str, int]
+_Answer = TypeVar("_Answer")
+
+_BYTES_ACKED, _BYTES_RECEIVED = 120, 128  # where struct tcp_info of the kernel has these
+_NOWHERE = ("", 0)
+
+
+class Connection:
+    """A client's connection to a port of ours. Tells None once it is closed, and until `locate` has found it.
+
+    peer: what gRPC calls the client, ipv4:10.0.0.1:40000 or ipv6:%5B::1%5D:40000.
+    """
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.closed = False  # by us
+        self._address = _parse_peer(peer)
+        self._number: int | None = None
+
+    def taken_bytes(self) -> int | None:
+        """What the kernel has taken from gRPC for the client, since the connection is open."""
+        return self._ask(_taken_bytes)
+
+    def received_bytes(self) -> int | None:
+        """What has come from the client, since the connection is open."""
+        return self._ask(_received_bytes)
+
+    def shut(self) -> bool:
+        """End the connection: gRPC takes it as ended by the client, with its calls. False: it is gone."""
+        self.closed = self._ask(_shut) is not None
+        return self.closed
+
+    def _ask(self, question: Callable[[socket.socket], _Answer]) -> _Answer | None:
+        if self._number is not None:
+            with contextlib.suppress(OSError), _copy(self._number) as copy:
+                if _peer_address(copy) == self._address:
+                    return question(copy)
+            self._number = None
+        return None
+
+    @staticmethod
+    def locate(connections: Iterable[Connection], ports: Container[int]) -> None:
+        """Find the sockets of connections; looks at every open file where one is not known."""
+        lost = {each._address: each for each in connections if each._number is None and not each.closed}
+        lost.pop(_NOWHERE, None)  # of one that is gone gRPC no longer knows the client
+        if not lost:
+            return
+        with contextlib.suppress(OSError):  # there may be no descriptor left for it
+            for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a Path for each of thousands
+                with contextlib.suppress(OSError), _copy(int(name)) as copy:
+                    found = lost.get(_peer_address(copy))
+                    if found is not None and copy.getsockname()[1] in ports:
+                        found._number = int(name)
+
+
+def _taken_bytes(sock: socket.socket) -> int:
+    queued = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0" * 4))[0]
+    return int(queued) + _format_offset(sock, _BYTES_ACKED)
+
+
+def _received_bytes(sock: socket.socket) -> int:
+    return _format_offset(sock, _BYTES_RECEIVED)
+
+
+def _format_offset(sock: socket.socket, offset: int) -> int:
+    told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, offset + 8)
+    return int(struct.unpack_from("Q", told, offset)[0])
+
+
+def _shut(sock: socket.socket) -> bool:
+    sock.shutdown(socket.SHUT_RDWR)
+    return True
+
+
+def _parse_peer(peer: str) -> _Address:
+    host, _, port = urllib.parse.unquote(peer).partition(":")[2].rpartition(":")
+    return (_plain(host.strip("[]")), int(port)) if port.isdigit() else _NOWHERE
+
+
+@contextlib.contextmanager
+def _copy(number: int) -> Iterator[socket.socket]:
+    duplicate = os.dup(number)
+    try:
+        sock = socket.socket(fileno=duplicate)
+    except OSError:
+        os.close(duplicate)
+        raise
+    with sock:
+        yield sock
+
+
+def _peer_address(sock: socket.socket) -> _Address:
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return _NOWHERE
+    host, port = sock.getpeername()[:2]
+    return _plain(host), port
+
+
+@functools.lru_cache(maxsize=4096)
+def _plain(host: str) -> str:
+    """An address in one notation, however it was written."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return ""
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
 
 _CALL_BYTES = 20 * 1024  # that a call takes besides its answer
 _MOVING_BYTES = 16 * 1024  # what takes less does not read: pings and settings are answered, too
@@ -198,3 +317,98 @@ class Untaken:
             f"{reader.peer} is sent away, which {reader.held_bytes} bytes are held for (calls: "
             f"{reader.answers}): {reason}",
         )
+
+
+_STREAM_LOOK_EVERY_S = 0.1
+
+
+class Receiving(Protocol):
+    """A call that waits for a message; compared by identity."""
+
+    def peer(self) -> str: ...
+
+
+class _Sender(Connection):
+    """A connection with calls that wait for messages.
+
+    held_bytes: the most that may have come for them since the connection is looked at.
+    """
+
+    def __init__(self, peer: str) -> None:
+        super().__init__(peer)
+        self.held_bytes = 0
+        self.began: dict[Receiving, int] = {}  # what had been received when a call was first seen to wait
+
+    def look(self, calls: Collection[Receiving], most: int) -> None:
+        """Notice how much has come for these calls. most: bytes that one message may have."""
+        received = self.received_bytes()
+        if received is None:
+            self.held_bytes = 0
+            return
+        self.began = {call: self.began.get(call, received) for call in calls}
+        since = [received - began for began in self.began.values()]
+        self.held_bytes = min(max(since), sum(min(each, most) for each in since))
+
+
+class Arriving:
+    """Closes the connection that sends most, while the front takes more than `bodies_bytes`, and since then
+    more than that has come for messages that are arriving.
+
+    ports: those that are ours.
+    """
+
+    def __init__(self, limits: Limits, ports: Collection[int], access_log: AccessLog) -> None:
+        self._most_bytes, self._most_message = limits.bodies_bytes, limits.body_bytes
+        self._ports = ports
+        self._access_log = access_log
+        self._waiting: dict[Receiving, str] = {}  # for a message; by whom, once that was asked
+        self._senders: dict[str, _Sender] = {}  # by peer
+        self._looking: asyncio.TimerHandle | None = None
+
+    def begin(self, call: Receiving) -> None:
+        """The call waits for a message."""
+        self._waiting[call] = ""
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(_STREAM_LOOK_EVERY_S, self._look)
+
+    def end(self, call: Receiving) -> None:
+        """The message is there, or none will come."""
+        peer = self._waiting.pop(call)
+        if peer and peer in self._senders:
+            self._senders[peer].began.pop(call, None)
+
+    def _look(self) -> None:
+        self._looking = None
+        began = time.monotonic()
+        if resident_bytes() > self._most_bytes:
+            self._look_at_senders()
+            self._shed()
+        else:
+            self._senders.clear()
+        if self._waiting:
+            later = max(_STREAM_LOOK_EVERY_S, REST * (time.monotonic() - began))
+            self._looking = asyncio.get_running_loop().call_later(later, self._look)
+
+    def _look_at_senders(self) -> None:
+        calls: dict[str, list[Receiving]] = {}
+        for call, known in self._waiting.items():
+            peer = self._waiting[call] = known or call.peer()
+            calls.setdefault(peer, []).append(call)
+        self._senders = {peer: self._senders.get(peer) or _Sender(peer) for peer in calls}
+        Connection.locate(self._senders.values(), self._ports)
+        for sender in self._senders.values():
+            sender.look(calls[sender.peer], self._most_message)
+
+    def _shed(self) -> None:
+        senders = [sender for sender in self._senders.values() if not sender.closed]
+        held = sum(sender.held_bytes for sender in senders)
+        for sender in sorted(senders, key=lambda sender: sender.held_bytes, reverse=True):
+            if held <= self._most_bytes:
+                return
+            if sender.shut():
+                held -= sender.held_bytes
+                self._access_log.warn(
+                    "Unfinished messages",
+                    f"{sender.peer} is sent away, of which up to {sender.held_bytes} bytes are here: "
+                    f"together more than {self._most_bytes} are; limits.bodies_bytes allows no more",
+                )
