@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from convert.from_paddle.pdmodel import check_format, format_settings
-from convert.from_torch.sentence_encoder import sentence_settings
+from convert.from_torch.sentence_encoder import SentenceEncoder, read_encoder, sentence_files
 from convert.from_torch.torch_routes import OPSET, OPSETS, ROUTES, Route
 from convert.from_torch.torch_source import check_source, is_factory
 from convert.output.staging import staged
@@ -22,9 +23,10 @@ from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.steps.progress import Steps
-from convert.to_serving.notes import PROOF_KEY, ModelNotes, tokenizer_files, write_notes
+from convert.to_serving.notes import ModelNotes, tokenizer_files, write_notes
 from pipeline.errors import ConversionError, ParityError, ServingError
 from pipeline.models.additions import PARITY_FILE
+from pipeline.models.sentence_files import SentenceFiles
 
 
 def convert_torch(
@@ -58,8 +60,9 @@ def convert_torch(
     settings = {"routes": routes, **proof, "paddle": paddle_version(), "model": facts["fingerprint"]}
     settings |= format_settings(program_format)
     tokenizer = [] if is_factory(source) else tokenizer_files(Path(source))
-    sentence = {} if is_factory(source) else sentence_settings(Path(source))
-    fingerprint = hash_sources([*tokenizer, *options.sample], {**settings, "sentence": sentence})
+    sentence = SentenceFiles() if is_factory(source) else sentence_files(Path(source))
+    files = [*tokenizer, *sentence.paths, *options.sample]
+    fingerprint = hash_sources(files, {**settings, "sentence": sentence.settings})
     names = " or ".join(ROUTES[name].name for name in routes)
     kept = as_it_is(out, fingerprint, f"would convert {source} to {names} in {out}", options)
     if kept is not None:
@@ -69,22 +72,22 @@ def convert_torch(
     arguments = {**asked, **proof, "sample": sample}
     outputs = list(facts["outputs"])
 
-    def make(name: str) -> list[ParityReport]:
-        with staged(out) as made:
-            reports = _take_route(ROUTES[name], {**arguments, "out": str(made)}, options)
-            write_reports(made / PARITY_FILE, reports)
-            _write_notes(made, {**facts["notes"], "sentence": sentence}, tokenizer)
-            write_stamp(made, fingerprint, {"source": source, "to": name, "outputs": outputs})
-            return reports
+    with tempfile.TemporaryDirectory(prefix="paddlewheel.") as work:
+        encoder = read_encoder(Path(source), Path(work), options) if sentence.settings else SentenceEncoder()
 
-    if sentence:
-        made_by_source = _run("sentence_step", {"source": source, "settings": sentence}, options)
-        sentence = {**sentence, PROOF_KEY: made_by_source}
-    try:
-        taken, reports = _first_that_goes(routes, make, options.steps)
-    except ServingError as exc:
-        advise = advise and program_format == FORMATS[0]
-        raise _add_routes(exc, source, routes[-1], only=len(routes) == 1, advise=advise) from exc
+        def make(name: str) -> list[ParityReport]:
+            with staged(out) as made:
+                reports = _take_route(ROUTES[name], {**arguments, "out": str(made)}, options)
+                write_reports(made / PARITY_FILE, reports)
+                _write_notes(made, facts["notes"], encoder, tokenizer)
+                write_stamp(made, fingerprint, {"source": source, "to": name, "outputs": outputs})
+                return reports
+
+        try:
+            taken, reports = _first_that_goes(routes, make, options.steps)
+        except ServingError as exc:
+            advise = advise and program_format == FORMATS[0]
+            raise _add_routes(exc, source, routes[-1], only=len(routes) == 1, advise=advise) from exc
     message = f"{out} holds the {ROUTES[taken].made}; outputs: {', '.join(outputs)}"
     return Conversion(out, True, message, tuple(reports))
 
@@ -140,19 +143,22 @@ def _take_route(route: Route, arguments: dict[str, Any], options: ConversionOpti
     return reports
 
 
-def _write_notes(made: Path, told: dict[str, Any], tokenizer: Sequence[Path]) -> None:
-    """What the model says of itself, with the tokenizer's files, for `convert serving --with-notes`."""
-    for file in tokenizer:
+def _write_notes(
+    made: Path, facts: Mapping[str, Any], encoder: SentenceEncoder, tokenizer: Sequence[Path]
+) -> None:
+    """Write the notes of a model with the files they name, for `convert serving --with-notes`."""
+    files = [*tokenizer, *encoder.files]
+    for file in files:
         shutil.copyfile(file, made / file.name)
     notes = ModelNotes(
-        task=told["task"],
-        architecture=told["architecture"],
-        labels=tuple(told["labels"]),
-        padding=told["padding"],
-        outputs=tuple(told["outputs"]),
-        files=tuple(file.name for file in tokenizer),
-        multi_label=told["multi_label"],
-        sentence=told["sentence"],
+        task=facts["task"],
+        architecture=facts["architecture"],
+        labels=tuple(facts["labels"]),
+        padding=facts["padding"],
+        outputs=tuple(facts["outputs"]),
+        files=tuple(file.name for file in files),
+        multi_label=facts["multi_label"],
+        sentence=encoder.notes,
     )
     write_notes(made, notes)
 

@@ -1,95 +1,76 @@
-"""Reads the settings of a Sentence Transformers folder: pooling, greatest length, prompts."""
+"""The sentence encoder in a source folder: settings, weights of its layers, and vectors for the proof."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import ConversionError
-
-MODULES_FILE = "modules.json"
-POOLING_FOLDER = "1_Pooling"
-_POOLINGS = {
-    "cls_token": "cls",
-    "max_tokens": "max",
-    "mean_tokens": "mean",
-    "mean_sqrt_len_tokens": "mean_sqrt_len",
-    "weightedmean_tokens": "weightedmean",
-    "lasttoken": "lasttoken",
-}
-_MODE = "pooling_mode_"
+from convert.result import ConversionOptions
+from convert.steps.isolation import run_isolated
+from convert.to_serving.notes import PROOF_KEY
+from convert.to_serving.sentence_proof import NOT_COMPARED
+from pipeline.errors import ConfigError, ConversionError
+from pipeline.models.sentence_files import LAYERS_FILE, SentenceFiles, read_sentence_files
 
 
-def sentence_settings(folder: Path) -> dict[str, Any]:
-    """Return what serving.yml keeps of a sentence encoder; nothing for other models.
+@dataclass(frozen=True)
+class SentenceEncoder:
+    """A sentence encoder as the notes of a model keep it."""
 
-    Raises ConversionError for a module or a pooling that a service would leave out.
-    """
-    modules = _read_json(folder / MODULES_FILE, list)
-    pooling = _read_json(folder / _pooling_folder(modules) / "config.json", dict)
-    if modules is None and pooling is None:
-        return {}
-    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules or ()]
-    if unsupported := [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]:
-        raise ConversionError(
-            f"{folder / MODULES_FILE} has the module {unsupported[0]}, which is not converted: the "
-            "vectors would be others; name a model of Transformer, Pooling and Normalize."
-        )
-    settings: dict[str, Any] = {}
-    if pooling is not None:
-        settings["pooling"] = _pooling(pooling, folder / _pooling_folder(modules) / "config.json")
-    length = (_read_json(folder / "sentence_bert_config.json", dict) or {}).get("max_seq_length")
-    if isinstance(length, int) and length > 0:
-        settings["max_tokens"] = length
-    return settings | _prompts(folder, pooling or {})
+    notes: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # settings, with vectors of the source for the proof
+    files: tuple[Path, ...] = ()  # what goes beside the model
 
 
-def _pooling_folder(modules: list[Mapping[str, Any]] | None) -> str:
-    paths = [
-        str(module.get("path")) for module in modules or () if str(module.get("type")).endswith(".Pooling")
-    ]
-    return paths[0] if paths else POOLING_FOLDER
-
-
-def _pooling(config: Mapping[str, Any], path: Path) -> str:
-    """Return the name of the pooling, as serving.yml has it."""
-    named = config.get("pooling_mode")  # of newer versions
-    if named in _POOLINGS.values():
-        return str(named)
-    modes = [key.removeprefix(_MODE) for key, on in config.items() if on is True and key.startswith(_MODE)]
-    modes = [named] if isinstance(named, str) else modes
-    if len(modes) != 1 or modes[0] not in _POOLINGS:
-        description = ", ".join(modes) or "no pooling mode"
-        raise ConversionError(f"{path} has {description}; one of {', '.join(_POOLINGS)} can be served.")
-    return _POOLINGS[modes[0]]
-
-
-def _prompts(folder: Path, pooling: Mapping[str, Any]) -> dict[str, Any]:
-    path = folder / "config_sentence_transformers.json"
-    config = _read_json(path, dict) or {}
-    prompts = {name: text for name, text in (config.get("prompts") or {}).items() if text}
-    if not prompts:
-        return {}
-    if pooling.get("include_prompt") is False:
-        raise ConversionError(
-            f"{folder}: its pooling leaves the tokens of prompts out (include_prompt: false), which a "
-            f"service does not; take `prompts` out of {path.name} and convert the model without them."
-        )
-    default = config.get("default_prompt_name")
-    named = {"default_prompt": default} if default in prompts else {}
-    return {"prompts": prompts, **named}
-
-
-def _read_json(path: Path, kind: type) -> Any:
-    """Return what a JSON file holds; None where there is none."""
+def sentence_files(folder: Path) -> SentenceFiles:
+    """Return the settings in a folder of Sentence Transformers. Raises ConversionError."""
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as exc:
-        raise ConversionError(f"{path} can't be read ({exc}); is it whole?") from exc
-    if not isinstance(content, kind):
-        raise ConversionError(f"{path} is no {kind.__name__} in JSON; is it of Sentence Transformers?")
-    return content
+        return read_sentence_files(folder)
+    except ConfigError as exc:
+        raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
+
+
+def read_encoder(
+    folder: Path, work: Path, options: ConversionOptions, model: Path | None = None
+) -> SentenceEncoder:
+    """Return the sentence encoder of a folder, with vectors of its own; an empty one for other folders.
+
+    work: a folder for its files. model: the source where that is no model of PyTorch's; without a conversion
+    environment its vectors are not proved, and Dense modules can't be read.
+    """
+    source = sentence_files(folder)
+    if not source.settings:
+        return SentenceEncoder()
+    layers = work / LAYERS_FILE
+    arguments = {
+        "source": str(folder),
+        "settings": dict(source.settings),
+        "dense": list(map(str, source.dense)),
+        "layers_file": str(layers),
+        "model": str(model or ""),
+    }
+    try:
+        vectors, reason = _run_step(arguments, options), f"{model} does not run on texts alone"
+    except ConversionError as exc:
+        if model is None or source.dense:
+            raise
+        vectors, reason = {}, exc.message.rstrip(".")
+    if not vectors:
+        options.steps.say(f"{NOT_COMPARED}: {reason}.")
+    proof = {PROOF_KEY: vectors} if vectors else {}
+    return SentenceEncoder({**source.settings, **proof}, (layers,) if source.dense else ())
+
+
+def _run_step(arguments: Mapping[str, Any], options: ConversionOptions) -> Mapping[str, Any]:
+    vectors: Mapping[str, Any] = run_isolated(
+        "convert.from_torch.sentence_step:sentence_step",
+        arguments,
+        converter="Sentence Transformers",
+        needs=("torch", "transformers", *(["onnxruntime"] if arguments["model"] else [])),
+        steps=options.steps,
+        timeout_s=options.step_timeout_s,
+    )
+    return vectors

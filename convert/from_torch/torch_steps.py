@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import torch
 
 from convert.from_paddle.export import layer_parity
 from convert.from_paddle.pdmodel import Recipe, export_as
-from convert.from_torch.pretrained import load_pretrained
 from convert.from_torch.torch_model import (
     TorchModel,
     load_torch_model,
@@ -39,9 +38,6 @@ _TWIN_NEEDS = ("torch", "transformers", "paddle", "paddlenlp")
 PADDLE, ONNX, TORCHSCRIPT = "PyTorch to Paddle", "PyTorch to ONNX", "PyTorch to TorchScript"
 
 
-SENTENCES = ("rain", "A man is eating food.", "国足客场取胜, 3.14")
-
-
 def describe_step(steps: Steps, source: str, input_spec: str, sample: Sequence[str] = ()) -> dict[str, Any]:
     """Load the model. Returns its fingerprint, its outputs' names, its notes, and whether it has a twin."""
     steps.step("Reading the PyTorch model")
@@ -52,38 +48,6 @@ def describe_step(steps: Steps, source: str, input_spec: str, sample: Sequence[s
         "notes": model_notes(model),
         "twin": has_twin(type(model.model).__name__),
     }
-
-
-def sentence_step(steps: Steps, source: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return texts and the vectors that the source makes of them, as Sentence Transformers does."""
-    import torch
-    from transformers import AutoTokenizer
-
-    steps.step("Sentence vectors of the source")
-    tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
-    model = load_pretrained(Path(source)).eval()
-    longest = settings.get("max_tokens")
-    prompt = settings.get("prompts", {}).get(settings.get("default_prompt", ""), "")
-    texts = [*SENTENCES, *(["a longer text " * longest] if longest else [])]
-    vectors = []
-    for text in texts:
-        cut = {"truncation": True, "max_length": longest} if longest else {}
-        tokens = tokenizer(prompt + text, return_tensors="pt", **cut)
-        with torch.no_grad():
-            states = model(**tokens)[0][0]
-        vector = _POOLED[settings.get("pooling", "mean")](states)
-        vectors.append(torch.nn.functional.normalize(vector, dim=0).tolist())
-    return {"texts": texts, "vectors": vectors}
-
-
-_POOLED: Mapping[str, Callable[[Any], Any]] = {
-    "cls": lambda states: states[0],
-    "lasttoken": lambda states: states[-1],
-    "max": lambda states: states.max(dim=0).values,
-    "mean": lambda states: states.mean(dim=0),
-    "mean_sqrt_len": lambda states: states.sum(dim=0) / len(states) ** 0.5,
-    "weightedmean": lambda states: sum((n + 1) * one for n, one in enumerate(states)),
-}
 
 
 def paddle_step(

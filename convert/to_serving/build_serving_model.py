@@ -24,6 +24,7 @@ from pipeline.models.additions import MAX_LENGTHS, PARITY_FILE
 from pipeline.models.digests import KEY as DIGESTS
 from pipeline.models.digests import hash_files
 from pipeline.models.label_names import find_entailment
+from pipeline.models.sentence_files import LAYERS_FILE
 from pipeline.models.serving_model import SERVER_FOLDER, FeedPadding, Padding, Variable, write_serving_model
 
 
@@ -69,7 +70,7 @@ def build_serving_model(
                 **noted,
                 **({MAX_LENGTHS: limits} if limits else {}),
                 "parity": _short(reports),
-                DIGESTS: hash_files(program.files),
+                DIGESTS: hash_files([*program.files, *(file for file in files if file.name == LAYERS_FILE)]),
             },
             extra_files=[*program.data_files, *files],
         )

@@ -11,7 +11,7 @@ from pipeline.models.description import INPUTS_KEY
 from pipeline.models.serving_model import SERVER_FOLDER, ServingModel, load_serving_model
 
 _CHANNELS = {1, 3}
-_ENCODER = "feature-extraction"  # as the notes of a conversion name the task
+ENCODER = "feature-extraction"  # as the notes of a conversion name the task
 
 
 def next_step(out: Path) -> str:
@@ -19,7 +19,7 @@ def next_step(out: Path) -> str:
     folder = shlex.quote(str(out))
     if (out / SERVER_FOLDER).is_dir():
         model = load_serving_model(out)
-        if model.additions.get("task") == _ENCODER and _has_tokenizer(model.directory):
+        if model.additions.get("task") == ENCODER and _has_tokenizer(model.directory):
             return f"{paddlewheel()} text {folder}"
         return f"{paddlewheel()} new myservice --model {folder}{_input_option(model)}"
     if not any(out.glob("*.pdiparams")) and not any(out.glob("*.onnx")):

@@ -1,8 +1,8 @@
-"""Whether a serving model makes the vectors of texts that its source makes."""
+"""The proof that a serving model makes the vectors of texts that its source makes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +20,30 @@ from pipeline.ops.text_files import EMBEDDINGS, TextSettings, described_texts
 from pipeline.ops.text_tasks.embeddings import EmbeddingTask
 from pipeline.ops.text_tasks.tasks import text_task
 
+NOT_COMPARED = "The vectors of texts are not compared with the source's"
+
 
 def sentence_parity(
-    directory: Path, proof: Mapping[str, Any], options: ConversionOptions
+    directory: Path, proof: Mapping[str, Sequence[Any]], options: ConversionOptions
 ) -> tuple[ParityReport, ...]:
-    """Compare the vectors of some texts: tokens, prompt, cut and pooling count, besides the model itself.
+    """Compare the vectors of some texts: tokens, prompts, cut, pooling and layers count, besides the model.
 
     Without a tokenizer that this environment can read there is nothing to compare, which is said.
     """
     options.steps.step("Parity of sentence vectors")
     try:
-        vector = _load_vectors(directory / SERVER_FOLDER)
+        make_vector = _load_vectors(directory / SERVER_FOLDER)
     except (ConfigError, ImportError) as exc:
-        options.steps.say(f"The vectors of texts are not compared with the source's: {exc}")
+        options.steps.say(f"{NOT_COMPARED}: {exc}")
         return ()
-    texts = [np.array([text], object) for text in proof["texts"]]
+    requests = zip(proof["texts"], proof["prompts"], strict=True)
     expected = iter(np.array([vector], np.float32) for vector in proof["vectors"])
     report = compare(
         "sentence vectors",
         ["embedding"],
         lambda feeds: [next(expected)],
-        lambda feeds: [vector(feeds["text"][0])],
-        [{"text": text} for text in texts],
+        lambda feeds: [make_vector(str(feeds["text"][0]), str(feeds["prompt"][0]))],
+        [{"text": np.array([text], object), "prompt": np.array([name], object)} for text, name in requests],
         options.tolerance,
     )
     report.require()
@@ -49,7 +51,7 @@ def sentence_parity(
 
 
 def _load_vectors(folder: Path) -> Any:
-    """Return what makes the vector of a text, as a service does. Raises ConfigError where none can."""
+    """Return what makes the vector of a text after a prompt, as a service does. Raises ConfigError."""
     model = described_texts(load_serving_model(folder), TextSettings(EMBEDDINGS, too_long="truncate"))
     task = text_task(model)
     assert isinstance(task, EmbeddingTask)
@@ -57,9 +59,9 @@ def _load_vectors(folder: Path) -> Any:
     conf = LocalServiceConf.model_validate({"model_config": str(folder)})
     predictor = create_predictor(model, merge_model_settings(model, conf))
 
-    def vector(text: str) -> Array:
-        asked = task.rows({task.name: [text]}, {})
-        fetches = [predictor.run(feeds)[task.fetch.alias] for feeds in task.feeds(asked)]
-        return task.vectors(asked, fetches)
+    def make_vector(text: str, prompt: str) -> Array:
+        rows = task.rows({task.name: [text]}, {"prompt_name": prompt})
+        fetches = [predictor.run(feeds)[task.fetch.alias] for feeds in task.feeds(rows)]
+        return task.vectors(rows, fetches)
 
-    return vector
+    return make_vector

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.from_paddlenlp.paddlenlp_source import CONFIG_FILES
+from convert.from_torch.sentence_encoder import sentence_files
 from convert.programs.inference_program import read_program
 from convert.to_serving.notes import NOTES_FILE, ModelNotes, tokenizer_files
 from convert.whole.source_kind import SourceKind
@@ -25,13 +26,27 @@ def suggested_padding(model: Path, notes: ModelNotes) -> str:
     return ",".join(f"{feed.name}=0" for feed in rows)
 
 
+def folder_beside(source: str) -> Path:
+    """Return the folder with the configuration of an ONNX model or a program.
+
+    Exports of Hugging Face models leave it in the folder around `onnx/`.
+    """
+    folder = _folder(source)
+    return folder.parent if folder.resolve().name == "onnx" and not config_beside(folder) else folder
+
+
 def files_beside(source: str, kind: SourceKind) -> list[Path]:
     """The files beside an ONNX model or a program that go along with it."""
     if kind not in MODEL_FILES:
         return []
-    folder = Path(source) if Path(source).is_dir() else Path(source).parent
-    named = [folder / name for name in (NOTES_FILE, *CONFIG_FILES)]
-    return [path for path in (*named, *tokenizer_files(folder)) if path.is_file()]
+    folder = folder_beside(source)
+    named = [_folder(source) / NOTES_FILE, *(folder / name for name in CONFIG_FILES)]
+    paths = [*named, *tokenizer_files(folder), *sentence_files(folder).paths]
+    return [path for path in paths if path.is_file()]
+
+
+def _folder(source: str) -> Path:
+    return Path(source) if Path(source).is_dir() else Path(source).parent
 
 
 def config_beside(folder: Path) -> dict[str, Any]:

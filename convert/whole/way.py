@@ -12,18 +12,21 @@ from convert.from_paddlenlp.convert_paddlenlp import convert_paddlenlp
 from convert.from_tables.convert_table import convert_table, with_rows
 from convert.from_tables.table_source import table_source
 from convert.from_torch.convert_torch import convert_torch
+from convert.from_torch.sentence_encoder import SentenceEncoder, read_encoder
 from convert.paddle_onnx.to_onnx import convert_to_onnx
 from convert.paddle_onnx.to_paddle import convert_onnx
+from convert.programs.inference_program import read_program
 from convert.proof.parity_report import FailedParity, ParityReport
 from convert.result import FORMATS, Conversion, ConversionOptions
 from convert.to_serving.convert_serving import convert_serving
+from convert.to_serving.next_step import ENCODER
 from convert.to_serving.notes import (
     NOTES_FILE,
     ModelNotes,
     read_notes,
     tokenizer_files,
 )
-from convert.whole.beside import MODEL_FILES, config_beside, suggested_padding
+from convert.whole.beside import MODEL_FILES, config_beside, folder_beside, suggested_padding
 from convert.whole.route import EXPORT, TABLE_ONNX, TO_ONNX, TORCH_ONNX, TWIN, X2PADDLE, Route
 from convert.whole.source_kind import SourceKind
 from convert.whole.wanted import Wanted
@@ -44,6 +47,7 @@ class Way:
     options: ConversionOptions
     made: dict[tuple[str, ...], tuple[Path, tuple[ParityReport, ...]]] = field(default_factory=dict)
     failed: dict[tuple[str, ...], ServingError] = field(default_factory=dict)
+    encoder: SentenceEncoder | None = None  # read once, for all routes
 
     def first_that_goes(self, routes: Sequence[Route], out: Path) -> tuple[Route, tuple[ParityReport, ...]]:
         say = self.options.steps.say
@@ -145,16 +149,26 @@ class Way:
         notes = read_notes(folder) if (folder / NOTES_FILE).is_file() else ModelNotes(task="")
         if self.kind not in MODEL_FILES:
             return notes, []
-        source = Path(self.source) if Path(self.source).is_dir() else Path(self.source).parent
+        source = folder_beside(self.source)
         config = config_beside(source)
         architecture = str(next(iter(config.get("architectures") or []), ""))
-        return replace(
+        encoder = SentenceEncoder(notes.sentence) if notes.sentence else self._encoder(source)
+        notes = replace(
             notes,
-            task=notes.task or get_task(architecture),
+            task=notes.task or (ENCODER if encoder.notes else get_task(architecture)),
             architecture=notes.architecture or architecture,
             labels=notes.labels or get_labels(config),
             multi_label=notes.multi_label or is_multi_label(config),
-        ), [] if notes.files or not config else tokenizer_files(source)
+            sentence=encoder.notes,
+        )
+        has_tokenizer = not notes.files and (config or encoder.notes)
+        return notes, [*(tokenizer_files(source) if has_tokenizer else []), *encoder.files]
+
+    def _encoder(self, folder: Path) -> SentenceEncoder:
+        if self.encoder is None:
+            model = read_program(Path(self.source)).program
+            self.encoder = read_encoder(folder, self.work, self.options, model)
+        return self.encoder
 
 
 _STEPS: dict[str, Callable[[Way, Path, Path], Conversion]] = {

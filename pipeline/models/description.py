@@ -22,9 +22,15 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pipeline.config.report import describe_mistakes
 from pipeline.config.value_types import PositiveInt, Section
 from pipeline.errors import ConfigError
-from pipeline.models.embedding_description import EmbeddingOutput, RelevanceOutput, SimilarityOutput
+from pipeline.models.embedding_description import (
+    EmbeddingOutput,
+    RelevanceOutput,
+    SentenceSettings,
+    SimilarityOutput,
+)
 from pipeline.models.image_presets import completed
 from pipeline.models.label_names import find_entailment
+from pipeline.models.sentence_files import read_sentence
 from pipeline.models.signature import Variable
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -341,6 +347,9 @@ def describe(
         return Description({**filled, **rest}, default_outputs(fetches, labels))
     for alias, wanted in outputs.items():
         _check_output(alias, wanted, fetches, labels, f"{path}: {OUTPUTS_KEY}.{alias}")
+        if isinstance(wanted, EmbeddingOutput) and wanted.dimensions:
+            fetch = next(variable for variable in fetches if variable.alias == alias)
+            _check_dimensions(wanted, fetch, read_sentence(additions, path.parent), path)
     return Description({**filled, **rest}, outputs)
 
 
@@ -488,11 +497,19 @@ def _check_compared(
         fits = fetch.shape[-1] in (-1, 1, 2)
     if not fits:
         raise ConfigError(f"{where}: kind {wanted.kind} is for {form}; {alias} gives {list(fetch.shape)}")
-    if relevance or not fetch.shape:
-        return
-    size = fetch.shape[-1]
-    if isinstance(wanted, EmbeddingOutput) and size > 0 and (wanted.dimensions or 0) > size:
-        raise ConfigError(f"{where}.dimensions: {wanted.dimensions}, but {alias} has {size}")
+
+
+def _check_dimensions(
+    wanted: EmbeddingOutput, fetch: Variable, sentence: SentenceSettings, path: Path
+) -> None:
+    """Raise ConfigError where the vectors have fewer numbers than are to be kept of them."""
+    size = fetch.shape[-1] if fetch.shape else -1
+    if len(fetch.shape) == 3 and size > 0:
+        poolings = len(sentence.poolings) if wanted.pooling == "auto" else 1
+        size = sentence.vector_size(size * max(1, poolings))
+    if size > 0 and (wanted.dimensions or 0) > size:
+        where = f"{path}: {OUTPUTS_KEY}.{fetch.alias}.dimensions"
+        raise ConfigError(f"{where}: {wanted.dimensions}, but {fetch.alias} has {size}")
 
 
 def _check_zero_shot(wanted: ZeroShotOutput, names: Sequence[str], where: str) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from pipeline.config.value_types import PositiveInt, Section
-from pipeline.errors import ConfigError
 
 SENTENCE_KEY = "sentence"
 Pooling = Literal["mean", "cls", "max", "mean_sqrt_len", "weightedmean", "lasttoken"]
@@ -39,23 +36,51 @@ class EmbeddingOutput(Section):
     )
 
 
-class SentenceSettings(Section):
-    """`sentence` of serving.yml: what the conversion has found beside a sentence encoder."""
+class DenseLayer(Section):
+    """A linear layer with its activation, of a sentence vector."""
 
-    pooling: Pooling | None = Field(default=None, description="What makes one vector of those of the tokens.")
+    kind: Literal["dense"] = "dense"
+    size: PositiveInt = Field(description="How many numbers the layer's vectors have.")
+    activation: Literal["identity", "tanh", "relu", "gelu", "sigmoid", "silu"] = Field(
+        default="identity", description="Function of each number of the layer's vectors."
+    )
+
+
+class NormalizeLayer(Section):
+    """A layer whose vectors have the length 1."""
+
+    kind: Literal["normalize"] = "normalize"
+
+
+SentenceLayer = Annotated[DenseLayer | NormalizeLayer, Field(discriminator="kind")]
+
+
+class SentenceSettings(Section):
+    """Settings of a sentence encoder: `sentence` of serving.yml, as a conversion writes it."""
+
+    pooling: Pooling | list[Pooling] | None = Field(
+        default=None,
+        description="What makes one vector of those of the tokens; the vectors of several are concatenated.",
+    )
+    layers: list[SentenceLayer] = Field(
+        default=[], description="Layers after the pooling, whose weights stand in sentence_layers.npz."
+    )
     max_tokens: PositiveInt | None = Field(default=None, description="Tokens of a text that are read.")
     prompts: dict[str, str] = Field(default={}, description="Texts that go before a request's, by name.")
     default_prompt: str = Field(default="", description="The prompt of requests that name none.")
+    include_prompt: bool = Field(default=True, description="Whether the tokens of a prompt are pooled, too.")
 
+    @property
+    def poolings(self) -> tuple[Pooling, ...]:
+        """The poolings, in the order of their vectors."""
+        if self.pooling is None:
+            return ()
+        return tuple(self.pooling) if isinstance(self.pooling, list) else (self.pooling,)
 
-def read_sentence(additions: Mapping[str, Any], folder: Path) -> SentenceSettings:
-    """Return the settings in a model's serving.yml. Raises ConfigError for a flaw."""
-    try:
-        return SentenceSettings.model_validate(additions.get(SENTENCE_KEY) or {})
-    except ValidationError as exc:
-        error = exc.errors()[0]
-        where = ".".join(map(str, (SENTENCE_KEY, *error["loc"])))
-        raise ConfigError(f"{folder}/serving.yml: {where}: {error['msg']}") from exc
+    def vector_size(self, pooled: int) -> int:
+        """Return how many numbers a vector has after the layers. pooled: how many it has before them."""
+        sizes = [layer.size for layer in self.layers if isinstance(layer, DenseLayer)]
+        return sizes[-1] if sizes else pooled
 
 
 class SimilarityOutput(EmbeddingOutput):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +58,37 @@ def test_ranks_are_those_of_transformers(tmp_path: Path) -> None:
     with TextProcess(served, "--task", "reranking") as service:
         rows = service.rows(*({"text": first, "text_pair": second} for first, second in PAIRS))
     np.testing.assert_allclose([row["score"] for row in rows], expected, rtol=0, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def sentence_encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    source = str(tmp_path_factory.mktemp("sentences") / "encoder")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        patch.delenv(CONVERT_PYTHON, raising=False)
+        step("save_sentence_encoder", folder=source, words=[*SPECIAL, *dict.fromkeys(WORDS)])
+    return source
+
+
+@pytest.mark.parametrize("way", ["weights", "ONNX export"])
+def test_modules_of_a_sentence_encoder_are_part_of_its_vectors(
+    way: str, sentence_encoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, served = sentence_encoder, tmp_path / "served"
+    if way == "ONNX export":
+        assert main(["torch", source, str(tmp_path / "onnx"), "--to", "onnx"]) == 0
+        source = str(tmp_path / "export" / "onnx" / "model.onnx")
+        shutil.copytree(sentence_encoder, tmp_path / "export", ignore=shutil.ignore_patterns("model.*"))
+        shutil.copytree(
+            Path(sentence_encoder, "2_Dense"), tmp_path / "export" / "2_Dense", dirs_exist_ok=True
+        )
+        Path(source).parent.mkdir()
+        shutil.copy(tmp_path / "onnx" / "model.onnx", source)
+    assert main(["all", source, str(served), "--engine", "onnxruntime", "--lengths", "5,9"]) == 0
+    reports = json.loads((served / "serving_server" / "parity.json").read_text("utf-8"))
+    assert next(report["passed"] for report in reports if report["step"] == "sentence vectors")
+    with TextProcess(served) as service:
+        for name, prompt in (("", ""), ("query", "国足 a "), ("passage", "b")):
+            expected = step("sentence_vectors", source=sentence_encoder, prompt=prompt, texts=TEXTS)
+            rows = service.rows(*TEXTS, prompt_name=name, truncate=True)
+            np.testing.assert_allclose([row["embedding"] for row in rows], expected, rtol=0, atol=1e-5)

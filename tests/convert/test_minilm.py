@@ -14,6 +14,7 @@ from convert.cli import main
 from convert.steps.conversion_environment import CONVERT_PYTHON, FOLDER
 from convert.steps.isolation import run_isolated
 from pipeline.models.serving_model import load_serving_model
+from pipeline.ops.text_tasks.embeddings import EmbeddingTask
 from tests.support.service_process import ServiceProcess
 from tests.support.text_services import TextProcess
 
@@ -120,6 +121,6 @@ def test_the_settings_of_a_sentence_encoder_come_along_and_are_proved(
     assert "sentence vectors" in (model.directory / "parity.json").read_text("utf-8")
     with monkeypatch.context() as patch:
         # A service that pools otherwise is caught by the proof.
-        patch.setattr("pipeline.ops.text_tasks.embeddings.select_pooling", lambda *_: "mean")
+        patch.setattr(EmbeddingTask, "poolings", property(lambda _: ("mean",)))
         assert main(["serving", "exported", "otherwise", "--with-notes", *FEW]) == 1
     assert "sentence vectors: output 'embedding' is off by" in capsys.readouterr().err.replace("\n", " ")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 import transformers
 
@@ -91,6 +93,63 @@ def save_compared(steps: Steps, folder: str, head: str, words: list[str]) -> Non
     vocabulary = Path(folder, "vocab.txt")
     vocabulary.write_text("\n".join(words), "utf-8")
     transformers.BertTokenizerFast(str(vocabulary)).save_pretrained(folder)
+
+
+def save_sentence_encoder(steps: Steps, folder: str, words: list[str]) -> None:
+    """The encoder of `save_compared` with every setting of Sentence Transformers that changes a vector."""
+    save_compared(steps, folder, "Model", words)
+    root, width = Path(folder), SIZES["hidden_size"]
+    kinds = ("Transformer", "Pooling", "Dense", "Normalize", "Dense")
+    paths = ("", "1_Pooling", "2_Dense", "3_Normalize", "4_Dense")
+    listed = [{"type": f"models.{kind}", "path": path} for kind, path in zip(kinds, paths, strict=True)]
+    files: dict[str, Any] = {
+        "modules.json": listed,
+        "sentence_bert_config.json": {"max_seq_length": 12},
+        "config_sentence_transformers.json": {"prompts": {"query": "国足 a ", "passage": "b"}},
+        "1_Pooling/config.json": {
+            "pooling_mode_mean_tokens": True,
+            "pooling_mode_cls_token": True,
+            "include_prompt": False,
+        },
+        "2_Dense/config.json": {
+            "in_features": 2 * width,
+            "out_features": 8,
+            "bias": True,
+            "activation_function": "torch.nn.modules.activation.GELU",
+        },
+        "4_Dense/config.json": {
+            "in_features": 8,
+            "out_features": 5,
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        },
+    }
+    for name, content in files.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(json.dumps(content), "utf-8")
+    first = {"linear.weight": torch.randn(8, 2 * width), "linear.bias": torch.randn(8)}
+    safetensors.torch.save_file(first, root / "2_Dense" / "model.safetensors")
+    torch.save({"linear.weight": torch.randn(5, 8)}, root / "4_Dense" / "pytorch_model.bin")
+
+
+def sentence_vectors(steps: Steps, source: str, prompt: str, texts: list[str]) -> list[Any]:
+    """The vectors of length 1 of a `save_sentence_encoder`, each text alone."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    model = transformers.AutoModel.from_pretrained(source).eval()
+    first = safetensors.torch.load_file(Path(source, "2_Dense", "model.safetensors"))
+    last = torch.load(Path(source, "4_Dense", "pytorch_model.bin"), weights_only=True)
+    skipped = len(tokenizer(prompt)["input_ids"]) - 1 if prompt else 0
+    vectors = []
+    with torch.no_grad():
+        for text in texts:
+            tokens = tokenizer(prompt + text, truncation=True, max_length=12, return_tensors="pt")
+            states = model(**tokens).last_hidden_state[0][skipped:]
+            pooled = torch.cat([states[0], states.mean(0)])
+            hidden = torch.nn.functional.gelu(first["linear.weight"] @ pooled + first["linear.bias"])
+            hidden = torch.nn.functional.normalize(hidden, dim=0)
+            result = last["linear.weight"] @ hidden
+            vectors.append(torch.nn.functional.normalize(result, dim=0).tolist())
+    return vectors
 
 
 def text_vectors(steps: Steps, source: str, texts: list[str], pooling: str) -> list[Any]:

@@ -15,6 +15,7 @@ from convert.steps.conversion_environment import CONVERT_PYTHON
 from pipeline.engines import create_predictor
 from pipeline.models.serving_model import load_serving_model
 from tests.support import models, onnx_models, sentiment
+from tests.support.embedding_models import WORDS
 
 CLASSIFIER = onnx_models.onnx_file("classifier")
 SPEC = ("--input-spec", sentiment.SPEC)
@@ -113,6 +114,60 @@ def test_an_onnx_model_that_can_not_become_a_paddle_program_is_served_as_onnx_an
     logits = create_predictor(model, models.local_conf()).run(feeds)["logits"]
     own = create_predictor(load_serving_model(onnx_models.FIXTURES / "external"), models.local_conf())
     np.testing.assert_allclose(logits, own.run(feeds)["logits"], atol=1e-5)
+
+
+def write_export(folder: Path, *modules: str) -> Path:
+    """An ONNX export of a sentence encoder, whose settings stand in the folder around `onnx/`."""
+    (folder / "onnx").mkdir(parents=True)
+    shutil.copy(onnx_models.onnx_file("states"), folder / "onnx" / "model.onnx")
+    (folder / "vocab.txt").write_text("\n".join(WORDS), "utf-8")
+    kinds = ("Transformer", "Pooling", *modules)
+    paths = ["", "1_Pooling", *(f"{number}_{kind}" for number, kind in enumerate(modules, 2))]
+    listed = [{"type": f"models.{kind}", "path": path} for kind, path in zip(kinds, paths, strict=True)]
+    (folder / "modules.json").write_text(json.dumps(listed), "utf-8")
+    (folder / "1_Pooling").mkdir()
+    poolings = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True, "include_prompt": False}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(poolings), "utf-8")
+    prompts = {"prompts": {"query": "w9 w8 "}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts), "utf-8")
+    return folder / "onnx" / "model.onnx"
+
+
+def test_an_onnx_export_keeps_the_settings_of_its_sentence_encoder(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert convert(write_export(Path("encoder"), "Normalize"), "out", "--engine", "onnxruntime") == 0
+    told = said(capsys)
+    assert "The vectors of texts are not compared with the source's" in told and "lacks torch" in told
+    assert "paddlewheel text out" in told
+    model = load_serving_model("out")
+    assert model.additions["task"] == "feature-extraction"
+    assert model.additions["sentence"] == {
+        "pooling": ["cls", "mean"],
+        "include_prompt": False,
+        "prompts": {"query": "w9 w8 "},
+        "default_prompt": "query",
+    }
+    assert (model.directory / "vocab.txt").is_file()
+    assert convert("encoder/onnx/model.onnx", "out", "--engine", "onnxruntime") == 0
+    assert "up to date" in said(capsys)
+    Path("encoder/1_Pooling/config.json").write_text('{"pooling_mode": "max"}', "utf-8")
+    assert convert("encoder/onnx/model.onnx", "out", "--engine", "onnxruntime") == 0
+    assert load_serving_model("out").additions["sentence"]["pooling"] == "max"
+
+
+def test_settings_of_a_sentence_encoder_that_can_not_be_kept_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = write_export(Path("encoder"), "LayerNorm")
+    assert "has the module LayerNorm, which no service runs" in refused(capsys, source, "out")
+    source = write_export(Path("projected"), "Dense")
+    dense = Path("projected/2_Dense")
+    assert f"{dense}/config.json is not there" in refused(capsys, source, "out")
+    dense.mkdir()
+    (dense / "config.json").write_text('{"out_features": 3}', "utf-8")
+    (dense / "pytorch_model.bin").write_bytes(b"weights that only PyTorch reads")
+    assert "lacks torch, transformers" in refused(capsys, source, "out", "--engine", "onnxruntime")
 
 
 def test_an_engine_that_is_named_leaves_no_other_route(capsys: pytest.CaptureFixture[str]) -> None:

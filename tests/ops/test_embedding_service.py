@@ -4,6 +4,7 @@ worked out here."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ from tests.support.embedding_models import (
     cross_encoder,
     encoder,
     ids_of,
+    projected,
+    projected_vector,
+    projection,
     relevance,
     similarity,
     token_vectors,
@@ -154,6 +158,62 @@ def test_other_ways_to_one_vector(output: dict[str, Any], fetch: str, expected: 
         np.testing.assert_allclose(answer["embedding"], expected(token_vectors(ids_of(text))), atol=1e-5)
 
 
+def test_poolings_layers_and_prompts_make_the_vector(tmp_path: Path) -> None:
+    with serving(projected(tmp_path / "model")) as service:
+        for name, prompt in (("query", "w9 w8 "), ("passage", "w7 "), ("", "")):
+            answers = predict(service, [{"text": text} for text in TEXTS[:3]], prompt_name=name)
+            for text, answer in zip(TEXTS[:3], answers, strict=True):
+                expected = projected_vector(text, prompt)
+                np.testing.assert_allclose(answer["embedding"], expected, atol=1e-5)
+        (usual,) = predict(service, [{"text": TEXTS[0]}])
+        np.testing.assert_allclose(usual["embedding"], projected_vector(TEXTS[0], "w9 w8 "), atol=1e-5)
+        # Token ids of a client have no prompt before them, and so none that is left out.
+        body = {"model": "test", "input": [ids_of(TEXTS[0])]}
+        (sent,) = service.http("/v1/embeddings", json.dumps(body)).json["data"]
+        np.testing.assert_allclose(sent["embedding"], projected_vector(TEXTS[0], ""), atol=1e-5)
+
+
+def test_windows_after_the_first_have_no_prompt_to_leave_out(tmp_path: Path) -> None:
+    model = load_serving_model(projected(tmp_path / "model"))
+    given = model.description.inputs["text"].model_copy(
+        update={"too_long": "windows", "max_windows": 9, "max_tokens": 6, "stride": 1}
+    )
+    task: Any = text_task(
+        dataclasses.replace(model, description=dataclasses.replace(model.description, inputs={"text": given}))
+    )
+    task.load()
+    request = task.rows({"text": ["w1 w2 w3 w4"]}, {})
+    assert [row.ids[1:-1] for row in request.rows] == [
+        ids_of(text)[1:-1] for text in ("w9 w8 w1 w2", "w8 w1 w2 w3", "w1 w2 w3 w4")
+    ]
+    assert request.skips == [3, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"0.weight": np.ones((6, 8))}, r"layer 0: weight is \[6, 8\], expected \[6, 16\]"),
+        ({"2.bias": np.ones(5)}, r"layer 2: bias is \[5\], expected \[6\]"),
+        ({"2.weight": None}, r"layer 2: weight is absent, expected \[6, 6\]"),
+        ({"0.bias": np.array([{}], object)}, "can't be read .*convert the model again"),
+        (None, "sentence_layers.npz can't be read"),
+    ],
+)
+def test_layers_without_their_weights_are_told_at_start(
+    change: dict[str, Any] | None, expected: str, tmp_path: Path
+) -> None:
+    model = load_serving_model(projected(tmp_path / "model"))
+    file = model.directory / "sentence_layers.npz"
+    if change is None:
+        file.unlink()
+    else:
+        arrays = projection() | change
+        np.savez(file, **{name: array for name, array in arrays.items() if array is not None})
+    task: Any = text_task(model)
+    with pytest.raises(ConfigError, match=expected):
+        task.load()
+
+
 def test_sentence_transformers_file_says_the_pooling(tmp_path: Path) -> None:
     model = load_serving_model(encoder(tmp_path / "model", {"kind": "embedding"}))
     pooling = model.directory / "1_Pooling" / "config.json"
@@ -172,12 +232,11 @@ def test_sentence_transformers_file_says_the_pooling(tmp_path: Path) -> None:
             "utf-8",
         )
         task: Any = text_task(model)
-        task.load()
-        assert task._pooling == expected
+        assert task.poolings == (expected,)
     pooling.write_text(json.dumps({"pooling_mode_median_tokens": True}), "utf-8")
     named = ", ".join(f"pooling_mode_{one}" for one in ("cls_token", "max_tokens", "mean_tokens"))
     with pytest.raises(ConfigError, match=f"pooling_mode_median_tokens; known are {named}"):
-        task.load()
+        text_task(model)
 
 
 @pytest.mark.parametrize(
@@ -195,3 +254,9 @@ def test_what_does_not_fit_the_model_is_told_at_start(
     with pytest.raises(ConfigError, match=expected):
         model = encoder(tmp_path / "model", {"kind": "embedding", **output}, fetch=fetch)
         text_task(load_serving_model(model))
+
+
+def test_dimensions_are_those_after_the_layers(tmp_path: Path) -> None:
+    assert text_task(load_serving_model(projected(tmp_path / "model", dimensions=6))) is not None
+    with pytest.raises(ConfigError, match="dimensions: 7, but last_hidden_state has 6"):
+        load_serving_model(projected(tmp_path / "other", dimensions=7))

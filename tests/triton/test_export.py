@@ -15,7 +15,7 @@ import tritonclient.http as v2_http
 import yaml
 
 from tests.support.command_line import paddlewheel, python, refused
-from tests.support.embedding_models import encoder
+from tests.support.embedding_models import encoder, projected
 from tests.support.free_ports import free_port
 from tests.support.repository_process import RepositoryProcess
 from tests.support.service_process import ServiceProcess
@@ -90,6 +90,16 @@ CASES = {
         [
             ({"text": ["w1 w2 w3", "w7", "国 足 客 场 取 胜"]}, {}),
             ({"text": ["w1", "w2 w3"]}, {"dimensions": 2, "normalize": False}),
+        ],
+    ),
+    "projected": Case(
+        "EmbeddingOp",
+        {"too_long": "windows", "max_tokens": 8},
+        lambda folder: projected(folder / "model"),
+        [
+            ({"text": ["w1 w2 w3", "w7", "w1 w2 w3 w4 w5 w6"]}, {}),
+            ({"text": ["w1 w2 w3"]}, {"prompt_name": "passage", "normalize": False}),
+            ({"text": ["w1 w2 w3"]}, {"prompt_name": ""}),
         ],
     ),
 }

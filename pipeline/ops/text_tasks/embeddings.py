@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from pipeline.errors import ConfigError, InvalidInput
-from pipeline.models.embedding_description import EmbeddingOutput, read_sentence
-from pipeline.models.serving_model import ServingModel
-from pipeline.models.signature import Variable
+from pipeline.models.embedding_description import EmbeddingOutput
+from pipeline.models.sentence_files import LAYERS_FILE, read_sentence
 from pipeline.ops.text_tasks import parameters
 from pipeline.ops.text_tasks.parameters import Parameter
-from pipeline.ops.text_tasks.text_rows import where
+from pipeline.ops.text_tasks.sentence_vectors import apply_layers, load_layers, normalized, pool_tokens
+from pipeline.ops.text_tasks.text_rows import find_prompt, prompt_tokens, where
 from pipeline.ops.text_tasks.text_task import TRUNCATE, TRUNCATED, Array, Asked, TextTask
 from pipeline.ops.text_tasks.text_windows import Cut, pooled
 from pipeline.ops.tokenizing.text_tokenizer import Row
 
 DIMENSIONS = Parameter("dimensions", parameters.size, "How many numbers of each vector are kept.")
-PROMPT = Parameter("prompt_name", parameters.name, "Which of the model's prompts goes before the texts.")
+PROMPT = Parameter("prompt_name", parameters.name_sent, "Which of the model's prompts goes before the texts.")
 NORMALIZE = Parameter("normalize", parameters.flag, "Whether vectors have the length 1.")
-POOLING_FILE = Path("1_Pooling", "config.json")  # of Sentence Transformers
-_POOLINGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
 
 
 class EmbeddingTask(TextTask):
@@ -46,13 +35,37 @@ class EmbeddingTask(TextTask):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._sentence = read_sentence(self.model.additions, self.model.directory)
-        if self._sentence.max_tokens and not self.given.max_tokens:
-            self.max_tokens = min(self.max_tokens, self._sentence.max_tokens)
+        self.sentence = read_sentence(self.model.additions, self.model.directory)
+        if self.sentence.max_tokens and not self.given.max_tokens:
+            self.max_tokens = min(self.max_tokens, self.sentence.max_tokens)
 
     def load(self) -> None:
         super().load()
-        self._pooling = select_pooling(self.output, self.fetch, self.model)
+        self._poolings = self.poolings
+        size = self.fetch.shape[-1] * len(self._poolings) if self.fetch.shape else -1
+        self._layers = load_layers(self.layers, self.model.directory / LAYERS_FILE, size)
+
+    @property
+    def poolings(self) -> tuple[str, ...]:
+        """The poolings of the fetch, in the order of their vectors; none where it has one vector a text.
+
+        Raises ConfigError for a pooling that does not fit the fetch.
+        """
+        pooling, alias = self.output.pooling, self.fetch.alias
+        of_tokens = len(self.fetch.shape) != 2
+        if of_tokens and pooling != "none":
+            return (self.sentence.poolings or ("mean",)) if pooling == "auto" else (pooling,)
+        if of_tokens or pooling not in ("auto", "none"):
+            vectors = "a vector for each token" if of_tokens else "one vector for each text"
+            raise ConfigError(
+                f"{self.model.directory}: outputs.{alias}.pooling is {pooling}, but {alias} gives {vectors}"
+            )
+        return ()
+
+    @property
+    def layers(self) -> list[dict[str, Any]]:
+        """The layers after the pooling; none for a fetch whose vectors have passed them in the model."""
+        return [layer.model_dump() for layer in self.sentence.layers] if self.poolings else []
 
     def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
         ids = token_ids(inputs.get(self.name))
@@ -60,20 +73,18 @@ class EmbeddingTask(TextTask):
             return self.rows_of_ids(ids, wanted)
         prompt = self._prompt(wanted)
         texts = [[prompt + text for text in many] for many in self.get_texts(inputs)]
-        return Asked(wanted, *self.maker.of(texts))
+        return self._skip_prompt(Asked(wanted, *self.maker.of(texts)), prompt)
+
+    def _skip_prompt(self, asked: Asked, prompt: str) -> Asked:
+        """Leave the prompt's tokens of a request out of the pooling, where the model wants that."""
+        if prompt and not self.sentence.include_prompt:
+            (tokens,) = self.tokenizer.tokens([prompt])
+            asked.skips = prompt_tokens(len(tokens.ids), asked.rows, asked.cuts)
+        return asked
 
     def _prompt(self, wanted: Mapping[str, Any]) -> str:
-        """Return what goes before each text. Raises InvalidInput for a name that the model doesn't have."""
-        prompts = self._sentence.prompts
-        name = wanted.get("prompt_name", self._sentence.default_prompt)
-        if name and name not in prompts:
-            names = ", ".join(prompts)
-            raise InvalidInput(
-                f"'prompt_name' is {name[:40]!r}; the model has {names}"
-                if prompts
-                else f"'prompt_name' is {name[:40]!r}; the model has no prompts: put yours before the text"
-            )
-        return prompts.get(name, "")
+        """Return what goes before each text of a request."""
+        return find_prompt(self.sentence.prompts, wanted.get("prompt_name", self.sentence.default_prompt))
 
     def rows_of_ids(self, many: list[list[int]], wanted: dict[str, Any]) -> Asked:
         """The rows of texts that a client has tokenized, special tokens included."""
@@ -98,10 +109,12 @@ class EmbeddingTask(TextTask):
         return {"embedding": self.vectors(asked, scores), "tokens": counts, TRUNCATED: truncations(asked)}
 
     def vectors(self, asked: Asked, fetches: list[Array]) -> Array:
-        """Of each text, float32 [texts, dimensions]."""
-        rows = zip(fetches, asked.rows, strict=True)
-        of_rows = np.stack([pool_vector(fetch[0], len(row.ids), self._pooling) for fetch, row in rows])
-        of_texts = pooled(of_rows, asked.windows, "mean")
+        """Return the vectors of the texts, float32 [texts, dimensions]."""
+        rows = zip(fetches, asked.rows, asked.skips or [0] * len(asked.rows), strict=True)
+        of_rows = np.stack(
+            [pool_tokens(fetch[0], len(row.ids), self._poolings, skip) for fetch, row, skip in rows]
+        )
+        of_texts = pooled(apply_layers(of_rows, self._layers), asked.windows, "mean")
         output: EmbeddingOutput = self.output
         size = asked.parameters.get("dimensions", output.dimensions)
         if size is not None and size > of_texts.shape[1]:
@@ -128,6 +141,7 @@ class SimilarityTask(EmbeddingTask):
         prompt = self._prompt(wanted)
         texts = [prompt + text for text in (*first, *second)]
         asked = TextTask.rows(task, {self.name: texts}, {**wanted, "normalize": True})
+        asked = self._skip_prompt(asked, prompt)
         asked.texts = first
         return asked
 
@@ -148,61 +162,7 @@ def token_ids(given: Any) -> list[list[int]]:
     return given if isinstance(given, list) and given and isinstance(given[0], list) else []
 
 
-def pool_vector(fetch: Array, tokens: int, pooling: str) -> Array:
-    """One text's vector of what the model gives for it: float32. tokens: how many it has, without padding."""
-    if pooling == "none":
-        return np.asarray(fetch, np.float32)
-    own = np.asarray(fetch[:tokens], np.float32)
-    if pooling == "cls":
-        return np.asarray(own[0])
-    if pooling == "lasttoken":
-        return np.asarray(own[-1])
-    if pooling == "max":
-        return np.asarray(own.max(axis=0))
-    if pooling == "mean_sqrt_len":
-        return np.asarray(own.sum(axis=0) / np.sqrt(np.float32(tokens)))
-    if pooling == "weightedmean":
-        weights = np.arange(1, len(own) + 1, dtype=np.float32)
-        return np.asarray(weights @ own / weights.sum())
-    return np.asarray(own.mean(axis=0, dtype=np.float32))
-
-
 def shortened(vectors: Array, dimensions: int | None, normalize: bool) -> Array:
     """The first numbers of each vector, then made as long as 1."""
     kept = vectors[:, :dimensions]
-    if not normalize:
-        return kept
-    lengths = np.linalg.norm(kept, axis=1, keepdims=True)
-    return np.asarray(kept / np.maximum(lengths, np.float32(1e-12)))
-
-
-def select_pooling(output: EmbeddingOutput, fetch: Variable, model: ServingModel) -> str:
-    """What makes vectors of texts of those of tokens. Raises ConfigError where the fetch has no such."""
-    folder = model.directory
-    of_tokens = len(fetch.shape) != 2
-    if not of_tokens or output.pooling == "none":
-        if of_tokens or output.pooling not in ("auto", "none"):
-            told = "a vector for each token" if of_tokens else "one vector for each text"
-            raise ConfigError(
-                f"{folder}: outputs.{fetch.alias}.pooling is {output.pooling}, but {fetch.alias} gives {told}"
-            )
-        return "none"
-    if output.pooling != "auto":
-        return output.pooling
-    if (noted := read_sentence(model.additions, folder).pooling) is not None:
-        return noted
-    for place in (folder, folder.parent):
-        try:
-            told = json.loads((place / POOLING_FILE).read_text("utf-8"))
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as exc:
-            raise ConfigError(f"{place / POOLING_FILE} can't be read: {exc}") from exc
-        meant = [name for name, value in told.items() if name.startswith("pooling_mode_") and value is True]
-        if len(meant) != 1 or meant[0] not in _POOLINGS:
-            raise ConfigError(
-                f"{place / POOLING_FILE} has {', '.join(meant) or 'no pooling_mode'}; known are "
-                f"{', '.join(_POOLINGS)}: say outputs.{fetch.alias}.pooling in serving.yml"
-            )
-        return _POOLINGS[meant[0]]
-    return "mean"
+    return normalized(kept) if normalize else kept

@@ -111,7 +111,7 @@ def labels_sent(name: str, value: Any) -> tuple[str, ...]:
     return found
 
 
-def name(name: str, value: Any) -> str:
+def name_sent(name: str, value: Any) -> str:
     """Return the name of something that the model has."""
     if not isinstance(value, str):
         raise InvalidInput(f"{name!r} is {_shown(value)}: send a name")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pipeline.errors import InvalidInput
 from pipeline.ops.text_tasks.text_windows import Cut, Reading, cut
@@ -81,6 +81,27 @@ class TextRows:
     def _room(self, *, paired: bool) -> int:
         """How many tokens of texts a row has."""
         return self._reading.max_tokens - self._tokenizer.special(paired=paired)
+
+
+def find_prompt(prompts: Mapping[str, str], name: str) -> str:
+    """Return what goes before each text. Raises InvalidInput for a name that the model doesn't have."""
+    if name and name not in prompts:
+        names = ", ".join(prompts)
+        raise InvalidInput(
+            f"'prompt_name' is {name[:40]!r}; the model has {names}"
+            if prompts
+            else f"'prompt_name' is {name[:40]!r}; the model has no prompts: put yours before the text"
+        )
+    return prompts.get(name, "")
+
+
+def prompt_tokens(count: int, rows: Sequence[Row], cuts: Sequence[Cut]) -> list[int]:
+    """Count the tokens at the start of each row that belong to a prompt, special tokens included.
+
+    count: how many tokens the prompt has, which stands before each text.
+    """
+    firsts = [first for part in cuts for first, _ in part.spans]
+    return [row.at + count - first if first < count else 0 for row, first in zip(rows, firsts, strict=True)]
 
 
 def where(name: str, number: int, of: int) -> str:

@@ -43,6 +43,7 @@ class Asked:
     cuts: list[Cut]
     texts: Sequence[Any] = ()
     tokens: Sequence[Tokens] = field(default_factory=list)
+    skips: Sequence[int] = ()  # of each row, how many tokens at its start are not pooled; empty: none
 
     @property
     def windows(self) -> list[int]:

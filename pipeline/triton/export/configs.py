@@ -14,7 +14,7 @@ from pipeline.models.dtypes import BY_NAME
 from pipeline.models.onnx_file import OnnxFacts
 from pipeline.models.serving_model import Variable
 from pipeline.ops.text_tasks.text_task import MOST_ROWS, TRUNCATED, WINDOWS, TextTask
-from pipeline.triton.export.postprocess import LENGTHS, PLACES, Postprocess
+from pipeline.triton.export.postprocess import LENGTHS, PLACES, PROMPT_TOKENS, Postprocess
 from pipeline.triton.model_folder import get_data_type
 from pipeline.triton.padding_proof import load_padding_proof
 from pipeline.triton.repository import PADDING
@@ -63,7 +63,7 @@ def build_graph(task: TextTask, facts: OnnxFacts, program: Path) -> Graph:
     return Graph(feeds, scores, padding if set(padding) >= set(feeds) else {})
 
 
-def tokenizer(name: str, task: TextTask, graph: Graph, extra: Sequence[str]) -> ModelConfig:
+def tokenizer(name: str, task: TextTask, graph: Graph, post: Postprocess) -> ModelConfig:
     reading = task.reading
     settings = {
         "max_tokens": reading.max_tokens,
@@ -72,13 +72,14 @@ def tokenizer(name: str, task: TextTask, graph: Graph, extra: Sequence[str]) -> 
         "max_windows": reading.max_windows,
         "most_rows": min(MOST_BATCH, MOST_ROWS),
         "padding": json.dumps(graph.padding),
+        **post.tokenizer,
     }
     config = _python(name, settings)
     for one in task.names:
         _add(config.input, one, "BYTES", (-1,))
     for kind, feed in graph.feeds.items():
         _add(config.output, kind, _datatype(feed), (-1, -1))
-    for one in (WINDOWS, *_list_tokenizer_outputs(task), *extra):
+    for one in (WINDOWS, *_list_tokenizer_outputs(task), *post.rows):
         _add(config.output, one, *_ROWS[one])
     return config
 
@@ -137,6 +138,7 @@ _ROWS: Mapping[str, tuple[str, tuple[int, ...]]] = {
     WINDOWS: ("INT64", (-1,)),
     TRUNCATED: ("BOOL", (-1,)),
     LENGTHS: ("INT64", (-1,)),
+    PROMPT_TOKENS: ("INT64", (-1,)),
     PLACES: ("INT64", (-1, -1, 3)),
 }
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
-from pipeline.ops.text_tasks.embeddings import select_pooling
+from pipeline.models.sentence_files import LAYERS_FILE
+from pipeline.ops.text_tasks.embeddings import EmbeddingTask
 from pipeline.ops.text_tasks.entity_spans import parse_labels
 from pipeline.ops.text_tasks.text_task import TextTask
 
-LENGTHS, PLACES = "lengths", "places"
-"""What a tokenizer tells of rows: their tokens, and of each place the token there."""
+LENGTHS, PLACES, PROMPT_TOKENS = "lengths", "places", "prompt_tokens"
+"""What a tokenizer tells of rows: their tokens, of each place the token there, and the tokens of a prompt."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,8 @@ class Postprocess:
     """module: of `models/`. settings: its parameters in config.pbtxt. files: JSON files beside it.
 
     rows: what it needs of the tokenizer beside `windows`. texts: whether it needs the texts, too.
-    renamed: names of answers that are others there.
+    renamed: names of answers that are others there. copies: files of the model that stand beside it.
+    tokenizer: further settings of the tokenizer.
     """
 
     module: str
@@ -29,6 +33,8 @@ class Postprocess:
     rows: tuple[str, ...] = ()
     texts: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
+    copies: tuple[Path, ...] = ()
+    tokenizer: Mapping[str, Any] = field(default_factory=dict)
 
 
 def create_postprocess(task: TextTask) -> Postprocess:
@@ -68,13 +74,18 @@ def _entities(task: TextTask) -> Postprocess:
 
 
 def _embedding(task: TextTask) -> Postprocess:
-    output = task.output
+    assert isinstance(task, EmbeddingTask)
+    output, sentence, layers = task.output, task.sentence, task.layers
     settings = {
-        "pooling": select_pooling(output, task.fetch, task.model),
+        "poolings": json.dumps(task.poolings),
+        "layers": json.dumps(layers),
         "normalize": output.normalize,
         "dimensions": output.dimensions or 0,  # 0: all
     }
-    return Postprocess("embedding", settings, rows=(LENGTHS,))
+    skips = () if sentence.include_prompt else (PROMPT_TOKENS,)
+    copies = (task.model.directory / LAYERS_FILE,) if layers else ()
+    prompts = {"prompts": json.dumps(sentence.prompts), "default_prompt": sentence.default_prompt}
+    return Postprocess("embedding", settings, rows=(LENGTHS, *skips), copies=copies, tokenizer=prompts)
 
 
 _MAKERS: Mapping[str, Callable[[TextTask], Postprocess]] = {

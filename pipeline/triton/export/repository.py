@@ -66,10 +66,8 @@ def get_model_names(name: str) -> list[str]:
 def _write(work: Path, name: str, task: TextTask, post: Postprocess, program: Path) -> None:
     facts = inspect_onnx(program)
     graph = configs.build_graph(task, facts, program)
-    extra = post.rows
-    tokenizer = _model(
-        work / f"{name}{TOKENIZER}", configs.tokenizer(f"{name}{TOKENIZER}", task, graph, extra), "tokenizer"
-    )
+    config = configs.tokenizer(f"{name}{TOKENIZER}", task, graph, post)
+    tokenizer = _model(work / f"{name}{TOKENIZER}", config, "tokenizer")
     task.library_tokenizer().save(str(tokenizer / "tokenizer.json"))
     onnx = _model(work / f"{name}{MODEL}", configs.onnx_model(f"{name}{MODEL}", task, graph))
     shutil.copyfile(program, onnx / "model.onnx")
@@ -80,6 +78,8 @@ def _write(work: Path, name: str, task: TextTask, post: Postprocess, program: Pa
     last = _model(work / f"{name}{POSTPROCESS}", config, post.module)
     for file, content in post.files.items():
         (last / file).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", "utf-8")
+    for path in post.copies:
+        shutil.copyfile(path, last / path.name)
     _model(work / name, configs.ensemble(name, task, graph, post))
 
 

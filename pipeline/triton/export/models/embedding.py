@@ -1,37 +1,51 @@
-"""What the model gives for each text to its vector. It needs NumPy alone.
+"""Sentence vectors of the vectors that the model gives. It needs NumPy alone.
 
-config.pbtxt has the settings, under `parameters`; a request may say other `dimensions`, and whether to
+config.pbtxt has the settings, under `parameters`. A request may choose other `dimensions`, and whether to
 `normalize`, by parameters of its own.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 
 from pipeline.errors import InvalidInput
-from pipeline.ops.text_tasks.embeddings import pool_vector, shortened
+from pipeline.models.sentence_files import LAYERS_FILE
+from pipeline.ops.text_tasks.embeddings import shortened
 from pipeline.ops.text_tasks.parameters import flag, size
+from pipeline.ops.text_tasks.sentence_vectors import apply_layers, load_layers, pool_tokens
 from pipeline.ops.text_tasks.text_windows import pooled
-from pipeline.triton.export.models.requests import answered, get_array, get_parameter, get_settings
+from pipeline.triton.export.models.requests import (
+    answered,
+    get_array,
+    get_parameter,
+    get_settings,
+    path_beside,
+)
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         self.settings = get_settings(args)
+        inputs = [tensor["name"] for tensor in json.loads(args["model_config"])["input"]]
+        self.skips = "prompt_tokens" in inputs
+        self.poolings = json.loads(self.settings["poolings"])
+        self.layers = load_layers(json.loads(self.settings["layers"]), path_beside(args, LAYERS_FILE), -1)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [answered(request, self.answer) for request in requests]
 
     def answer(self, request: Any) -> dict[str, Any]:
-        told = self.settings
-        kept = get_parameter(request, "dimensions", size, int(told["dimensions"]) or None)
-        normalize = get_parameter(request, "normalize", flag, told["normalize"] == "True")
+        settings = self.settings
+        kept = get_parameter(request, "dimensions", size, int(settings["dimensions"]) or None)
+        normalize = get_parameter(request, "normalize", flag, settings["normalize"] == "True")
         lengths, windows = get_array(request, "lengths"), get_array(request, "windows").tolist()
-        rows = zip(get_array(request, "scores"), lengths.tolist(), strict=True)
-        of_rows = np.stack([pool_vector(fetch, length, told["pooling"]) for fetch, length in rows])
-        of_texts = pooled(of_rows, windows, "mean")
+        skips = get_array(request, "prompt_tokens") if self.skips else np.zeros_like(lengths)
+        rows = zip(get_array(request, "scores"), lengths.tolist(), skips.tolist(), strict=True)
+        of_rows = np.stack([pool_tokens(fetch, length, self.poolings, skip) for fetch, length, skip in rows])
+        of_texts = pooled(apply_layers(of_rows, self.layers), windows, "mean")
         if kept is not None and kept > of_texts.shape[1]:
             raise InvalidInput(f"'dimensions' is {kept}; the model's vectors have {of_texts.shape[1]}")
         tokens = np.add.reduceat(lengths, np.cumsum([0, *windows[:-1]]))

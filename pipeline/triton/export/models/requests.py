@@ -18,9 +18,14 @@ def get_settings(args: dict[str, str]) -> dict[str, str]:
     return {name: one["string_value"] for name, one in parameters.items()}
 
 
+def path_beside(args: dict[str, str], name: str) -> Path:
+    """The path of a file beside this one."""
+    return Path(args["model_repository"], args["model_version"], name)
+
+
 def json_beside(args: dict[str, str], name: str) -> Any:
     """The content of a JSON file beside this one."""
-    return json.loads(Path(args["model_repository"], args["model_version"], name).read_text("utf-8"))
+    return json.loads(path_beside(args, name).read_text("utf-8"))
 
 
 def get_array(request: Any, name: str) -> Any:

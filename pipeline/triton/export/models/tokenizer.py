@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,18 @@ import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
 from pipeline.errors import InvalidInput
-from pipeline.ops.text_tasks.text_rows import TextRows
+from pipeline.ops.text_tasks.parameters import name_sent
+from pipeline.ops.text_tasks.text_rows import TextRows, find_prompt, prompt_tokens
 from pipeline.ops.text_tasks.text_windows import Cut, Reading
 from pipeline.ops.texts import named_texts
 from pipeline.ops.tokenizing.text_tokenizer import Row, TextTokenizer, Tokens
-from pipeline.triton.export.models.requests import answered, get_array, get_settings
+from pipeline.triton.export.models.requests import (
+    answered,
+    get_array,
+    get_parameter,
+    get_settings,
+    path_beside,
+)
 
 
 class TritonPythonModel:
@@ -34,8 +40,9 @@ class TritonPythonModel:
         self.most_rows = int(told["most_rows"])
         stride, windows = int(told["stride"]) or None, int(told["max_windows"])
         self.reading = Reading(int(told["max_tokens"]), told["too_long"], stride, windows)
-        path = Path(args["model_repository"], args["model_version"], "tokenizer.json")
-        self.tokenizer = TextTokenizer(Tokenizer.from_file(str(path)))
+        self.prompts = json.loads(told.get("prompts", "null"))  # None: the task has no prompts
+        self.default_prompt = told.get("default_prompt", "")
+        self.tokenizer = TextTokenizer(Tokenizer.from_file(str(path_beside(args, "tokenizer.json"))))
         self.rows = TextRows(self.tokenizer, self.names, self.reading)
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -47,7 +54,12 @@ class TritonPythonModel:
             tokens, rows, cuts = self.rows.with_places(texts[0])
             made = self.tensors(rows, cuts) | {"places": self.places(tokens, rows, cuts)}
         else:
-            made = self.tensors(*self.rows.of(texts))
+            prompt = self.prompt(request)
+            rows, cuts = self.rows.of([[prompt + text for text in many] for many in texts])
+            made = self.tensors(rows, cuts)
+            if "prompt_tokens" in self.types:
+                count = len(self.tokenizer.tokens([prompt])[0].ids)
+                made["prompt_tokens"] = np.array(prompt_tokens(count, rows, cuts))
         return {name: made[name].astype(dtype) for name, dtype in self.types.items()}
 
     def texts(self, request: Any) -> list[list[str]]:
@@ -58,6 +70,14 @@ class TritonPythonModel:
             told = ", ".join(f"{name} {len(many)}" for name, many in zip(self.names, texts, strict=True))
             raise InvalidInput(f"the texts of pairs differ in number: {told}")
         return texts
+
+    def prompt(self, request: Any) -> str:
+        """The text that goes before each text of the request."""
+        if self.prompts is None:
+            return ""
+        return find_prompt(
+            self.prompts, get_parameter(request, "prompt_name", name_sent, self.default_prompt)
+        )
 
     def tensors(self, rows: Sequence[Row], cuts: Sequence[Cut]) -> dict[str, Any]:
         lengths = [len(row.ids) for row in rows]
