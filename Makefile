@@ -56,11 +56,12 @@ coverage: $(DEV)  ## All tests, with the lines of ours that they and the process
 	$(PY) -m coverage combine --quiet; $(PY) -m coverage report; \
 	exit $$status
 
-check: $(DEV)  ## Linters, types, import rules and the audit of pinned versions
+check: $(DEV)  ## Linters, types, import rules, words and the audit of pinned versions
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
+	$(PY) -m tests.wording
 	$(PY) requirements/audit.py
 
 convert-env: $(CONVERT) $(if $(TORCH_INDEX),$(TORCH))  ## Make .venv-convert for converters (TORCH_INDEX=... adds PyTorch)

@@ -84,9 +84,11 @@ class Load:
                 connection.request("GET", HEALTH)
                 response = connection.getresponse()
                 response.read()
-                outcome = Outcome(
-                    Kind.ANSWERED if response.status == 200 else Kind.FAILED, f"status {response.status}"
-                )
+                if gone_before or self.world.away:  # the probe waited for the restart that the harness ordered
+                    outcome = Outcome(Kind.REFUSED, "restarting")
+                else:
+                    answered = Kind.ANSWERED if response.status == 200 else Kind.FAILED
+                    outcome = Outcome(answered, f"status {response.status}")
             except (OSError, http.client.HTTPException) as exc:
                 away = gone_before or self.world.away
                 outcome = Outcome(Kind.REFUSED, "restarting") if away else Outcome(Kind.FAILED, repr(exc))
