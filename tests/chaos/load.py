@@ -84,7 +84,7 @@ class Load:
                 connection.request("GET", HEALTH)
                 response = connection.getresponse()
                 response.read()
-                if gone_before or self.world.away:  # the probe waited for the restart that the harness ordered
+                if gone_before or self.world.away:  # the probe waited for an ordered restart
                     outcome = Outcome(Kind.REFUSED, "restarting")
                 else:
                     answered = Kind.ANSWERED if response.status == 200 else Kind.FAILED
