@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pipeline.errors import Overloaded
+from pipeline.front.http.http_handler import retry_after
 from pipeline.front.scheduler.admission import Admission, Client
 from pipeline.front.scheduler.batching import Pace
 
@@ -57,3 +58,9 @@ def test_pending_rows_are_bounded_and_a_request_alone_may_have_more() -> None:
             admission.admit(other, cast(Any, dag), client, 1)
         admission.end(pending, client)
     admission.admit(small, cast(Any, dag), client, 0)
+
+
+@pytest.mark.parametrize(("wait_s", "seconds"), [(0.2, 1), (1.0, 1), (1.2, 2), (11.01, 12)])
+def test_retry_after_is_rounded_up_to_whole_seconds(wait_s: float, seconds: int) -> None:
+    """A client that comes back earlier than the wait is refused again."""
+    assert retry_after(Overloaded("busy", retry_after_s=wait_s)) == b"retry-after: %d\r\n" % seconds

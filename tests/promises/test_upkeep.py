@@ -185,3 +185,33 @@ def test_kills_of_the_kernel_for_want_of_memory_are_counted(tmp_path: Path) -> N
     one.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
     assert oom_kills((two, one, none)) == 7
     assert oom_kills((none,)) == 0
+
+
+COUNTED_IN_A_FILE = """
+from pathlib import Path
+from pipeline.front.pool import worker_process
+
+worker_process.oom_kills = lambda: int(Path({counter!r}).read_text())
+"""
+
+
+def test_a_death_for_want_of_memory_is_named_in_the_log(tmp_path: Path) -> None:
+    """The kernel's counter is a file here: only a worker that died while it grew ran out of memory."""
+    counter = tmp_path / "oom_kills"
+    counter.write_text("3")
+    (tmp_path / "sitecustomize.py").write_text(COUNTED_IN_A_FILE.format(counter=str(counter)), "utf-8")
+    config = {"dag": {"is_thread_op": False}}
+    search_path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    with ServiceProcess(APPS / "moody.py", config, env={"PYTHONPATH": search_path}) as service:
+        for kills, reason in (
+            ("3", "killed by SIGKILL\n"),
+            (
+                "4",
+                "killed by SIGKILL when memory ran out: give the service more, fewer instances",
+            ),
+        ):
+            (worker,) = service.worker_pids()
+            counter.write_text(kills)
+            os.kill(worker, signal.SIGKILL)
+            service.wait_for_log(f"(pid {worker}) died: {reason}")
+            service.wait_until_ready()
