@@ -29,14 +29,14 @@ def recorded_source(directory: Path) -> Path | None:
 def get_source_name(directory: Path) -> str:
     """What a sentence calls the source by."""
     stamp = read_record(directory)
-    return str(stamp.get("get_source_name") or stamp["source"])
+    return str(stamp.get("made_of") or stamp["source"])
 
 
 def read_record(directory: Path) -> dict[str, Any]:
     """The stamp of a result. Raises ConversionError where it does not tell the source."""
     try:
         stamp = json.loads((directory / STAMP_FILE).read_text(encoding="utf-8"))
-        if stamp.keys() & {"source", "get_source_name"}:
+        if stamp.keys() & {"source", "made_of"}:
             return dict(stamp)
         raise KeyError("source")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:

@@ -60,7 +60,7 @@ def convert_all(
             reports += add_int8_variant(made, out, options)
         (made / STAMP_FILE).unlink()
         checked = {"source": str(Path(source).resolve())} if kind in MODEL_FILES else {}
-        write_stamp(made, fingerprint, {**checked, "get_source_name": source, "route": list(route.steps)})
+        write_stamp(made, fingerprint, {**checked, "made_of": source, "route": list(route.steps)})
     return Conversion(out, True, f"{out} holds the serving model of {source}: {route}", reports)
 
 

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 FOLDER = "variants"
 RECORD = "variant.json"
 FP32, INT8 = "fp32", "int8"  # of a variant's own arithmetic
-_DIGESTS, _MADE_OF, _PRECISION = "digests", "get_source_name", "precision"
+_DIGESTS, _SOURCES, _PRECISION = "digests", "made_of", "precision"
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,10 @@ def as_variant(model: ServingModel, name: str, files: ModelFiles, precision: str
 
 
 def write_record(
-    directory: Path, files: Iterable[Path], get_source_name: Iterable[Path], precision: str = FP32
+    directory: Path, files: Iterable[Path], sources: Iterable[Path], precision: str = FP32
 ) -> None:
     """Write variant.json of the variant in a folder: the digests of its files and of those it was made of."""
-    record: dict[str, Any] = {_DIGESTS: hash_files(files), _MADE_OF: hash_files(get_source_name)}
+    record: dict[str, Any] = {_DIGESTS: hash_files(files), _SOURCES: hash_files(sources)}
     if precision != FP32:
         record[_PRECISION] = precision
     (directory / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
@@ -166,7 +166,7 @@ class _Record(NamedTuple):
     """What variant.json holds: the digests of the variant's files, and of those that it was made of."""
 
     own: dict[str, dict[str, str]]
-    get_source_name: dict[str, dict[str, str]]
+    sources: dict[str, dict[str, str]]
     precision: str
 
 
@@ -177,7 +177,7 @@ def _hindrance(directory: Path, model_folder: Path, record: _Record) -> str:
         return "; ".join(failures)
     if changed := differing(directory, record.own, SAMPLE):
         return f"{changed[0]} is damaged, or not the file that was proved"
-    if changed := differing(model_folder, record.get_source_name, SAMPLE):
+    if changed := differing(model_folder, record.sources, SAMPLE):
         return f"it was made of another {changed[0]} than the model has now"
     return ""
 
@@ -186,11 +186,11 @@ def _read_record(path: Path) -> _Record:
     try:
         with path.open("rb") as file:
             record = json.loads(file.read(MAX_BYTES))
-        own, get_source_name, precision = record[_DIGESTS], record[_MADE_OF], record.get(_PRECISION, FP32)
+        own, sources, precision = record[_DIGESTS], record[_SOURCES], record.get(_PRECISION, FP32)
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise ConfigError(f"{path} can't be read ({exc})") from exc
-    if not are_digests(own) or not are_digests(get_source_name):
+    if not are_digests(own) or not are_digests(sources):
         raise ConfigError(f"{path} holds no digests")
     if precision not in (FP32, INT8):
         raise ConfigError(f"{path}: precision {precision!r} is neither {FP32} nor {INT8}")
-    return _Record(own, get_source_name, precision)
+    return _Record(own, sources, precision)

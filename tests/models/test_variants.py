@@ -55,6 +55,13 @@ def model(model_folder: Path, tmp_path: Path) -> Path:
     return folder
 
 
+def test_the_keys_of_a_record_are_those_of_earlier_versions(model: Path) -> None:
+    """Models that an earlier version converted are still served."""
+    record = json.loads((variant_folder(model) / RECORD).read_text("utf-8"))
+    assert record.keys() == {"digests", "made_of"}
+    assert len(record["made_of"]) == 2
+
+
 def variant_folder(model: Path) -> Path:
     return model / "serving_server" / "variants" / "onnx"
 
@@ -110,9 +117,7 @@ def other_file(model: Path) -> None:
         (lambda model: (variant_folder(model) / RECORD).unlink(), "variant.json can't be read"),
         (lambda model: (variant_folder(model) / RECORD).write_text("[]"), "variant.json can't be read"),
         (
-            lambda model: (variant_folder(model) / RECORD).write_text(
-                '{"digests": 1, "get_source_name": {}}'
-            ),
+            lambda model: (variant_folder(model) / RECORD).write_text('{"digests": 1, "made_of": {}}'),
             "variant.json holds no digests",
         ),
         (other_file, "model.onnx is damaged, or not the file that was proved"),
